@@ -69,6 +69,7 @@ from redbeat.telemetry.condition import Condition
 from redbeat.telemetry.endpoint import Endpoint
 from redbeat.telemetry.pages import pages_of
 from redbeat.telemetry.telemetry import Part, Telemetry
+from redbeat.telemetry.tracing import Tracing
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
@@ -125,12 +126,14 @@ class RedBeatScheduler(Scheduler):
         )
         self._reports = Reports(self.config.keys.name)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
+        self._tracing = Tracing(lambda: self.look_ahead.now, lambda: self._broker.peer)
         self._dispatcher = Dispatcher(
             self,
             self.store,
             self._broker,
             self._leadership,
             self._reports,
+            self._tracing,
             quarantine_seconds=self.max_interval,
         )
         upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
@@ -390,7 +393,7 @@ class RedBeatScheduler(Scheduler):
 
     def _parts(self) -> list[Part]:
         """Return what others see of this beat while it runs, as far as the settings want it."""
-        parts: list[Part] = []
+        parts: list[Part] = [self._tracing]
         if self.config.http is not None:
             pages = pages_of(self.app, self._condition)
             parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))

@@ -70,6 +70,8 @@ class Batch:
 
     def note_published(self, run: Run) -> None:
         """Note that the message of ``run`` has been sent: its commit is pending now."""
+        if run.span is not None:
+            run.span.note_sent()
         run.sent.is_published = True
         self.pending.append(run.sent)
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redbeat.beat.batch import Batch
 from redbeat.beat.contention import Contention
@@ -35,6 +35,7 @@ from redbeat.beat.pace import Pace
 from redbeat.beat.pipeline import Pipeline
 from redbeat.beat.planner import (
     CompiledRun,
+    OrdinaryRun,
     Run,
     commit_failed,
     commit_missing,
@@ -46,6 +47,7 @@ from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
+from redbeat.broker.holes import has_own_context
 from redbeat.connection.retry import (
     LAST_WORDS_SECONDS,
     call_briefly,
@@ -68,6 +70,10 @@ from redbeat.store.records import (
     Target,
 )
 from redbeat.store.store import Store
+from redbeat.telemetry.tracing import Tracing
+
+if TYPE_CHECKING:  # it needs OpenTelemetry
+    from redbeat.telemetry.spans import RunSpan
 
 #: with at_most_once, how many runs are recorded before they are sent: a crash loses at most these
 AT_MOST_ONCE_GROUP = 20
@@ -99,6 +105,7 @@ class Dispatcher:
     Arguments:
         hooks: the scheduler, which makes and sends entries.
         leadership: asked whether the lock is still held before a message is sent that no script checks.
+        tracing: makes the spans of runs.
         quarantine_seconds: after how long an entry that can't be used is tried again.
     """
 
@@ -109,6 +116,7 @@ class Dispatcher:
         broker: Broker,
         leadership: Leadership,
         reports: Reports,
+        tracing: Tracing,
         quarantine_seconds: float,
     ) -> None:
         self._hooks = hooks
@@ -116,6 +124,7 @@ class Dispatcher:
         self._broker = broker
         self._leadership = leadership
         self._reports = reports
+        self._tracing = tracing
         self._contention = Contention()
         self._calendars = KeptCalendars()
         self._disruptions = Disruptions()
@@ -130,15 +139,18 @@ class Dispatcher:
             leadership,
             self._contention,
             reports,
+            tracing,
             store.config.message_cache_bytes,
         )
 
     def dispatch(self, batch: Batch) -> None:
         """Plan, send and record ``batch``."""
         with garbage_kept():
+            self._tracing.begin_batch()
             try:
                 self._dispatch(batch)
             finally:
+                self._tracing.end_batch()
                 batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
 
     def _dispatch(self, batch: Batch) -> None:
@@ -209,12 +221,15 @@ class Dispatcher:
                 batch.give_back(runs)
             return
         given: list[CompiledRun] = []
+        self._tracing.begin_batch()
         try:
             with garbage_kept():
                 self._recorder.commit_pieces(batch, _pieces_of(prepared, given), target)
         except (SystemExit, KeyboardInterrupt):  # the server goes on with them
             self._tell_of_all(given)
             raise
+        finally:
+            self._tracing.end_batch()
         self._tell_of_all(batch.sent)
         self._recorder.commit(batch, batch.pending)  # pauses of runs whose messages were refused
         if batch.recorded:
@@ -441,12 +456,25 @@ class Dispatcher:
         with self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent:
             if is_told:
                 self._reports.tell_of(run)
-            self._hooks.apply_async(entry, producer=producer, advance=False)
+            with self._tracing.sending(self._begin_span(run)):
+                self._hooks.apply_async(entry, producer=producer, advance=False)
+        if run.span is not None:
+            run.span.queue = self._broker.destination or run.span.queue
         run.events = self._broker.events
         seconds = self.pace.note_sent(run.claimed.key)
         if seconds:
             self._reports.report_costly(run.claimed, seconds)
         return tuple(sent) if isinstance(sent, list) else sent
+
+    def _begin_span(self, run: OrdinaryRun) -> RunSpan | None:
+        """Let the message of ``run`` carry its span's context; the one that it has, if it is sent again."""
+        trace, options = self._tracing.headers, run.entry.options
+        if run.span is None and trace is not None and not has_own_context(options["headers"], trace.names):
+            task_id, due = str(options["task_id"]), str(options["headers"]["redbeat_due"])
+            run.span = self._tracing.begin(run.name, run.task, task_id, due, float(run.nominal))
+            if run.span is not None:
+                options["headers"] = {**options["headers"], **run.span.headers}
+        return run.span
 
     def _await_confirms(self, batch: Batch) -> list[Run]:
         """Wait for the confirms of ``batch``; return the runs that are to be sent again."""
@@ -534,12 +562,16 @@ class Dispatcher:
                 [failure] = self._broker.outbox.send([pushes])
                 if failure is not None:
                     raise failure
+            if run.span is not None:
+                run.span.note_sent()
             batch.events += run.events
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             if not self._broker.is_away:
                 self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too
             if self._broker.breaks > breaks:
                 self._disruptions.note_broken(run)
+            if run.span is not None:
+                run.span.note_failed(exc)
             reason = reason_of(exc)
             self._recorder.note_lost(run, reason)
             logger.error(  # noqa: TRY400 - the sentence says it all

@@ -34,8 +34,8 @@ RETRY_SECONDS = 60.0
 #: how many prepared runs are taken at a time: then it is asked again whether they may be sent as they are
 TAKEN = 500
 
-#: what a prepared run takes in memory besides its texts, about; bytes
-RUN_BYTES = 1_200
+#: what a prepared run takes in memory besides its texts, about, and what its span takes; bytes
+RUN_BYTES, SPAN_BYTES = 1_200, 3_000
 
 
 class LookAhead:
@@ -170,4 +170,5 @@ class LookAhead:
 def _size_of(run: CompiledRun) -> int:
     claimed = run.claimed
     texts = [*(push.value for push in run.pushes), claimed.definition, claimed.meta, claimed.policy]
-    return RUN_BYTES + sum(map(getsizeof, texts))
+    span_bytes = 0 if run.span is None else SPAN_BYTES
+    return RUN_BYTES + span_bytes + sum(map(getsizeof, texts))

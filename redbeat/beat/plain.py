@@ -26,6 +26,7 @@ from redbeat.beat.timetable import Timetable, Turn
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.compiler import Call, Compiler, Message, Values
 from redbeat.broker.ground import options_of_task
+from redbeat.broker.holes import NO_HEADERS
 from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
@@ -42,6 +43,7 @@ from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import Claimed, Commit, KeyType
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
+from redbeat.telemetry.tracing import Tracing
 
 #: entries with longer definitions aren't kept; characters
 MAX_DEFINITION = 65_536
@@ -118,13 +120,17 @@ class PlainEntries:
     Arguments:
         app: the Celery app.
         compiler: makes their messages.
+        tracing: begins the spans of their runs.
         allowance: how much memory they may take; those that weren't due for the longest time go first.
     """
 
-    def __init__(self, app: Any, compiler: Compiler, allowance: Allowance) -> None:
+    def __init__(
+        self, app: Any, compiler: Compiler, allowance: Allowance, tracing: Tracing | None = None
+    ) -> None:
         self._app = app
         self._compiler = compiler
         self._allowance = allowance
+        self._tracing = tracing
         self._kept: OrderedDict[str, PlainEntry] = OrderedDict()
         self._timetables = Memory[tuple[int, int], Timetable](MAX_SHARED)
         self._reader = PlainReader(app)
@@ -149,7 +155,7 @@ class PlainEntries:
             run = None
             if plain is not None and plain.message is not None and not is_left_out(claimed.key):
                 try:
-                    run = _plan(plain, plain.message, claimed, now, tags)
+                    run = _plan(plain, plain.message, claimed, now, tags, self._tracing)
                 except Exception as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
                     logger.debug("beat: %s isn't planned the quick way: %r", claimed.key, exc)
             if run is None:
@@ -239,8 +245,9 @@ class PlainEntries:
 
         def rehearse(values: Values) -> None:
             entry = self._decode(claimed)
+            headers = {**call.policy_headers, **values.trace}
             entry.options = options_of(
-                entry.options, entry.name, values.task_id, values.due, values.expires, call.policy_headers
+                entry.options, entry.name, values.task_id, values.due, values.expires, headers
             )
             send(entry)
 
@@ -340,7 +347,12 @@ def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
 
 
 def _plan(
-    plain: PlainEntry, message: Message, claimed: Claimed, now: float, tags: Iterator[str]
+    plain: PlainEntry,
+    message: Message,
+    claimed: Claimed,
+    now: float,
+    tags: Iterator[str],
+    tracing: Tracing | None,
 ) -> CompiledRun | None:
     """Return the run of a claimed entry; None where ``plan_run`` might decide anything else."""
     is_special = claimed.error or claimed.is_asked or claimed.revision or claimed.next_score
@@ -363,7 +375,14 @@ def _plan(
     if last_run and is_doubtful and not timetable.agrees(claimed.key, turn, last_run, has_run=count > 0):
         return None
     task_id = task_id_of(claimed.key, turn.due)
-    values = Values(task_id, turn.due, turn.expires, turn.expiration_seconds)
+    span = None
+    if tracing is not None and message.shape.is_traced:
+        due_at, queue = turn.at.timestamp(), message.shape.destination
+        span = tracing.begin(plain.name, plain.task, task_id, turn.due, due_at, queue)
+        if span is None:
+            return None
+    trace = NO_HEADERS if span is None else span.headers
+    values = Values(task_id, turn.due, turn.expires, turn.expiration_seconds, trace)
     new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count + 1}}}'
     plain.meta, plain.last_run, plain.count = new_meta, turn.ran_at, count + 1
     sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,), run=turn.run, task_id=task_id)
@@ -379,6 +398,7 @@ def _plan(
         message,
         pushes,
         _valid_until(turn, message.expires_seconds),
+        span=span,
     )
 
 

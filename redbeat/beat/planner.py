@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from redbeat.beat.tracking import Tracking, Tracks, dropped_run, read_tracks
 from redbeat.broker.compiler import Message
@@ -47,6 +47,9 @@ from redbeat.store.records import Claimed, Clear, Commit, Ending, Held, KeyType,
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 
+if TYPE_CHECKING:  # it needs OpenTelemetry
+    from redbeat.telemetry.spans import RunSpan
+
 #: a disabled entry is looked at again at its first due time after this many seconds: somebody may have
 #: enabled it by hand, without writing a score
 DISABLED_SECONDS = 60.0
@@ -75,6 +78,7 @@ class _PlannedRun:
         sent: the commit that records it as sent.
         failure: what the entry's hash says of an earlier failure; None: nothing.
         name, task: of the entry.
+        span: what is told of it to OpenTelemetry; None: nothing.
     """
 
     claimed: Claimed
@@ -83,6 +87,7 @@ class _PlannedRun:
     failure: Failure | None
     name: str
     task: str
+    span: RunSpan | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
 from redbeat.process.memory import Allowance
 from redbeat.store.records import Claimed
+from redbeat.telemetry.tracing import Tracing
 
 #: an obstacle that isn't told of, as something else tells of it
 AWAY = "the broker is away"
@@ -34,6 +35,7 @@ class QuickWay:
 
     Arguments:
         scheduler: whose ``apply_async`` makes messages.
+        tracing: makes the spans of runs.
         max_bytes: how much memory plans, messages and their shapes may take, with what is prepared.
     """
 
@@ -45,6 +47,7 @@ class QuickWay:
         leadership: Leadership,
         contention: Contention,
         reports: Reports,
+        tracing: Tracing,
         max_bytes: int,
     ) -> None:
         self._scheduler = scheduler
@@ -53,11 +56,12 @@ class QuickWay:
         self._leadership = leadership
         self._contention = contention
         self._reports = reports
+        self._tracing = tracing
         self._config = ensure_conf(scheduler.app)
         self._originals = Originals(scheduler.app)
         self.allowance = Allowance(max_bytes)
         self._compiler = Compiler(scheduler.app, self.allowance)
-        self._plain = PlainEntries(scheduler.app, self._compiler, self.allowance)
+        self._plain = PlainEntries(scheduler.app, self._compiler, self.allowance, tracing)
         self._producer: Any = None
 
     def is_open(self, *, is_leased: bool = False) -> bool:
@@ -66,6 +70,7 @@ class QuickWay:
         Arguments:
             is_leased: several beats share the work, without a lock.
         """
+        self._tracing.refresh()
         obstacle = self._find_obstacle(is_leased=is_leased)
         if obstacle != AWAY:
             self._reports.report_way(obstacle)
@@ -115,7 +120,7 @@ class QuickWay:
             obstacle = self._originals.find_producer_obstacle(producer)
             if not obstacle:
                 self._leadership.confirm()  # as connecting may take long
-                self._compiler.begin_batch(producer, outbox)
+                self._compiler.begin_batch(producer, outbox, self._tracing.headers)
                 obstacle = self._compiler.obstacle
         except RedBeatError:  # about the lock
             raise
@@ -126,4 +131,5 @@ class QuickWay:
 
     def _send(self, entry: Any) -> None:
         # the one that the compiler has: another one, made where that has lost its connection, would send it
-        self._scheduler.apply_async(entry, producer=self._producer, advance=False)
+        with self._tracing.sending():
+            self._scheduler.apply_async(entry, producer=self._producer, advance=False)

@@ -104,6 +104,8 @@ class Recorder:
 
     def retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:
         """Let ``run``, which couldn't be sent because of ``exc``, be tried again after a pause."""
+        if run.span is not None:
+            run.span.note_failed(exc)
         reason = reason_of(exc)
         commit, is_news = commit_failed(run, reason, batch.claim.now)
         if is_news:
@@ -159,6 +161,7 @@ class Recorder:
                         entry=run.name, task=run.task, task_id=run.sent.task_id, due=float(run.nominal)
                     ),
                 )
+                run.span = None  # that of the time before has been told of, or went with its beat
                 batch.note_published(run)
             elif isinstance(answer, Held):
                 self._report_held(run.sent, answer)
@@ -241,6 +244,8 @@ class Recorder:
             elif isinstance(result, Held):
                 self._contention.note_recorded(run.claimed.key)
             elif result:
+                if run.span is not None:
+                    run.span.note_sent()
                 batch.events += run.events
                 if batch.is_prepared:
                     batch.sent.append(run)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from sys import getsizeof
@@ -24,7 +24,7 @@ from redbeat.broker import holes
 from redbeat.broker.connection import reason_of
 from redbeat.broker.drafts import Drafts
 from redbeat.broker.ground import Sources, options_of_task, read_common_ground, read_ground, route_options
-from redbeat.broker.holes import Body, Call, RunHole, Values
+from redbeat.broker.holes import NO_HEADERS, Body, Call, RunHole, TraceHeaders, Values
 from redbeat.broker.originals import Originals
 from redbeat.broker.outbox import Outbox, UnknownWriteError
 from redbeat.broker.rehearsal import Rehearsed, rehearse
@@ -72,6 +72,7 @@ class Compiler:
         self._originals = Originals(app)
         self._producer: Any = None
         self._outbox: Any = None
+        self._trace: TraceHeaders | None = None
         self._common: tuple[Any, ...] = ()
         self._describe: holes.Describe | None = None
         self._obstacle = "no batch has begun"
@@ -82,18 +83,22 @@ class Compiler:
         self._failed: dict[Any, str] = {}
         self._said = Memory[tuple[str, str], bool](MAX_SHAPES)
 
-    def begin_batch(self, producer: Any, outbox: Outbox | Drafts | None) -> None:
+    def begin_batch(
+        self, producer: Any, outbox: Outbox | Drafts | None, trace: TraceHeaders | None = None
+    ) -> None:
         """Begin a batch: what messages rest on is compared anew, as soon as one of them is used.
 
         Arguments:
             producer: what runs are sent with.
             outbox: where their messages are collected, or drafted; None: they aren't.
+            trace: what messages carry of their runs' spans; None: nothing.
         """
         self._batch += 1
         self._found = 0
         self._failed.clear()
         try:
-            common = read_common_ground(self._app)
+            common = (*read_common_ground(self._app), None if trace is None else trace.names)
+            self._trace = trace
             if producer is not self._producer or outbox is not self._outbox or common != self._common:
                 self._drop_all()
                 self._producer, self._outbox, self._common = producer, outbox, common
@@ -256,7 +261,10 @@ class Compiler:
         describe = self._describe
         assert describe is not None  # noqa: S101 - else there is an obstacle
         of_run = [*holes.OF_RUN, *self._holes_of_expiry(call)]
-        values = _values_of(call)
+        trace = self._trace if holes.is_traced(call, self._trace) else None
+        if trace is not None:
+            of_run += holes.holes_of_trace(trace.names)
+        values = _values_of(call, NO_HEADERS if trace is None else trace.examples[0])
         rehearsed = self._rehearse(values, send)
         body = self._body_of(rehearsed)
         of_call = holes.holes_of(call, body, describe)
@@ -265,6 +273,8 @@ class Compiler:
         if getattr(task, "typing", False):
             shape.check = getattr(task, "__header__", None)
         shape.declarations = rehearsed.declarations
+        shape.is_traced = trace is not None
+        shape.destination = _destination_of(rehearsed, shape.routing_key)
         if not self._producer.is_redis and not all(one.is_lasting for one in shape.declarations):
             raise _UnfitError("its queue may delete itself, and is declared for each message")
         shape.on_call = self._find_on_call(task, rehearsed)
@@ -289,7 +299,8 @@ class Compiler:
         return shape
 
     def _compare(self, message: Message, call: Call, send: Send) -> None:
-        values = _values_of(call)
+        is_traced = self._trace is not None and message.shape.is_traced
+        values = _values_of(call, self._trace.examples[1] if self._trace and is_traced else NO_HEADERS)
         message.compare(values, self._rehearse(values, send).pushes)
 
     def _rehearse(self, values: Values, send: Send) -> Rehearsed:
@@ -359,14 +370,20 @@ def _size_of(key: Any, shape: Shape | str) -> int:
     return size_bytes + len(repr(key))
 
 
-def _values_of(call: Call) -> Values:
-    """Return values of a run for a rehearsal, others each time."""
+def _values_of(call: Call, trace: Mapping[str, str]) -> Values:
+    """Return values of a run for a rehearsal, others each time but for ``trace``."""
     now = datetime.now(timezone.utc)
     due = now.isoformat(timespec="microseconds")
     if not call.is_expiring:
-        return Values(str(uuid.uuid4()), due, None, None)
+        return Values(str(uuid.uuid4()), due, None, None, trace)
     lifetime = _REHEARSAL_LIFETIME + timedelta(microseconds=now.microsecond)
-    return Values(str(uuid.uuid4()), due, now + lifetime, lifetime.total_seconds())
+    return Values(str(uuid.uuid4()), due, now + lifetime, lifetime.total_seconds(), trace)
+
+
+def _destination_of(rehearsed: Rehearsed, routing_key: str) -> str:
+    """Return the name of the queue that was declared for a message, else its routing key."""
+    queues = [one.entity for one in rehearsed.declarations if hasattr(one.entity, "routing_key")]
+    return str(queues[0].name) if queues else routing_key
 
 
 def _is_celerys(function: Any) -> bool:

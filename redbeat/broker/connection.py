@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from amqp.exceptions import MessageNacked
 from celery.beat import SchedulingError
@@ -29,8 +29,25 @@ from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 
+#: what OpenTelemetry calls a broker of kombu's, where that is another name
+_SYSTEMS = {"amqp": "rabbitmq", "sqs": "aws_sqs", "azureservicebus": "servicebus", "gcpubsub": "gcp_pubsub"}
+
 #: how long the broker may take to answer when its connection is closed
 CLOSE_SECONDS = 0.5
+
+
+class Peer(NamedTuple):
+    """Which broker it is, without a password.
+
+    Attributes:
+        system: ``redis``, ``rabbitmq``, or what kombu calls it; '': it isn't known yet.
+        address: the name of its host; '': unknown.
+        port: None: unknown.
+    """
+
+    system: str = ""
+    address: str = ""
+    port: int | None = None
 
 
 class Broker:
@@ -51,6 +68,7 @@ class Broker:
         drafts: publishes compiled messages of ``producer`` to RabbitMQ; None: they aren't for that.
         confirms: those of the messages of ``producer``; None: it has none, or there is no producer yet.
         breaks: how many connections were replaced because sending a message broke them.
+        peer: the broker of the last connection.
     """
 
     def __init__(
@@ -77,6 +95,7 @@ class Broker:
         self.drafts: Drafts | None = None
         self.is_away = False
         self.breaks = 0
+        self.peer = Peer()
 
     @property
     def producer(self) -> Any:
@@ -97,6 +116,7 @@ class Broker:
                 max_retries=other_hosts, interval_start=0, interval_step=0, timeout=connect_seconds
             )
             self._connection = connection
+            self.peer = _peer_of(connection)
         if self._producer is None:
             channel = self._connection.channel()
             self.outbox = Outbox.of(channel, self._app.conf.event_exchange)
@@ -168,6 +188,11 @@ class Broker:
         """
         if self.confirms is not None:
             self.confirms.settle(self.seconds_left() if seconds is None else seconds)
+
+    @property
+    def destination(self) -> str:
+        """The name of the queue that the last run went to; '': it isn't known."""
+        return "" if self._producer is None else str(self._producer.destination)
 
     @property
     def events(self) -> Sequence[Push]:
@@ -378,6 +403,16 @@ class Broker:
         if self.confirms is not None:
             self.confirms.lose()
         self.confirms = self.drafts = None
+
+
+def _peer_of(connection: Any) -> Peer:
+    system = str(connection.get_transport_cls().driver_type)
+    address, port = connection.hostname, connection.port
+    return Peer(
+        _SYSTEMS.get(system, system),
+        address if isinstance(address, str) else "",
+        port if isinstance(port, int) else None,
+    )
 
 
 def reason_of(exc: BaseException) -> str:

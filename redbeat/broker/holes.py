@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from json.encoder import encode_basestring_ascii
 from types import MappingProxyType
@@ -50,6 +50,22 @@ class Call(NamedTuple):
         return self.lifetime_seconds is not None or self.queue_seconds is not None
 
 
+#: of messages without any
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+class TraceHeaders(NamedTuple):
+    """What messages carry of the spans of their runs, where these are traced.
+
+    Attributes:
+        names: the headers that each message has. Some may have others after these.
+        examples: of two messages: one has only those, and the other may have more.
+    """
+
+    names: tuple[str, ...]
+    examples: tuple[Mapping[str, str], Mapping[str, str]]
+
+
 class Values(NamedTuple):
     """What differs from run to run.
 
@@ -58,12 +74,14 @@ class Values(NamedTuple):
         expires: when the message expires by the policy, in UTC; None: it doesn't.
         expiration_seconds: how long the message lives, by the server's clock; None: for ever.
             Celery warns of messages that have expired already, so such a run isn't for a compiled message.
+        trace: the headers by which a worker's spans are below that of the run.
     """
 
     task_id: str
     due: str
     expires: datetime | None
     expiration_seconds: float | None
+    trace: Mapping[str, str] = NO_HEADERS
 
 
 #: returns args or kwargs as they are shown in a header
@@ -137,6 +155,26 @@ OF_LIFETIME = (
     RunHole((EXPIRES,), _expires),
     RunHole((("properties", "expiration"),), _expiration),
 )
+
+
+def holes_of_trace(names: Sequence[str]) -> list[RunHole]:
+    """Return the holes of the headers ``names``. What a run has after these follows the last one."""
+
+    def text_of(name: str) -> Callable[[Values, str], str]:
+        return lambda values, _tag: encode_basestring_ascii(values.trace[name])
+
+    def last(values: Values, _tag: str) -> str:
+        text = encode_basestring_ascii(values.trace[names[-1]])
+        for name, value in list(values.trace.items())[len(names) :]:
+            text += f", {json_text(name)}: {json_text(value)}"
+        return text
+
+    if not names:
+        return []
+    return [
+        *[RunHole((("headers", name),), text_of(name)) for name in names[:-1]],
+        RunHole((("headers", names[-1]),), last),
+    ]
 
 
 #: how long making a message may take, seconds
@@ -251,6 +289,16 @@ TAKEN_HEADERS = frozenset(
 )
 
 _SIMPLE = (str, int, float, bool, type(None))
+
+
+def is_traced(call: Call, trace: TraceHeaders | None) -> bool:
+    """Tell whether messages of ``call`` carry what ``trace`` says: not over a context of the entry's own."""
+    return trace is not None and not has_own_context(call.options.get("headers"), trace.names)
+
+
+def has_own_context(headers: Any, names: Sequence[str]) -> bool:
+    """Tell whether an entry's own ``headers`` have one of ``names``."""
+    return bool(headers) and not set(names).isdisjoint(headers)
 
 
 def key_of(call: Call) -> tuple[Any, ...] | str:

@@ -35,6 +35,7 @@ from kombu.transport.virtual import exchange as exchanges
 from kombu.utils import json as kombu_json
 
 from redbeat.broker.confirms import Confirms
+from redbeat.broker.instrumentor import is_idle
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer
 from redbeat.broker.replacements import Family, Namespace, Watch, describe, is_own, root_of, source_of
@@ -378,7 +379,7 @@ def _receivers(sent: list[Signal]) -> Iterator[str]:
                 if receiver is None:
                     continue  # dead, and to be removed by the next one that is connected
             receiver = _without_retry(receiver)
-            if root_of(receiver) not in _OWN_RECEIVERS:
+            if root_of(receiver) not in _OWN_RECEIVERS and not is_idle(receiver):
                 yield f"a receiver of {signal.name}: {describe(receiver)}"
 
 

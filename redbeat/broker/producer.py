@@ -60,11 +60,13 @@ class BoundedProducer:
         timeout_seconds: returns how long publishing may take.
         expiration_seconds: after how long the next message expires; None: its own expiration counts.
         is_redis: the broker is Redis, where a declaration is kept for good.
+        destination: the name of the queue of the last run, else its routing key; '': there was none.
     """
 
     timeout_seconds: Callable[[], float]
     expiration_seconds: float | None = None
     is_redis: bool
+    destination = ""
     _declared: dict[int, Any]
     _is_retry_asked = False
     _rehearsal: Rehearsal | None = None
@@ -117,6 +119,9 @@ class BoundedProducer:
             options["expiration"] = self.expiration_seconds  # Celery's is by this machine's clock
         options["timeout"] = min(options.get("timeout") or math.inf, self.timeout_seconds())
         declared = options.get("declare") or ()
+        if _is_run(options):
+            queue = next((one.name for one in declared if hasattr(one, "routing_key")), None)
+            self.destination = str(queue or options.get("routing_key") or "")
         if self._confirms is not None:
             self._confirms.declared = declared
             if options.get("mandatory") is None and self._is_for_a_queue(options):

@@ -40,7 +40,9 @@ class Shape:
         declarations: what is declared before one of these messages is pushed.
         on_call: called with the task id of each run that is sent; None: nothing is.
         expires_seconds: how long after they are sent its messages expire by an option; None: that isn't so.
+        is_traced: its messages carry what their runs' spans are known by.
         exchange, routing_key: what its messages are sent with.
+        destination: the name of their queue.
         ground: what it rests on, as ``read_ground`` returned it then.
         batch, bindings: when the ground was compared last.
         is_dropped: what it rests on has changed, or the second entry's message differs.
@@ -57,6 +59,8 @@ class Shape:
     read_ground: Callable[[], Any]
     batch = bindings = 0
     is_dropped = False
+    is_traced = False
+    destination = ""
 
     def __init__(
         self,

@@ -1,0 +1,234 @@
+"""OpenTelemetry: a span of each run, from when it was due until its message was on its queue.
+
+::
+
+    create <queue>    one for each run; its context is in the message, so workers' spans are below it
+    send <queue>      one for each batch, linked with its runs; of a single run it is below that run's span
+
+Only the API is used, and only where the process has a tracer provider. Without one nothing of it is imported,
+and nothing happens.
+
+A span is begun when its message is made, and ended, and so told of, when the run has been sent, or couldn't
+be. Spans of runs that aren't sent after all are dropped, and never ended. All times are by Redis' clock.
+
+Invariant: no run waits for whoever takes the spans, as a thread ends them. Where the provider raises, runs
+are sent without spans.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redbeat.broker.connection import Peer
+from redbeat.broker.holes import TraceHeaders
+from redbeat.broker.instrumentor import find_provider, is_apis, sending_run, stand_in, step_aside
+from redbeat.log.events import TELEMETRY_FAILED
+from redbeat.log.logger import logger
+from redbeat.process.memory import Memory
+from redbeat.process.signals import hold_interrupts
+
+if TYPE_CHECKING:  # where OpenTelemetry isn't installed, it can't be imported
+    from redbeat.telemetry.spans import RunSpan, Spans
+
+#: how many spans may wait to be ended; more are lost
+MAX_WAITING = 20_000
+
+#: after how long a provider that has raised is tried again, seconds
+RETRY_SECONDS = 60.0
+
+#: how long ``stop`` waits for the spans that are still to be ended
+STOP_SECONDS = 2.0
+
+
+class _Told(NamedTuple):
+    """The spans of one batch, which are to be ended."""
+
+    spans: Spans
+    runs: list[RunSpan]
+    began_at: float
+    peer: Peer
+
+
+class Tracing:
+    """The spans of one beat's runs.
+
+    Arguments:
+        find_now: returns the time by Redis' clock, UNIX seconds.
+        find_peer: returns which broker messages go to.
+    """
+
+    def __init__(self, find_now: Callable[[], float], find_peer: Callable[[], Peer]) -> None:
+        self._find_now = find_now
+        self._find_peer = find_peer
+        self._provider: Any = None
+        self._spans: Spans | None = None
+        self._retry_at = 0.0  # monotonic
+        self._began_at = 0.0
+        self._runs: list[RunSpan] = []  # of this batch; they are to be told of
+        self._waiting: deque[_Told] = deque()
+        self._count_given = self._count_told = 0  # each has one writer
+        self._woken = threading.Event()
+        self._is_stopped = False
+        self._thread: threading.Thread | None = None
+        self._said = Memory[str, str]()
+
+    @property
+    def headers(self) -> TraceHeaders | None:
+        """What messages carry of their spans; None: there are no spans."""
+        return None if self._spans is None else self._spans.headers
+
+    # -- as a part of what beat shows
+
+    def look(self) -> None:
+        """Start the thread if there are spans, and it doesn't run."""
+        if self._spans is not None and not self._has_thread:
+            self._thread = threading.Thread(target=self._run, name="redbeat-spans", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the spans that wait, and give Celery's instrumentor its place back."""
+        self._is_stopped = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+            if self._thread.is_alive():
+                self._report("Spans are lost", TimeoutError("what takes them is slow, and isn't waited for"))
+        self._forget()
+
+    # -- in the ticks
+
+    def refresh(self) -> None:
+        """Find out whether there are spans, and what messages carry of them; to be called for each batch."""
+        provider = find_provider()
+        if provider is None:
+            if self._provider is not None:
+                self._forget()
+            return
+        is_known = provider is self._provider
+        if is_known and self._spans is None and time.monotonic() < self._retry_at:
+            return
+        try:
+            from redbeat.telemetry import spans
+
+            propagator = spans.current_propagator()
+            if not is_known or self._spans is None or self._spans.propagator is not propagator:
+                self._provider, self._spans = provider, None
+                tracer = provider.get_tracer("redbeat", _find_version(), spans.SCHEMA)
+                if is_apis(tracer):  # as with OTEL_SDK_DISABLED
+                    self._give_up(None)
+                    return
+                self._spans = spans.Spans(tracer, propagator)
+            stand_in()
+        except Exception as exc:  # noqa: BLE001 - the provider's code may raise anything
+            self._give_up(exc)
+
+    def _forget(self) -> None:
+        self._provider = self._spans = None
+        step_aside()
+
+    def _give_up(self, exc: Exception | None) -> None:
+        """Send runs without spans for a while, as the provider has raised ``exc``, or makes no spans."""
+        self._spans = None
+        self._retry_at = time.monotonic() + RETRY_SECONDS
+        if exc is not None:
+            self._report("Runs are sent without spans now", exc)
+
+    def begin(
+        self, entry: str, task: str, task_id: str, due: str, due_at: float, queue: str = ""
+    ) -> RunSpan | None:
+        """Begin the span of a run; None: it has none.
+
+        Arguments:
+            entry: the entry's name.
+            due, due_at: when the run is due, as in its header, and in UNIX seconds.
+            queue: '': it isn't known yet.
+        """
+        spans = self._spans
+        if spans is None:
+            return None
+        try:
+            system = self._find_peer().system
+            run = spans.begin(system, entry, task, task_id, due, due_at, queue, self._note)
+        except Exception as exc:  # noqa: BLE001 - the provider's code may raise anything
+            self._give_up(exc)
+            return None
+        if run is None:
+            self._give_up(None)
+        return run
+
+    def _note(self, run: RunSpan) -> float:
+        self._runs.append(run)
+        return self._find_now()
+
+    @contextmanager
+    def sending(self, run: RunSpan | None = None) -> Iterator[None]:
+        """Let the span of ``run`` be the current one in the block, which calls ``apply_async``."""
+        if self._spans is None:
+            yield
+            return
+        current: Any = nullcontext()
+        if run is not None:
+            current = self._spans.use(run)
+        with sending_run(), current:
+            yield
+
+    def begin_batch(self) -> None:
+        """Note that a batch begins."""
+        self._began_at = self._find_now()
+
+    def end_batch(self) -> None:
+        """Let the spans of the batch be ended."""
+        runs, self._runs = self._runs, []
+        if not runs or self._spans is None:
+            return
+        told = _Told(self._spans, runs, self._began_at, self._find_peer())
+        with hold_interrupts():  # not while something is locked
+            if not self._has_thread:
+                self._tell(told)
+            elif self._count_given - self._count_told > MAX_WAITING:
+                self._report("Spans are lost", TimeoutError("what takes them is slow"))
+            else:
+                self._count_given += len(runs)
+                self._waiting.append(told)
+                self._woken.set()
+
+    @property
+    def _has_thread(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        while not self._is_stopped:
+            self._woken.wait()
+            self._woken.clear()
+            while self._waiting:
+                told = self._waiting.popleft()
+                self._tell(told)
+                self._count_told += len(told.runs)
+
+    def _tell(self, told: _Told) -> None:
+        try:
+            told.spans.tell(told.runs, told.began_at, told.peer)
+        except Exception as exc:  # noqa: BLE001 - the provider's code may raise anything
+            self._report("Spans are lost", exc)
+
+    def _report(self, what: str, exc: BaseException) -> None:
+        """Log what has become of spans because of ``exc``: once, until its text changes."""
+        words = f"{type(exc).__name__}: {exc}"
+        if self._said.is_news(what, words):
+            extra = TELEMETRY_FAILED.of(part="OpenTelemetry", reason=f"{what}: {words}")
+            logger.error("beat: OpenTelemetry: %s: %s", what, words, extra=extra)
+
+
+def _find_version() -> str:
+    try:
+        return version("celery-redbeat")
+    except PackageNotFoundError:  # it is used from its source
+        return ""
