@@ -119,6 +119,9 @@ beat_schedule = {
 # How many of an entry's last runs are kept beside it; 0: none.
 # redbeat_history = 20
 
+# Where Sentry is asked to monitor entries, beat itself tells it of their runs; False: Sentry's own code does.
+# redbeat_sentry = True
+
 # How many seconds a run counts as in progress after its worker last said so, where runs are tracked. A worker
 # that is killed holds back its entries for that long; one that stands still for longer loses its runs.
 # redbeat_run_lease = 30

@@ -65,6 +65,8 @@ from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Claim, Commit, Fence, LockStatus
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
+from redbeat.telemetry import worker_check_ins as worker_check_ins  # Sentry's part for Celery imports this
+from redbeat.telemetry.check_ins import CheckIns
 from redbeat.telemetry.condition import Condition
 from redbeat.telemetry.endpoint import Endpoint
 from redbeat.telemetry.pages import pages_of
@@ -213,8 +215,8 @@ class RedBeatScheduler(Scheduler):
 
     def _tick(self) -> float:
         if self._beat is not None:
-            self._feed.look()
             self._telemetry.look()
+            self._feed.look()
         if not self._is_leading():
             self.look_ahead.forget()
             candidacy = self._leadership.candidacy
@@ -393,7 +395,7 @@ class RedBeatScheduler(Scheduler):
 
     def _parts(self) -> list[Part]:
         """Return what others see of this beat while it runs, as far as the settings want it."""
-        parts: list[Part] = [self._tracing]
+        parts: list[Part] = [self._tracing, CheckIns(self.app)]
         if self.config.http is not None:
             pages = pages_of(self.app, self._condition)
             parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))

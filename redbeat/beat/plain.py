@@ -43,6 +43,7 @@ from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import Claimed, Commit, KeyType
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
+from redbeat.telemetry.monitors import headers_of_check_in, monitors_of
 from redbeat.telemetry.tracing import Tracing
 
 #: entries with longer definitions aren't kept; characters
@@ -177,7 +178,7 @@ class PlainEntries:
         """Forget all if a setting has changed that plans depend on."""
         app = self._app
         defaults = defaults_for(app, _INTERVAL), defaults_for(app, _CRONTAB)
-        ground = app.timezone, *defaults, is_tracked(app)
+        ground = app.timezone, *defaults, is_tracked(app), monitors_of(app)
         if ground != self._ground:
             self._ground = ground
             self._reader = PlainReader(self._app)
@@ -273,7 +274,7 @@ class PlainEntries:
             read.options,
             policy.expires_after,
             queue_seconds,
-            headers_of(policy, queue_seconds),
+            headers_of(policy, queue_seconds) | headers_of_check_in(app, read.name, read.schedule, policy),
         )
 
     def _decode(self, claimed: Claimed) -> RedBeatSchedulerEntry:

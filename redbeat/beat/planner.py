@@ -46,6 +46,7 @@ from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Claimed, Clear, Commit, Ending, Held, KeyType, Push, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
+from redbeat.telemetry.monitors import headers_of_check_in
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
     from redbeat.telemetry.spans import RunSpan
@@ -309,6 +310,7 @@ def _prepare(entry: RedBeatSchedulerEntry, key: str, due_at: datetime, now: floa
             limit_seconds = queue_seconds + wait_seconds(options, moment, zone)
     expires, left = expiry_of(policy, due_at, now, limit_seconds)
     headers = headers_of(policy, queue_seconds)
+    headers |= headers_of_check_in(entry.app, entry.name, entry.schedule, policy)
     entry.options = options_of(options, entry.name, task_id, due, expires, headers)
     return left
 

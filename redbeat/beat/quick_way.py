@@ -18,10 +18,12 @@ from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
 from redbeat.broker.originals import Originals
 from redbeat.broker.ways import OTHER_BROKER, find_setting_obstacle
+from redbeat.broker.wrappers import find_monitoring
 from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
+from redbeat.log.text import joined
 from redbeat.process.memory import Allowance
 from redbeat.store.records import Claimed
 from redbeat.telemetry.tracing import Tracing
@@ -104,7 +106,7 @@ class QuickWay:
 
     def _find_obstacle(self, *, is_leased: bool) -> str:
         """Return why messages go one by one; '': they are compiled."""
-        obstacle = find_setting_obstacle(self._config, has_lock=not is_leased)
+        obstacle = joined(find_setting_obstacle(self._config, has_lock=not is_leased), find_monitoring())
         if obstacle:
             return obstacle
         if self._broker.is_away:

@@ -14,6 +14,7 @@ from typing import Any
 from redbeat.broker.drafts import Drafts
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer, Declaration, Published
+from redbeat.broker.wrappers import unwrapped
 from redbeat.store.records import Push
 
 
@@ -51,6 +52,7 @@ def rehearse(
         producer.rehearsing(expiration_seconds) as asked,
         outbox.rehearsing() as pushes,
         _backend_untold(app) as told,
+        unwrapped(),
     ):
         send()
     return Rehearsed(tuple(asked.runs), tuple(pushes), tuple(asked.declarations), bool(told))

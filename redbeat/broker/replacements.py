@@ -1,8 +1,9 @@
 """What has been replaced since it was remembered: functions of classes, and what modules call by name.
 
-Tools such as Sentry's replace functions on other people's classes. Invariant: what can't be recognised as its
-package's own, also because it was replaced before this module saw it, counts as replaced. A function is
-known by its globals and its code, since a wrapper copies everything else.
+Tools such as Datadog's replace functions on other people's classes. Invariant: what can't be recognised as
+its package's own, also because it was replaced before this module saw it, counts as replaced; but for
+wrappers around an original that are known (``wrappers``). A function is known by its globals and its code,
+since a wrapper copies everything else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from types import (
     WrapperDescriptorType,
 )
 from typing import Any
+
+from redbeat.broker.wrappers import is_known_wrapper
 
 #: packages whose functions are called by name on the way of a message; gevent and eventlet replace some of
 #: the standard library's, and no message looks different for that
@@ -83,7 +86,7 @@ class Namespace:
         for name, original in zip(self.names, self._values, strict=True):
             if name not in self._mapping:
                 yield f"{self.label}{_shown(name)} is gone"
-            elif self._mapping[name] is not original:
+            elif self._mapping[name] is not original and not is_known_wrapper(self._mapping[name], original):
                 yield f"{source_of(self._mapping[name])} replaces {self.label}{_shown(name)}"
 
 
@@ -197,7 +200,10 @@ class Watch:
     def replaced(self) -> Iterator[str]:
         """Yield what has been replaced, or given another code, and by whom."""
         if not self._is_whole():
-            yield from self._changed()
+            changed = list(self._changed())
+            if not changed:  # but for known wrappers: looked at so, asking is quick again
+                self._originals = list(chain.from_iterable([look() for look in self._looks]))
+            yield from changed
         for family in self._families:
             yield from family.added()
 

@@ -8,6 +8,7 @@ from redbeat.broker import holes
 from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.holes import Call
 from redbeat.broker.originals import Originals
+from redbeat.broker.wrappers import find_monitoring
 from redbeat.config.config import RedBeatConfig
 from redbeat.log.text import joined, printable, shorten
 
@@ -26,6 +27,7 @@ def find_setting_obstacle(config: RedBeatConfig, *, has_lock: bool) -> str:
         "" if has_lock else "redbeat_lock_key is None",
         "redbeat_delivery is 'at_most_once'" if config.delivery == "at_most_once" else "",
         "task_send_sent_event is set" if config.app.conf.task_send_sent_event else "",
+        "" if config.sentry else find_monitoring(),
     )
 
 

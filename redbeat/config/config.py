@@ -74,6 +74,7 @@ class RedBeatConfig:
     misfire_grace_time: float | None
     history: int
     run_lease: float
+    sentry: bool
     statics_owners: tuple[str, ...]  # the first counts, the others are former ones
     wait_replicas: int
     http: Address | None

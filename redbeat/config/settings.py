@@ -134,6 +134,12 @@ def _http(value: Any) -> Address | None:
         raise ValueError from None
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -345,6 +351,15 @@ SETTINGS: dict[str, Setting] = {
             *_one_of("celery", "json"),
             "How beat's log is written: in Celery's own formats, or one line of JSON for each record, with "
             "stable names of what has happened. See :ref:`logs`.",
+        ),
+        Setting(
+            "redbeat_sentry",
+            True,
+            _flag,
+            "True or False",
+            "Where Sentry is asked to monitor entries, by ``CeleryIntegration(monitor_beat_tasks=True)``, "
+            "beat does it itself, with the right schedules and one check-in a run. False: it is left to "
+            "Sentry's own code. See :ref:`sentry`.",
         ),
         Setting(
             "redbeat_statics_owner",

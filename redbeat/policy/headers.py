@@ -18,8 +18,10 @@ TRACKS = "redbeat_tracks"
 QUEUE_TIMEOUT = "redbeat_queue_timeout"
 #: beside it, if the policy has ``expires_after``: that
 EXPIRES_AFTER = "redbeat_expires_after"
+#: Sentry waits for the end of the run: the entry's monitor. The end may reach it before the beginning does.
+CHECK_IN = "redbeat_check_in"
 
-NAMES = (OVERLAP, TRACKS, QUEUE_TIMEOUT, EXPIRES_AFTER)
+NAMES = (OVERLAP, TRACKS, QUEUE_TIMEOUT, EXPIRES_AFTER, CHECK_IN)
 
 
 def headers_of(policy: Policy, queue_seconds: float | None) -> dict[str, Any]:

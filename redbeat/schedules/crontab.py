@@ -85,7 +85,7 @@ class Days:
     has_weekdays: bool = True
 
 
-_PLAIN = Days()
+NO_DAYS = Days()
 
 
 class cron(crontab):  # noqa: N801 - schedules are called so in Celery
@@ -266,7 +266,7 @@ class Times:
     months: tuple[int, ...]
     month_days: frozenset[int]
     weekdays: frozenset[int]
-    days: Days = field(default=_PLAIN)
+    days: Days = field(default=NO_DAYS)
 
     def next_wall(self, after: datetime, _offset: object = None, inclusive: bool = False) -> datetime | None:
         """Return the first minute that it names and that begins after ``after`` (``inclusive``: or at it)."""
@@ -396,5 +396,5 @@ def _times_of(rule: crontab) -> Times:
         tuple(sorted(rule.month_of_year)),
         frozenset(rule.day_of_month),
         frozenset(rule.day_of_week),
-        getattr(rule, "days", _PLAIN),
+        getattr(rule, "days", NO_DAYS),
     )

@@ -1,0 +1,178 @@
+"""Which monitor Sentry can have of an entry, or why it can have none. Pure, but for the app's settings.
+
+Sentry knows crons of five fields, and whole minutes, hours and days. Invariant: a monitor expects a run
+exactly when its entry is due; where Sentry can't say that, there is none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timezone
+from typing import Any
+
+from celery.schedules import crontab, schedule
+
+from redbeat.entries.due import defaults_for
+from redbeat.policy.headers import CHECK_IN
+from redbeat.policy.misfires import patience_of
+from redbeat.policy.policy import Policy
+from redbeat.schedules.crontab import NO_DAYS, cron
+from redbeat.schedules.occurrences import is_own_kind, zone_of
+from redbeat.schedules.timezones import zone_name
+
+#: what is given to Sentry as ``monitor_config``
+Monitor = dict[str, Any]
+
+#: the fields of a cron in Sentry's order: attribute of Celery's, lowest and highest number
+_FIELDS = (
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day_of_month", 1, 31),
+    ("month_of_year", 1, 12),
+    ("day_of_week", 0, 6),
+)
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
+
+#: the most that Sentry allows, minutes
+MAX_MARGIN, MAX_RUNTIME = 40_320, 10_080
+
+#: what a run may be late without any allowance, minutes; it is Sentry's default
+_USUAL_MARGIN = 1
+
+
+_MARK = "redbeat_monitors"
+
+
+@dataclass(frozen=True)
+class Monitors:
+    """The monitors of an app's entries.
+
+    Attributes:
+        excluded: patterns of the names of entries that have none.
+    """
+
+    app: Any
+    excluded: tuple[re.Pattern[str], ...] = ()
+
+    @classmethod
+    def excluding(cls, app: Any, patterns: Iterable[str]) -> Monitors:
+        """Return those of all entries but the ones whose names end with a match, as Sentry looks for one."""
+        to_end = [pattern if pattern.endswith("$") else f"{pattern}$" for pattern in patterns]
+        return cls(app, tuple(map(re.compile, to_end)))
+
+    def find(self, name: str, schedule_: Any, policy: Policy) -> Monitor | str:
+        """Return the monitor of an entry; a str: why it has none, '' if that is asked for."""
+        if any(pattern.search(name) for pattern in self.excluded):
+            return ""
+        return monitor_of(schedule_, policy, defaults_for(self.app, schedule_))
+
+
+def monitors_of(app: Any) -> Monitors | None:
+    """Return the monitors of the entries of ``app``; None: nobody asks for any now."""
+    monitors: Monitors | None = vars(app).get(_MARK)
+    return monitors
+
+
+def set_monitors(app: Any, monitors: Monitors | None) -> None:
+    """Let the entries of ``app`` have these monitors from now on."""
+    vars(app)[_MARK] = monitors
+
+
+def headers_of_check_in(app: Any, name: str, schedule_: Any, policy: Policy) -> dict[str, Any]:
+    """Return the headers by which the worker of a run knows that Sentry waits for its end."""
+    monitors = monitors_of(app)
+    monitor = "" if monitors is None else monitors.find(name, schedule_, policy)
+    return {CHECK_IN: monitor} if isinstance(monitor, dict) else {}
+
+
+def monitor_of(schedule_: Any, policy: Policy, defaults: Policy) -> Monitor | str:
+    """Return the monitor of an entry; a str: why it has none.
+
+    Arguments:
+        schedule_: the entry's.
+        policy: the entry's.
+        defaults: the app's settings for those fields that the policy leaves open.
+    """
+    obstacle = _find_obstacle(policy)
+    if obstacle:
+        return obstacle
+    expected = _schedule_of(schedule_)
+    if isinstance(expected, str):
+        return expected
+    zone = zone_of(schedule_, policy)
+    name = "UTC" if zone is timezone.utc else zone_name(zone)
+    if name is None:
+        return f"its time zone has no name ({zone})"
+    monitor: Monitor = {"schedule": expected, "timezone": name}
+    late_seconds, _ = patience_of(policy, defaults, policy.misfire or defaults.misfire or "latest")
+    if late_seconds is not None:
+        monitor["checkin_margin"] = _minutes(late_seconds, MAX_MARGIN)
+    elif policy.jitter:
+        monitor["checkin_margin"] = min(_minutes(policy.jitter, MAX_MARGIN) + _USUAL_MARGIN, MAX_MARGIN)
+    if policy.max_runtime is not None:
+        monitor["max_runtime"] = _minutes(policy.max_runtime, MAX_RUNTIME)
+    return monitor
+
+
+def _find_obstacle(policy: Policy) -> str:
+    """Return by which field of ``policy`` a run that Sentry expects may be missing; '': by none."""
+    if policy.exclude is not None:
+        return "Sentry knows no calendars (exclude)"
+    for name in ("one_off", "max_runs", "end_time"):
+        if getattr(policy, name):
+            return f"it ends, and Sentry would go on expecting runs ({name})"
+    return ""
+
+
+def _schedule_of(schedule_: Any) -> Monitor | str:
+    is_known = isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
+    if is_known or type(schedule_) is cron:
+        return _cron_of(schedule_)
+    if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
+        return _interval_of(schedule_)
+    return f"Sentry knows no schedules such as {type(schedule_).__name__}"
+
+
+def _cron_of(rule: crontab) -> Monitor | str:
+    if getattr(rule, "days", NO_DAYS) != NO_DAYS:
+        return "Sentry knows no L, W and # in crons"
+    fields = [_field(getattr(rule, name), low, high) for name, low, high in _FIELDS]
+    if "*" not in (fields[2], fields[4]):
+        return "it means days that match day of month and day of week, and in Sentry one of them is enough"
+    if not all(fields):
+        return "it is never due"
+    return {"type": "crontab", "value": " ".join(fields)}
+
+
+def _field(given: Iterable[int], low: int, high: int) -> str:
+    """Return a field of a cron that names these numbers."""
+    numbers = sorted(given)
+    if numbers == [*range(low, high + 1)]:
+        return "*"
+    if len(numbers) > 2:
+        step = numbers[1] - numbers[0]
+        if step > 1 and numbers == [*range(low, high + 1, step)]:
+            return f"*/{step}"
+    parts: list[str] = []
+    while numbers:
+        first = numbers[0]
+        count = next((at for at, number in enumerate(numbers) if number != first + at), len(numbers))
+        run, numbers = numbers[:count], numbers[count:]
+        parts += [f"{first}-{run[-1]}"] if len(run) > 2 else map(str, run)
+    return ",".join(parts)
+
+
+def _interval_of(interval: schedule) -> Monitor | str:
+    seconds = interval.run_every.total_seconds()
+    for unit, of_unit in _UNITS:
+        count, rest = divmod(seconds, of_unit)
+        if count and not rest:
+            return {"type": "interval", "value": int(count), "unit": unit}
+    return f"Sentry knows intervals of whole minutes only, and this one has {seconds:g} s"
+
+
+def _minutes(seconds: float, most: int) -> int:
+    return min(max(math.ceil(seconds / 60), 1), most)

@@ -1,0 +1,89 @@
+"""What RedBeat knows of Sentry's SDK: its integration for Celery, and how a check-in is sent.
+
+Invariant: where the SDK isn't imported, or isn't started, nothing is asked of it; RedBeat never imports it
+first. Its functions are only called, not replaced.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from redbeat.broker.wrappers import EVERY_NAME
+from redbeat.broker.wrappers import find_integration as find_integration
+from redbeat.telemetry.monitors import Monitor
+
+Status = Literal["in_progress", "ok", "error"]
+
+_NAMESPACE = uuid.UUID("b1f1d0a8-1f0f-4a3e-9d43-5c1d3c3e2f77")
+
+
+class _TakenOver(list[str]):
+    """In the place of ``exclude_beat_tasks``: no entry has a monitor by Sentry's own doing.
+
+    Attributes:
+        given: what was there before.
+    """
+
+    def __init__(self, given: Sequence[str]) -> None:
+        super().__init__([EVERY_NAME])
+        self.given = given
+
+
+def is_taken_over(integration: Any) -> bool:
+    """Tell whether ``integration`` monitors no entry, as RedBeat does."""
+    return isinstance(integration.exclude_beat_tasks, _TakenOver)
+
+
+def take_over(integration: Any) -> Sequence[str]:
+    """Let ``integration`` monitor no entry in this process; return the patterns of those to leave out."""
+    excluded = integration.exclude_beat_tasks
+    if not isinstance(excluded, _TakenOver):
+        excluded = integration.exclude_beat_tasks = _TakenOver(excluded or ())
+    return excluded.given
+
+
+def give_back(integration: Any) -> None:
+    """Let ``integration`` do again what it did before it was taken over."""
+    excluded = integration.exclude_beat_tasks
+    if isinstance(excluded, _TakenOver):
+        integration.exclude_beat_tasks = excluded.given
+
+
+def send_check_in(
+    name: str, due: datetime, status: Status, monitor: Monitor, seconds: float | None = None
+) -> None:
+    """Tell Sentry of a run, in the background.
+
+    Arguments:
+        name: the entry's.
+        due: when the run was due.
+        monitor: of the entry. Sentry makes it, or changes it, if need be.
+        seconds: how long the run took.
+    """
+    import sentry_sdk.crons
+
+    config: Any = dict(monitor)  # Sentry's code may add to it
+    sentry_sdk.crons.capture_checkin(
+        monitor_slug=name,
+        check_in_id=_id_of(name, due),
+        status=status,
+        duration=seconds,
+        monitor_config=config,
+    )
+
+
+def _id_of(name: str, due: datetime) -> str:
+    """Return the id of a run's check-in: the same in beat and in all workers, and no other project's.
+
+    For Sentry an id is one check-in only, whatever the project and the environment.
+    """
+    options = sys.modules["sentry_sdk"].get_client().options
+    place = urlsplit(str(options.get("dsn")))
+    where = f"{place.hostname}{place.path}\n{options.get('environment')}"
+    at = due.astimezone(timezone.utc).isoformat(timespec="microseconds")
+    return uuid.uuid5(_NAMESPACE, f"{where}\n{name}\n{at}").hex
