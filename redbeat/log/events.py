@@ -255,6 +255,9 @@ BEAT_MISCONFIGURED = _event(
 SETTING_UNKNOWN = _event("setting.unknown", "WARNING", "setting", "A setting that RedBeat doesn't know.")
 SIGNALS_FAILED = _event("signals.failed", "ERROR", "reason", "Receivers of signals can't be told now.")
 RECEIVER_FAILED = _event("receiver.failed", "ERROR", "reason", "A receiver of a signal has raised an error.")
+ENTRY_UNMONITORED = _event(
+    "entry.unmonitored", "WARNING", "entry reason", "Sentry can have no monitor of an entry that is sent."
+)
 TELEMETRY_FAILED = _event(
     "telemetry.failed", "ERROR", "part reason", "What shows beat's state doesn't work; beat goes on without."
 )

@@ -15,6 +15,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound, StoreUnavailable
+from redbeat.log.events import ENTRY_UNMONITORED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
@@ -167,7 +168,8 @@ class CheckIns:
         if not self._said.is_news(name, reason):
             return
         if len(self._said) <= MAX_SAID:
-            logger.warning("beat: %s has no monitor at Sentry: %s.", printable(name), reason)
+            extra = ENTRY_UNMONITORED.of(entry=name, reason=reason)
+            logger.warning("beat: %s has no monitor at Sentry: %s.", printable(name), reason, extra=extra)
         elif len(self._said) == MAX_SAID + 1:
             logger.warning("beat: More entries have no monitor at Sentry; with -l DEBUG the log names them.")
         else:

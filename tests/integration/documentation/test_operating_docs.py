@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -24,10 +23,13 @@ from celery import Celery, Task
 from celery.app import trace
 from celery.beat import Scheduler
 from celery.schedules import schedule
+from celery.signals import task_failure, task_retry, task_success
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.runs.tracking import is_tracked
 from redbeat.schedules import rrule
+from redbeat.telemetry.sentry import find_integration, take_over
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
@@ -159,26 +161,22 @@ def unpatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unpatched")
-def test_the_monitor_on_the_task_tells_when_it_begins_and_how_it_ends(import_from: Import) -> None:
+def test_the_pages_application_is_one_whose_entries_redbeat_monitors(import_from: Import) -> None:
     sentry_sdk = pytest.importorskip("sentry_sdk")
-    page = import_from("docs/monitoring.rst", "monitored")
-    check_ins: list[dict[str, Any]] = []
-
-    class Collector(sentry_sdk.transport.Transport):
-        def capture_envelope(self, envelope: Any) -> None:
-            check_ins.extend(item.payload.json for item in envelope.items if item.type == "check_in")
+    from sentry_sdk.integrations.celery import beat
 
     try:
-        integrations = sentry_sdk.get_client().options["integrations"]
-        sentry_sdk.init(dsn="https://key@sentry.example/1", transport=Collector, integrations=integrations)
-        page.report.apply()
-        sentry_sdk.flush()
+        page = import_from("docs/monitoring.rst", "monitored")
+        integration = find_integration()
+        assert integration is page.crons
+        assert take_over(integration) == ["private-.*"]
+        assert is_tracked(page.app)
     finally:
         sentry_sdk.init()
-    assert [one["status"] for one in check_ins] == ["in_progress", "ok"]
-    assert {one["monitor_slug"] for one in check_ins} == {"report"}
-    assert check_ins[0]["monitor_config"]["timezone"] == "Europe/Berlin"
-    json.dumps(check_ins)
+        task_success.disconnect(beat.crons_task_success)
+        task_failure.disconnect(beat.crons_task_failure)
+        task_retry.disconnect(beat.crons_task_retry)
+    assert find_integration() is None
 
 
 def test_keyspace_notifications_tell_which_entry_changes(app: Celery, client: redis.Redis) -> None:
