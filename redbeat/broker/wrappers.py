@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
-_MODULES = ("sentry_sdk.integrations.celery", "sentry_sdk.integrations.celery.beat")
-#: what their functions are called where they are written; once wrapped they have other functions' names
-_NAMES = ("apply_async", "sentry_patched_scheduler", "sentry_maybe_due", "sentry_publish")
+#: module to what its functions are called where they are written; once wrapped they have others' names
+_KNOWN = {
+    "sentry_sdk.integrations.celery": ("apply_async", "sentry_publish"),
+    "sentry_sdk.integrations.celery.beat": ("sentry_patched_scheduler",),
+}
+#: in older versions: calls one of them, or what it wraps
+_SWITCH = ("sentry_sdk.utils", "runner")
 
 #: a pattern for the names of all entries: in ``exclude_beat_tasks``, Sentry's own code monitors none of them
 EVERY_NAME = r"(?s).*"
@@ -41,15 +45,22 @@ def find_monitoring() -> str:
 
 def is_known_wrapper(present: Any, original: Any) -> bool:
     """Tell whether ``present`` is one of them around ``original``, which may be wrapped several times."""
+    if not _can_be_left_out():
+        return False
     for _ in range(3):
-        if type(present) is not FunctionType or present.__globals__.get("__name__") not in _MODULES:
+        if type(present) is not FunctionType:
             return False
-        if present.__code__.co_name not in _NAMES or not _can_be_left_out():
-            return False
+        module, name = str(present.__globals__.get("__name__")), present.__code__.co_name
         inner = [cell.cell_contents for cell in present.__closure__ or ()]
+        functions = [one for one in inner if type(one) is FunctionType]
+        if (module, name) == _SWITCH:
+            if not any(one.__globals__.get("__name__") in _KNOWN for one in functions):
+                return False
+        elif name not in _KNOWN.get(module, ()):
+            return False
         if any(one is original for one in inner):
             return True
-        present = next((one for one in inner if type(one) is FunctionType), None)
+        present = functions[0] if functions else None
     return False
 
 

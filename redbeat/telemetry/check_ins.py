@@ -8,6 +8,7 @@ however often it is told of and tried; and whatever Sentry does, no run waits fo
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from redbeat import signals
@@ -25,6 +26,7 @@ from redbeat.task_ids import task_id_of
 from redbeat.telemetry.monitors import Monitor, Monitors, monitors_of, set_monitors
 from redbeat.telemetry.sentry import (
     Status,
+    excluded_by,
     find_integration,
     give_back,
     is_taken_over,
@@ -35,9 +37,8 @@ from redbeat.telemetry.sentry import (
 #: for how long an entry isn't read again; no entry with a monitor is due more often
 KEPT_SECONDS = 30.0
 
-#: a run that has waited for so long before it began tells Sentry so, whose time for it begins anew then;
-#: Sentry counts minutes
-LONG_SECONDS = 60.0
+#: Sentry takes six check-ins of an entry in a minute: of so many runs the beginnings, the ends, and one more
+MINUTE, MAX_BEGUN = 60.0, 2
 
 #: of so many entries it is said that they have no monitor
 MAX_SAID = 50
@@ -81,6 +82,10 @@ class CheckIns:
         self._integration: Any = None
         self._store: Store | None = None  # of the thread that tells
         self._known = Memory[str, _Known]()
+        #: an entry's name and a run's due time to when Sentry was told of it last, monotonic
+        self._told = Memory[tuple[str, datetime], float](100_000)
+        #: name to when the last check-ins of the entry began, monotonic
+        self._begun = Memory[str, tuple[float, ...]](100_000)
         self._said = Memory[str, str](100_000)
         self._receivers = {
             signals.run_sent: self._note_sent,
@@ -101,7 +106,8 @@ class CheckIns:
             self._begin(integration)
 
     def _begin(self, integration: Any) -> None:
-        monitors = Monitors.excluding(self._app, take_over(integration))
+        monitors = Monitors.excluding(self._app, excluded_by(integration))
+        take_over(integration)
         self._integration = integration
         if not ensure_conf(self._app).history:
             logger.warning("beat: Sentry isn't told when runs are sent, as redbeat_history is 0.")
@@ -128,8 +134,8 @@ class CheckIns:
         self._tell(entry, run, "in_progress")
 
     def _note_started(self, entry: str, run: Run, **_: Any) -> None:
-        is_long = run.wait_seconds is not None and run.wait_seconds >= LONG_SECONDS
-        if is_long or (run.attempt or 1) > 1:
+        told_at = self._told.get((entry, run.due))
+        if told_at is None or time.monotonic() > told_at + MINUTE:
             self._tell(entry, run, "in_progress")
 
     def _note_ended(self, entry: str, run: Run, **_: Any) -> None:
@@ -137,8 +143,25 @@ class CheckIns:
 
     def _tell(self, name: str, run: Run, status: Status) -> None:
         found = self._find(name)
-        if found is not None and isinstance(found.monitor, dict) and found.is_scheduled(run):
-            send_check_in(name, run.due, status, found.monitor, run.run_seconds)
+        if found is None or not isinstance(found.monitor, dict) or not found.is_scheduled(run):
+            return
+        now = time.monotonic()
+        if (name, run.due) not in self._told and not self._may_begin(name, now):
+            return
+        self._told[name, run.due] = now
+        send_check_in(name, run.due, status, found.monitor, run.run_seconds)
+
+    def _may_begin(self, name: str, now: float) -> bool:
+        """Note that the check-in of a run of an entry is to begin; tell whether it may.
+
+        It may not if Sentry has to take too many of the entry in a minute, as when many missed runs are made
+        up for: it might drop the end of one whose beginning it has taken.
+        """
+        recent = [at for at in self._begun.get(name, ()) if at > now - MINUTE]
+        if len(recent) >= MAX_BEGUN:
+            return False
+        self._begun[name] = (*recent, now)
+        return True
 
     def _find(self, name: str) -> _Known | None:
         """Return what is known of an entry; None: nothing, as it is gone, or can't be used."""

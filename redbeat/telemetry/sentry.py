@@ -29,7 +29,7 @@ class _TakenOver(list[str]):
         given: what was there before.
     """
 
-    def __init__(self, given: Sequence[str]) -> None:
+    def __init__(self, given: Sequence[str] | None) -> None:
         super().__init__([EVERY_NAME])
         self.given = given
 
@@ -39,12 +39,16 @@ def is_taken_over(integration: Any) -> bool:
     return isinstance(integration.exclude_beat_tasks, _TakenOver)
 
 
-def take_over(integration: Any) -> Sequence[str]:
-    """Let ``integration`` monitor no entry in this process; return the patterns of those to leave out."""
+def excluded_by(integration: Any) -> Sequence[str]:
+    """Return the patterns of the entries that are to have no monitor."""
     excluded = integration.exclude_beat_tasks
-    if not isinstance(excluded, _TakenOver):
-        excluded = integration.exclude_beat_tasks = _TakenOver(excluded or ())
-    return excluded.given
+    return (excluded.given if isinstance(excluded, _TakenOver) else excluded) or ()
+
+
+def take_over(integration: Any) -> None:
+    """Let ``integration`` monitor no entry in this process."""
+    if not is_taken_over(integration):
+        integration.exclude_beat_tasks = _TakenOver(integration.exclude_beat_tasks)
 
 
 def give_back(integration: Any) -> None:

@@ -29,7 +29,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules import rrule
-from redbeat.telemetry.sentry import find_integration, take_over
+from redbeat.telemetry.sentry import excluded_by, find_integration
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
@@ -169,7 +169,7 @@ def test_the_pages_application_is_one_whose_entries_redbeat_monitors(import_from
         page = import_from("docs/monitoring.rst", "monitored")
         integration = find_integration()
         assert integration is page.crons
-        assert take_over(integration) == ["private-.*"]
+        assert excluded_by(integration) == ["private-.*"]
         assert is_tracked(page.app)
     finally:
         sentry_sdk.init()

@@ -25,7 +25,7 @@ from tests.support.schedule import messages
 from tests.support.sentry import Sentry, receiving
 from tests.support.servers import Server
 
-pytest.importorskip("sentry_sdk")
+sentrys_beat = pytest.importorskip("sentry_sdk.integrations.celery.beat")
 pytestmark = ONE_SERVER
 
 #: an application of celery-redbeat 2.x with Sentry's monitors, and nothing else
@@ -97,7 +97,7 @@ def test_an_installation_as_of_2x_has_right_monitors_and_one_check_in_a_run(
         assert not any(name.startswith("sentry-monitor-slug") for names in sent.values() for name in names)
         assert not any(name.startswith("sentry") for name in sent["in time"]), "it is compiled"
         assert {name for name in sent if "redbeat_check_in" in sent[name]} == MONITORED
-        with celery_worker(tmp_path, "module"):
+        with celery_worker(tmp_path, "module", "-P", "prefork", "-c", "2"):
             eventually(lambda: len(sentry.check_ins()) == 8, message=str(sentry.check_ins()))
             eventually(lambda: len(runs(broker)) == 8)
             eventually(lambda: sentry.transactions().count("retry") == 4, message="Sentry's own work is done")
@@ -128,6 +128,7 @@ TRACKED = """
 import redbeat
 
 app.conf.redbeat_run_lease = 1
+app.conf.redbeat_takeover_after = 5
 redbeat.track_runs(app)
 
 
@@ -156,8 +157,7 @@ def test_a_tracked_run_has_one_check_in_through_retries_kills_of_beat_and_the_de
         is_told("long", "in_progress")
         is_told("doomed", "in_progress")
         is_told("bad", "in_progress", "error")
-        # each attempt that is begun says that it is at work
-        is_told("retried", *["in_progress"] * 4, "ok")
+        is_told("retried", "in_progress", "ok")
         eventually(lambda: len(runs(broker)) == 4)
         beat.kill()
         broker.set("go", 1)
@@ -173,6 +173,7 @@ def test_a_tracked_run_has_one_check_in_through_retries_kills_of_beat_and_the_de
     assert ended["duration"] > 0
 
 
+@pytest.mark.skipif(not hasattr(sentrys_beat, "_patch_redbeat_apply_async"), reason="too old")
 def test_without_the_setting_it_is_left_to_sentrys_own_code(
     server: Server, sentry: Sentry, app: Celery, broker: redis.Redis, tmp_path: Path
 ) -> None:

@@ -1,0 +1,68 @@
+"""The id of a check-in at Sentry: for ever the same of a run, and never another one's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from redbeat.telemetry.sentry import send_check_in
+
+sentry_sdk = pytest.importorskip("sentry_sdk")
+
+DUE = datetime(2026, 6, 1, 9, tzinfo=timezone.utc)
+DSN = "https://key@sentry.example/1"
+
+
+@contextmanager
+def started(dsn: str = DSN, environment: str = "production") -> Iterator[list[dict[str, Any]]]:
+    """The check-ins that are sent meanwhile."""
+    sent: list[dict[str, Any]] = []
+
+    class Collector(sentry_sdk.transport.Transport):
+        def capture_envelope(self, envelope: Any) -> None:
+            sent.extend(item.payload.json for item in envelope.items)
+
+    sentry_sdk.init(dsn=dsn, environment=environment, transport=Collector, default_integrations=False)
+    try:
+        yield sent
+    finally:
+        sentry_sdk.init(default_integrations=False)
+
+
+def id_of(name: str = "report", due: datetime = DUE, **client: str) -> str:
+    with started(**client) as sent:
+        send_check_in(name, due, "ok", {"schedule": {}})
+    [check_in] = sent
+    return str(check_in["check_in_id"])
+
+
+def test_the_same_run_has_the_same_id_in_every_process_and_with_any_key_of_the_project() -> None:
+    berlin = timezone(timedelta(hours=2))
+    assert id_of() == "56356337074c5796a9ada75b17fdf446"
+    assert id_of(due=DUE.astimezone(berlin)) == id_of()
+    assert id_of(dsn="https://other@sentry.example/1") == id_of()
+
+
+def test_whatever_tells_runs_apart_tells_their_ids_apart() -> None:
+    others = [
+        id_of(name="other"),
+        id_of(due=DUE + timedelta(microseconds=1)),
+        id_of(dsn="https://key@sentry.example/2"),
+        id_of(dsn="https://key@other.example/1"),
+        id_of(environment="staging"),
+    ]
+    assert len({id_of(), *others}) == 6
+
+
+def test_a_monitor_isnt_changed_by_sentrys_code() -> None:
+    monitor = {"schedule": {"type": "interval", "value": 1, "unit": "minute"}}
+    with started() as sent:
+        send_check_in("report", DUE, "ok", monitor, 1.5)
+    assert monitor == {"schedule": {"type": "interval", "value": 1, "unit": "minute"}}
+    [check_in] = sent
+    assert (check_in["monitor_slug"], check_in["status"], check_in["duration"]) == ("report", "ok", 1.5)
+    assert check_in["monitor_config"] == monitor
