@@ -81,8 +81,9 @@ class Endpoint:
     def stop(self) -> None:
         """Stop listening; what is being answered isn't waited for."""
         self._stopped.set()
-        if self._listener is not None and os.getpid() == self._pid:
-            self._listener.close()
+        listener = self._listener
+        if listener is not None and os.getpid() == self._pid:
+            listener.close()
 
     # -- in the thread
 
@@ -130,8 +131,8 @@ class Endpoint:
             )
             self._accept_all(listener)
         finally:
-            if not self._is_over():
-                self._listener = None
+            self._listener = None
+            if os.getpid() == self._pid:
                 listener.close()
 
     def _accept_all(self, listener: Listener) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -18,14 +19,19 @@ from http import HTTPStatus
 #: how much of a request is read: its line and its headers
 MAX_HEAD_BYTES = 8192
 
-#: what a client has sent besides is read and dropped for so long, and so much of it: if a connection is
-#: closed with something unread, the client may lose the answer
-LINGER_SECONDS, LINGER_BYTES = 1.0, 65_536
+#: how long it is waited before more is read of a request that hasn't come as a whole: one that comes byte by
+#: byte takes no more of the processor than others
+PAUSE_SECONDS = 0.05
 
-_CHUNK_BYTES = 4096
+#: what a client has sent besides is read and dropped for so long, and so often: if a connection is closed
+#: with something unread, the client may lose the answer
+LINGER_SECONDS, LINGER_READS = 1.0, 20
+
+_CHUNK_BYTES, _LINGER_BYTES = 4096, 65_536
 #: a request's line, and how one may begin
 _LINE = re.compile(rb"([A-Z-]{1,20}) ([!-~]+) HTTP/([0-9])\.[0-9]")
 _BEGINNING = re.compile(rb"[A-Z-]{0,20}(?: [!-~]*(?: [!-~]*)?)?\r?")
+_END = re.compile(rb"\r?\n\r?\n")
 _HEADER = re.compile(rb"([!#-'*+.^-z|~0-9A-Z-]+):[ \t]*(.*?)[ \t]*")
 
 
@@ -78,25 +84,26 @@ def read_head(client: socket.socket) -> bytes:
         RequestRefused: it is too long, or is no request.
         OSError: the client has gone, or takes too long.
     """
-    head, is_line_read = b"", False
+    head, received, is_line_read = b"", 0, False
     while True:
         data = client.recv(_CHUNK_BYTES)
         if not data:
             raise ConnectionError("the client has gone")
-        head = (head + data).lstrip(b"\r\n") if not is_line_read else head + data
+        received += len(data)
+        head = head + data if is_line_read else (head + data).lstrip(b"\r\n")
         line, end, _ = head.partition(b"\n")
         if not is_line_read:
             is_well_formed = _LINE.fullmatch(line.rstrip(b"\r")) if end else _BEGINNING.fullmatch(line)
             if not is_well_formed:
                 raise RequestRefused(HTTPStatus.BAD_REQUEST, "This is no request of HTTP/1.1.")
             is_line_read = bool(end)
-        found = re.search(rb"\r?\n\r?\n", head)
-        if (found.start() if found else len(head)) > MAX_HEAD_BYTES:
-            raise RequestRefused(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The request's head is too long."
-            )
+        found = _END.search(head)
+        if (found.start() if found else received) > MAX_HEAD_BYTES:
+            sentence = "The request's head is too long."
+            raise RequestRefused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, sentence)
         if found:
             return head[: found.start()]
+        time.sleep(PAUSE_SECONDS)
 
 
 def respond(head: bytes, pages: Mapping[str, Page]) -> tuple[Response, bool]:
@@ -112,9 +119,8 @@ def respond(head: bytes, pages: Mapping[str, Page]) -> tuple[Response, bool]:
         path = target.partition("?")[0]
         page = pages.get(path)
         if page is None:
-            raise RequestRefused(
-                HTTPStatus.NOT_FOUND, f"There is no such page here, only {', '.join(pages)}."
-            )
+            sentence = f"There is no such page here, only {', '.join(pages)}."
+            raise RequestRefused(HTTPStatus.NOT_FOUND, sentence)
         if method not in ("GET", "HEAD"):
             sentence = "Only GET and HEAD are answered."
             raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, sentence, Allow="GET, HEAD")
@@ -154,6 +160,7 @@ def write(client: socket.socket, response: Response, *, has_body: bool = True) -
     client.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (response.body if has_body else b""))
     client.shutdown(socket.SHUT_WR)
     client.settimeout(LINGER_SECONDS)
-    left = LINGER_BYTES
-    while left > 0 and (data := client.recv(_CHUNK_BYTES)):
-        left -= len(data)
+    for _ in range(LINGER_READS):
+        if not client.recv(_LINGER_BYTES):
+            break
+        time.sleep(PAUSE_SECONDS)

@@ -1,0 +1,380 @@
+"""The endpoint and its clients: what is answered, and that none of them holds it. No beat, no server."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from redbeat.config.address import Address
+from redbeat.telemetry import endpoint as module
+from redbeat.telemetry.endpoint import BURST, BURST_SECONDS, MAX_CONNECTIONS, Endpoint
+from redbeat.telemetry.exchange import MAX_HEAD_BYTES, Request, Response
+from redbeat.telemetry.listener import Listener
+from tests.support.daemons import pick_port
+from tests.support.deadlines import patience
+from tests.support.http import connect, fetch, send
+from tests.support.logs import errors_in
+from tests.support.polling import eventually
+
+#: more than all buffers between the endpoint and a client that doesn't read
+LARGE = b"x" * 20_000_000
+
+
+def echo(request: Request) -> Response:
+    return Response(HTTPStatus.OK, "text/plain", f"echo {request.headers.get('x-word', '')}".encode())
+
+
+def fail(_request: Request) -> Response:
+    raise RuntimeError("a bug")
+
+
+ANY_PORT = Address("127.0.0.1")
+PAGES = {"/echo": echo, "/fail": fail, "/large": lambda _: Response(HTTPStatus.OK, "text/plain", LARGE)}
+Start = Callable[..., Endpoint]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Endpoints; those that can listen do when they are returned."""
+    started: list[Endpoint] = []
+
+    def make(address: Address = ANY_PORT, *, is_free: bool = True) -> Endpoint:
+        made = Endpoint(address, PAGES)
+        started.append(made)
+        made.look()
+        if is_free:
+            eventually(lambda: made.address is not None)
+        return made
+
+    yield make
+    for made in started:
+        made.stop()
+
+
+@pytest.fixture
+def port(start: Start) -> int:
+    address = start().address
+    assert address is not None
+    return address.port
+
+
+def clients_served() -> int:
+    """How many connections have a thread."""
+    return [one.name for one in threading.enumerate()].count("redbeat-http-client")
+
+
+# -- what is answered
+
+
+def test_a_page_is_answered_with_headers_that_keep_it_what_it_is(port: int) -> None:
+    found = fetch(port, "/echo?a=b", **{"X-Word": "hello"})
+    assert (found.status, found.body) == (200, b"echo hello")
+    assert found.headers.pop("date").endswith(" GMT")
+    assert found.headers == {
+        "content-type": "text/plain",
+        "content-length": "10",
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+        "connection": "close",
+    }
+    head = fetch(port, "/echo", method="HEAD")
+    assert (head.status, head.body, head.headers["content-length"]) == (200, b"", "5")
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /echo HTTP/1.0\n\n", 200),
+        (b"\r\nGET /echo HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"GET /echo HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\n\r\n", 200),  # pipelined: the first only
+        (b"GET /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000, 200),
+        *((b"GET %s HTTP/1.1\r\n\r\n" % path, 404) for path in (
+            b"/", b"/echo/", b"//echo", b"/ECHO", b"/./echo", b"/x/../echo", b"/%65cho", b"/echo;x",
+            b"/echo%00", b"*", b"http://127.0.0.1/echo", b"/../../../etc/passwd", b"/etc/passwd",
+        )),
+        *((b"%s /echo HTTP/1.1\r\n\r\n" % method, 405) for method in (b"POST", b"PUT", b"TRACE", b"OPTIONS")),
+        (b"CONNECT example.com:443 HTTP/1.1\r\n\r\n", 404),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET /echo\r\n", 400),  # HTTP/0.9
+        (b"GET /echo", None),
+        (b"get /echo HTTP/1.1\r\n\r\n", 400),
+        (b"GET  /echo HTTP/1.1\r\n\r\n", 400),
+        (b"GET /echo HTTP/1.1 \r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
+        (b"GET /echo HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"GET /echo HTTP/1.1\r\n folded\r\n\r\n", 400),
+        (b"GET /echo HTTP/1.1\r\nX-Word: a\0b\rc\r\n\r\n", 200),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
+        (b"GET /echo HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, 431),
+        (b"GET /" + b"x" * MAX_HEAD_BYTES * 10, 431),
+        (b"GET /echo HTTP/1.1\r\nX: " + b"y" * MAX_HEAD_BYTES * 10, 431),
+        (b"", None),
+        (b"\r\n" * 40_000, 431),
+    ],
+    ids=lambda value: repr(value)[:40],
+)  # fmt: skip
+def test_a_request_gets_its_page_or_a_sentence(port: int, data: bytes, status: int | None) -> None:
+    answer = send(port, data)
+    if status is None:
+        assert answer == b""
+        return
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:200]
+    assert body.startswith(b"echo") if status == 200 else re.fullmatch(rb"[A-Z].*\.\n", body), body
+    assert answer.count(b"HTTP/1.1 ") == 1 or status == 400
+    assert b"etc/passwd" not in answer
+    assert b"server:" not in head.lower()
+
+
+def test_random_bytes_are_refused_and_the_next_client_is_answered(
+    port: int, chance: random.Random, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(30):
+        data = chance.randbytes(chance.randint(1, 20_000))
+        if chance.random() < 0.5:
+            data = chance.choice([b"GET ", b"GET /echo HTTP/1.1\r\n", b"HEAD /echo"]) + data
+        with contextlib.suppress(OSError):  # it may be refused while it is still being sent
+            answer = send(port, data)
+            assert answer == b"" or re.match(rb"HTTP/1.1 (400|431|404|200|505|405) ", answer), data
+    assert fetch(port, "/echo").status == 200
+    assert errors_in(caplog) == []
+
+
+def test_a_page_that_fails_is_500_and_is_logged_once(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        found = fetch(port, "/fail")
+        assert (found.status, found.body) == (500, b"This page failed.\n")
+    assert errors_in(caplog) == ["beat: A page of the endpoint failed: RuntimeError: a bug"]
+
+
+# -- clients that take their time
+
+
+def test_a_probe_is_answered_whoever_else_is_connected(port: int) -> None:
+    with contextlib.ExitStack() as clients:
+        slow = [clients.enter_context(connect(port)) for _ in range(2 * MAX_CONNECTIONS)]
+        over = threading.Event()
+
+        def trickle() -> None:
+            for byte in b"GET /echo HTTP/1.1\r\n" + b"x" * 1_000:
+                if over.wait(0.1):
+                    return
+                for client in slow:
+                    with contextlib.suppress(OSError):
+                        client.send(bytes([byte]))
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            for _ in range(5):
+                assert fetch(port, "/echo").status == 200
+            for client in [clients.enter_context(connect(port)) for _ in range(2 * MAX_CONNECTIONS)]:
+                client.sendall(b"GET /large HTTP/1.1\r\n\r\n")  # and never reads
+            for _ in range(5):
+                assert fetch(port, "/echo").status == 200
+        finally:
+            over.set()
+            thread.join()
+        assert clients_served() <= 2 * MAX_CONNECTIONS
+
+
+def test_no_connection_lasts_longer_than_it_may(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTION_SECONDS", 0.5)
+    address = start().address
+    assert address is not None
+    with connect(address.port) as trickling, connect(address.port) as deaf:
+        deaf.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        trickling.sendall(b"GET /echo HTTP/1.1\r\n")
+        eventually(lambda: clients_served() == 2, interval=0.001)
+
+        def is_over() -> bool:
+            with contextlib.suppress(OSError):
+                trickling.send(b"x")
+            return clients_served() == 0
+
+        eventually(is_over, interval=0.1)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            received = sum(map(len, iter(lambda: deaf.recv(1_000_000), b"")))
+        assert received < len(LARGE)
+
+
+@pytest.mark.parametrize(
+    "shortage", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("no threads")]
+)
+def test_a_shortage_of_files_or_threads_is_waited_out(
+    start: Start, monkeypatch: pytest.MonkeyPatch, shortage: Exception
+) -> None:
+    monkeypatch.setattr(module, "SHORTAGE_SECONDS", 0.01)
+    accept, left = Listener.accept, [shortage] * 5
+
+    def failing(listener: Listener) -> socket.socket:
+        if left:
+            raise left.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(Listener, "accept", failing)
+    address = start().address
+    assert address is not None
+    assert fetch(address.port, "/echo").status == 200
+    assert left == []
+
+
+def test_not_many_are_accepted_in_a_second_however_many_ask(port: int) -> None:
+    over, answered = threading.Event(), []
+
+    def ask() -> None:
+        while not over.is_set():
+            answered.append(fetch(port, "/echo").status)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(answered) > 5 * BURST)
+    over.set()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - began
+    print(f"{len(answered) / seconds:.0f} requests a second")
+    assert set(answered) == {200}
+    assert len(answered) <= (seconds / BURST_SECONDS + 2) * BURST
+
+
+# -- where it listens
+
+
+def test_a_port_in_use_is_one_error_and_is_tried_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    tries: list[Address] = []
+
+    class Counting(Listener):
+        def __init__(self, address: Address, patience_seconds: float) -> None:
+            tries.append(address)
+            super().__init__(address, patience_seconds)
+
+    monkeypatch.setattr(module, "Listener", Counting)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        made = start(Address("127.0.0.1", port), is_free=False)
+        eventually(lambda: len(tries) > 5)
+        [error] = errors_in(caplog)
+        assert f"beat: redbeat_http: can't listen on 127.0.0.1:{port} (Address already in use)." in error
+    eventually(lambda: made.address is not None)
+    assert fetch(port, "/echo").status == 200
+    assert f"beat: Listening on http://127.0.0.1:{port} for /echo, /fail, /large" in caplog.messages
+    assert len(errors_in(caplog)) == 1
+
+
+@pytest.mark.parametrize("address", [Address("192.0.2.1", 80), Address("no-such-host.invalid", 80)], ids=str)
+def test_an_address_that_is_not_this_machines_is_an_error_that_names_it(
+    start: Start, caplog: pytest.LogCaptureFixture, address: Address
+) -> None:
+    start(address, is_free=False)
+    eventually(lambda: errors_in(caplog), message="no error")
+    assert f"redbeat_http: can't listen on {address} (" in errors_in(caplog)[0]
+
+
+def test_a_port_of_ipv6_is_listened_on(start: Start) -> None:
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    address = start(Address("::1")).address
+    assert address is not None
+    assert re.fullmatch(r"\[::1\]:\d+", str(address))
+    with socket.create_connection(("::1", address.port), timeout=patience()) as client:
+        client.sendall(b"GET /echo HTTP/1.1\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_unix_socket_is_for_owner_and_group_and_goes_with_the_endpoint(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "beat.sock"
+    before = os.umask(0)
+    try:
+        made = start(Address(path=str(path)))
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o660
+    assert fetch(path, "/echo").status == 200
+    start(Address(path=str(path)), is_free=False)  # another beat: this one is in use
+    eventually(lambda: errors_in(caplog), message="no error")
+    assert f"can't listen on unix:{path} (Address already in use)" in errors_in(caplog)[0]
+    assert fetch(path, "/echo").status == 200
+    made.stop()
+    assert not path.exists()
+
+
+def test_a_stale_socket_is_replaced_and_another_file_is_not(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, file = tmp_path / "beat.sock", tmp_path / "important.txt"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+        killed.listen()
+    assert path.exists()
+    start(Address(path=str(path)))
+    assert fetch(path, "/echo").status == 200
+    file.write_text("important")
+    start(Address(path=str(file)), is_free=False)
+    eventually(lambda: errors_in(caplog), message="no error")
+    assert file.read_text() == "important"
+
+
+def test_a_socket_that_somebody_replaces_is_left_to_them(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    path = tmp_path / "beat.sock"
+    made = start(Address(path=str(path)))
+    path.unlink()
+    eventually(path.exists, message="removed, and not made again")
+    eventually(lambda: fetch(path, "/echo").status == 200, retry_on=(OSError,))
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as others:
+        others.bind(str(path))
+        others.listen()
+        eventually(lambda: made.address is None)
+        made.stop()
+        assert path.exists()
+
+
+def test_a_process_that_is_forked_off_keeps_neither_port_nor_file(start: Start, tmp_path: Path) -> None:
+    path, port = tmp_path / "beat.sock", pick_port()
+    made = [start(Address(path=str(path))), start(Address("127.0.0.1", port))]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # it lives until it is killed
+        for one in made:
+            one.stop()
+        os.write(writing, b"x")
+        signal.alarm(300)
+        signal.pause()
+        os._exit(0)
+    try:
+        assert os.read(reading, 1) == b"x"
+        assert fetch(path, "/echo").status == fetch(port, "/echo").status == 200
+        for one in made:
+            one.stop()
+        start(Address("127.0.0.1", port))
+        assert fetch(port, "/echo").status == 200
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
