@@ -5,13 +5,25 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
+import socket
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import redis
 
-from tests.support.apps import GREENLETS, celery_beat, celery_command, patched_beat, write_app
+from tests.support.apps import (
+    GREENLETS,
+    celery_beat,
+    celery_command,
+    celery_worker,
+    patched_beat,
+    stop_worker,
+    write_app,
+)
 from tests.support.daemons import pick_port
+from tests.support.deadlines import patience
 from tests.support.http import fetch
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -19,6 +31,19 @@ from tests.support.processes import Process
 from tests.support.servers import Server
 
 PASSWORD = "s3cret-w0rd"
+#: a beat that does nothing for 4.5 s hangs, and one that gets no answer for 2 s isn't ready
+SHORT = {"redbeat_lock_timeout": 2, "redbeat_lock_lost": "standby"}
+STUCK_SECONDS = 4.5
+#: a receiver that comes back when the file is there
+HANGING = """
+import os
+from celery.signals import before_task_publish
+
+@before_task_publish.connect
+def hang(**kwargs):
+    while not os.path.exists("go-on"):
+        time.sleep(0.02)
+"""
 
 
 @pytest.fixture
@@ -27,19 +52,30 @@ def server(valkey: Server) -> Server:
     return valkey
 
 
-def start(directory: Path, server: Server, module: str = "module", **settings: object) -> tuple[Process, int]:
-    """A beat that listens, and its port."""
-    port = pick_port()
+def start(
+    directory: Path, server: Server, module: str, port: int | None = None, extra: str = "", **settings: object
+) -> tuple[Process, int]:
+    """A beat, and the port where it listens; where none is given, it does when this returns."""
+    is_free, port = port is None, port or pick_port()
     settings = {"redbeat_redis_url": server.url(1), "redbeat_http": f"127.0.0.1:{port}", **settings}
-    write_app(directory, module, server.url(0), **settings)
+    write_app(directory, module, server.url(0), extra=extra, **settings)
     beat = celery_beat(directory, module)
-    beat.wait_for(f"beat: Listening on http://127.0.0.1:{port} for ")
+    if is_free:
+        beat.wait_for(f"beat: Listening on http://127.0.0.1:{port} for ")
     return beat, port
 
 
 def verdict(port: int, page: str) -> tuple[int, str, str]:
     found = fetch(port, page)
     return found.status, found.json["status"], found.json["role"]
+
+
+def is_ready(port: int) -> bool:
+    return fetch(port, "/readyz").status == 200
+
+
+def is_alive(port: int) -> bool:
+    return fetch(port, "/healthz").status == 200
 
 
 def test_leader_and_standby_answer_and_the_standby_takes_over(server: Server, tmp_path: Path) -> None:
@@ -83,3 +119,106 @@ def test_a_beat_with_greenlets_answers_and_ends_as_any_other(
         beat.signal(signal.SIGTERM)
         assert beat.wait() == 0, beat.output()
         assert not has_traceback(beat.output()), beat.output()
+
+
+def test_without_redis_every_beat_is_alive_and_none_is_ready(tmp_path: Path) -> None:
+    settings = {**SHORT, "redbeat_redis_options": {"retry_period": -1}}
+    alone = {"redbeat_lock_key": None, "redbeat_key_prefix": "other:"}
+    with ExitStack() as at_end:
+        server = at_end.enter_context(Server(requirepass=PASSWORD))
+        beats, ports = [], []
+        for module, more in {"one": {}, "two": {}, "three": alone}.items():
+            beat, port = start(tmp_path, server, module, **{**settings, **more})
+            beats.append(at_end.enter_context(beat))
+            ports.append(port)
+        eventually(lambda: all(map(is_ready, ports)))
+        assert [fetch(port, "/healthz").json["role"] for port in ports] == ["leader", "standby", "sharing"]
+
+        server.process.signal(signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        try:
+            while time.monotonic() < stopped_at + STUCK_SECONDS + 1 or any(map(is_ready, ports)):
+                assert all(map(is_alive, ports)), [fetch(port, "/healthz").body for port in ports]
+                assert time.monotonic() < stopped_at + patience()
+                if time.monotonic() > stopped_at + STUCK_SECONDS / 2:
+                    status = fetch(ports[1], "/status")
+                    assert (status.status, status.json["state"]) == (503, "unreachable"), status.body
+                    assert PASSWORD.encode() not in status.body
+            for port in ports:
+                found = fetch(port, "/readyz")
+                assert (found.status, found.json["status"]) == (503, "not ready")
+                assert found.json["problem"].endswith("Redis doesn't answer.")
+        finally:
+            server.process.signal(signal.SIGCONT)
+
+        def are_all_well() -> bool:
+            alive = list(map(is_alive, ports))
+            return all(map(is_ready, ports)) if all(alive) else pytest.fail(f"called stuck: {alive}")
+
+        eventually(are_all_well)
+        assert fetch(ports[0], "/status").status == 200
+        assert PASSWORD not in "".join(beat.output() for beat in beats)
+
+
+def test_a_beat_that_hangs_is_not_alive_and_one_that_was_paused_is(
+    server: Server, tmp_path: Path, client: redis.Redis
+) -> None:
+    with ExitStack() as at_end:
+        paused, paused_port = start(tmp_path, server, "paused", redbeat_key_prefix="other:", **SHORT)
+        at_end.enter_context(paused)
+        eventually(lambda: verdict(paused_port, "/readyz") == (200, "ready", "leader"))
+        paused.signal(signal.SIGSTOP)
+        paused_at = time.monotonic()
+
+        due = {"often": {"task": "echo", "schedule": 1}}
+        hanging, port = start(tmp_path, server, "one", extra=HANGING, beat_schedule=due, **SHORT)
+        at_end.enter_context(hanging)
+        hanging.wait_for("beat: Acquired lock")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            other_port = taken.getsockname()[1]
+            standby, _ = start(tmp_path, server, "two", port=other_port, **SHORT)
+            at_end.enter_context(standby)
+            standby.wait_for(f"redbeat_http: can't listen on 127.0.0.1:{other_port} (Address already in use)")
+
+        eventually(lambda: not is_alive(port))
+        for page in ("/healthz", "/readyz"):
+            found = fetch(port, page)
+            assert found.status == 503
+            assert "a publish or a signal handler hangs" in found.json["problem"]
+        eventually(lambda: verdict(other_port, "/readyz") == (200, "ready", "leader"), retry_on=(OSError,))
+        assert standby.output().count("redbeat_http") == 1
+
+        eventually(lambda: time.monotonic() > paused_at + STUCK_SECONDS + 1)
+        paused.signal(signal.SIGCONT)
+        eventually(lambda: is_alive(paused_port) or pytest.fail("called stuck"))
+        eventually(lambda: is_ready(paused_port) if is_alive(paused_port) else pytest.fail("called stuck"))
+
+        (tmp_path / "go-on").touch()
+        eventually(lambda: is_alive(port) and verdict(port, "/readyz")[2] == "standby" and is_ready(port))
+
+
+def test_a_beat_replaces_the_socket_of_one_that_was_killed_and_removes_its_own(
+    server: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "beat.sock"
+    settings = {"redbeat_redis_url": server.url(1), "redbeat_http": f"unix:{path}"}
+    write_app(tmp_path, "module", server.url(0), **settings)
+    with celery_beat(tmp_path, "module") as killed:
+        killed.wait_for(f"beat: Listening on unix:{path} for ")
+        killed.kill()
+    assert path.exists()
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: fetch(path, "/healthz").status == 200, retry_on=(OSError,))
+    assert not path.exists()
+    assert "ERROR" not in beat.output()
+
+
+def test_the_beat_inside_a_worker_answers(server: Server, tmp_path: Path) -> None:
+    port = pick_port()
+    address = f"127.0.0.1:{port}"
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_http=address)
+    worker = celery_worker(tmp_path, "module", "-B", "--scheduler", "redbeat.RedBeatScheduler")
+    with worker:
+        eventually(lambda: verdict(port, "/readyz") == (200, "ready", "leader"), retry_on=(OSError,))
+        assert worker.output().count("beat: Listening on ") == 1
+        stop_worker(worker)
