@@ -25,12 +25,12 @@ from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.monitors import Monitor, Monitors, monitors_of, set_monitors
 from redbeat.telemetry.sentry import (
+    Outlet,
     Status,
     excluded_by,
     find_integration,
     give_back,
     is_taken_over,
-    send_check_in,
     take_over,
 )
 
@@ -81,6 +81,7 @@ class CheckIns:
         self._app = app
         self._integration: Any = None
         self._store: Store | None = None  # of the thread that tells
+        self._outlet = Outlet()
         self._known = Memory[str, _Known]()
         #: an entry's name and a run's due time to when Sentry was told of it last, monotonic
         self._told = Memory[tuple[str, datetime], float](100_000)
@@ -149,7 +150,7 @@ class CheckIns:
         if (name, run.due) not in self._told and not self._may_begin(name, now):
             return
         self._told[name, run.due] = now
-        send_check_in(name, run.due, status, found.monitor, run.run_seconds)
+        self._outlet.send(name, run.due, status, found.monitor, run.run_seconds)
 
     def _may_begin(self, name: str, now: float) -> bool:
         """Note that the check-in of a run of an entry is to begin; tell whether it may.

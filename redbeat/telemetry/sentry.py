@@ -6,18 +6,28 @@ first. Its functions are only called, not replaced.
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from redbeat.broker.wrappers import EVERY_NAME
 from redbeat.broker.wrappers import find_integration as find_integration
+from redbeat.log.events import TELEMETRY_FAILED
+from redbeat.log.logger import logger
 from redbeat.telemetry.monitors import Monitor
 
 Status = Literal["in_progress", "ok", "error"]
+
+#: so many check-ins are sent before their delivery is waited for; or one, where the last was waited for
+#: longer ago than this
+PIECE, PIECE_SECONDS = 25, 0.5
+#: how long it is waited for, and after how long anew if that was in vain
+PATIENCE_SECONDS, RETRY_SECONDS = 4.0, 60.0
 
 _NAMESPACE = uuid.UUID("b1f1d0a8-1f0f-4a3e-9d43-5c1d3c3e2f77")
 
@@ -79,6 +89,39 @@ def send_check_in(
         duration=seconds,
         monitor_config=config,
     )
+
+
+class Outlet:
+    """Sends check-ins, and waits for their delivery: Sentry's code keeps a hundred, and drops the others.
+
+    While Sentry doesn't take them in time, they aren't waited for, so that some may be dropped.
+
+    Arguments:
+        clock: a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._waiting = 0
+        self._flushed_at = self._retry_at = -math.inf
+        self._is_away = False
+
+    def send(self, name: str, due: datetime, status: Status, monitor: Monitor, seconds: float | None) -> None:
+        """Send a check-in, as :func:`send_check_in`; a burst of them is waited for in pieces."""
+        send_check_in(name, due, status, monitor, seconds)
+        self._waiting += 1
+        now = self._clock()
+        if now < self._retry_at or (self._waiting < PIECE and now < self._flushed_at + PIECE_SECONDS):
+            return
+        sys.modules["sentry_sdk"].flush(timeout=PATIENCE_SECONDS)
+        self._waiting, self._flushed_at = 0, self._clock()
+        was_away, self._is_away = self._is_away, self._flushed_at >= now + PATIENCE_SECONDS
+        if self._is_away:
+            self._retry_at = self._flushed_at + RETRY_SECONDS
+        if self._is_away and not was_away:
+            reason = f"it hasn't taken what it was sent within {PATIENCE_SECONDS:g} s"
+            extra = TELEMETRY_FAILED.of(part="Sentry", reason=reason)
+            logger.error("beat: Sentry may miss check-ins: %s.", reason, extra=extra)
 
 
 def _id_of(name: str, due: datetime) -> str:

@@ -18,6 +18,7 @@ from redbeat.task_ids import task_id_of
 from redbeat.telemetry import check_ins
 from redbeat.telemetry.check_ins import CheckIns
 from redbeat.telemetry.monitors import monitors_of
+from redbeat.telemetry.sentry import Outlet
 from tests.integration.conftest import ONE_SERVER
 from tests.support.servers import Server
 
@@ -38,10 +39,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Minute of the run, or the entry's name if it isn't report, and status."""
     found: list[tuple[str, str]] = []
 
-    def note(name: str, due: datetime, status: str, *_: Any) -> None:
+    def note(_: Any, name: str, due: datetime, status: str, *_more: Any) -> None:
         found.append((f"{due.minute}" if name == "report" else name, status))
 
-    monkeypatch.setattr(check_ins, "send_check_in", note)
+    monkeypatch.setattr(Outlet, "send", note)
     return found
 
 

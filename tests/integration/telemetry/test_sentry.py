@@ -67,9 +67,11 @@ def save(app: Celery, name: str, task: str, kind: Any = 3600, **fields: Any) -> 
 
 
 @contextmanager
-def beat_of(server: Server, directory: Path, sentry: Sentry, extra: str = "") -> Iterator[Process]:
+def beat_of(
+    server: Server, directory: Path, sentry: Sentry, extra: str = "", broker: Server | None = None
+) -> Iterator[Process]:
     source = MODULE.format(dsn=sentry.dsn) + extra
-    write_app(directory, "module", server.url(0), redbeat_redis_url=server.url(1), extra=source)
+    write_app(directory, "module", (broker or server).url(0), redbeat_redis_url=server.url(1), extra=source)
     with celery_beat(directory, "module") as beat:
         beat.wait_for("Sentry's monitors are RedBeat's own")
         with server.client(db=1) as client:
@@ -123,9 +125,12 @@ def test_an_installation_as_of_2x_has_right_monitors_and_one_check_in_a_run(
     assert "private-one has no monitor" not in beat.output()
 
 
-#: an application whose runs are tracked, too
+#: an application whose runs are tracked, too; its beat is killed when it is about to record a run that it has
+#: sent, once it is armed
 TRACKED = """
+import os
 import redbeat
+from redbeat.store.store import Store
 
 app.conf.redbeat_run_lease = 1
 app.conf.redbeat_takeover_after = 5
@@ -137,18 +142,28 @@ def until(self, key):
     note(self, key)
     while not runs_client().exists(key):
         time.sleep(0.05)
+
+
+def record(self, *args, original=Store.commit_runs, **kwargs):
+    if runs_client().getdel("armed"):
+        os.kill(os.getpid(), 9)
+    return original(self, *args, **kwargs)
+
+
+Store.commit_runs = record
 """
 
 
 def test_a_tracked_run_has_one_check_in_through_retries_kills_of_beat_and_the_death_of_its_worker(
-    server: Server, sentry: Sentry, app: Celery, broker: redis.Redis, tmp_path: Path
+    server: Server, other: Server, sentry: Sentry, app: Celery, tmp_path: Path
 ) -> None:
     def is_told(name: str, *statuses: str) -> None:
         eventually(lambda: sentry.statuses(name) == [*statuses], message=f"{name}: {sentry.statuses(name)}")
 
     with (
-        beat_of(server, tmp_path, sentry, TRACKED) as beat,
+        beat_of(server, tmp_path, sentry, TRACKED, broker=other) as beat,
         celery_worker(tmp_path, "module", concurrency=4) as worker,
+        other.client(db=0) as broker,
     ):
         save(app, "long", "until", args=["go"], max_runtime=90)
         save(app, "doomed", "until", args=["never"], max_runtime=90)
@@ -159,14 +174,18 @@ def test_a_tracked_run_has_one_check_in_through_retries_kills_of_beat_and_the_de
         is_told("bad", "in_progress", "error")
         is_told("retried", "in_progress", "ok")
         eventually(lambda: len(runs(broker)) == 4)
-        beat.kill()
+        broker.set("armed", 1)
+        save(app, "twice", "echo")
+        beat.wait()
         broker.set("go", 1)
         eventually(lambda: not Entry.get("long", app).running())
         with celery_beat(tmp_path, "module"):
             is_told("long", "in_progress", "ok")
+            eventually(lambda: len([one for one in runs(broker) if one.task == "echo"]) == 2)
+            eventually(lambda: {*sentry.statuses("twice")} == {"in_progress", "ok"})
             worker.kill()
             is_told("doomed", "in_progress", "error")
-    for name in ("long", "doomed", "bad", "retried"):
+    for name in ("long", "doomed", "bad", "retried", "twice"):
         assert len(sentry.ids(name)) == 1, name
     assert sentry.monitor("long")["max_runtime"] == 2
     [ended] = [one for one in sentry.check_ins("long") if one["status"] == "ok"]

@@ -1,4 +1,4 @@
-"""The id of a check-in at Sentry: for ever the same of a run, and never another one's."""
+"""Check-ins at Sentry: whose they are, and how many are sent at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redbeat.telemetry.sentry import send_check_in
+from redbeat.telemetry.sentry import PATIENCE_SECONDS, RETRY_SECONDS, Outlet, send_check_in
 
 sentry_sdk = pytest.importorskip("sentry_sdk")
 
@@ -66,3 +66,56 @@ def test_a_monitor_isnt_changed_by_sentrys_code() -> None:
     [check_in] = sent
     assert (check_in["monitor_slug"], check_in["status"], check_in["duration"]) == ("report", "ok", 1.5)
     assert check_in["monitor_config"] == monitor
+
+
+class Slow:
+    """A Sentry that takes what waits in so many seconds, by a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.takes_seconds = 1000.0, 0.0
+        self.flushed: list[int] = []
+        self._sent: list[dict[str, Any]] = []
+        monkeypatch.setattr(sentry_sdk, "flush", self._flush)
+
+    def _flush(self, timeout: float) -> None:
+        self.flushed.append(len(self._sent))
+        self.now += min(self.takes_seconds, timeout)
+
+    def send(self, outlet: Outlet, count: int) -> None:
+        with started() as self._sent:
+            for _ in range(count):
+                outlet.send("report", DUE, "ok", {}, None)
+
+
+def test_of_a_burst_no_more_wait_than_sentrys_code_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentry = Slow(monkeypatch)
+    sentry.send(Outlet(lambda: sentry.now), 60)
+    assert sentry.flushed == [1, 26, 51]
+
+
+def test_what_comes_now_and_then_is_waited_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentry = Slow(monkeypatch)
+    outlet = Outlet(lambda: sentry.now)
+    for _ in range(3):
+        sentry.send(outlet, 1)
+        sentry.now += 60
+    assert sentry.flushed == [1, 1, 1]
+
+
+def test_a_sentry_that_takes_nothing_is_waited_for_once_a_minute_and_told_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sentry = Slow(monkeypatch)
+    sentry.takes_seconds = 3600.0
+    outlet = Outlet(lambda: sentry.now)
+    began = sentry.now
+    for _ in range(3):
+        sentry.send(outlet, 1000)
+        sentry.now += RETRY_SECONDS
+    assert sentry.flushed == [1, 1, 1]
+    assert sentry.now == began + 3 * (PATIENCE_SECONDS + RETRY_SECONDS)
+    sentry.takes_seconds = 0.0
+    sentry.send(outlet, 1)
+    assert [one.getMessage() for one in caplog.records] == [
+        "beat: Sentry may miss check-ins: it hasn't taken what it was sent within 4 s."
+    ]
