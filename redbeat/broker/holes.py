@@ -165,6 +165,8 @@ def holes_of_trace(names: Sequence[str]) -> list[RunHole]:
 
     def last(values: Values, _tag: str) -> str:
         text = encode_basestring_ascii(values.trace[names[-1]])
+        if len(values.trace) == len(names):
+            return text
         for name, value in list(values.trace.items())[len(names) :]:
             text += f", {json_text(name)}: {json_text(value)}"
         return text

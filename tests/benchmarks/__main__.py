@@ -27,6 +27,7 @@ from .targets import verdicts
 
 CASES: dict[str, Callable[[Bench], None]] = {
     "burst": bursts.burst, "variants": bursts.variants, "tracked": bursts.tracked,
+    "traced": bursts.traced,
     "rabbitmq": bursts.rabbitmq, "spike": spike,
     "pings": pings, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
