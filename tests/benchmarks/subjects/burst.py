@@ -1,6 +1,7 @@
 """Many messages at once: options `way`, `due`, `db`, `limit_seconds`, `server_pid`, and what is connected:
 `settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals, whether the app
-`is_tracked`, whether OpenTelemetry records `spans`; and `apart_micros`, which lie between the due times of two entries.
+`is_tracked`, whether OpenTelemetry records `spans` ("", "sampled", "unsampled"); and `apart_micros`, which
+lie between the due times of two entries.
 
 Ways: `scheduler` sends `due` entries twice, first when they have never run, and again when their own schedule
 lets all of them be due once more; `old` sends entries that have run, once; `loop`, `batched` and `floor` send
@@ -142,10 +143,14 @@ def spans() -> Iterator[Callable[[], None]]:
     def send() -> None:
         for number in range(options.due):
             attributes = {
-                **{"messaging.system": "redis", "messaging.operation.name": "create"},
-                **{"messaging.operation.type": "create", "messaging.destination.name": QUEUE},
-                **{"messaging.message.id": f"id-{number}", "celery.task_name": TASK},
-                **{"redbeat.entry": f"{TASK}-{number}", "redbeat.due": "2030-01-01T00:00:00"},
+                "messaging.system": "redis",
+                "messaging.operation.name": "create",
+                "messaging.operation.type": "create",
+                "messaging.destination.name": QUEUE,
+                "messaging.message.id": f"id-{number}",
+                "celery.task_name": TASK,
+                "redbeat.entry": f"{TASK}-{number}",
+                "redbeat.due": "2030-01-01T00:00:00",
             }
             kind = trace.SpanKind.PRODUCER
             span = tracer.start_span(f"create {QUEUE}", nowhere, kind, attributes, start_time=number)

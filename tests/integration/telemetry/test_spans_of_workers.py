@@ -1,0 +1,110 @@
+"""A real beat and a real worker: what the worker does is below the span of the run, in one trace."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.integration.conftest import ONE_SERVER
+from tests.support.apps import celery_beat, celery_worker, patched_beat, stop_worker, write_app
+from tests.support.logs import has_traceback
+from tests.support.polling import eventually
+from tests.support.schedule import write_burst, write_raw
+from tests.support.servers import Server
+
+pytestmark = ONE_SERVER
+
+#: as docs/monitoring.rst shows it, but for where spans go: to a file, a line for each
+TRACED = """
+from celery.signals import beat_init, worker_process_init
+from opentelemetry import trace
+from opentelemetry.instrumentation.celery import CeleryInstrumentor
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+
+class ToFile(SpanExporter):
+    def export(self, spans):
+        with open("spans", "a") as file:
+            file.write("".join(span.to_json(indent=None) + "\\n" for span in spans))
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self):
+        pass
+
+
+def trace_as(name):
+    provider = TracerProvider(resource=Resource.create({"service.name": name}))
+    provider.add_span_processor(BatchSpanProcessor(ToFile(), schedule_delay_millis=200))
+    trace.set_tracer_provider(provider)
+    CeleryInstrumentor().instrument()
+
+
+@beat_init.connect(weak=False)
+def trace_beat(**_):
+    trace_as("beat")
+
+
+@worker_process_init.connect(weak=False)
+def trace_worker(**_):
+    trace_as("worker")
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "kind"), [("", "rabbitmq"), ("gevent", "redis")], ids=["rabbitmq", "gevent-redis"]
+)
+def test_what_a_worker_does_is_below_the_span_of_the_run(
+    tmp_path: Path,
+    server: Server,
+    client: redis.Redis,
+    request: pytest.FixtureRequest,
+    library: str,
+    kind: str,
+) -> None:
+    broker = request.getfixturevalue("rabbitmq").url() if kind == "rabbitmq" else server.url(0)
+    write_app(
+        tmp_path, "module", broker, runs_url=server.url(0), extra=TRACED, redbeat_redis_url=server.url(1)
+    )
+    names = write_burst(client, 100)
+    write_raw(client, "later", schedule={"__type__": "interval", "every": 1})
+    worker = celery_worker(tmp_path, "module")
+    beat = patched_beat(tmp_path, "module", library) if library else celery_beat(tmp_path, "module")
+    try:
+        eventually(lambda: len(spans_of(tmp_path, "run/echo")) >= len(names) + 2)
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0
+    finally:
+        beat.kill()
+        stop_worker(worker)
+    assert "beat: Messages: compiled." in beat.output()
+    assert not has_traceback(beat.output()), beat.output()
+    creates = {span["context"]["span_id"]: span for span in spans_of(tmp_path, "create")}
+    works = spans_of(tmp_path, "run/echo")
+    assert len(works) >= len(names) + 2
+    for span in works:
+        create = creates[span["parent_id"]]
+        assert span["context"]["trace_id"] == create["context"]["trace_id"]
+        ids = [one["attributes"]["messaging.message.id"] for one in (span, create)]
+        assert ids[0] == ids[1]
+        assert create["start_time"] <= create["end_time"]
+    entries = [span["attributes"]["redbeat.entry"] for span in creates.values()]
+    assert set(entries) == {*names, "later"}
+    assert sorted(name for name in entries if name != "later") == sorted(names)
+    linked = [link["context"]["span_id"] for span in spans_of(tmp_path, "send") for link in span["links"]]
+    assert sorted(linked) == sorted(creates), "each run was sent once"
+    assert not spans_of(tmp_path, "apply_async/echo"), "the instrumentor makes no second span"
+
+
+def spans_of(directory: Path, word: str) -> list[dict[str, Any]]:
+    """The spans written so far whose names begin with the word; the last one may be half written."""
+    path = directory / "spans"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    spans = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [span for span in spans if span["name"].split()[0] == word]
