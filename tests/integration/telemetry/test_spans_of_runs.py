@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +40,12 @@ from tests.support.ticks import take_messages
 
 pytestmark = ONE_SERVER
 
+DOCUMENTED = set(
+    re.findall(
+        r"``([a-z]+(?:\.[a-z_]+)+)``", (Path(__file__).parents[3] / "docs" / "monitoring.rst").read_text()
+    )
+)
+
 COMPILED = "beat: Messages: compiled."
 
 
@@ -50,6 +58,12 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def tick_all(scheduler: RedBeatScheduler) -> None:
     while scheduler.tick() <= 0:
         pass
+
+
+def check_documented(spans: Spans) -> None:
+    """Compare the attributes with the table of the documentation."""
+    used = {name for span in spans.all() for name in attributes_of(span)}
+    assert used <= DOCUMENTED, used - DOCUMENTED
 
 
 def headers_of(broker: redis.Redis, queue: str = "celery") -> dict[str, dict[str, Any]]:
@@ -129,6 +143,7 @@ def test_a_batch_is_a_span_for_each_run_and_one_of_their_sending(
     assert attributes_of(send)["messaging.destination.name"] == "celery"
     assert links_of(send) == set(map(span_id_of, found.values()))
     assert COMPILED in log.messages
+    check_documented(spans)
 
 
 def test_a_batch_of_many_is_told_of_with_no_link_too_many(
@@ -234,6 +249,7 @@ def test_a_run_that_could_not_be_sent_has_a_span_that_says_so(
     assert attributes_of(bad)["error.type"]
     [send] = spans.named("send")
     assert links_of(send) == {span_id_of(found["good"])}
+    check_documented(spans)
 
 
 def test_a_lost_run_has_a_span_that_says_so(

@@ -19,17 +19,13 @@ from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
 
-#: as docs/monitoring.rst shows it, but for where spans go: to a file, a line for each
-TRACED = """
-from celery.signals import beat_init, worker_process_init
-from opentelemetry import trace
-from opentelemetry.instrumentation.celery import CeleryInstrumentor
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+RECIPE = Path(__file__).parents[3] / "docs" / "recipes" / "tracing.py"
 
+#: takes the place of the exporter to a collector: a file, with a line for each span
+TO_FILE = """
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-class ToFile(SpanExporter):
+class OTLPSpanExporter(SpanExporter):
     def export(self, spans):
         with open("spans", "a") as file:
             file.write("".join(span.to_json(indent=None) + "\\n" for span in spans))
@@ -37,24 +33,22 @@ class ToFile(SpanExporter):
 
     def shutdown(self):
         pass
-
-
-def trace_as(name):
-    provider = TracerProvider(resource=Resource.create({"service.name": name}))
-    provider.add_span_processor(BatchSpanProcessor(ToFile(), schedule_delay_millis=200))
-    trace.set_tracer_provider(provider)
-    CeleryInstrumentor().instrument()
-
-
-@beat_init.connect(weak=False)
-def trace_beat(**_):
-    trace_as("beat")
-
-
-@worker_process_init.connect(weak=False)
-def trace_worker(**_):
-    trace_as("worker")
 """
+
+#: as in an application that instruments Celery in each process
+IN_BEAT = """
+@beat_init.connect
+def instrument_beat(**kwargs):
+    CeleryInstrumentor().instrument()
+"""
+
+
+def traced() -> str:
+    """The module of the documentation, with another exporter."""
+    lines = RECIPE.read_text().splitlines()
+    kept = [line for line in lines if "opentelemetry.exporter" not in line]
+    assert len(kept) == len(lines) - 1
+    return "\n".join([*kept, TO_FILE, IN_BEAT])
 
 
 @pytest.mark.parametrize(
@@ -70,12 +64,13 @@ def test_what_a_worker_does_is_below_the_span_of_the_run(
 ) -> None:
     broker = request.getfixturevalue("rabbitmq").url() if kind == "rabbitmq" else server.url(0)
     write_app(
-        tmp_path, "module", broker, runs_url=server.url(0), extra=TRACED, redbeat_redis_url=server.url(1)
+        tmp_path, "module", broker, runs_url=server.url(0), extra=traced(), redbeat_redis_url=server.url(1)
     )
     names = write_burst(client, 100)
     write_raw(client, "later", schedule={"__type__": "interval", "every": 1})
-    worker = celery_worker(tmp_path, "module")
-    beat = patched_beat(tmp_path, "module", library) if library else celery_beat(tmp_path, "module")
+    soon = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
+    worker = celery_worker(tmp_path, "module", env=soon)
+    beat = patched_beat(tmp_path, "module", library) if library else celery_beat(tmp_path, "module", env=soon)
     try:
         eventually(lambda: len(spans_of(tmp_path, "run/echo")) >= len(names) + 2)
         beat.signal(signal.SIGTERM)
