@@ -389,9 +389,11 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def _stuck_seconds(self) -> float:
-        """After how long without progress beat hangs; sending a batch may take so long by the settings."""
+        """After how long without progress beat hangs; by the settings it may have to wait for the broker."""
         timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
-        return max(timing.stuck_seconds, 2 * timing.publish_seconds(self.config.publish_timeout))
+        wanted_seconds = self.config.publish_timeout
+        once = timing.publish_seconds(wanted_seconds) + timing.connect_seconds(wanted_seconds)
+        return max(timing.stuck_seconds, 2 * once)  # a connection that has broken is replaced amid a batch
 
     def _parts(self) -> list[Part]:
         """Return what others see of this beat while it runs, as far as the settings want it."""

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 
 from redbeat.leadership.pulse import Role
 
+_UNANSWERED = {
+    Role.LEADER: "The lock hasn't been confirmed",
+    Role.STANDBY: "The lock couldn't be looked at",
+    Role.SHARING: "Nothing could be read or written",
+}
+
 
 @dataclass(frozen=True)
 class Signs:
@@ -46,26 +52,16 @@ def find_hang(signs: Signs) -> str:
 
 def find_obstacle(signs: Signs) -> str:
     """Return why this beat can't send, or couldn't take over; '': it can."""
-    return find_hang(signs) or _find_silence(signs) or _find_trouble(signs)
-
-
-def _find_silence(signs: Signs) -> str:
+    hang = find_hang(signs)
+    if hang:
+        return hang
+    if signs.trouble:
+        return f"Nothing can be sent: {signs.trouble}"
     seconds = signs.unanswered_seconds
     if seconds is None:
         return "Beat has only just begun, and hasn't looked at the lock yet."
-    if seconds < signs.unready_after_seconds:
-        return ""
-    what = {
-        Role.LEADER: "The lock hasn't been confirmed",
-        Role.STANDBY: "The lock couldn't be looked at",
-        Role.SHARING: "Nothing could be read or written",
-    }
-    return f"{what[signs.role]} for {seconds:.0f} s: Redis doesn't answer."
-
-
-def _find_trouble(signs: Signs) -> str:
-    if signs.trouble:
-        return f"Nothing can be sent: {signs.trouble}"
+    if seconds >= signs.unready_after_seconds:
+        return f"{_UNANSWERED[signs.role]} for {seconds:.0f} s: Redis can't be reached, or refuses."
     # a standby doesn't ask for the broker
     if signs.is_broker_away and signs.role is not Role.STANDBY:
         return "The broker can't be reached; due runs wait for it."

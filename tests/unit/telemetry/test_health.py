@@ -41,14 +41,17 @@ def test_a_beat_that_hangs_is_neither(role: Role) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"unanswered_seconds": 9.0}, "The lock hasn't been confirmed for 9 s: Redis doesn't answer."),
+        (
+            {"unanswered_seconds": 9.0},
+            "The lock hasn't been confirmed for 9 s: Redis can't be reached, or refuses.",
+        ),
         (
             {"role": Role.STANDBY, "unanswered_seconds": 9.0},
-            "The lock couldn't be looked at for 9 s: Redis doesn't answer.",
+            "The lock couldn't be looked at for 9 s: Redis can't be reached, or refuses.",
         ),
         (
             {"role": Role.SHARING, "unanswered_seconds": 8.0},
-            "Nothing could be read or written for 8 s: Redis doesn't answer.",
+            "Nothing could be read or written for 8 s: Redis can't be reached, or refuses.",
         ),
         (
             {"role": Role.STANDBY, "unanswered_seconds": None},
