@@ -279,6 +279,14 @@ def test_a_port_in_use_is_one_error_and_is_tried_again(
     assert len(errors_in(caplog)) == 1
 
 
+def test_port_0_is_any_that_is_free_which_is_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="celery.beat")
+    address = start(ANY_PORT).address
+    assert address is not None
+    assert f"beat: Listening on http://127.0.0.1:{address.port} for /echo, /fail, /large" in caplog.messages
+    assert fetch(address.port, "/echo").status == 200
+
+
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 80), Address("no-such-host.invalid", 80)], ids=str)
 def test_an_address_that_is_not_this_machines_is_an_error_that_names_it(
     start: Start, caplog: pytest.LogCaptureFixture, address: Address

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import signal
 import socket
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +26,7 @@ from tests.support.apps import (
 )
 from tests.support.daemons import pick_port
 from tests.support.deadlines import patience
-from tests.support.http import fetch
+from tests.support.http import connect, fetch
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -118,6 +120,43 @@ def test_a_beat_with_greenlets_answers_and_ends_as_any_other(
         assert fetch(port, "/status").json["leader"]["pid"] == beat.pid
         beat.signal(signal.SIGTERM)
         assert beat.wait() == 0, beat.output()
+        assert not has_traceback(beat.output()), beat.output()
+
+
+def test_runs_leave_in_time_however_hard_the_endpoint_is_pressed(server: Server, tmp_path: Path) -> None:
+    often = {f"often-{number}": {"task": "echo", "schedule": 0.1} for number in range(5)}
+    beat, port = start(tmp_path, server, "module", beat_schedule=often, redbeat_log_format="json")
+    over, answered = threading.Event(), []
+
+    def ask() -> None:
+        while not over.is_set():
+            answered.extend(fetch(port, page).status for page in ("/healthz", "/readyz", "/status"))
+
+    def median_lateness(runs: int) -> float:
+        """How late so many runs have left from now on."""
+        seen = len(beat.output())
+        eventually(lambda: beat.output()[seen:].count("redbeat.run.sent") >= runs)
+        late = re.findall(r'"redbeat\.run\.sent".*"lateness_seconds": ([\d.]+)', beat.output()[seen:])
+        ordered = sorted(map(float, late))
+        print(f"{len(ordered)} runs: median {ordered[len(ordered) // 2]:.4f} s, latest {ordered[-1]:.4f} s")
+        return ordered[len(ordered) // 2]
+
+    with beat, ExitStack() as clients:
+        quiet = median_lateness(50)
+        for _ in range(64):
+            clients.enter_context(connect(port)).sendall(b"GET /heal")
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        try:
+            pressed = median_lateness(50)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert set(answered) == {200}
+        assert pressed < 10 * quiet + 0.1
+        assert beat.seconds_to_end() < 5
         assert not has_traceback(beat.output()), beat.output()
 
 
