@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redbeat.broker.connection import Peer
 from redbeat.broker.holes import TraceHeaders
 from redbeat.broker.instrumentor import find_provider, is_apis, sending_run, stand_in, step_aside
+from redbeat.config.masking import mask_secrets
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
+from redbeat.log.text import shorten
 from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts
 
@@ -221,7 +223,7 @@ class Tracing:
 
     def _report(self, what: str, exc: BaseException) -> None:
         """Log what has become of spans because of ``exc``: once, until its text changes."""
-        words = f"{type(exc).__name__}: {exc}"
+        words = shorten(mask_secrets(f"{type(exc).__name__}: {exc}"))
         if self._said.is_news(what, words):
             extra = TELEMETRY_FAILED.of(part="OpenTelemetry", reason=f"{what}: {words}")
             logger.error("beat: OpenTelemetry: %s: %s", what, words, extra=extra)
