@@ -136,6 +136,15 @@ beat_schedule = {
 # How beat's log is written: "celery", in Celery's own formats; or "json", a line of JSON for each record.
 # redbeat_log_format = "celery"
 
+# A URL that the leader calls each minute while all is well: a service such as Healthchecks raises the alarm
+# when it doesn't. All isn't well while an entry is due for so many seconds and wasn't sent.
+# redbeat_ping_url = None
+# redbeat_ping_late_after = 60
+
+# The hosts that may be called for entries with a ping_url: "hc-ping.com", "pings.local:8000" or
+# "*.example.com".
+# redbeat_ping_hosts = ()
+
 # Whose the entries of beat_schedule are, where several applications share a schedule: the app's main name, if
 # nothing is set. Former names may follow in a list; what belongs to those is taken over.
 # redbeat_statics_owner = None

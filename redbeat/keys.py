@@ -19,6 +19,7 @@ DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 RESERVED_NAMES = frozenset(
     (
         *(":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":released", ":tick", ":wake"),
+        ":pinged",
         *(":deadlines", ":events", ":events-read", ":failures", ":workers"),
     )
 )
@@ -103,6 +104,8 @@ class Keys:
     """channel: every write to the schedule is announced here, so that a waiting beat looks at once"""
     released = _OwnKey("released")
     """string with a time to live: the token of the beat or singleton that has released the lock last"""
+    pinged = _OwnKey("pinged")
+    """string with a time to live: which of several beats without a lock has called redbeat_ping_url last"""
     deadlines = _OwnKey("deadlines")
     """zset: a run's task id, NUL, and the key of its entry's runs, scored by when beat must look at it"""
     events = _OwnKey("events")

@@ -69,7 +69,9 @@ from redbeat.telemetry import worker_check_ins as worker_check_ins  # Sentry's p
 from redbeat.telemetry.check_ins import CheckIns
 from redbeat.telemetry.condition import Condition
 from redbeat.telemetry.endpoint import Endpoint
+from redbeat.telemetry.entry_pings import EntryPings
 from redbeat.telemetry.pages import pages_of
+from redbeat.telemetry.pings import Pings
 from redbeat.telemetry.telemetry import Part, Telemetry
 from redbeat.telemetry.tracing import Tracing
 
@@ -142,7 +144,7 @@ class RedBeatScheduler(Scheduler):
         self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way)
         self._claims = Claims(self.store, self._dispatcher.pace)
         self._supervision = Supervision(self.store, lambda: self.Entry, self._reports, self.config.run_lease)
-        self._feed = Feed(app, lambda: self._leadership.fence if self._leadership.is_leader else None)
+        self._feed = Feed(app, self._find_fence)
         self._condition = Condition(self._leadership, self._broker, lambda: self._stuck_seconds)
         self._telemetry = Telemetry(self._parts())
         self._has_backlog = False  # the last claim has left entries due
@@ -216,7 +218,7 @@ class RedBeatScheduler(Scheduler):
     def _tick(self) -> float:
         if self._beat is not None:
             self._telemetry.look()
-            self._feed.look()
+            self._feed.look()  # after it, as parts of it may be receivers
         if not self._is_leading():
             self.look_ahead.forget()
             candidacy = self._leadership.candidacy
@@ -401,7 +403,15 @@ class RedBeatScheduler(Scheduler):
         if self.config.http is not None:
             pages = pages_of(self.app, self._condition)
             parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))
+        if self.config.ping_url is not None:
+            parts.append(Pings(self.app, self._condition, self._find_fence))
+        if self.config.ping_hosts:
+            parts.append(EntryPings(self.app))
         return parts
+
+    def _find_fence(self) -> Fence | None:
+        """Return what says that this beat leads; None: it doesn't."""
+        return self._leadership.fence if self._leadership.is_leader else None
 
     def _is_leading(self) -> bool:
         if self._leadership.check():

@@ -79,6 +79,7 @@ _PLAIN_FIELDS = frozenset(
         "pause_after_failures",
         "resume_after",
         "tracks",
+        "ping_url",
     }
 )
 _BOUNDING_FIELDS = [one.name for one in fields(Policy) if one.name not in _PLAIN_FIELDS]

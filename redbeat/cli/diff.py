@@ -9,6 +9,7 @@ from typing import Any
 
 from redbeat.cli.session import Session
 from redbeat.cli.words import one_line, when_in
+from redbeat.entries.fields import shown_value
 from redbeat.manifest.diff import Difference
 from redbeat.manifest.plan import Plan
 from redbeat.schedules.timezones import time_of
@@ -108,7 +109,8 @@ def _changes(fields: Mapping[str, tuple[Any, Any]], zone: tzinfo) -> list[_Line]
 
 
 def _field_shown(field: str, value: Any, zone: tzinfo) -> str:
-    """Return ``value``, a time, in ``zone``."""
+    """Return ``value``; a time in ``zone``, a secret masked."""
+    value = shown_value(field, value)
     if field not in _TIMES or not isinstance(value, str):
         return _shown(value)
     try:

@@ -13,6 +13,7 @@ import click
 
 from redbeat.cli.session import Command
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.fields import without_secrets
 from redbeat.entries.runs import Last
 from redbeat.errors import EntryError
 
@@ -37,9 +38,9 @@ def outcome_of(last: Last) -> dict[str, Any]:
 
 
 def document_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
-    """Return the document of an entry that was listed: its ``to_dict``."""
+    """Return the document of an entry that was listed: its ``to_dict``, without secrets."""
     try:
-        return entry.to_dict()
+        return without_secrets(entry.to_dict())
     except EntryError as exc:  # a schedule of a class that isn't registered here
         return {
             "name": entry.name,

@@ -143,6 +143,12 @@ _OPTIONS = (
         type=click.Choice(TRACKS),
         help="When a run is over: with its task, or with all that its task has sent. Default: task.",
     ),
+    click.option(
+        "--ping-url",
+        metavar="URL",
+        help="Call URL/start when a run starts, URL when it succeeds and URL/fail when it fails. Beat calls "
+        "the hosts in redbeat_ping_hosts only.",
+    ),
 )
 
 

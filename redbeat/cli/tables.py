@@ -40,6 +40,7 @@ from redbeat.entries.describe import description_of
 from redbeat.entries.due import is_pause_over
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
+from redbeat.entries.fields import shown_value
 from redbeat.entries.forms import LENGTHS
 from redbeat.entries.runs import Last
 from redbeat.history import COUNTED_OUTCOMES, ENDED_OUTCOMES, FAILED_OUTCOMES
@@ -196,7 +197,7 @@ def policy_rows(entry: RedBeatSchedulerEntry, zone: tzinfo) -> list[tuple[str, s
     rows = []
     fields = set(FIELDS) - set(PAUSE_FIELDS if is_pause_over(entry, entry.seen_at) else ())
     for field in filter(fields.__contains__, FIELDS):
-        value = getattr(entry.policy, field)
+        value = shown_value(field, getattr(entry.policy, field))
         if value != getattr(NO_POLICY, field):
             if isinstance(value, bool):
                 text = "yes" if value else "no"

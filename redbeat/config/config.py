@@ -62,6 +62,9 @@ class RedBeatConfig:
     takeover_after: float | None
     lock_lost: str
     log_format: str
+    ping_url: str | None
+    ping_late_after: float
+    ping_hosts: tuple[str, ...]
     key_expiry_check: str
     batch_size: int
     lookahead: float

@@ -12,6 +12,7 @@ from types import NoneType
 from typing import Any
 
 from redbeat.config.address import MAX_PATH_BYTES, Address, parse_address
+from redbeat.config.ping_urls import parse_ping_host, parse_ping_url
 from redbeat.config.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
@@ -112,6 +113,19 @@ def _lock_timeout(value: Any) -> float | None:
     if not _is_number(value) or not MIN_LOCK_SECONDS <= value <= 10**9:
         raise ValueError
     return value  # type: ignore[no-any-return]
+
+
+def _ping_url(value: Any) -> str | None:
+    if value is not None:
+        parse_ping_url(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _ping_hosts(value: Any) -> tuple[str, ...]:
+    hosts = (value,) if isinstance(value, str) else tuple(value)
+    for host in hosts:
+        parse_ping_host(host)
+    return hosts
 
 
 def _statics_owner(value: Any) -> tuple[str, ...] | None:
@@ -360,6 +374,31 @@ SETTINGS: dict[str, Setting] = {
             "Where Sentry is asked to monitor entries, by ``CeleryIntegration(monitor_beat_tasks=True)``, "
             "beat does it itself, with the right schedules and one check-in a run. False: it is left to "
             "Sentry's own code. See :ref:`sentry`.",
+        ),
+        Setting(
+            "redbeat_ping_url",
+            None,
+            _ping_url,
+            "a URL that starts with https:// or http://, without a user name, or None",
+            "What the leader calls each minute while all is well, so that a service raises the alarm when it "
+            "doesn't. See :ref:`dead-mans-switch`.",
+            is_secret=True,
+        ),
+        Setting(
+            "redbeat_ping_late_after",
+            60,
+            *_seconds(1, 10**9, ", 1 or more"),
+            "After how many seconds an entry that is due and wasn't sent means that not all is well, so that "
+            "``redbeat_ping_url`` isn't called.",
+        ),
+        Setting(
+            "redbeat_ping_hosts",
+            (),
+            _ping_hosts,
+            "a list of hosts, such as 'hc-ping.com', 'pings.local:8000' or '*.example.com'",
+            "Which hosts beat may call for entries with a ``ping_url``. Without a port the scheme's own is "
+            "meant. See :ref:`dead-mans-switch`.",
+            default_words="none, so that no ``ping_url`` is called",
         ),
         Setting(
             "redbeat_statics_owner",

@@ -266,6 +266,8 @@ def _ignored_of_runs(policy: Policy) -> Iterator[str]:
     if policy.pause_after_failures is not None:
         count = policy.pause_after_failures
         yield f"wouldn't be paused after {count} failures in a row (pause_after_failures)"
+    if policy.ping_url is not None:
+        yield "nobody would be told of its runs (ping_url)"
 
 
 def _time(moment: datetime) -> str:

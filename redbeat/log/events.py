@@ -46,6 +46,7 @@ FIELDS = {
     "guarantee": "how often a run is delivered",
     "replicas": "how many replicas have it",
     "setting": "the setting's name",
+    "service": "scheme, host and port of a URL that is called; the rest is secret",
     "part": "what doesn't work",
     "address": "where the endpoint listens, as ``redbeat_http`` has it",
 }
@@ -249,6 +250,25 @@ MESSAGES_ONE_BY_ONE = _event(
     "messages.one_by_one", "INFO WARNING", "reason", "Messages are made one by one from now on."
 )
 
+PING_WITHHELD = _event(
+    "ping.withheld", "WARNING", "service reason", "Not all is well, so ``redbeat_ping_url`` isn't called."
+)
+PING_FAILED = _event(
+    "ping.failed",
+    "WARNING",
+    "service reason",
+    "A service can't be called; logged once until it answers again.",
+)
+PING_BACK = _event("ping.back", "INFO", "service count", "It answers again; ``count`` calls were left out.")
+PING_REFUSED = _event(
+    "ping.refused",
+    "WARNING",
+    "entry reason",
+    "The ``ping_url`` of an entry isn't called, or the service refuses it.",
+)
+PINGS_LEFT_OUT = _event(
+    "pings.left_out", "WARNING", "count", "More has happened to runs than services could be told in time."
+)
 BEAT_MISCONFIGURED = _event(
     "beat.misconfigured", "CRITICAL", "setting reason", "A setting can't be used, and beat ends."
 )

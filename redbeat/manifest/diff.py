@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from redbeat.entries.fields import shown_value, without_secrets
+
 
 @dataclass
 class Difference:
@@ -30,14 +32,17 @@ class Difference:
         return bool(self.added or self.changed or self.removed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a dict of plain JSON."""
+        """Return it as a dict of plain JSON, without secrets."""
         return {
-            "added": {name: dict(fields) for name, fields in self.added.items()},
+            "added": {name: without_secrets(fields) for name, fields in self.added.items()},
             "changed": {
-                name: {field: {"before": before, "after": after} for field, (before, after) in fields.items()}
+                name: {
+                    field: {"before": shown_value(field, before), "after": shown_value(field, after)}
+                    for field, (before, after) in fields.items()
+                }
                 for name, fields in self.changed.items()
             },
-            "removed": {name: dict(fields) for name, fields in self.removed.items()},
+            "removed": {name: without_secrets(fields) for name, fields in self.removed.items()},
             "same": self.same,
             "left": self.left,
         }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args, overload
 
+from redbeat.config.ping_urls import parse_ping_url
 from redbeat.config.settings import MAX_MISFIRE_LIMIT
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import RedBeatJSONEncoder, decode
@@ -76,6 +77,7 @@ class Policy:
         pause_after_failures: after how many failures in a row it is paused.
         resume_after: seconds; after how long that pause ends by itself.
         tracks: when a run is over: with its 'task', or with all that the task has sent, its 'workflow'.
+        ping_url: what is called when a run starts, succeeds or fails. It is a secret.
         calendar: that calendar, once it is read.
     """
 
@@ -103,6 +105,7 @@ class Policy:
     pause_after_failures: int | None = None
     resume_after: float | None = None
     tracks: str = "task"
+    ping_url: str | None = field(default=None, repr=False)
     calendar: Excluded | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -177,6 +180,7 @@ class PolicyFields(TypedDict, total=False):
     pause_after_failures: int | None
     resume_after: float | timedelta | None
     tracks: Tracks | None
+    ping_url: str | None
 
 
 class PolicyField(Generic[Value, Given]):
@@ -236,6 +240,7 @@ class PolicyHolder:
     pause_after_failures = PolicyField[int | None, int | None]()
     resume_after = PolicyField[float | None, float | timedelta | None]()
     tracks = PolicyField[str, Tracks | None]()
+    ping_url = PolicyField[str | None, str | None]()
 
     def set_policy(self, changes: Mapping[str, Any]) -> None:
         """Change several fields of the policy at once.
@@ -399,6 +404,14 @@ def _name(name: str, value: Any) -> str:
     return value
 
 
+def _ping_url(name: str, value: Any) -> str:
+    try:
+        parse_ping_url(value)
+    except ValueError as exc:
+        raise ValueError(f"{name}: {exc}") from exc
+    return str(value)
+
+
 def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
     def check(name: str, value: Any) -> str:
         if value not in words:
@@ -432,4 +445,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "pause_after_failures": _count,
     "resume_after": _length,
     "tracks": _one_of(TRACKS),
+    "ping_url": _ping_url,
 }

@@ -121,6 +121,7 @@ def policies_are_given_by_their_names() -> None:
         pause_after_failures=3,
         resume_after=1.5,
         tracks="workflow",
+        ping_url="https://hc-ping.com/abc-123",
         last_run_at=None,
         total_run_count=0,
     )
@@ -141,6 +142,7 @@ def policies_are_given_by_their_names() -> None:
     assert_type(entry.pause_after_failures, "int | None")
     assert_type(entry.resume_after, "float | None")
     assert_type(entry.tracks, str)
+    assert_type(entry.ping_url, "str | None")
     assert_type(entry.task, str)
     assert_type(entry.kwargs, "dict[str, Any]")
     assert_type(entry.schedule, Any)

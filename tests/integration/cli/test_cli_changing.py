@@ -98,6 +98,7 @@ def test_every_field_has_its_option(ask: Call, get: Get, app: Celery) -> None:
         "pause_after_failures": ("3", 3),
         "resume_after": ("1d", 86400),
         "tracks": ("workflow", "workflow"),
+        "ping_url": ("https://hc-ping.com/abc-123", "https://hc-ping.com/abc-123"),
     }
     assert values.keys() == set(POLICY) == set(FIELDS) - set(PAUSE_FIELDS)
     options = [

@@ -123,6 +123,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
         "pause_after_failures": 3,
         "resume_after": 3600,
     },
+    "told": {"schedule": 60, "ping_url": "https://hc-ping.com/abc-123"},
     "disabled": {"schedule": 60, "enabled": False},
     "ümläut \n: - 'x'": {"schedule": 60},
 }

@@ -44,6 +44,7 @@ POLICIES: list[dict[str, Any]] = [
     {"exclude": "holidays"},
     *({"overlap": overlap} for overlap in ("skip", "buffer_one", "replace")),
     {"max_runtime": 5, "revoke_overdue": True, "pause_after_failures": 3, "resume_after": 9},
+    {"ping_url": "https://hc-ping.com/abc-123"},
     {"queue_timeout": 60, "tracks": "workflow"},
     {"queue_timeout": 0.5},
     {"queue_timeout": 3, "expires_after": 60},

@@ -184,6 +184,7 @@ SCHEDULES = st.one_of(
     st.builds(solar, st.sampled_from(sorted(EVENTS)), st.floats(-90, 90), st.floats(-180, 180)),
     st.sampled_from(["@hourly", "0 0 L * *", "1,2-4,*/7 5 15W 1-3 sun", "0 5 * * FRIL"]),
 )
+PING_URLS = ["https://hc-ping.com/abc-123", "HTTP://[::1]:8000?x=%20", "http://a_b.example.com./a/b?c=d&e"]
 SECONDS = st.integers(1, 10**6) | st.floats(0.001, 1e6)
 POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timezone": st.timezone_keys(), "start_time": MOMENTS, "end_time": MOMENTS, "max_runs": st.integers(1),
@@ -194,6 +195,7 @@ POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "paused_until": MOMENTS, "overlap": st.sampled_from(OVERLAPS), "max_runtime": SECONDS,
     "revoke_overdue": st.booleans(), "queue_timeout": SECONDS, "pause_after_failures": st.integers(1),
     "resume_after": SECONDS, "tracks": st.sampled_from(TRACKS),
+    "ping_url": st.sampled_from(PING_URLS),
 }  # fmt: skip
 
 

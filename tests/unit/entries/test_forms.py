@@ -50,6 +50,7 @@ policies = st.fixed_dictionaries(
         "exclude": st.just("holidays"), "overlap": st.sampled_from(["skip", "buffer_one", "replace"]),
         "max_runtime": st.floats(0.1, 60), "queue_timeout": st.integers(1, 60),
         "pause_after_failures": st.integers(1, 9), "tracks": st.just("workflow"),
+        "ping_url": st.just("https://hc-ping.com/abc-123"),
     },
 )  # fmt: skip
 

@@ -93,6 +93,7 @@ def test_how_long_a_run_may_wait_follows_from_the_policy(values: dict[str, Any])
     [
         ({}, False), ({"overlap": "allow", "tracks": "task", "jitter": 5, "expires_after": 60}, False),
         *(({"overlap": overlap}, True) for overlap in OVERLAPS if overlap != "allow"),
+        ({"ping_url": "https://hc-ping.com/abc-123"}, False),
         ({"max_runtime": 5}, True), ({"queue_timeout": 5}, True), ({"pause_after_failures": 1}, True),
         ({"tracks": "workflow"}, True),
     ],

@@ -1,0 +1,154 @@
+"""The dead man's switch: a service that the leader calls each minute while all is well, and that raises the
+alarm when it isn't called.
+
+All is well: this beat leads by Redis' own word, makes progress, can reach the broker as far as it knows, and
+no entry has been due for too long. Invariant: nothing but that makes it call; no tick waits for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from redbeat.config.config import ensure_conf
+from redbeat.config.ping_urls import parse_ping_url
+from redbeat.errors import RedBeatError
+from redbeat.leadership.pulse import Role
+from redbeat.leadership.status import Status, ask_status, judge
+from redbeat.log.events import PING_WITHHELD
+from redbeat.log.logger import logger
+from redbeat.process.memory import Memory
+from redbeat.store.locks import LockKey
+from redbeat.store.records import Fence
+from redbeat.store.store import Store
+from redbeat.telemetry.calls import CallFailed, Services, call
+from redbeat.telemetry.condition import Condition
+from redbeat.telemetry.health import find_obstacle
+
+#: how often the service is called
+PERIOD_SECONDS = 60.0
+
+#: how soon it is called again if it couldn't be, and how soon it is looked again whether all is well
+RETRY_SECONDS, LOOK_AGAIN_SECONDS = 15.0, 5.0
+
+#: how often the thread looks at the clock; more often than a beat may be idle
+STEP_SECONDS = 1.0
+
+#: for how long no other beat calls, where there is no lock
+CLAIM_SECONDS = 55.0
+
+
+class Pings:
+    """Calls ``redbeat_ping_url``, in one beat.
+
+    Arguments:
+        app: the Celery app.
+        condition: that of this beat.
+        find_fence: returns what says that this beat leads; None: it doesn't.
+    """
+
+    def __init__(self, app: Any, condition: Condition, find_fence: Callable[[], Fence | None]) -> None:
+        config = ensure_conf(app)
+        self._app = app
+        self._url = parse_ping_url(config.ping_url)
+        self._late_after_seconds = config.ping_late_after
+        self._condition = condition
+        self._find_fence = find_fence
+        self._caller = secrets.token_hex(8)
+        self._services = Services()
+        self._said = Memory[str, str]()
+        self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+
+    def look(self) -> None:
+        """Start the thread if it doesn't run."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="redbeat-ping", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; a call that is on its way isn't waited for."""
+        self._stopped.set()
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        next_at = time.monotonic()
+        while not self._stopped.wait(STEP_SECONDS):
+            self._condition.look()
+            if time.monotonic() < next_at:
+                continue
+            try:
+                seconds = self.step()
+            except Exception as exc:  # noqa: BLE001 - if this thread ended, there would be a false alarm
+                self._withhold(f"{type(exc).__name__}: {exc}")
+                seconds = LOOK_AGAIN_SECONDS
+            next_at = time.monotonic() + seconds
+
+    def step(self) -> float:
+        """Call the service if all is well; return the seconds to the next step."""
+        fence = self._find_fence()
+        if fence is None:
+            self._said.clear()
+            return STEP_SECONDS
+        signs = self._condition.read()
+        if signs.role is Role.STANDBY or signs.unanswered_seconds is None:  # or it has only just begun
+            return STEP_SECONDS
+        obstacle = find_obstacle(signs) or self._find_fault(fence)
+        if obstacle:
+            self._withhold(obstacle)
+            return LOOK_AGAIN_SECONDS
+        self._said.clear()
+        if fence.lock_key is None and not self._claim():
+            return LOOK_AGAIN_SECONDS
+        try:
+            call(self._url)
+        except CallFailed as exc:
+            self._services.note_failed(self._url, exc)
+            if fence.lock_key is None:
+                self._give_back()
+            return RETRY_SECONDS
+        self._services.note_well(self._url)
+        return PERIOD_SECONDS
+
+    def _find_fault(self, fence: Fence) -> str:
+        """Return what Redis says against calling; '': nothing."""
+        try:
+            status = ask_status(self._app)
+        except RedBeatError as exc:
+            return str(exc)
+        return _find_fault(status, fence, self._late_after_seconds)
+
+    def _claim(self) -> bool:
+        """Tell whether this beat is the one of several without a lock that calls the service this time."""
+        with Store.hasty(self._app) as store:
+            return LockKey(store, store.keys.pinged).take(self._caller, int(CLAIM_SECONDS * 1000))
+
+    def _give_back(self) -> None:
+        with Store.hasty(self._app) as store:
+            LockKey(store, store.keys.pinged).release(self._caller)
+
+    def _withhold(self, reason: str) -> None:
+        """Log why the service isn't called: once, until that changes or all is well."""
+        kind = "".join(char for char in reason if not char.isdigit())  # seconds go on
+        if self._said.is_news(kind, ""):
+            logger.warning(
+                "beat: Not all is well, so %s isn't called: %s",
+                self._url.service,
+                reason,
+                extra=PING_WITHHELD.of(service=self._url.service, reason=reason),
+            )
+
+
+def _find_fault(status: Status, fence: Fence, late_after_seconds: float) -> str:
+    """Return what Redis says against calling; '': nothing."""
+    _, problem = judge(status, late_after_seconds)
+    if problem:
+        return problem
+    is_others = status.leader is not None and status.leader.token != fence.token
+    if fence.token and fence.lock_key == status.lock_key and is_others:
+        return "Another beat holds the lock."
+    return ""
