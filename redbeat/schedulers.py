@@ -505,7 +505,9 @@ class RedBeatScheduler(Scheduler):
             if is_preparing:
                 self.look_ahead.prepare()
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
-            if self._wake.wait(pause_seconds) or self._is_stopping():
+            with self.store.asking():  # it may take longer where Redis doesn't answer
+                is_woken = self._wake.wait(pause_seconds)
+            if is_woken or self._is_stopping():
                 break
             self._leadership.note_progress()
             self._beat.note_tick()

@@ -716,10 +716,10 @@ class Store:
 
         ``besides``: other keys that are used, and what each holds: 'set', 'hash' ...
         """
+        asked_before, self.asks_since = self.asks_since, time.monotonic()
         try:
             with naming_the_server(self.config):
                 self.on_round_trip()
-                self.asks_since = time.monotonic()
                 yield
                 self.on_round_trip()
                 self.on_progress()
@@ -751,7 +751,16 @@ class Store:
                 end_idle_connections(self.client)
             raise
         finally:
-            self.asks_since = None
+            self.asks_since = asked_before
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Note that Redis is waited for until the block ends, by something else than this store."""
+        asked_before, self.asks_since = self.asks_since, time.monotonic()
+        try:
+            yield
+        finally:
+            self.asks_since = asked_before
 
     def _type_of(self, key: str) -> str:
         """Return the type of ``key``; 'none' if this user may not ask, as it can't have used the key then."""

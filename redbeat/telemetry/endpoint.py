@@ -201,7 +201,8 @@ class Endpoint:
             response, has_body = respond(head, self._pages)
         except Exception as exc:  # noqa: BLE001 - a page's own
             self._report("A page of the endpoint failed", exc)
-            response, has_body = text_response(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed."), True
+            response = text_response(HTTPStatus.INTERNAL_SERVER_ERROR, "This page failed.")
+            has_body = not head.startswith(b"HEAD ")
         write(client, response, has_body=has_body)
 
     def _report(self, what: str, exc: Exception) -> None:

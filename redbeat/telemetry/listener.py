@@ -111,7 +111,8 @@ def _bind_host(address: Address) -> socket.socket:
     found = socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
     )
-    family, kind, protocol, _, place = found[0]
+    # of a name, such as localhost, what its clients try in any case
+    family, kind, protocol, _, place = min(found, key=lambda one: one[0] != socket.AF_INET)
     listening = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":  # elsewhere it would let two listen at one port

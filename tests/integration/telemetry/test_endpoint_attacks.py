@@ -154,6 +154,7 @@ def test_a_page_that_fails_is_500_and_is_logged_once(port: int, caplog: pytest.L
     for _ in range(3):
         found = fetch(port, "/fail")
         assert (found.status, found.body) == (500, b"This page failed.\n")
+    assert b"failed" not in send(port, b"HEAD /fail HTTP/1.1\r\n\r\n")
     assert errors_in(caplog) == ["beat: A page of the endpoint failed: RuntimeError: a bug"]
 
 

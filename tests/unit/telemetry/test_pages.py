@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -16,6 +17,7 @@ from redbeat.leadership.status import Status
 from redbeat.telemetry import pages as module
 from redbeat.telemetry.exchange import Page, Request, Response
 from redbeat.telemetry.pages import Shared, pages_of
+from tests.support.documents import ROOT
 from tests.support.polling import eventually
 
 ANY: Any = SimpleNamespace()
@@ -77,6 +79,11 @@ def test_without_metrics_a_sentence_says_what_to_install(fake_app: Celery) -> No
     found = ask(pages_of(fake_app, ANY)["/metrics"])
     assert found.status == HTTPStatus.NOT_IMPLEMENTED
     assert b"install celery-redbeat[metrics]" in found.body
+
+
+def test_the_table_in_the_documentation_has_each_page(fake_app: Celery) -> None:
+    page = (ROOT / "docs" / "monitoring.rst").read_text("utf-8")
+    assert re.findall(r"^   \* - ``(/\w+)``$", page, re.MULTILINE) == [*pages_of(fake_app, ANY)]
 
 
 @pytest.fixture
