@@ -16,6 +16,8 @@ from typing import Any
 from celery.schedules import crontab, schedule
 
 from redbeat.entries.due import defaults_for
+from redbeat.log.logger import logger
+from redbeat.log.text import printable
 from redbeat.policy.headers import CHECK_IN
 from redbeat.policy.misfires import patience_of
 from redbeat.policy.policy import Policy
@@ -84,7 +86,13 @@ def set_monitors(app: Any, monitors: Monitors | None) -> None:
 def headers_of_check_in(app: Any, name: str, schedule_: Any, policy: Policy) -> dict[str, Any]:
     """Return the headers by which the worker of a run knows that Sentry waits for its end."""
     monitors = monitors_of(app)
-    monitor = "" if monitors is None else monitors.find(name, schedule_, policy)
+    if monitors is None:
+        return {}
+    try:
+        monitor = monitors.find(name, schedule_, policy)
+    except Exception as exc:  # noqa: BLE001 - the per-entry boundary: no run is lost for a monitor
+        logger.debug("beat: %s is sent without a check-in: %r", printable(name), exc)
+        return {}
     return {CHECK_IN: monitor} if isinstance(monitor, dict) else {}
 
 
