@@ -126,6 +126,9 @@ beat_schedule = {
 # that is killed holds back its entries for that long; one that stands still for longer loses its runs.
 # redbeat_run_lease = 30
 
+# How many entries have metrics of their own; all others are counted together.
+# redbeat_metrics_entries = 200
+
 # Seconds after which beat stops waiting for the broker while it sends a batch.
 # redbeat_publish_timeout = 10
 

@@ -21,6 +21,7 @@ RESERVED_NAMES = frozenset(
         *(":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":released", ":tick", ":wake"),
         ":pinged",
         *(":deadlines", ":events", ":events-read", ":failures", ":workers"),
+        *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
     )
 )
 #: and what no entry's name may begin with
@@ -116,6 +117,21 @@ class Keys:
     """stream: the runs that have failed for good, or were lost"""
     workers = _OwnKey("workers")
     """hash: name of each worker that tracks runs, to JSON: since when it is known, and what it can do"""
+    figures = _OwnKey("figures")
+    """hash: labels' id, colon and word, to how often that was counted since it was added to the totals"""
+    totals = _OwnKey("totals")
+    """hash: likewise, to how often it was ever counted"""
+    minutes = _OwnKey("minutes")
+    """hash: minute of the hour, 0 to 59, to JSON: what was counted in it when it was last that minute"""
+    labels = _OwnKey("labels")
+    """hash: id of labels of the metrics, to JSON: task, queue and entry"""
+    teller = _OwnKey("teller")
+    """string with a time to live: which of the beats without a lock shows the metrics of the schedule"""
+    expected = _OwnKey("expected")
+    """zset: key of the runs in progress of each entry whose runs are tracked, scored by when one must have
+    succeeded, UNIX seconds"""
+    streaks = _OwnKey("streaks")
+    """zset: likewise of each entry whose last run has failed, scored by how many have in a row"""
 
     def singleton(self, name: str) -> str:
         """Return the default key of a singleton's lock: a string with a time to live."""

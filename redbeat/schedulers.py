@@ -66,11 +66,15 @@ from redbeat.store.records import Claim, Commit, Fence, LockStatus
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
 from redbeat.telemetry import worker_check_ins as worker_check_ins  # Sentry's part for Celery imports this
+from redbeat.telemetry.beat_figures import BeatFigures
 from redbeat.telemetry.check_ins import CheckIns
 from redbeat.telemetry.condition import Condition
 from redbeat.telemetry.endpoint import Endpoint
 from redbeat.telemetry.entry_pings import EntryPings
-from redbeat.telemetry.pages import pages_of
+from redbeat.telemetry.gathering import Gathering
+from redbeat.telemetry.labels import LabelBook, queue_finder
+from redbeat.telemetry.own_figures import OwnFigures
+from redbeat.telemetry.pages import metrics_of, pages_of
 from redbeat.telemetry.pings import Pings
 from redbeat.telemetry.telemetry import Part, Telemetry
 from redbeat.telemetry.tracing import Tracing
@@ -131,6 +135,8 @@ class RedBeatScheduler(Scheduler):
         self._reports = Reports(self.config.keys.name)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._tracing = Tracing(lambda: self.look_ahead.now, lambda: self._broker.peer)
+        self._figures = BeatFigures()
+        self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
         self._dispatcher = Dispatcher(
             self,
             self.store,
@@ -139,13 +145,17 @@ class RedBeatScheduler(Scheduler):
             self._reports,
             self._tracing,
             quarantine_seconds=self.max_interval,
+            book=self._book,
+            figures=self._figures,
         )
         upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
-        self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way)
+        self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way, self._figures)
         self._claims = Claims(self.store, self._dispatcher.pace)
         self._supervision = Supervision(self.store, lambda: self.Entry, self._reports, self.config.run_lease)
         self._feed = Feed(app, self._find_fence)
         self._condition = Condition(self._leadership, self._broker, lambda: self._stuck_seconds)
+        is_shown = self.config.http is not None
+        self._gathering = Gathering(app, self._leadership, self._book, counts_states=is_shown)
         self._telemetry = Telemetry(self._parts())
         self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False
@@ -229,8 +239,10 @@ class RedBeatScheduler(Scheduler):
             self.store.renew_lock(self._leadership.fence)  # trying the broker may take long
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
+        began_at = time.monotonic()
         with garbage_kept():
             seconds = self._send_due()
+        self._figures.ticks.observe(time.monotonic() - began_at)
         return self._wait(seconds) if seconds else 0
 
     def _send_due(self) -> float:
@@ -249,11 +261,14 @@ class RedBeatScheduler(Scheduler):
         if self.lock:
             logger.debug("beat: Extending lock...")
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
+        began_at = time.monotonic()
         try:
             self._dispatcher.dispatch(batch)
         except BaseException:
             self._claims.close()
             raise
+        if claim.rows:
+            self._figures.batches.observe(time.monotonic() - began_at)
         self._has_backlog = claim.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self._claims.close()
@@ -399,9 +414,11 @@ class RedBeatScheduler(Scheduler):
 
     def _parts(self) -> list[Part]:
         """Return what others see of this beat while it runs, as far as the settings want it."""
-        parts: list[Part] = [self._tracing, CheckIns(self.app)]
+        own = OwnFigures(self._leadership, self._figures, lambda: len(self.look_ahead))
+        parts: list[Part] = [self._tracing, CheckIns(self.app), own, self._gathering]
         if self.config.http is not None:
-            pages = pages_of(self.app, self._condition)
+            metrics = metrics_of(lambda: self._gathering.view, own)
+            pages = pages_of(self.app, self._condition, metrics)
             parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))
         if self.config.ping_url is not None:
             parts.append(Pings(self.app, self._condition, self._find_fence))
@@ -433,6 +450,7 @@ class RedBeatScheduler(Scheduler):
             return False
         if not was_leader:
             self._has_statics = False  # another beat may have changed them meanwhile
+            self._gathering.lead(self.store)
             if isinstance(self.lock, LeaderLock):
                 self._feed.note_leader(self.lock)
         if self._beat is not None:
@@ -511,6 +529,7 @@ class RedBeatScheduler(Scheduler):
                 break
             self._leadership.note_progress()
             self._beat.note_tick()
+            self._figures.last_tick_at = time.time()
             now = time.monotonic()
             if not self._leadership.is_leader or now >= deadline or (is_preparing and now < look_at):
                 continue

@@ -74,6 +74,8 @@ from redbeat.telemetry.tracing import Tracing
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
     from redbeat.telemetry.spans import RunSpan
+from redbeat.telemetry.beat_figures import BeatFigures
+from redbeat.telemetry.labels import LabelBook
 
 #: with at_most_once, how many runs are recorded before they are sent: a crash loses at most these
 AT_MOST_ONCE_GROUP = 20
@@ -106,6 +108,8 @@ class Dispatcher:
         hooks: the scheduler, which makes and sends entries.
         leadership: asked whether the lock is still held before a message is sent that no script checks.
         tracing: makes the spans of runs.
+        book: under which labels runs are counted.
+        figures: what this beat counts of itself.
         quarantine_seconds: after how long an entry that can't be used is tried again.
     """
 
@@ -118,8 +122,12 @@ class Dispatcher:
         reports: Reports,
         tracing: Tracing,
         quarantine_seconds: float,
+        book: LabelBook,
+        figures: BeatFigures,
     ) -> None:
         self._hooks = hooks
+        self._book = book
+        self._figures = figures
         self._store = store
         self._broker = broker
         self._leadership = leadership
@@ -141,6 +149,7 @@ class Dispatcher:
             reports,
             tracing,
             store.config.message_cache_bytes,
+            book,
         )
 
     def dispatch(self, batch: Batch) -> None:
@@ -195,7 +204,9 @@ class Dispatcher:
             return []
         if target is None:
             return rows
-        return rows[self._recorder.commit_pieces(batch, self._plan_pieces(batch, rows), target) :]
+        sent = self._recorder.commit_pieces(batch, self._plan_pieces(batch, rows), target)
+        self._figures.compiled += sent
+        return rows[sent:]
 
     def _plan_pieces(self, batch: Batch, rows: Sequence[Claimed]) -> Iterator[list[CompiledRun]]:
         for first in range(0, len(rows), PIECE):
@@ -231,6 +242,8 @@ class Dispatcher:
         finally:
             self._tracing.end_batch()
         self._tell_of_all(batch.sent)
+        self._figures.compiled += len(batch.sent)
+        self._figures.used += len(batch.sent)
         self._recorder.commit(batch, batch.pending)  # pauses of runs whose messages were refused
         if batch.recorded:
             self.delivery.announce()
@@ -255,6 +268,7 @@ class Dispatcher:
         if is_quick:
             with postpone_signals():
                 runs, others = self.quick_way.plan(rows, batch.claim.now)
+        self._figures.compiled += len(runs)
         if not others:
             return list(runs)
         calendars = self._calendars.read_of(self._store, others)
@@ -303,6 +317,7 @@ class Dispatcher:
                     calendars,
                     defaults,
                     tracks,
+                    self._labels_of,
                     seconds=budget_seconds,
                 )
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
@@ -320,9 +335,13 @@ class Dispatcher:
                 batch.pending.append(commit_failed(plan, reason, now, pauses)[0])
             else:
                 runs.append(plan)
+        self._figures.one_by_one += len(runs)
         batch.leave(self.pace.take_left())
         batch.hold(self.pace.take_held())
         return runs
+
+    def _labels_of(self, entry: RedBeatSchedulerEntry) -> str:
+        return self._book.id_of(entry.name, entry.task, entry.options, is_asked=entry.policy.metrics)
 
     # -- send
 

@@ -18,6 +18,7 @@ from redbeat.errors import RedBeatError
 from redbeat.log.logger import logger
 from redbeat.store.records import Claimed, Commit
 from redbeat.store.upcoming import Cursor, Upcoming
+from redbeat.telemetry.beat_figures import BeatFigures
 
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
 SLICE = 200
@@ -44,9 +45,11 @@ class LookAhead:
     Arguments:
         upcoming: reads what falls due soon; None: nothing is prepared.
         quick_way: plans and compiles.
+        figures: what this beat counts of itself.
     """
 
-    def __init__(self, upcoming: Upcoming | None, quick_way: QuickWay) -> None:
+    def __init__(self, upcoming: Upcoming | None, quick_way: QuickWay, figures: BeatFigures) -> None:
+        self._figures = figures
         self._upcoming = upcoming
         self._quick_way = quick_way
         self._allowance = quick_way.allowance
@@ -136,6 +139,7 @@ class LookAhead:
     def _add(self, run: CompiledRun) -> None:
         run.sent.valid_until = run.valid_until  # its commit may be on its way for long
         self._runs[run.claimed.key] = run
+        self._figures.prepared += 1
         size_bytes = _size_of(run)
         self._take(size_bytes)
         heapq.heappush(self._due, (float(run.nominal), next(self._numbers), size_bytes, run))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -43,6 +43,7 @@ from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import Claimed, Commit, KeyType
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
+from redbeat.telemetry.labels import ROUTING, LabelBook
 from redbeat.telemetry.monitors import headers_of_check_in, monitors_of
 from redbeat.telemetry.tracing import Tracing
 
@@ -80,6 +81,7 @@ _PLAIN_FIELDS = frozenset(
         "resume_after",
         "tracks",
         "ping_url",
+        "metrics",
     }
 )
 _BOUNDING_FIELDS = [one.name for one in fields(Policy) if one.name not in _PLAIN_FIELDS]
@@ -101,6 +103,10 @@ class PlainEntry:
         message: its message; None: it goes the ordinary way.
         retry_at: when to try again whether it has a message; monotonic.
         meta, last_run, count: the meta that its last run was planned to leave, and what it says.
+        route: the options that say to which queue it goes; None: none does.
+        is_asked: it asks for metrics of its own.
+        labels, labels_version: the id of the labels under which its runs are counted, by that version of the
+            book.
     """
 
     definition: str
@@ -114,6 +120,10 @@ class PlainEntry:
     meta: str | None = None
     last_run: datetime | None = None
     count: int = 0
+    route: Mapping[str, Any] | None = None
+    is_asked: bool = False
+    labels: str = ""
+    labels_version: int = -1
 
 
 class PlainEntries:
@@ -124,14 +134,21 @@ class PlainEntries:
         compiler: makes their messages.
         tracing: begins the spans of their runs.
         allowance: how much memory they may take; those that weren't due for the longest time go first.
+        book: under which labels their runs are counted.
     """
 
     def __init__(
-        self, app: Any, compiler: Compiler, allowance: Allowance, tracing: Tracing | None = None
+        self,
+        app: Any,
+        compiler: Compiler,
+        allowance: Allowance,
+        book: LabelBook,
+        tracing: Tracing | None = None,
     ) -> None:
         self._app = app
         self._compiler = compiler
         self._allowance = allowance
+        self._book = book
         self._tracing = tracing
         self._kept: OrderedDict[str, PlainEntry] = OrderedDict()
         self._timetables = Memory[tuple[int, int], Timetable](MAX_SHARED)
@@ -152,6 +169,7 @@ class PlainEntries:
         tags = iter(delivery_tags(len(rows)))
         runs: list[CompiledRun] = []
         others: list[Claimed] = []
+        book = self._book
         for claimed in rows:
             plain = self._entry_of(claimed, send)
             run = None
@@ -163,6 +181,13 @@ class PlainEntries:
             if run is None:
                 others.append(claimed)
             else:
+                assert plain is not None  # noqa: S101 - it has a run
+                if plain.labels_version != book.version:
+                    plain.labels = book.id_of(
+                        plain.name, plain.task, plain.route or {}, is_asked=plain.is_asked
+                    )
+                    plain.labels_version = book.version
+                run.sent.labels = plain.labels
                 runs.append(run)
         return runs, others
 
@@ -243,7 +268,8 @@ class PlainEntries:
         read = self._reader.read(claimed) or plain_part_of(self._decode(claimed))
         if read is None or not is_plain(read):
             return plain
-        plain.name, plain.task = read.name, read.task
+        plain.name, plain.task, plain.is_asked = read.name, read.task, read.policy.metrics
+        plain.route = {name: read.options[name] for name in ROUTING if name in read.options} or None
 
         def rehearse(values: Values) -> None:
             entry = self._decode(claimed)
@@ -388,6 +414,7 @@ def _plan(
     new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count + 1}}}'
     plain.meta, plain.last_run, plain.count = new_meta, turn.ran_at, count + 1
     sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,), run=turn.run, task_id=task_id)
+    sent.counted = turn.counted
     pushes = message.pushes(values, next(tags))
     return CompiledRun(
         claimed,

@@ -69,6 +69,9 @@ _INSTANT = timedelta(microseconds=1)
 NO_CALENDARS: Mapping[str, Excluded] = {}
 NO_HEADERS: Mapping[str, Any] = {}
 
+#: returns the id of the labels under which an entry's runs are counted; '': those of all others
+LabelsOf = Callable[[RedBeatSchedulerEntry], str]
+
 
 @dataclass(slots=True)
 class _PlannedRun:
@@ -131,6 +134,7 @@ def plan_run(
     calendars: Mapping[str, Excluded] = NO_CALENDARS,
     defaults: Callable[[RedBeatSchedulerEntry], Policy] = defaults_of,
     tracks: Tracks | None = None,
+    labels_of: LabelsOf = lambda _entry: "",
 ) -> OrdinaryRun | Commit:
     """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
 
@@ -138,12 +142,27 @@ def plan_run(
         calendars: name to calendar; one that is missing here is read when it is needed.
         defaults: returns the app's settings for those fields of the policy that an entry leaves open.
         tracks: tells whether runs with a policy are tracked; None: by the app.
+        labels_of: returns the id of the labels under which an entry's runs are counted; '': of all others.
 
     Raises:
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
     """
     entry = decode_entry(entry_class, read_claimed(claimed), app)
     give_calendars([entry], calendars)
+    plan = _plan(entry, claimed, now, defaults, tracks or read_tracks(app))
+    commit = plan.sent if isinstance(plan, OrdinaryRun) else plan
+    if commit.counted:
+        commit.labels = labels_of(entry)
+    return plan
+
+
+def _plan(
+    entry: RedBeatSchedulerEntry,
+    claimed: Claimed,
+    now: float,
+    defaults: Callable[[RedBeatSchedulerEntry], Policy],
+    tracks: Tracks,
+) -> OrdinaryRun | Commit:
     bounds = entry.bounds()
     failure = failure_of(claimed)
     moment = moment_of(now)
@@ -158,7 +177,7 @@ def plan_run(
         return _put_off(entry, claimed, None)
     if choice.due is None:
         dropped += _told(entry, dropped_by(entry.schedule, bounds, choice, due.at, None, moment))
-        return _put_off(entry, claimed, choice.following, _records_of(dropped))
+        return _put_off(entry, claimed, choice.following, dropped)
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
     if not entry.enabled and sent.new_score is not Ending.DELETE:
@@ -172,14 +191,18 @@ def plan_run(
     dropped += _told(entry, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
     records = _records_of(dropped)
     sent.records = (*records, sent_record(due.nominal, own_id))
+    sent.counted = f"{due.nominal} sent{_counted(dropped)}"
     if is_over and choice.following is not None and choice.following <= moment:
-        rest = dropped_until(entry.schedule, bounds, choice.following, moment, _why_over(entry.policy))
+        rest = dropped_until(
+            entry.schedule, bounds, choice.following, moment, _why_over(entry.policy), reason="over"
+        )
         sent.records += (rest.record,)
+        sent.counted += rest.counted
     left = _prepare(entry, claimed.key, due.at, now)
     sent.task_id = str(entry.options["task_id"])
-    if (tracks or read_tracks(app))(entry.policy):
+    if tracks(entry.policy):
         held_score = score_text(entry.score_of(choice.following))
-        waits = wait_seconds(entry.options, moment, app.timezone)
+        waits = wait_seconds(entry.options, moment, entry.app.timezone)
         sent.run = Tracking(entry.policy).run(due.nominal, held_score, records, waits)
     return OrdinaryRun(claimed, due.nominal, sent, failure, entry.name, entry.task, entry, left)
 
@@ -198,12 +221,14 @@ def _plan_released(
     why = _why_dropped(entry, due.at, moment)
     if why:
         commit.run, commit.records = dropped_run(due.nominal), (skipped_record(due.nominal, why),)
+        commit.counted = "- skipped/overlap"
         return commit
     if policy.is_finished(count + 1) or float(claimed.next_score) < 0:
         over = _put_off(entry, claimed, None)
         over.task_id, over.new_error, commit = commit.task_id, None, over
     commit.new_meta = encode_meta(due.at, count + 1, claimed.meta)
     commit.records = (sent_record(due.nominal, own_id),)
+    commit.counted = f"{due.nominal} sent"
     # a policy that would skip it now came later than the decision that it waits
     overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
     commit.run = Tracking(policy).run(due.nominal, claimed.next_score, overlap=overlap)
@@ -259,7 +284,7 @@ def _settle(
         if excluded is not None and excluded.field == "exclude":  # since its score was written
             dropped.append(_dropped_outside(entry, bounds, due.at, own_time, moment, excluded))
         if own_time is None or own_time > moment:
-            return _put_off(entry, claimed, own_time, _records_of(dropped))
+            return _put_off(entry, claimed, own_time, dropped)
         due = Due.at_instant(own_time)
     if not entry.is_enabled_at(moment):
         return _commit(claimed, score_text(_score_of_resting(entry, bounds, due.at, moment)))
@@ -275,7 +300,7 @@ def _settle(
         allowed_at = _first_allowed(entry, bounds, due.at, excluded)
         dropped.append(_dropped_outside(entry, bounds, due.at, allowed_at, moment, excluded))
         if allowed_at is None or allowed_at > moment:
-            return _put_off(entry, claimed, allowed_at, _records_of(dropped))
+            return _put_off(entry, claimed, allowed_at, dropped)
         is_retried, due = False, Due.at_instant(allowed_at)
     return _Settled(due, is_retried, dropped)
 
@@ -344,11 +369,12 @@ def _commit(claimed: Claimed, new_score: str) -> Commit:
 
 
 def _put_off(
-    entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, records: tuple[str, ...] = ()
+    entry: RedBeatSchedulerEntry, claimed: Claimed, to: datetime | None, dropped: Sequence[Dropped] = ()
 ) -> Commit:
     """Return the commit that makes ``entry`` due at ``to``; None: never, so ``after_finish`` applies."""
     commit = _commit(claimed, score_text(entry.score_of(to)))
-    commit.records = records
+    commit.records = _records_of(dropped)
+    commit.counted = f"-{_counted(dropped)}" if dropped else ""
     # saving a calendar gives its entries another revision, and this commit is then refused
     commit.is_for_this_definition = entry.policy.exclude is not None
     if to is None and entry.policy.after_finish == "delete":
@@ -397,7 +423,7 @@ def _dropped_outside(
 ) -> Dropped:
     """Return the runs that the policy excludes, from ``due_at`` to ``allowed_at`` or now."""
     end = now if allowed_at is None or allowed_at > now else allowed_at - _INSTANT
-    return dropped_until(entry.schedule, bounds.unbounded(), due_at, end, excluded.why)
+    return dropped_until(entry.schedule, bounds.unbounded(), due_at, end, excluded.why, reason=excluded.field)
 
 
 def _told(entry: RedBeatSchedulerEntry, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
@@ -423,6 +449,11 @@ def _said_of(entry: RedBeatSchedulerEntry, dropped: Dropped, event: LogEvent) ->
 def _records_of(dropped: Iterable[Dropped]) -> tuple[str, ...]:
     """Return the records of runs that aren't sent."""
     return tuple([one.record for one in dropped])
+
+
+def _counted(dropped: Iterable[Dropped]) -> str:
+    """Return what is counted of runs that aren't sent."""
+    return "".join([one.counted for one in dropped])
 
 
 def _why_over(policy: Policy) -> str:
@@ -514,6 +545,7 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     failure = failure.again(retry_at=retry_at)
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
     commit.records = (unsent_record(run.nominal, reason),) if is_news else ()
+    commit.counted, commit.labels = "- unsent" if attempts == 1 else "", run.sent.labels
     return commit, is_news
 
 
@@ -524,6 +556,9 @@ def commit_held(run: Run, held: Held) -> Commit:
     *dropped, record = tracked.held_records
     commit = _commit(claimed, tracked.held_score)
     commit.records = (*dropped, f"{record},{held.members}")
+    words = run.sent.counted.split()[1:]
+    dropped_words = [word for word in words if word != "sent"] + ["skipped/overlap"] * (not held.is_waiting)
+    commit.counted, commit.labels = " ".join(["-", *dropped_words]), run.sent.labels
     return commit
 
 

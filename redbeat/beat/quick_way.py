@@ -26,6 +26,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import joined
 from redbeat.process.memory import Allowance
 from redbeat.store.records import Claimed
+from redbeat.telemetry.labels import LabelBook
 from redbeat.telemetry.tracing import Tracing
 
 #: an obstacle that isn't told of, as something else tells of it
@@ -39,6 +40,7 @@ class QuickWay:
         scheduler: whose ``apply_async`` makes messages.
         tracing: makes the spans of runs.
         max_bytes: how much memory plans, messages and their shapes may take, with what is prepared.
+        book: under which labels runs are counted.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class QuickWay:
         reports: Reports,
         tracing: Tracing,
         max_bytes: int,
+        book: LabelBook,
     ) -> None:
         self._scheduler = scheduler
         self._broker = broker
@@ -63,7 +66,7 @@ class QuickWay:
         self._originals = Originals(scheduler.app)
         self.allowance = Allowance(max_bytes)
         self._compiler = Compiler(scheduler.app, self.allowance)
-        self._plain = PlainEntries(scheduler.app, self._compiler, self.allowance, tracing)
+        self._plain = PlainEntries(scheduler.app, self._compiler, self.allowance, book, tracing)
         self._producer: Any = None
 
     def is_open(self, *, is_leased: bool = False) -> bool:

@@ -46,6 +46,7 @@ class Turn:
             may be earlier.
         expiration_seconds: how long after now that is; None: never.
         run: what is noted of it; None: it isn't tracked.
+        counted: what is counted of it.
     """
 
     at: datetime
@@ -58,7 +59,8 @@ class Turn:
     is_whole: bool
     expires: datetime | None
     expiration_seconds: float | None
-    run: TrackedRun | None = None
+    run: TrackedRun | None
+    counted: str
     _agreed: dict[tuple[datetime, bool], bool] | None = None
 
 
@@ -138,6 +140,7 @@ class Timetable:
             expires,
             left,
             None if self._tracking is None else self._tracking.run(nominal, new_score),
+            f"{nominal} sent",
         )
 
     def agrees(self, key: str, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:

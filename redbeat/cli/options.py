@@ -129,6 +129,11 @@ _OPTIONS = (
         "expires then. Default: 1h; with --overlap allow a day, and the message doesn't expire.",
     ),
     click.option(
+        "--metrics/--no-metrics",
+        default=None,
+        help="Count its runs under its own name in the metrics, however many entries there are. Default: no.",
+    ),
+    click.option(
         "--pause-after-failures",
         type=click.IntRange(1),
         help="Pause the entry after this many failures in a row. Default: never.",

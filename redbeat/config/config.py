@@ -78,6 +78,7 @@ class RedBeatConfig:
     history: int
     run_lease: float
     sentry: bool
+    metrics_entries: int
     statics_owners: tuple[str, ...]  # the first counts, the others are former ones
     wait_replicas: int
     http: Address | None

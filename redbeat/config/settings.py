@@ -401,6 +401,13 @@ SETTINGS: dict[str, Setting] = {
             default_words="none, so that no ``ping_url`` is called",
         ),
         Setting(
+            "redbeat_metrics_entries",
+            200,
+            *_whole_number(0, 2000),
+            "How many entries have metrics of their own: the first ones that run, besides those whose policy "
+            "has ``metrics``. All others are counted together, as ``other``. See :doc:`monitoring`.",
+        ),
+        Setting(
             "redbeat_statics_owner",
             None,
             _statics_owner,

@@ -26,6 +26,7 @@ from redis.retry import Retry
 from redbeat.config.config import OPTIONS, RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.config.urls import scheme_of
+from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import (
     RetryingConnection,
     call_retrying,
@@ -370,6 +371,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         redis.exceptions.ClusterError,
         redis.exceptions.RedisClusterException,
     ) as exc:
+        COUNTS.errors += 1
         url = sanitize_url(config.redis_url)
         said = said_by_server(exc)
         reason = str(said).partition(" : <")[0]  # redis-py appends the repr of its client
@@ -388,6 +390,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
     except redis.exceptions.InvalidResponse as exc:
         raise StoreRefused(f"The server at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
     except redis.exceptions.ResponseError as exc:
+        COUNTS.errors += 1
         reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help nobody
         raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {reason}") from exc
     except RedBeatError:

@@ -22,6 +22,7 @@ from tenacity import (
     wait_exponential,
 )
 
+from redbeat.connection.counts import COUNTS
 from redbeat.errors import StoreUnavailable
 from redbeat.log.events import REDIS_AWAY, REDIS_BACK
 from redbeat.log.logger import logger
@@ -171,6 +172,7 @@ def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds
 
 
 def _log_retry(state: RetryCallState) -> None:
+    COUNTS.errors, COUNTS.retries = COUNTS.errors + 1, COUNTS.retries + 1
     pause = state.next_action.sleep if state.next_action else 0
     cause = state.outcome.exception() if state.outcome else None
     # once per outage: a server that is away for an hour must not fill the disk

@@ -46,6 +46,7 @@ class Dropped:
         count: how many there are; None: too many to count.
         why: the reason, as a phrase.
         is_merged: another run is sent that stands for them.
+        reason: in one word, one of ``redbeat.store.figures.REASONS``.
     """
 
     first: datetime
@@ -53,6 +54,13 @@ class Dropped:
     count: int | None
     why: str
     is_merged: bool = False
+    reason: str = "late"
+
+    @property
+    def counted(self) -> str:
+        """What is counted of them, as a commit has it; where there are too many, as many as were counted."""
+        word = "merged" if self.is_merged else f"skipped/{self.reason}"
+        return f" {word}={MAX_COUNTED if self.count is None else self.count}"
 
     @property
     def record(self) -> str:
@@ -78,7 +86,8 @@ def dropped_at_rest(
         return None
     note = f": {bounds.pause_note}" if is_paused and bounds.pause_note else ""
     why = f"{'paused' if is_paused else 'disabled'} until {shown(end)}{note}"
-    return dropped_until(entry.schedule, bounds, first, end - _INSTANT, why)
+    reason = "paused" if is_paused else "disabled"
+    return dropped_until(entry.schedule, bounds, first, end - _INSTANT, why, reason=reason)
 
 
 def dropped_by(
@@ -98,7 +107,13 @@ def dropped_by(
     if in_time < sent:
         why = choice.why_left_out or _stands(sent, "them")
         found = dropped_until(
-            schedule_, bounds, in_time, sent - _INSTANT, why, is_merged=not choice.why_left_out
+            schedule_,
+            bounds,
+            in_time,
+            sent - _INSTANT,
+            why,
+            is_merged=not choice.why_left_out,
+            reason="misfire",
         )
         yield found if choice.why_left_out or found.count != 1 else replace(found, why=_stands(sent, "it"))
     if choice.stands_until is not None and sent < choice.stands_until:
@@ -114,21 +129,28 @@ def _stands(sent: datetime, whom: str) -> str:
 
 
 def dropped_until(
-    schedule_: Any, bounds: Policy, first: datetime, end: datetime, why: str, *, is_merged: bool = False
+    schedule_: Any,
+    bounds: Policy,
+    first: datetime,
+    end: datetime,
+    why: str,
+    *,
+    is_merged: bool = False,
+    reason: str = "late",
 ) -> Dropped:
     """Return the runs from ``first``, which is the first of them, to ``end``."""
     if isinstance(schedule_, schedule) and not (
         is_own_kind(schedule_, schedule) or schedule_.relative or bounds.calendar
     ):
         more = max((end - first) // schedule_.run_every, 0)
-        return Dropped(first, first + more * schedule_.run_every, more + 1, why, is_merged)
+        return Dropped(first, first + more * schedule_.run_every, more + 1, why, is_merged, reason)
     key = _key_of(schedule_, bounds, first, end)
     if key is None or key not in _counted:
         found = _count_until(schedule_, bounds, first, end)
         if key is None:
-            return Dropped(first, *found, why, is_merged)
+            return Dropped(first, *found, why, is_merged, reason)
         _counted[key] = found
-    return Dropped(first, *_counted[key], why, is_merged)
+    return Dropped(first, *_counted[key], why, is_merged, reason)
 
 
 def _key_of(schedule_: Any, bounds: Policy, first: datetime, end: datetime) -> Any:

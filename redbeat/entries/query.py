@@ -7,7 +7,7 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -233,6 +233,18 @@ def _entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> Ent
             problem=str(exc),
         )
         return cast("EntryT", entry)
+
+
+def states_of(store: Store, scores: Mapping[str, float]) -> list[str]:
+    """Return the state of each member of the schedule, with its score."""
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
+    now, entries = store.read_entries([store.keys.entry_of(member) for member in scores])
+    app = store.config.app
+    return [
+        _entry_of(RedBeatSchedulerEntry, _with_score(stored, score), app, now).state or ""
+        for stored, score in zip(entries, scores.values(), strict=True)
+    ]
 
 
 def state_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str:

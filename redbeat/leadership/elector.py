@@ -65,6 +65,19 @@ class Leadership:
         return self.lock is not None and not (isinstance(self.lock, LeaderLock) and self.lock.is_released)
 
     @property
+    def is_certain(self) -> bool:
+        """Whether this beat leads, and no other one can lead by now, as far as the lock's times say."""
+        if not self.is_leader or self.lock_key is None:
+            return False
+        heartbeat = self._heartbeat
+        if heartbeat is None:
+            return False
+        return (
+            not heartbeat.has_given_up
+            and heartbeat.seconds_unconfirmed() < self.timing.replaced_after_seconds
+        )
+
+    @property
     def fence(self) -> Fence:
         """The lock and the token that every write of the scheduler is checked against."""
         return Fence() if self.lock is None else fence_of(self.lock, self.timing)

@@ -43,6 +43,7 @@ class Heartbeat:
         confirmed_at: when the lock was last known to be held, monotonic.
         excused_at: when the scheduler last had a reason to do nothing, monotonic: Redis couldn't be reached,
             or the process was paused.
+        has_given_up: the scheduler is stuck, and the lock was released.
     """
 
     def __init__(self, app: Any, fence: Fence, timing: Timing) -> None:
@@ -54,7 +55,7 @@ class Heartbeat:
         self._stopped = threading.Event()
         self._progressed_at = self.confirmed_at = time.monotonic()
         self.excused_at = time.monotonic()
-        self._has_given_up = False
+        self.has_given_up = False
         self._said = Memory[str, str]()  # type of error to what was logged of it last
         self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
 
@@ -125,7 +126,7 @@ class Heartbeat:
             self._give_up(store, idle_seconds)
             return
         store.renew_lock(self._fence, idle_seconds)
-        self._has_given_up = False
+        self.has_given_up = False
         self.confirmed_at = started_at
 
     def _connect(self) -> Store | None:
@@ -151,10 +152,10 @@ class Heartbeat:
             )
 
     def _give_up(self, store: Store, idle_seconds: float) -> None:
-        if self._has_given_up:
+        if self.has_given_up:
             return
         LockKey(store, self._fence.lock_key or "").release(self._fence.token)
-        self._has_given_up = True
+        self.has_given_up = True
         what = what_hangs()
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up the lock %s, so that "

@@ -78,6 +78,7 @@ class Policy:
         resume_after: seconds; after how long that pause ends by itself.
         tracks: when a run is over: with its 'task', or with all that the task has sent, its 'workflow'.
         ping_url: what is called when a run starts, succeeds or fails. It is a secret.
+        metrics: its runs are counted under its own name, however many entries there are.
         calendar: that calendar, once it is read.
     """
 
@@ -106,6 +107,7 @@ class Policy:
     resume_after: float | None = None
     tracks: str = "task"
     ping_url: str | None = field(default=None, repr=False)
+    metrics: bool = False
     calendar: Excluded | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -181,6 +183,7 @@ class PolicyFields(TypedDict, total=False):
     resume_after: float | timedelta | None
     tracks: Tracks | None
     ping_url: str | None
+    metrics: bool | None
 
 
 class PolicyField(Generic[Value, Given]):
@@ -241,6 +244,7 @@ class PolicyHolder:
     resume_after = PolicyField[float | None, float | timedelta | None]()
     tracks = PolicyField[str, Tracks | None]()
     ping_url = PolicyField[str | None, str | None]()
+    metrics = PolicyField[bool, bool | None]()
 
     def set_policy(self, changes: Mapping[str, Any]) -> None:
         """Change several fields of the policy at once.
@@ -446,4 +450,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "resume_after": _length,
     "tracks": _one_of(TRACKS),
     "ping_url": _ping_url,
+    "metrics": _flag,
 }

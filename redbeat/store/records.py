@@ -187,6 +187,8 @@ class Histories:
         deadlines: the key of all deadlines.
         events: the key of the stream of events.
         tells: which events are told of there, with spaces between: of run_sent and run_skipped.
+        figures: the key of what is counted.
+        expected: the key of when runs must have succeeded.
     """
 
     keys_of: Callable[[str], Sequence[str]]
@@ -195,6 +197,8 @@ class Histories:
     deadlines: str = ""
     events: str = ""
     tells: str = ""
+    figures: str = ""
+    expected: str = ""
 
 
 NO_HISTORIES = Histories(lambda _key: (), 0)
@@ -267,6 +271,9 @@ class Commit:
         valid_until: from then on nothing is recorded if there are pushes; UNIX seconds, None: for ever.
         run, task_id: the run that is tracked; None: it isn't, or there is none.
         is_published: its message has been published already, so that no other run can hold it back.
+        counted: what is counted of it: when the run that is sent was due, '-' for none, and after it words of
+            ``redbeat.store.figures.WORDS``, each after a space; '': nothing is.
+        labels: the id of the labels under which that is counted; '': of all others.
     """
 
     claimed: Claimed
@@ -282,6 +289,8 @@ class Commit:
     run: TrackedRun | None = None
     task_id: str = ""
     is_published: bool = False
+    counted: str = ""
+    labels: str = ""
 
 
 class Held(NamedTuple):

@@ -353,7 +353,16 @@ class Store:
         keys = self.keys
         tells = " ".join([one.name for one in (run_sent, run_skipped) if is_wanted(one.name)])
         events = keys.events if tells else ""
-        return Histories(keys.beside, self.config.history, keys.running, keys.deadlines, events, tells)
+        return Histories(
+            keys.beside,
+            self.config.history,
+            keys.running,
+            keys.deadlines,
+            events,
+            tells,
+            keys.figures,
+            keys.expected,
+        )
 
     def note_committed(self, committed: Committed, fence: Fence) -> None:
         """Handle what a commit has found besides its entries: the state of the lock, and missing rights.

@@ -21,7 +21,9 @@ from redbeat.leadership.status import State, Status, ask_status, document_of, ju
 from redbeat.process.memory import Memory
 from redbeat.telemetry.condition import Condition
 from redbeat.telemetry.exchange import Page, Request, Response, text_response
+from redbeat.telemetry.gathering import View
 from redbeat.telemetry.health import find_hang, find_obstacle
+from redbeat.telemetry.own_figures import OwnFigures
 
 #: how long ``/status`` waits for Redis
 STATUS_SECONDS = 3.0
@@ -60,6 +62,20 @@ def pages_of(app: Any, condition: Condition, metrics: Metrics | None = None) -> 
         "/status": lambda _request: status.give(""),
         "/metrics": _metrics_page(metrics),
     }
+
+
+def metrics_of(view: Callable[[], View | None], own: OwnFigures) -> Metrics | None:
+    """Return what makes the text of the metrics; None: prometheus-client isn't installed.
+
+    Arguments:
+        view: returns what this beat shows of the schedule now; None: nothing.
+        own: what it shows of itself.
+    """
+    try:
+        from redbeat.telemetry.exposition import Exposition
+    except ImportError:
+        return None
+    return Exposition(view, own).text
 
 
 def _verdict(status: str, role: str, problem: str) -> Response:

@@ -12,7 +12,16 @@ from redbeat.store.scripts import events, runs, status
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
 FRAGMENTS = [
-    *("entry_texts", "find_hold", "finish_run", "hold_lock", "match_calendar", "measure_entry", "note_run"),
+    *(
+        "count_figures",
+        "entry_texts",
+        "find_hold",
+        "finish_run",
+        "hold_lock",
+        "match_calendar",
+        "measure_entry",
+        "note_run",
+    ),
     *("push_messages", "read_scores", "run_records"),
 ]
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - set(FRAGMENTS))

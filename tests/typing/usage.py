@@ -163,6 +163,7 @@ def mistyped_names_and_wrong_types_are_refused(entry: RedBeatSchedulerEntry) -> 
     entry.jitter = "x"  # type: ignore[assignment]
     entry.start_time = 5  # type: ignore[assignment]
     entry.overlap = "sometimes"  # type: ignore[assignment]
+    assert_type(entry.metrics, bool)
     entry.tracks = "chord"  # type: ignore[assignment]
     entry.enabled = "no"  # type: ignore[assignment]
 

@@ -55,8 +55,8 @@ CALL_COMMITS = 100
 _CLAIM_DUE = Script("hold_lock", "entry_texts", "read_scores", "measure_entry", "claim_due")
 # fmt: off
 _COMMIT_RUNS = Script(
-    "hold_lock", "entry_texts", "read_scores", "push_messages", "run_records", "finish_run", "find_hold",
-    "note_run", "commit_runs",
+    "hold_lock", "entry_texts", "read_scores", "push_messages", "count_figures", "run_records", "finish_run",
+    "find_hold", "note_run", "commit_runs",
 )
 # fmt: on
 _RESERVE_RUNS = Script("hold_lock", "run_records", "find_hold", "reserve_runs")
@@ -189,7 +189,13 @@ def _committed_of(
 def _commit_request(
     schedule_key: str, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
 ) -> Request:
-    keys = [*fence.keys(schedule_key), histories.deadlines or schedule_key, histories.events or schedule_key]
+    keys = [
+        *fence.keys(schedule_key),
+        histories.deadlines or schedule_key,
+        histories.events or schedule_key,
+        histories.figures or schedule_key,
+        histories.expected or schedule_key,
+    ]
     running: list[str] = []
     recorded: list[str] = []
     decisions, forms, queues = _Numbers(), _Numbers(), _Numbers()
@@ -232,16 +238,26 @@ def _commit_request(
         is_compared = is_strict or commit.new_definition
         entries += (
             decisions[
-                form, claimed.score, new_score, claimed.meta, commit.new_meta, record, commit.valid_until, run
+                form,
+                claimed.score,
+                new_score,
+                claimed.meta,
+                commit.new_meta,
+                record,
+                commit.valid_until,
+                run,
+                commit.counted,
             ],
             digest_of(texts_of(claimed)) if is_compared else "",
+            commit.labels,
         )
         keys.append(claimed.key)
     decided: list[str] = []
-    for form, claimed_score, score, claimed_meta, new_meta, record, valid_until, run in decisions:
+    for form, claimed_score, score, claimed_meta, new_meta, record, valid_until, run, counted in decisions:
         until = "" if valid_until is None else score_text(valid_until)
         decided += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record, until
         decided += _NO_RUN if run is None else _run_texts(run, histories)
+        decided.append(counted)
     formed: list[str] = []
     for kind, is_strict, new_error, new_definition, new_policy, writes, *of_run in forms:
         flag, queued = "1" if is_strict else "0", " ".join(writes)

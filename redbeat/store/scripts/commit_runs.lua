@@ -6,7 +6,9 @@
 -- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
 -- KEYS[4] deadlines  zset of when beat must look at each run in progress (the schedule's key again when none is tracked)
 -- KEYS[5] events     stream of what has happened (the schedule's key again when nobody is to be told)
--- KEYS[6..] entries  the entries' keys, and after them
+-- KEYS[6] figures    hash of what was counted since it was last looked at
+-- KEYS[7] expected   zset of the entries whose runs are tracked, by when one must have succeeded
+-- KEYS[8..] entries  the entries' keys, and after them
 -- KEYS[..] running   hashes of an entry's runs in progress, by task id: one for each entry whose run is tracked
 -- KEYS[..] histories lists of what became of an entry's runs, the newest first: one for each entry with a record; for
 --                    an entry that is removed three: everything that is kept beside it
@@ -23,12 +25,13 @@
 -- ARGV[10] formed    how many forms there are
 -- ARGV[11] tracked   how many entries' runs are tracked
 -- ARGV[12] tells     the events that are told of, with spaces between: of run_sent and run_skipped; '' for none
--- ARGV[13..] two for each entry:
+-- ARGV[13..] three for each entry:
 --   decision         which of the decisions, 1 for the first
 --   texts            what the entry was decided on, if its form asks for that: its definition, or if there are any,
 --                    definition, policy and revision, NULs between. A long text, as this and claimed_meta, is '#' and
 --                    its SHA-1
--- ARGV[..] ten for each decision; entries that are due together share a few:
+--   labels           the id of the labels under which its runs are counted
+-- ARGV[..] eleven for each decision; entries that are due together share a few:
 --   form             which of the forms, 1 for the first
 --   claimed_score    the score that new_score replaces; another one now: that one stays
 --   new_score        'remove' to unschedule, 'delete' to remove the entry, hash and all, else the next due time
@@ -41,6 +44,8 @@
 --   due              of a tracked run: when it is due, UNIX seconds
 --   held_record      what record is when another run may hold it back and does; to its last line is added what became of it, and why
 --   held_score       what new_score is then; the meta is left
+--   counted          what is counted of it: when the run that is sent was due, '-' for none, and after it words as
+--                    'sent' or 'skipped/late=3', each after a space; '' for nothing
 -- ARGV[..] nine for each form; most decisions share one:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   is_strict        1: with other texts now, leave the entry alone
@@ -72,6 +77,7 @@
 --   unrecorded  '', or the server's error when a record couldn't be added to a history, or to the runs in progress
 local schedule, lock, mark, deadlines, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lock_ms, count, server = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local figures, expected = KEYS[6], KEYS[7]
 local home_db, broker_db, histories, kept = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local decided, formed, tracked, tells = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11]), ARGV[12]
 
@@ -88,44 +94,45 @@ local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 
 -- forms and decisions by their numbers, as entries and decisions have them
-local forms, decisions, place = {}, {}, 13 + 2 * count + 10 * decided
+local forms, decisions, place = {}, {}, 13 + 3 * count + 11 * decided
 for number = 1, formed do
   local kind, is_strict, new_error, new_definition, new_policy, writes, overlap, limits, queue_seconds = unpack(ARGV, place, place + 8)
   local deadline = queue_seconds ~= '' and later(now, queue_seconds + 1)
   local is_deciding = overlap == 'skip' or overlap == 'buffer_one' or overlap == 'replace'
   local form = {
     overlap = overlap, is_deciding = is_deciding, limits = limits, deadline = deadline,
+    max_seconds = string.match(limits, '"max":([%d.]+)'),
     kind = kind, is_strict = is_strict == '1', writes = {},
     new_error = kind == 'hash' and new_error or '', new_definition = new_definition, new_policy = new_policy,
   }
   for command, queue in string.gmatch(writes, '(%l+) (%d+)') do
-    form.writes[#form.writes + 1] = {command = command, queue = KEYS[5 + count + tracked + histories + tonumber(queue)]}
+    form.writes[#form.writes + 1] = {command = command, queue = KEYS[7 + count + tracked + histories + tonumber(queue)]}
   end
   form.is_pushing = #form.writes > 0
   forms[tostring(number)], place = form, place + 9
 end
-local next_running, next_history, next_value = 6 + count, 6 + count + tracked, place
-place = 13 + 2 * count
+local next_running, next_history, next_value = 8 + count, 8 + count + tracked, place
+place = 13 + 3 * count
 for number = 1, decided do
-  local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until, due, held_record, held_score = unpack(ARGV, place, place + 9)
+  local form, claimed_score, new_score, claimed_meta, new_meta, record, valid_until, due, held_record, held_score, counted = unpack(ARGV, place, place + 10)
   local is_end = new_score == 'remove' or new_score == 'delete'
   local is_late = valid_until ~= '' and tonumber(valid_until) <= tonumber(now)
-  local run = due ~= '' and '"due":"' .. due .. '"' .. forms[form].limits
-  local run_text = run and '{"state":"sent","sent":"' .. now .. '",' .. run .. '}'
+  local run = due ~= '' and '"due":"' .. due .. '"' .. forms[form].limits .. ',"next":"' .. new_score .. '"'
   decisions[tostring(number)] = {
     form = forms[form], claimed_score = claimed_score, new_score = new_score, claimed_meta = claimed_meta,
     new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
     histories = record == '' and 0 or is_end and 3 or 1, is_late = is_late,
-    due = due, run = run, held_record = held_record, held_score = held_score, run_text = run_text,
+    expected_at = due ~= '' and expected_at(now, due, due, new_score, forms[form].max_seconds),
+    due = due, run = run, held_record = held_record, held_score = held_score, counted = counted, tally = {},
   }
-  place = place + 10
+  place = place + 11
 end
 
 -- 1. compare: which decisions are still about what stands there
-local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 6, 5 + count)})
-for i = 6, 5 + count do
-  local key, at = KEYS[i], 13 + (i - 6) * 2
-  local decision, texts = ARGV[at], ARGV[at + 1]
+local entries, scores = {}, read_scores(schedule, {unpack(KEYS, 8, 7 + count)})
+for i = 8, 7 + count do
+  local key, at = KEYS[i], 13 + (i - 8) * 3
+  local decision, texts, labels = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   decision = decisions[decision]
   local form, claimed_meta, new_meta = decision.form, decision.claimed_meta, decision.new_meta
 
@@ -146,7 +153,7 @@ for i = 6, 5 + count do
       found[4] = redis.call('HGET', key, 'lease')
     end
   end
-  local has_score = is_unchanged and scores[i - 5] == decision.claimed_score
+  local has_score = is_unchanged and scores[i - 7] == decision.claimed_score
   if form.is_pushing then
     -- with a lock a run may have been prepared before it is due; and a call may be on its way for long
     local is_due = token == '' or tonumber(decision.claimed_score) <= tonumber(now)
@@ -160,15 +167,19 @@ for i = 6, 5 + count do
   local entry = {
     key = key, decision = decision, found = found, first = next_value, history = next_history,
     new_score = is_unchanged and has_score and decision.new_score, new_meta = is_unchanged and has_meta and new_meta,
-    writes = is_unchanged and form.writes or {}, task_id = task_id, running = running,
+    writes = is_unchanged and form.writes or {}, task_id = task_id, running = running, labels = labels,
   }
-  entries[i - 5] = entry
+  if decision.run then
+    entry.members = '"labels":"' .. labels .. '",' .. decision.run
+    entry.text = '{"state":"sent","sent":"' .. now .. '",' .. entry.members .. '}'
+  end
+  entries[i - 7] = entry
   if form.is_deciding and entry.new_score then
     local due, overlap = decision.due, form.overlap
     local run = {task_id = task_id, due = due, overlap = overlap}
     local is_known, held = pcall(find_hold, deadlines, running, run, now)
     if is_known and not held then  -- noted now, as what can't be noted must not be sent
-      is_known, held = pcall(redis.call, 'HSET', running, task_id, decision.run_text)
+      is_known, held = pcall(redis.call, 'HSET', running, task_id, entry.text)
       entry.is_noted, held = is_known, not is_known and held
     end
     if not is_known then
@@ -224,7 +235,7 @@ end
 local refusals = push_messages(entries, home_db, broker_db)
 
 -- 4. the rest
-local looked_at = {}
+local looked_at, expecting = {}, {}
 local unrecorded, can_cut, length, last_members, last_text = '', false, 0, '', ''
 local function add_record(history, members)
   if members ~= last_members then last_members, last_text = members, '{"at":' .. now .. ',' .. members .. '}' end
@@ -285,7 +296,7 @@ local function finish(entry, texts)
       if tells ~= '' then tell_of(key, held_record) end
     end
   elseif new_score and form.overlap == 'allow' and not lease then  -- as most
-    local reply = redis.pcall('HSET', entry.running, entry.task_id, decision.run_text)
+    local reply = redis.pcall('HSET', entry.running, entry.task_id, entry.text)
     if type(reply) == 'table' then
       unrecorded = reply.err
     else
@@ -295,7 +306,7 @@ local function finish(entry, texts)
   elseif entry.task_id and (new_score or form.overlap == 'published') then
     entry.overlap = form.overlap
     entry.is_released = lease and string.find(lease, ' next ', 1, true)
-    entry.due, entry.members, entry.text = decision.due, decision.run, decision.run_text
+    entry.due = decision.due
     local is_noted, member, ended = pcall(note_run, deadlines, entry, now)
     if not is_noted then
       unrecorded = text_of_error(member)
@@ -343,6 +354,38 @@ local function finish(entry, texts)
   end
 end
 
+-- count what became of an entry's runs, all that share a decision and labels at once
+local function tally(entry)
+  local decision, labels = entry.decision, entry.labels
+  local is_counted = decision.counted ~= '' and entry.new_score
+  if is_counted and entry.held then
+    local is_skipped = string.find(entry.held, '"outcome":"skipped"', 1, true)
+    if is_skipped then add_figure(figures, labels, 'skipped/overlap', 1) end
+    for word, amount in string.gmatch(decision.counted, ' ([%l_/]+)=(%d+)') do add_figure(figures, labels, word, amount) end
+  elseif is_counted then
+    decision.tally[labels] = (decision.tally[labels] or 0) + 1
+    if entry.task_id and decision.form.overlap ~= 'dropped' then
+      expecting[#expecting + 1], expecting[#expecting + 2] = decision.expected_at, entry.running
+    end
+  end
+end
+
+local function count_tallies()
+  for number = 1, decided do
+    local decision = decisions[tostring(number)]
+    local due = string.match(decision.counted, '^%S+')
+    for labels, times in pairs(decision.tally) do
+      for word, amount in string.gmatch(decision.counted, ' ([%l_/]+)=?(%d*)') do
+        add_figure(figures, labels, word, times * (tonumber(amount) or 1))
+      end
+      if due ~= '-' then add_seconds(figures, labels, 'late', tonumber(now) - tonumber(due), times) end
+    end
+  end
+  for first = 1, #expecting, 1000 do
+    redis.pcall('ZADD', expected, 'NX', unpack(expecting, first, math.min(first + 999, #expecting)))
+  end
+end
+
 local results, reasons, done = {}, {}, 0
 local function finish_others()
   while done < count do
@@ -354,7 +397,8 @@ local function finish_others()
     if refusal then
       take_back(entry)
     else
-      finish(entry, ARGV[12 + 2 * done])
+      finish(entry, ARGV[11 + 3 * done])
+      tally(entry)
     end
   end
 end
@@ -366,5 +410,6 @@ for first = 1, #looked_at, 1000 do
   local reply = redis.pcall('ZADD', deadlines, unpack(looked_at, first, math.min(first + 999, #looked_at)))
   if type(reply) == 'table' then unrecorded = reply.err end
 end
+pcall(count_tallies)
 if problem then error(problem) end  -- all of them are recorded
 return {status, is_moved, table.concat(results), reasons, unrecorded}

@@ -6,6 +6,9 @@
 -- KEYS[4] events     stream of what has happened
 -- KEYS[5] failures   stream of the runs that have failed
 -- KEYS[6] failing    how many runs of the entry have failed in a row
+-- KEYS[7] streaks    zset of the entries whose last run has failed, by how many have in a row
+-- KEYS[8] figures    hash of what was counted since it was last looked at
+-- KEYS[9] expected   zset of the entries whose runs are tracked, by when one must have succeeded
 -- ARGV[1] wake       channel that wakes beat
 -- ARGV[2] name       the entry's
 -- ARGV[3] task_id    the run's
@@ -22,6 +25,7 @@
 -- Returns 'ended', 'retrying', 'kept', 'spawned', 'late' if it was given up or has ended before, or 'other' if another
 -- delivery of its message is at work
 local running, deadlines, history, events, failures, failing = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local streaks, figures, expected = KEYS[7], KEYS[8], KEYS[9]
 local wake, name, task_id, due, delivery = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local worker, attempt, outcome, problem, ran = ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
 local retry_seconds, root = tonumber(ARGV[11]), ARGV[12]
@@ -70,6 +74,7 @@ end
 
 local keys = {
   running = running, deadlines = deadlines, history = history, events = events, failures = failures, failing = failing,
+  streaks = streaks, figures = figures, expected = expected,
 }
 return finish_run(keys, {
   name = name, task_id = task_id, due = due, outcome = outcome, error = problem ~= '' and problem or nil,

@@ -1,8 +1,8 @@
 -- finish_run(keys, run): note that a run is over, and forget it; where the tasks of its workflow aren't, note that.
 -- poke(keys, now, wake): let beat look at an entry: its waiting run may go, or it has failed too often.
 -- add_event(events, name, event, run): tell those who listen.
--- Not scripts of their own, but put in front of those that need them, after run_records.
--- keys are running, deadlines, history, events, failures, failing. run has name, task_id, due, outcome, now, wake, and if
+-- Not scripts of their own, but put in front of those that need them, after count_figures and run_records.
+-- keys are running, deadlines, history, events, failures, failing, streaks, figures, expected. run has name, task_id, due, outcome, now, wake, and if
 -- they are known error, record, ran, worker, attempt, delivery.
 -- finish_run returns 'ended', 'late' for a run that was given up or has ended before, 'spawned' if other tasks of its
 -- workflow are left, or 'kept' if beat hasn't recorded yet that it was sent: then the record stays for a minute, with
@@ -95,15 +95,36 @@ local function is_told(failures, run)
   return false
 end
 
--- tell of the end once: the failures in a row, the list of failures, the event
+-- by when the next run is to have succeeded; nothing is expected after the last one
+local function expect_next(keys, run, record)
+  local next = record and record.next
+  if tonumber(next) and tonumber(next) >= 0 then
+    local expected = expected_at(run.now, next, run.due, next, record.max)
+    redis.pcall('ZADD', keys.expected, 'GT', expected, keys.running)
+  elseif next then
+    redis.pcall('ZREM', keys.expected, keys.running)
+  end
+end
+
+local function count_end(figures, run, record)
+  local labels = record and type(record.labels) == 'string' and record.labels or ''
+  add_figure(figures, labels, run.outcome, 1)
+  if run.ran then add_seconds(figures, labels, 'ran', run.ran, 1) end
+  if run.wait then add_seconds(figures, labels, 'wait', run.wait, 1) end
+end
+
+-- tell of the end once: the failures in a row, the list of failures, what is expected next, the figures, the event
 local function tell_of(keys, run, record, has_history)
   if is_failure[run.outcome] then
     local in_a_row = try('INCR', keys.failing)
     local most = has_history and (tonumber(record and record.pause) or math.huge) or 1  -- the entry may be gone
     if type(in_a_row) == 'number' and in_a_row >= most then poke(keys, run.now, run.wake) end
+    if type(in_a_row) == 'number' then redis.pcall('ZADD', keys.streaks, in_a_row, keys.running) end
   elseif run.outcome == 'succeeded' then
-    try('DEL', keys.failing)
+    if try('DEL', keys.failing) == 1 then redis.pcall('ZREM', keys.streaks, keys.running) end
+    expect_next(keys, run, record)
   end
+  count_end(keys.figures, run, record)
   if is_listed[run.outcome] then
     try(
       'XADD', keys.failures, 'MAXLEN', '~', most_events, '*', 'entry', run.name, 'id', run.task_id, 'due', run.due,

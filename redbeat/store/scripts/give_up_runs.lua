@@ -6,6 +6,9 @@
 -- KEYS[4] events     stream of what has happened
 -- KEYS[5] failures   stream of the runs that have failed
 -- KEYS[6] failing    how many runs of the entry have failed in a row
+-- KEYS[7] streaks    zset of the entries whose last run has failed, by how many have in a row
+-- KEYS[8] figures    hash of what was counted since it was last looked at
+-- KEYS[9] expected   zset of the entries whose runs are tracked, by when one must have succeeded
 -- ARGV[1] wake       channel that wakes beat
 -- ARGV[2] name       the entry's
 -- ARGV[3] problem    who gives them up, or why
@@ -21,12 +24,14 @@
 --               the same
 --   done        for each run '1' if it was given up, or ''
 local running, deadlines, history, events, failures, failing = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local streaks, figures, expected = KEYS[7], KEYS[8], KEYS[9]
 local wake, name, problem = ARGV[1], ARGV[2], ARGV[3]
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local keys = {
   running = running, deadlines = deadlines, history = history, events = events, failures = failures, failing = failing,
+  streaks = streaks, figures = figures, expected = expected,
 }
 
 local function forget_children(root)

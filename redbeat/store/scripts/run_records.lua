@@ -5,6 +5,9 @@
 -- task of its workflow, besides the run with this task id and due time, and what belongs to the same workflow, whose run
 -- is root; nil for none. The third value is that record's own task id.
 -- is_over(record, delivery): whether this delivery of the run with the record has ended, and another one goes on.
+-- expected_at(now, at, due, next, max): by when an entry's run is expected to have succeeded that is due at this time, but
+-- not before now: 'max' seconds later, or if it has none, as long as its runs are apart, and an hour at most. due and next
+-- are the due times of a run and the one after it, which is no time if it was the last one.
 -- later(now, seconds): the time that many seconds after now, as a text.
 -- Not scripts of their own, but put in front of those that need them. What a record says stands in redbeat/store/run_record.py.
 local is_time, is_number, is_text = {due = true, sent = true, started = true, eta = true}, {}, {}
@@ -76,3 +79,10 @@ local function is_over(record, delivery)
 end
 
 local function later(now, seconds) return string.format('%.6f', tonumber(now) + tonumber(seconds)) end
+
+local function expected_at(now, at, due, next, max)
+  local next_at = tonumber(next) or 0
+  local period = next_at > tonumber(due) and next_at - tonumber(due) or 3600
+  local seconds = math.max(tonumber(max) or math.min(period, 3600), 60)
+  return later(math.max(tonumber(at), tonumber(now)), seconds)
+end

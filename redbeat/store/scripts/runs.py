@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from redbeat.keys import Keys
+from redbeat.keys import EntryKeys, Keys
 from redbeat.store.records import Fence, LockStatus, text_of
 from redbeat.store.scripts import Script, lock_status_of
 from redbeat.store.scripts.script import Request
 
 _BEGIN_RUN = Script("run_records", "begin_run")
 _RENEW_RUNS = Script("run_records", "renew_runs")
-_END_RUN = Script("run_records", "finish_run", "end_run")
+_END_RUN = Script("count_figures", "run_records", "finish_run", "end_run")
 _NOTE_CHILD = Script("run_records", "note_child")
-_GIVE_UP_RUNS = Script("run_records", "finish_run", "give_up_runs")
-_SETTLE_RUNS = Script("hold_lock", "run_records", "finish_run", "settle_runs")
+_GIVE_UP_RUNS = Script("count_figures", "run_records", "finish_run", "give_up_runs")
+_SETTLE_RUNS = Script("hold_lock", "count_figures", "run_records", "finish_run", "settle_runs")
 
 #: workers that have said nothing for so long are forgotten, seconds
 FORGET_SECONDS = 3600
@@ -120,12 +120,17 @@ def _end_request(keys: Keys, end: End) -> Request:
     one, about = end.delivery, keys.about(end.delivery.name)
     ran = "" if end.run_seconds is None else f"{end.run_seconds:.3f}"
     return Request(
-        [about.running, keys.deadlines, about.history, keys.events, keys.failures, about.failing],
+        _keys_of_end(keys, about),
         [
             *(keys.wake, one.name, one.task_id, one.due, one.token, one.worker, one.attempt),
             *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}", one.root),
         ],
     )
+
+
+def _keys_of_end(keys: Keys, about: EntryKeys) -> list[str]:
+    of_entry = [about.running, keys.deadlines, about.history, keys.events, keys.failures, about.failing]
+    return [*of_entry, keys.streaks, keys.figures, keys.expected]
 
 
 def give_up_runs(
@@ -137,7 +142,7 @@ def give_up_runs(
     given up: one that isn't like that any more isn't.
     """
     about = keys.about(name)
-    script_keys = [about.running, keys.deadlines, about.history, keys.events, keys.failures, about.failing]
+    script_keys = _keys_of_end(keys, about)
     args: list[Any] = [keys.wake, name, problem]
     for one in runs:
         args += one
@@ -166,7 +171,7 @@ def settle_runs(
     about = [keys.about(one.name) for one in settlements]
     script_keys = [
         *fence.keys(keys.schedule),
-        *(keys.deadlines, keys.events, keys.failures),
+        *(keys.deadlines, keys.events, keys.failures, keys.streaks, keys.figures, keys.expected),
         *(one.running for one in about),
         *(one.history for one in about),
         *(one.failing for one in about),

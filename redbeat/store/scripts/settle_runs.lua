@@ -6,7 +6,10 @@
 -- KEYS[4] deadlines  zset of when beat must look at each run
 -- KEYS[5] events     stream of what has happened
 -- KEYS[6] failures   stream of the runs that have failed
--- KEYS[7..] running  of each run the hash of its entry's runs in progress, and after them
+-- KEYS[7] streaks    zset of the entries whose last run has failed, by how many have in a row
+-- KEYS[8] figures    hash of what was counted since it was last looked at
+-- KEYS[9] expected   zset of the entries whose runs are tracked, by when one must have succeeded
+-- KEYS[10..] running  of each run the hash of its entry's runs in progress, and after them
 -- KEYS[..] histories  of each its entry's history
 -- KEYS[..] failing    how many of its last runs have failed in a row
 -- KEYS[..] entries    and the entry's own key
@@ -32,7 +35,7 @@
 --             the same
 --   done      for each entry the outcome that the run has ended with now, 'overdue' if it is so from now on, or ''
 local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local events, failures = KEYS[5], KEYS[6]
+local events, failures, streaks, figures, expected = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local token, lock_ms, wake, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local status = hold_lock(lock, mark, token, lock_ms)
@@ -73,13 +76,14 @@ local function release(running, failing, entry, member)
 end
 
 local done = {}
-for i = 7, 6 + count do
-  local running, at = KEYS[i], 5 + (i - 7) * 8
+for i = 10, 9 + count do
+  local running, at = KEYS[i], 5 + (i - 10) * 8
   local history, failing, entry = KEYS[i + count], KEYS[i + 2 * count], KEYS[i + 3 * count]
   local action, name, task_id, member = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local score, text, word, seconds = ARGV[at + 4], ARGV[at + 5], ARGV[at + 6], ARGV[at + 7]
   local keys = {
     running = running, deadlines = deadlines, history = history, events = events, failures = failures, failing = failing,
+    streaks = streaks, figures = figures, expected = expected,
   }
   local found = redis.pcall('HGET', running, task_id)
   local is_hash = type(found) ~= 'table'

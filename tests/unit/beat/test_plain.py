@@ -22,6 +22,7 @@ from redbeat.policy.headers import NAMES as HEADERS
 from redbeat.process.memory import Allowance
 from redbeat.schedules import rrule
 from redbeat.store.records import Claimed, Push
+from redbeat.telemetry.labels import LabelBook, queue_finder
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
 
@@ -76,7 +77,7 @@ class Echo:
 
 
 def kept_by(app: Celery, compiler: Any, max_bytes: int = 10**6) -> PlainEntries:
-    return PlainEntries(app, compiler, Allowance(max_bytes))
+    return PlainEntries(app, compiler, Allowance(max_bytes), LabelBook(queue_finder(app), 200))
 
 
 def plans(entries: PlainEntries, rows: list[Claimed], now: float) -> tuple[list[CompiledRun], list[Claimed]]:
@@ -196,7 +197,7 @@ def test_a_changed_setting_takes_effect_at_the_next_batch(app: Celery) -> None:
 def test_the_memory_is_bounded_and_what_was_not_due_for_longest_is_forgotten(app: Celery) -> None:
     compiler = Echo()
     allowance = Allowance(8_000)
-    entries = PlainEntries(app, compiler, allowance)
+    entries = PlainEntries(app, compiler, allowance, LabelBook(queue_finder(app), 200))
     for number in (*range(4), 0, 4, 5):
         plans(entries, [claim(number)], NOON.timestamp())
     compiled = len(compiler.calls)

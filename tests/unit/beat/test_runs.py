@@ -64,7 +64,12 @@ def test_a_run_is_recorded_at_its_nominal_time_and_the_next_keeps_the_phase(app:
     record = f'"due":{seconds()}'
     task_id = run.entry.options["task_id"]
     assert run.sent == Commit(
-        entry, new_score=seconds(60), new_meta=encode_meta(NOON, 8), records=(record,), task_id=task_id
+        entry,
+        new_score=seconds(60),
+        new_meta=encode_meta(NOON, 8),
+        records=(record,),
+        task_id=task_id,
+        counted=f"{seconds()} sent",
     )
     assert (run.nominal, run.failure) == (seconds(), None)
 

@@ -194,7 +194,7 @@ POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "run_missed": st.booleans(), "paused": st.booleans(), "pause_note": st.text(), "paused_by": st.text(),
     "paused_until": MOMENTS, "overlap": st.sampled_from(OVERLAPS), "max_runtime": SECONDS,
     "revoke_overdue": st.booleans(), "queue_timeout": SECONDS, "pause_after_failures": st.integers(1),
-    "resume_after": SECONDS, "tracks": st.sampled_from(TRACKS),
+    "resume_after": SECONDS, "tracks": st.sampled_from(TRACKS), "metrics": st.booleans(),
     "ping_url": st.sampled_from(PING_URLS),
 }  # fmt: skip
 

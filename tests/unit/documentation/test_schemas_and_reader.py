@@ -132,7 +132,7 @@ FIELDS_GIVEN = {
     "misfire": "all", "misfire_limit": 5, "misfire_grace_time": 60, "run_missed": True, "paused": True,
     "pause_note": "x", "paused_by": "x", "paused_until": "2027-01-01", "exclude": "holidays",
     "overlap": "buffer_one", "max_runtime": 60, "revoke_overdue": True, "queue_timeout": 60,
-    "pause_after_failures": 3, "resume_after": 60, "tracks": "workflow",
+    "pause_after_failures": 3, "resume_after": 60, "tracks": "workflow", "metrics": True,
     "ping_url": "https://hc-ping.com/abc-123",
 }  # fmt: skip
 WHOLE: dict[str, tuple[str, dict[str, Any]]] = {

@@ -16,7 +16,17 @@ from redbeat.keys import Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
 from redbeat.store.records import KeyType
-from redbeat.store.scripts import calendars, downgrades, events, orphans, owners, repairs, runs, status
+from redbeat.store.scripts import (
+    calendars,
+    downgrades,
+    events,
+    figures,
+    orphans,
+    owners,
+    repairs,
+    runs,
+    status,
+)
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
 
 KEYS = Keys("the-", "the-schedule", "the-statics")
@@ -41,6 +51,8 @@ COMMIT = records.Commit(
     valid_until=7.5,
     run=RUN,
     task_id="the-id",
+    counted="the-due sent",
+    labels="the-labels",
 )
 TARGET = records.Target("the-server", 3, 4)
 WRITE = (
@@ -66,15 +78,20 @@ OF_RUN = {
     "task_id": "the-id",
     "due": "7.5",
 }
+OF_COUNTING = {"streaks": "the-:streaks", "figures": "the-:figures", "expected": "the-:expected"}
+OF_FIGURES = {word: f"the-:{word}" for word in ("figures", "totals", "minutes", "labels")}
 OF_TELLING = {"told": "the-told", "teller": "the-teller"}
 OF_DELIVERY = {"delivery": "the-delivery", "worker": "the-worker", "attempt": 2}
+
+
+OF_RUNS = ["the-deadlines", "the-events", "the-figures", "the-expected"]
 
 
 def histories_of(kept: int) -> records.Histories:
     def beside(key: str) -> list[str]:
         return [f"history of {key}", f"misses of {key}"]
 
-    runs_of = "the-deadlines", "the-events", "the-tells"
+    runs_of = "the-deadlines", "the-events", "the-tells", "the-figures", "the-expected"
     return records.Histories(beside, kept, lambda key: f"runs of {key}", *runs_of)
 
 
@@ -120,8 +137,22 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "events": "the-events",
             "tells": "the-tells",
             "tracked": 2,
+            "figures": "the-figures",
+            "expected": "the-expected",
         },
-        {"decision": "1", "texts": "definition"},
+        {"decision": "1", "texts": "definition", "labels": "the-labels"},
+    ),
+    "take_figures": (
+        lambda client: figures.take_figures(client, KEYS, "the-lock", "the-token", 12, {}),
+        ["ok", "1.5", []],
+        {"lock": "the-lock", "token": "the-token", "teller_ms": 12, **OF_FIGURES},
+        {},
+    ),
+    "count_states": (
+        lambda client: figures.count_states(client, "the-schedule", "5", 7),
+        ["0", "1.5", 1, 1, []],
+        {"schedule": "the-schedule", "cursor": "5", "limit": 7, "small_bytes": figures.SMALL_BYTES},
+        {},
     ),
     "reserve_runs": (
         lambda client: lua.reserve_runs(
@@ -326,6 +357,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             **OF_DELIVERY,
             "failures": "the-:failures",
             "failing": "the-:failing:n",
+            **OF_COUNTING,
             "wake": "the-:wake",
             "outcome": "retrying",
             "problem": "the-error",
@@ -382,6 +414,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "events": "the-:events",
             "failures": "the-:failures",
             "failing": "the-:failing:n",
+            **OF_COUNTING,
             "wake": "the-:wake",
             "name": "n",
             "problem": "the-error",
@@ -398,6 +431,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "wake": "the-:wake",
             "failures": "the-:failures",
             "count": 2,
+            **OF_COUNTING,
         },
         {
             "action": "end",
@@ -445,6 +479,7 @@ SHARED = {
         "due": "the-due",
         "held_record": "first\nlast",
         "held_score": "held-score",
+        "counted": "the-due sent",
         "type": "hash",
         "is_strict": "1",
         "new_error": "new-error",
@@ -620,9 +655,9 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
 
 def test_a_commit_for_any_definition_sends_none() -> None:
     sent = committing(records.Commit(CLAIMED, "new-score"))
-    decision = ["1", "claimed-score", "new-score", "the-meta", *[""] * 6]
+    decision = ["1", "claimed-score", "new-score", "the-meta", *[""] * 7]
     form = ["hash", "0", *[""] * 7]
-    assert decided(sent) == (["1", ""], decision, form, [])
+    assert decided(sent) == (["1", "", ""], decision, form, [])
 
 
 @pytest.mark.parametrize(
@@ -634,11 +669,11 @@ def test_an_entry_that_leaves_the_schedule_takes_along_what_is_kept_beside_it(
     ending: records.Ending, word: str, is_strict: str, texts: str, kept: int
 ) -> None:
     sent = committing(records.Commit(CLAIMED, ending), histories=histories_of(kept))
-    assert sent.keys == ["s", "s", "s", "the-deadlines", "the-events", "k", "history of k", "misses of k"]
+    assert sent.keys == ["s", "s", "s", *OF_RUNS, "k", "history of k", "misses of k"]
     entries, decisions, forms, _ = decided(sent)
-    assert (entries, forms) == (["1", texts], ["hash", is_strict, *[""] * 7])
+    assert (entries, forms) == (["1", texts, ""], ["hash", is_strict, *[""] * 7])
     *decision, record = decisions[:6]
-    assert (decision, decisions[6:]) == (["1", "claimed-score", word, "the-meta", ""], [""] * 4)
+    assert (decision, decisions[6:]) == (["1", "claimed-score", word, "the-meta", ""], [""] * 5)
     assert record, "without a record nothing beside the entry goes"
 
 
@@ -648,10 +683,10 @@ def test_fields_that_are_cleared_and_several_records_are_told_in_the_scripts_wor
         CLAIMED, "5", new_error=clear, new_definition="new", new_policy=clear, records=("first", "last")
     )
     sent = committing(commit, histories=histories_of(6))
-    assert sent.keys == ["s", "s", "s", "the-deadlines", "the-events", "k", "history of k"]
-    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast", *[""] * 4]
+    assert sent.keys == ["s", "s", "s", *OF_RUNS, "k", "history of k"]
+    decision = ["1", "claimed-score", "5", "the-meta", "", "first\nlast", *[""] * 5]
     assert decided(sent) == (
-        ["1", "definition"],
+        ["1", "definition", ""],
         decision,
         ["hash", "0", "clear", "new", "clear", *[""] * 4],
         [],
@@ -669,12 +704,12 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
         records.LockStatus.HELD, is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
     )
     args = client.args
-    assert client.keys == ["s", "the-lock", "the-mark", "s", "s", "k", "k", "k", "k", "q", "p"]
+    assert client.keys == ["s", "the-lock", "the-mark", *["s"] * 4, "k", "k", "k", "k", "q", "p"]
     assert args[2:6] == [3, "the-server", 3, 4]
     assert args[6:11] == [0, 0, 3, 3, 1]
     entries, decisions, forms, values = decided(client)
-    assert entries == ["1", "definition", "2", "definition", "3", "definition"]
-    assert decisions[:10] == ["1", "claimed-score", "new-score", "the-meta", *[""] * 6]
+    assert entries == ["1", "definition", "", "2", "definition", "", "3", "definition", "the-labels"]
+    assert decisions[:11] == ["1", "claimed-score", "new-score", "the-meta", *[""] * 7]
     assert forms[5::9] == ["lpush 1 lpush 2", "pexpire 1", ""]
     assert values == ["m1", "m2", 5, "the-id"]
 
@@ -689,10 +724,10 @@ def test_entries_that_are_due_together_share_what_was_decided_about_them() -> No
     commits = [commit(0), commit(1, "6"), commit(2), commit(3, new_error="wrong")]
     lua.commit_runs(client, "s", records.Fence(), commits, TARGET)
     entries, decisions, forms, values = decided(client)
-    assert entries == ["1", "d0", "2", "d1", "1", "d2", "3", "d3"]
+    assert entries == ["1", "d0", "", "2", "d1", "", "1", "d2", "", "3", "d3", ""]
     of_run = [""] * 3
-    assert decisions[::10] == ["1", "1", "2"], "the first two differ in what most differ in"
-    assert decisions[2::10] == ["5", "6", "5"]
+    assert decisions[::11] == ["1", "1", "2"], "the first two differ in what most differ in"
+    assert decisions[2::11] == ["5", "6", "5"]
     assert forms == [
         "hash",
         "1",

@@ -19,7 +19,8 @@ LUA_WORDS = set(
         "pcall error "
         "has_nul hold_lock is_meta_foreign match_calendar match_text measure_entry measure_key read_fields "
         "read_scores push_messages revision_of sha1_of_meta texts_of "
-        "add_event add_to_history decode_record decode_waiting default_queue_seconds find_hold find_holder "
+        "add_event add_figure add_seconds add_to_history decode_record decode_waiting default_queue_seconds "
+        "expected_at find_hold find_holder "
         "finish_run is_over is_same_time later members_of note_run poke refusal_of reserve_run text_of_error "
         "unrecorded with_members",
     )
@@ -144,6 +145,7 @@ def test_a_body_has_no_global_variables(name: str) -> None:
 OF_SCHEDULE = {
     *("schedule", "lock", "statics", "owners", "away", "tick", "mark"),
     *("deadlines", "events", "told", "failures", "workers"),
+    *("figures", "totals", "minutes", "labels", "expected", "streaks"),
 }
 #: the one that it is about, where that isn't among others,
 SINGLE = {"calendar", "history", "running", "failing"}

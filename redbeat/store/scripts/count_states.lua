@@ -1,0 +1,40 @@
+-- count_states: count entries by their states, some at a time; those whose state isn't obvious are named.
+--
+-- KEYS[1] schedule   zset of entry keys, scored by due time
+-- ARGV[1] cursor     '0' for the first, then what the call before has returned
+-- ARGV[2] limit      about how many entries
+-- ARGV[3] small_bytes  a larger definition or policy isn't looked into
+--
+-- Returns {cursor, now, scheduled, due, others}
+--   cursor     '0': these were the last ones
+--   now        the server's clock, UNIX seconds
+--   scheduled  how many are due later
+--   due        how many are due
+--   others     members and scores of all others, by turns
+local schedule = KEYS[1]
+local cursor, limit, small_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local time = redis.call('TIME')
+local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
+local found = redis.call('ZSCAN', schedule, cursor, 'COUNT', limit)
+local scheduled, due, others = 0, 0, {}
+
+for place = 1, #found[2], 2 do
+  local member, score = found[2][place], tonumber(found[2][place + 1])
+  -- without an error, and enabled as far as one can see, it is what its score says; a bare name is no entry's key
+  local size = redis.pcall('HSTRLEN', member, 'definition')
+  local is_obvious = score >= 0 and score < 1e11 and type(size) == 'number' and size > 0 and size <= small_bytes
+  is_obvious = is_obvious and redis.call('HSTRLEN', member, 'policy') <= small_bytes
+  is_obvious = is_obvious and redis.call('HSTRLEN', member, 'error') == 0
+  local texts = is_obvious and redis.call('HMGET', member, 'definition', 'policy') or {''}
+  is_obvious = is_obvious and not string.find(texts[1], '"enabled"%s*:%s*[^%st]')
+  is_obvious = is_obvious and not (texts[2] and string.find(texts[2], '"paused', 1, true))
+  if not is_obvious then
+    others[#others + 1], others[#others + 2] = member, found[2][place + 1]
+  elseif score <= tonumber(now) then
+    due = due + 1
+  else
+    scheduled = scheduled + 1
+  end
+end
+return {found[1], now, scheduled, due, others}

@@ -1,0 +1,157 @@
+"""Which labels runs are counted under: task, queue and entry, as long as there aren't too many.
+
+An entry has labels of its own if its policy asks for it (``metrics``), or if it is among the first that have
+run; all others share those of their task and queue, as the entry ``other``. Invariant: however many entries,
+tasks and queues there are, the number of labels is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+from redbeat.log.logger import logger
+from redbeat.log.text import is_utf8, printable
+from redbeat.store.figures import Labels
+
+#: the name that stands for all others
+OTHER = "other"
+ALL_OTHERS = Labels(OTHER, OTHER, OTHER)
+
+#: how many entries that ask for it have labels of their own at most
+MAX_ASKED = 1000
+#: how many pairs of a task and a queue all other entries have at most
+MAX_PAIRS = 100
+#: a longer name of a task, a queue or an entry isn't a label, unless an entry's policy asks for it
+MAX_NAME = 100
+
+#: the options of a task that say which queue it goes to
+ROUTING = ("queue", "exchange", "routing_key")
+
+#: for how many ways of routing it is remembered which queue they lead to
+MAX_ROUTES = 10_000
+
+
+class LabelBook:
+    """The labels of one schedule, as one beat knows them.
+
+    It belongs to the thread of the tick; others read ``known``, and take from ``unsaved``.
+
+    Arguments:
+        queue_of: returns the queue of a task with these options.
+        max_entries: how many entries have labels of their own that don't ask for it.
+    """
+
+    def __init__(self, queue_of: Callable[[str, Mapping[str, Any]], str], max_entries: int) -> None:
+        self._queue_of = queue_of
+        self._max_entries = max_entries
+        self._ids: dict[tuple[str, str, str], str] = {}
+        self._of_entry: dict[str, tuple[str, str, str]] = {}
+        self._queues: dict[Any, str] = {}
+        self._asked = self._unasked = self._pairs = 0
+        self._has_said = False
+        #: those that aren't stored yet, with their ids
+        self.unsaved: deque[tuple[str, Labels]] = deque()
+        #: all by their ids
+        self.known: dict[str, Labels] = {"": ALL_OTHERS}
+        #: changes when labels are given to other entries
+        self.version = 0
+
+    def load(self, found: Mapping[str, Labels]) -> None:
+        """Know the labels that are stored, as those that another beat has given."""
+        self._ids, self._of_entry = {}, {}
+        self._asked = self._unasked = self._pairs = 0
+        self.known = {"": ALL_OTHERS}
+        for id_, labels in found.items():
+            self._know(id_, labels)
+        self.version += 1
+
+    def id_of(self, name: str, task: str, options: Mapping[str, Any], *, is_asked: bool) -> str:
+        """Return the id of the labels of an entry's runs; '': they are all others'.
+
+        Arguments:
+            options: the entry's own.
+            is_asked: its policy asks for labels of its own.
+        """
+        key = self._of_entry.get(name)
+        if key is not None and key[0] == task:
+            return self._ids[key]
+        queue = self._find_queue(task, options)
+        is_unfit = len(name) > MAX_NAME or not is_utf8(name + task + queue)
+        if is_asked:
+            has_room = self._asked < MAX_ASKED and is_utf8(name + task + queue)
+        else:
+            has_room = self._unasked < self._max_entries and not is_unfit
+        if is_asked and not has_room and not self._has_said:
+            self._has_said = True
+            logger.warning(
+                "beat: More than %d entries ask for metrics of their own; %s, and those after it, are "
+                "counted under 'other'.",
+                MAX_ASKED,
+                printable(name),
+            )
+        if has_room or key is not None:
+            return self._give(Labels(task, queue, name, is_asked))
+        return self._give_pair(task, queue)
+
+    def _give_pair(self, task: str, queue: str) -> str:
+        id_ = self._ids.get((task, queue, OTHER))
+        if id_ is not None:
+            return id_
+        is_unfit = len(task) > MAX_NAME or len(queue) > MAX_NAME or not is_utf8(task + queue)
+        if self._pairs >= MAX_PAIRS or is_unfit:
+            return ""
+        return self._give(Labels(task, queue, OTHER))
+
+    def _give(self, labels: Labels) -> str:
+        id_ = labels.id
+        self.unsaved.append((id_, labels))
+        self._know(id_, labels)
+        return id_
+
+    def _know(self, id_: str, labels: Labels) -> None:
+        if id_ in self.known:
+            return
+        if labels.entry == OTHER:
+            self._pairs += 1
+        elif labels.is_asked:
+            self._asked += 1
+        else:
+            self._unasked += 1
+        key = labels.task, labels.queue, labels.entry
+        self._ids[key] = id_
+        self.known[id_] = labels
+        if labels.entry != OTHER:
+            self._of_entry[labels.entry] = key
+
+    def _find_queue(self, task: str, options: Mapping[str, Any]) -> str:
+        route = (task, *(str(options.get(name)) for name in ROUTING))
+        queue = self._queues.get(route)
+        if queue is None:
+            if len(self._queues) >= MAX_ROUTES:
+                self._queues.clear()
+            queue = self._queues[route] = self._queue_of(task, options)
+        return queue
+
+    def forget(self, ids: Container[str]) -> None:
+        """Forget labels, as their entries are gone: others may have them."""
+        self.load({id_: labels for id_, labels in self.known.items() if id_ and id_ not in ids})
+
+
+def queue_finder(app: Any) -> Callable[[str, Mapping[str, Any]], str]:
+    """Return what finds the queue that an app sends a task to, by its name; '' where that isn't known."""
+
+    def queue_of(task: str, options: Mapping[str, Any]) -> str:
+        try:
+            known = app.tasks.get(task)
+            given = {**(known._get_exec_options() if known is not None else {}), **options}  # noqa: SLF001 - Celery's own way
+            route = app.amqp.router.route(dict(given), task)
+            queue = route.get("queue")
+            name = getattr(queue, "name", queue) or route.get("routing_key") or app.conf.task_default_queue
+            return str(name or "")
+        except Exception as exc:  # noqa: BLE001 - routers may be anybody's
+            logger.debug("beat: The queue of %s isn't known for metrics: %r", task, exc)
+            return ""
+
+    return queue_of
