@@ -61,9 +61,7 @@ DEADLINES = Feature("Until when runs hold their entries isn't shown", "+zscore ~
 FAILING = Feature("How many runs have failed in a row isn't shown", "+get ~redbeat::failing:*", "runs")
 RUNNING = Feature("Runs in progress aren't shown", "+hgetall ~redbeat::running:*", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")
-METRICS = Feature(
-    "Runs aren't counted for metrics", "+hincrby +hgetall +hdel +zscan ~redbeat::*", "monitoring"
-)
+METRICS = Feature("Runs aren't counted for metrics", "+hincrby +hsetnx +zscan +zrevrange", "monitoring")
 PUSHES = Feature(
     "Runs are delivered at least once, each run with one task id", "+info +lpush +lpop +pexpire", "delivery"
 )

@@ -95,12 +95,15 @@ class Gathering:
         leadership: this beat's part in who leads.
         book: under which labels runs are counted.
         counts_states: count the entries by their states, too.
+
+    Attributes:
+        book: under which labels runs are counted.
     """
 
     def __init__(self, app: Any, leadership: Leadership, book: LabelBook, *, counts_states: bool) -> None:
         self._app = app
         self._leadership = leadership
-        self._book = book
+        self.book = book
         self._counts_states = counts_states
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
@@ -114,7 +117,7 @@ class Gathering:
     def lead(self, store: Store) -> None:
         """Know the labels that are stored: this beat has become leader."""
         try:
-            self._book.load(Figures(store).read_labels())
+            self.book.load(Figures(store).read_labels())
         except RedBeatError as exc:  # a right that is missing, say
             logger.debug("beat: The labels of the metrics can't be read: %s", exc)
 
@@ -125,7 +128,7 @@ class Gathering:
             self._thread.start()
         if self._gone:
             gone, self._gone = self._gone, frozenset()
-            self._book.forget(gone)
+            self.book.forget(gone)
 
     def stop(self) -> None:
         """Stop the thread."""
@@ -159,19 +162,23 @@ class Gathering:
 
     def _run(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
-            try:
-                self._gather()
-            except StoreUnavailable as exc:
-                logger.debug("beat: Metrics wait for Redis: %s", exc)
-                self._totals = None  # an answer may have been lost
-            except RedBeatError as exc:
-                self._totals = None
-                self._report(exc)
-            except Exception as exc:  # noqa: BLE001 - if this thread ended, nothing would be shown any more
-                self._totals = None
-                self._report(exc, with_traceback=True)
+            self.gather()
         if self._store is not None:
             self._store.close()
+
+    def gather(self) -> None:
+        """Ask Redis once; what goes wrong is told, and tried again the next time."""
+        try:
+            self._gather()
+        except StoreUnavailable as exc:
+            logger.debug("beat: Metrics wait for Redis: %s", exc)
+            self._totals = None  # an answer may have been lost
+        except RedBeatError as exc:
+            self._totals = None
+            self._report(exc)
+        except Exception as exc:  # noqa: BLE001 - if the thread ended, nothing would be shown any more
+            self._totals = None
+            self._report(exc, with_traceback=True)
 
     def _report(self, exc: Exception, *, with_traceback: bool = False) -> None:
         if isinstance(exc, StoreRefused) and is_no_permission(exc.__cause__):
@@ -202,7 +209,7 @@ class Gathering:
         try:
             taken = figures.take(token, unsaved, has_lock=has_lock)
         except BaseException:
-            self._book.unsaved.extendleft(unsaved.items())
+            self.book.unsaved.extendleft(unsaved.items())
             raise
         self._labels |= unsaved
         if taken is None:
@@ -237,7 +244,7 @@ class Gathering:
         )
 
     def _take_unsaved(self) -> list[tuple[str, Labels]]:
-        unsaved, found = self._book.unsaved, []
+        unsaved, found = self.book.unsaved, []
         while unsaved:
             found.append(unsaved.popleft())
         return found

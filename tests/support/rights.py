@@ -7,6 +7,7 @@ need all of them.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -24,19 +25,24 @@ from kombu.transport.redis import Channel
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
+from redbeat.config.timing import Timing
 from redbeat.entries.runs import Last, find_runs, read_last
 from redbeat.errors import EntryBusy, StoreCorrupt
 from redbeat.keys import Keys
+from redbeat.leadership.elector import Leadership
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
 from redbeat.store.events import Events
+from redbeat.store.figures import Labels
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
 from redbeat.store.store import Store
+from redbeat.telemetry.gathering import Gathering
+from redbeat.telemetry.labels import LabelBook, queue_finder
 from tests.support.applying import apply
 from tests.support.progress import Progress
 from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
@@ -399,6 +405,30 @@ def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> Non
     runs.settle(fence, [Settlement("look", "report", "", waiting, f"{score:.17g}", "")])
 
 
+def gathering_of(app: Celery) -> Gathering:
+    """What gathers metrics in a beat without a lock."""
+    leadership = Leadership(Store(app), None, Timing(30))
+    return Gathering(app, leadership, LabelBook(queue_finder(app), 1), counts_states=True)
+
+
+def it_gathers_metrics(ground: Ground) -> None:
+    names, now = Keys(), time.time()
+    for name in ("report", "other"):
+        Entry(name, "tasks.report", 60, app=ground.app("default")).save()
+        ground.admin.zadd(names.streaks, {names.about(name).running: 2})
+        ground.admin.zadd(names.expected, {names.about(name).running: now - 5})
+    ground.admin.set(names.about("report").failing, 2)
+    ground.admin.hset(names.labels, Labels("t", "q", "gone").id, '["t", "q", "gone", false]')
+    ground.admin.hset(names.figures, ":sent", 1)
+    gathering = gathering_of(ground.app())
+    gathering.book.id_of("report", "tasks.report", {}, is_asked=False)
+    gathering.gather()
+    assert gathering.view is not None
+    assert gathering.view.streaks == {"report": 2}
+    assert gathering.view.states is not None
+    assert gathering.view.states["scheduled"] == 2
+
+
 # -- a worker that tracks runs
 
 
@@ -510,7 +540,7 @@ def _broker_url(ground: Ground) -> str:
 BEAT: tuple[Claim, ...] = (
     it_may_ask_who_leads, it_runs_the_schedule, it_runs_the_schedule_without_a_lock,
     it_runs_in_another_database, it_stands_by, it_ends_entries, it_tells_what_has_happened,
-    it_ends_runs_that_are_lost, it_holds_back_runs,
+    it_ends_runs_that_are_lost, it_holds_back_runs, it_gathers_metrics,
 )  # fmt: skip
 STATUS: tuple[Claim, ...] = (it_asks_who_leads, it_asks_in_another_database, it_names_a_key_of_another_type)
 QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_what_only_one_of_two_queues_got)
@@ -540,4 +570,5 @@ SINCE_3_0: tuple[Claim, ...] = (
     it_keeps_to_the_overlap_of_what_it_runs_by_hand,
     it_lists_what_became_of_runs,
     it_gives_up_runs,
+    it_gathers_metrics,
 )

@@ -151,6 +151,7 @@ OWN = {
     for name in (
         *("schedule", "statics", "static-owners", "downgraded", "lock", "released", "tick"),
         *("owner:", "owner:team", "deadlines", "events", "failures"),
+        *("figures", "expected", "streaks"),
     )
 }
 

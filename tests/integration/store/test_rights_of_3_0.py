@@ -30,6 +30,7 @@ from tests.support.rights import (
     SINCE_3_0,
     Ground,
     documented_rights,
+    gathering_of,
     it_ends_runs_that_are_lost,
     run_twice,
 )
@@ -239,6 +240,14 @@ def look_at_a_run_twice(ground: Ground) -> None:
         assert run.held_until is None
 
 
+def gather_twice(ground: Ground) -> None:
+    run_twice(ground)
+    gathering = gathering_of(ground.app("beat"))
+    for _ in range(2):
+        gathering.gather()
+        assert gathering.view is None
+
+
 #: a feature, what of 3.0's rules is taken from which user, and what goes on all the same
 WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.HISTORIES, "beat", "+lpush", run_twice),
@@ -262,6 +271,7 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.DEADLINES, "viewer", "+zscore", look_at_a_run_twice),
     (rights.GIVING_UP, "beat", "", give_up_twice),
     (rights.SIGNALS, "beat", "", listen_twice),
+    (rights.METRICS, "beat", "", gather_twice),
     (rights.PUSHES, "beat", "", send_in_one_step),
 ]
 
