@@ -155,7 +155,7 @@ class RedBeatScheduler(Scheduler):
         self._feed = Feed(app, self._find_fence)
         self._condition = Condition(self._leadership, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
-        self._gathering = Gathering(app, self._leadership, self._book, counts_states=is_shown)
+        self._gathering = Gathering(app, self._leadership, self._book, is_shown=is_shown)
         self._telemetry = Telemetry(self._parts())
         self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False

@@ -34,6 +34,7 @@ from redbeat.process.signals import hold_interrupts
 from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.signals import entry_quarantined, is_wanted
 from redbeat.store.events import Events
+from redbeat.store.figures import Figures
 from redbeat.store.records import (
     NOWHERE,
     Claimed,
@@ -183,6 +184,8 @@ class Recorder:
         """Note that ``run``, which was recorded as sent, couldn't be, unless a worker has begun it by now."""
         tracked = run.sent.run
         if tracked is None:
+            with suppress(RedBeatError):
+                Figures(self._store).count(run.sent.labels, "lost")
             return
         record = RunRecord(run.sent.task_id, tracked.due)
         problem = shorten(f"its message couldn't be sent: {printable(mask_secrets(reason))}", MAX_ERROR)

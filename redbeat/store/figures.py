@@ -99,6 +99,11 @@ class Figures:
         ):
             return take_figures(self._store.client, keys, lock, token, 0 if has_lock else TELLER_MS, texts)
 
+    def count(self, labels: str, word: str) -> None:
+        """Count something once that no script counts, under the id of labels."""
+        key = self._store.keys.figures
+        self._store.ask(lambda client: client.hincrby(key, f"{labels}:{word}", 1), key, "hash")
+
     def read_totals(self) -> dict[str, int]:
         """Return what was ever counted and taken."""
         key = self._store.keys.totals

@@ -54,7 +54,11 @@ BY_HAND = Feature(
     "+lrem ~redbeat::running:* ~redbeat::deadlines",
     "runs",
 )
-GIVING_UP = Feature("What becomes of runs that are given up isn't recorded", "+incr +lset", "runs")
+GIVING_UP = Feature(
+    "What becomes of runs that are given up isn't recorded",
+    "+incr +hincrby +lset ~redbeat::figures ~redbeat::expected ~redbeat::streaks",
+    "runs",
+)
 IN_PROGRESS = Feature("Runs in progress are looked for entry by entry", "+zscan", "runs")
 OUTCOMES = Feature("What became of runs isn't shown", "+lrange ~redbeat::history:*", "runs")
 DEADLINES = Feature("Until when runs hold their entries isn't shown", "+zscore ~redbeat::deadlines", "runs")

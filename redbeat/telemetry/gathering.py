@@ -1,4 +1,4 @@
-"""Gathering what metrics show of the whole schedule: a thread of beat that asks Redis once a second.
+"""Gathering what metrics show of the whole schedule: a thread of beat that asks Redis every second.
 
 Owns a connection of its own, and what was gathered last: whoever shows it reads memory only. Invariant: one
 beat at a time shows the schedule: the leader, as long as no other one can lead; without a lock the one that
@@ -26,8 +26,8 @@ from redbeat.store.store import Store
 from redbeat.telemetry.labels import ALL_OTHERS, OTHER, LabelBook
 from redbeat.telemetry.overdue import Overdue, find_overdue, streaks_of
 
-#: how often Redis is asked, seconds
-LOOK_SECONDS = 1.0
+#: how often Redis is asked, where somebody may look, and where nobody does; seconds
+LOOK_SECONDS, SELDOM_SECONDS = 1.0, 5.0
 #: how often it is looked which entries are overdue, or have failed, seconds
 OVERDUE_SECONDS = 10.0
 #: how often it is looked whether the entries that have labels are still there, seconds
@@ -94,17 +94,17 @@ class Gathering:
         app: the Celery app.
         leadership: this beat's part in who leads.
         book: under which labels runs are counted.
-        counts_states: count the entries by their states, too.
+        is_shown: somebody may look; otherwise figures are only taken, for what is kept in Redis.
 
     Attributes:
         book: under which labels runs are counted.
     """
 
-    def __init__(self, app: Any, leadership: Leadership, book: LabelBook, *, counts_states: bool) -> None:
+    def __init__(self, app: Any, leadership: Leadership, book: LabelBook, *, is_shown: bool) -> None:
         self._app = app
         self._leadership = leadership
         self.book = book
-        self._counts_states = counts_states
+        self._is_shown = is_shown
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread: threading.Thread | None = None
@@ -161,7 +161,7 @@ class Gathering:
         self._next_count_at = self._next_overdue_at = self._next_upkeep_at = 0.0
 
     def _run(self) -> None:
-        while not self._stopped.wait(LOOK_SECONDS):
+        while not self._stopped.wait(LOOK_SECONDS if self._is_shown else SELDOM_SECONDS):
             self.gather()
         if self._store is not None:
             self._store.close()
@@ -216,23 +216,24 @@ class Gathering:
             self._restart()
             return
         self._add(figures, taken.figures)
-        vitals = store.vitals()
-        if self._counts_states:
-            self._count_states(figures)
-        if time.monotonic() >= self._next_overdue_at:
-            self._next_overdue_at = time.monotonic() + OVERDUE_SECONDS
-            self._overdue, self._streaks = (
-                find_overdue(store, taken.now),
-                dict(streaks_of(store, MAX_STREAKS)),
-            )
         if time.monotonic() >= self._next_upkeep_at:
             self._next_upkeep_at = time.monotonic() + UPKEEP_SECONDS
             self._keep_up(figures)
+        if self._is_shown:
+            self._show(store, figures, token if has_lock else "", until, taken.now)
+
+    def _show(self, store: Store, figures: Figures, token: str, until: float, now: float) -> None:
+        """Gather what isn't counted, and show all of it."""
+        vitals = store.vitals()
+        self._count_states(figures)
+        if time.monotonic() >= self._next_overdue_at:
+            self._next_overdue_at = time.monotonic() + OVERDUE_SECONDS
+            self._overdue, self._streaks = find_overdue(store, now), dict(streaks_of(store, MAX_STREAKS))
         oldest_seconds = 0.0 if vitals.oldest is None else max(vitals.now - vitals.oldest, 0.0)
         self._view = View(
-            token if has_lock else "",
+            token,
             until,
-            taken.now,
+            now,
             dict(self._totals or {}),
             dict(self._labels),
             vitals.due,
@@ -263,9 +264,13 @@ class Gathering:
     def _keep_up(self, figures: Figures) -> None:
         """Forget the labels of entries that are gone, and what was counted under labels that nobody knows."""
         totals = self._totals or {}
-        named = [(id_, one.entry) for id_, one in self._labels.items() if one.entry != OTHER]
-        there = figures.are_there([name for _, name in named])
-        gone = {id_ for (id_, _), is_there in zip(named, there, strict=True) if not is_there}
+        named = [(id_, one) for id_, one in self._labels.items() if one.entry != OTHER]
+        there = figures.are_there([one.entry for _, one in named])
+        gone = {
+            id_
+            for (id_, one), is_there in zip(named, there, strict=True)
+            if not is_there or not self.book.is_current(one)
+        }
         left = self._labels.keys() - gone
         fields = [name for name in totals if name.partition(":")[0] not in left]
         figures.forget(gone, fields)

@@ -33,6 +33,10 @@ ROUTING = ("queue", "exchange", "routing_key")
 MAX_ROUTES = 10_000
 
 
+#: of an entry whose labels are those of a task that it had before
+_NO_LONGER = ("\0", "\0", "\0")
+
+
 class LabelBook:
     """The labels of one schedule, as one beat knows them.
 
@@ -91,8 +95,10 @@ class LabelBook:
                 MAX_ASKED,
                 printable(name),
             )
-        if has_room or key is not None:
+        if has_room:
             return self._give(Labels(task, queue, name, is_asked))
+        if key is not None:  # its task is another one now, and the labels with the old one will be free
+            self._of_entry[name] = _NO_LONGER
         return self._give_pair(task, queue)
 
     def _give_pair(self, task: str, queue: str) -> str:
@@ -133,6 +139,11 @@ class LabelBook:
                 self._queues.clear()
             queue = self._queues[route] = self._queue_of(task, options)
         return queue
+
+    def is_current(self, labels: Labels) -> bool:
+        """Tell whether an entry's runs are still counted under its labels: it may have another task now."""
+        key = self._of_entry.get(labels.entry)
+        return key is None or key == labels[:3]
 
     def forget(self, ids: Container[str]) -> None:
         """Forget labels, as their entries are gone: others may have them."""

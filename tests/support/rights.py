@@ -408,7 +408,7 @@ def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> Non
 def gathering_of(app: Celery) -> Gathering:
     """What gathers metrics in a beat without a lock."""
     leadership = Leadership(Store(app), None, Timing(30))
-    return Gathering(app, leadership, LabelBook(queue_finder(app), 1), counts_states=True)
+    return Gathering(app, leadership, LabelBook(queue_finder(app), 1), is_shown=True)
 
 
 def it_gathers_metrics(ground: Ground) -> None:

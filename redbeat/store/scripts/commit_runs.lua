@@ -378,7 +378,8 @@ local function count_tallies()
       for word, amount in string.gmatch(decision.counted, ' ([%l_/]+)=?(%d*)') do
         add_figure(figures, labels, word, times * (tonumber(amount) or 1))
       end
-      if due ~= '-' then add_seconds(figures, labels, 'late', tonumber(now) - tonumber(due), times) end
+      local late_seconds = due ~= '-' and tonumber(now) - tonumber(due) or math.huge
+      if late_seconds < 31536000 then add_seconds(figures, labels, 'late', late_seconds, times) end  -- else somebody made it due
     end
   end
   for first = 1, #expecting, 1000 do

@@ -1,4 +1,5 @@
--- count_states: count entries by their states, some at a time; those whose state isn't obvious are named.
+-- count_states: count entries by their states, some at a time; those whose state isn't obvious are named. One that beat
+-- will find to be unusable when it is due is what its score says until then.
 --
 -- KEYS[1] schedule   zset of entry keys, scored by due time
 -- ARGV[1] cursor     '0' for the first, then what the call before has returned
@@ -28,7 +29,9 @@ for place = 1, #found[2], 2 do
   is_obvious = is_obvious and redis.call('HSTRLEN', member, 'error') == 0
   local texts = is_obvious and redis.call('HMGET', member, 'definition', 'policy') or {''}
   is_obvious = is_obvious and not string.find(texts[1], '"enabled"%s*:%s*[^%st]')
-  is_obvious = is_obvious and not (texts[2] and string.find(texts[2], '"paused', 1, true))
+  for _, field in ipairs(texts[2] and {'"paused', '"end_time"', '"max_runs"', '"one_off"'} or {}) do
+    is_obvious = is_obvious and not string.find(texts[2], field, 1, true)
+  end
   if not is_obvious then
     others[#others + 1], others[#others + 2] = member, found[2][place + 1]
   elseif score <= tonumber(now) then

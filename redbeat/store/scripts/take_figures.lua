@@ -41,11 +41,11 @@ if not (is_read and type(minute) == 'table' and minute.minute == number and type
   minute = {minute = number, counted = {}}
 end
 for place = 1, #taken, 2 do
-  local field, amount = taken[place], tonumber(taken[place + 1])
+  local field, amount = taken[place], string.match(taken[place + 1], '^%-?%d+$')
   local word = string.match(field, ':(.*)$')
-  if amount and word then
-    redis.call('HINCRBY', totals, field, taken[place + 1])
-    minute.counted[word] = (tonumber(minute.counted[word]) or 0) + amount
+  if amount and word then  -- others may have written anything
+    redis.pcall('HINCRBY', totals, field, amount)
+    minute.counted[word] = (tonumber(minute.counted[word]) or 0) + tonumber(amount)
   end
 end
 redis.call('HSET', minutes, slot, cjson.encode(minute))

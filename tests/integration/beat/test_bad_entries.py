@@ -16,6 +16,7 @@ from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
+from tests.support.progress import NAMES
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
@@ -92,6 +93,7 @@ def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
     assert sent_names(broker) == ["good"]
     client.delete("redbeat:good")
     client.zrem(SCHEDULE, "redbeat:good")
+    assert client.delete(NAMES.figures) == 1, "it was counted"
     assert dump_all(client) == before
     for name in HASHES:
         error = field(client, name, "error")

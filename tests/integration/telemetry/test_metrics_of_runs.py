@@ -1,0 +1,333 @@
+"""What becomes of runs is counted where it is recorded: once each, whoever records it and dies then."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatScheduler, track_runs
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.query import list_entries
+from redbeat.store.figures import WORDS, Figures, Labels
+from redbeat.store.store import Store
+from redbeat.telemetry.gathering import Gathering, View
+from redbeat.telemetry.labels import LabelBook, queue_finder
+from redbeat.telemetry.overdue import find_overdue
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.support.progress import NAMES, Progress
+from tests.support.rights import gathering_of
+from tests.support.schedule import SCHEDULE, server_now, write_raw
+
+HOURLY = {"__type__": "interval", "every": 3600}
+
+
+def counted(client: redis.Redis, key: str = NAMES.figures) -> Counter[str]:
+    """What was counted of runs, by the words alone."""
+    found: Counter[str] = Counter()
+    for name, number in client.hgetall(key).items():  # type: ignore[union-attr]
+        word = name.partition(":")[2]
+        if word in WORDS:
+            found[word] += int(number)
+    return found
+
+
+def lengths(client: redis.Redis, what: str) -> int:
+    """How many lengths of time are in a histogram, under all labels together."""
+    found: Any = client.hgetall(NAMES.figures)
+    buckets = [name for name in found if f":{what}/" in name and not name.endswith("/sum")]
+    return sum(int(found[name]) for name in buckets)
+
+
+def write_due(client: redis.Redis, name: str, ago: float = 5, **policy: Any) -> float:
+    """An hourly entry that is due since so many seconds; returns when."""
+    due = round(server_now(client) - ago, 6)
+    write_raw(client, name, score=due, schedule=HOURLY)
+    if policy:
+        client.hset(f"redbeat:{name}", "policy", json.dumps(policy))
+    return due
+
+
+@EVERY_KIND_OF_LOCK
+def test_runs_that_are_sent_are_counted_with_how_late_they_were(
+    scheduler: RedBeatScheduler, client: redis.Redis
+) -> None:
+    for number in range(7):
+        write_due(client, f"e{number}", ago=0.2 if number else 120)
+    while scheduler.tick() == 0:
+        pass
+    assert counted(client) == {"sent": 7}
+    assert lengths(client, "late") == 7
+    found: Any = client.hgetall(NAMES.figures)
+    late_seconds = sum(int(number) for name, number in found.items() if name.endswith(":late/sum")) / 1e6
+    assert 120 + 6 * 0.2 <= late_seconds < 130 + 6 * 10
+
+
+def test_runs_that_are_left_out_are_counted_with_the_reason(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    write_due(client, "late", ago=3600 * 3 - 60, misfire="skip")
+    write_due(client, "merged", ago=3600 * 2 + 60)
+    write_due(client, "ended", ago=60, end_time="2020-01-01T00:00:00")
+    scheduler = make_scheduler()
+    while scheduler.tick() == 0:
+        pass
+    assert counted(client) == {"sent": 1, "merged": 2, "skipped/late": 3, "skipped/end_time": 1}
+
+
+def test_a_run_that_another_one_holds_back_is_skipped_or_waits(
+    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
+) -> None:
+    scheduler, progress = make_scheduler(), Progress(app, client)
+    for name, overlap in (("skips", "skip"), ("waits", "buffer_one")):
+        due = write_due(client, name, overlap=overlap)
+        progress.started(name, "other", due - 60, overlap=overlap)
+    while scheduler.tick() == 0:
+        pass
+    assert counted(client) == {"skipped/overlap": 1}
+
+
+def test_a_run_that_cannot_be_sent_is_counted_once_however_often_it_is_tried(
+    make_scheduler: MakeScheduler, client: redis.Redis, make_app: Callable[..., Celery]
+) -> None:
+    class Failing(RedBeatScheduler):
+        def apply_async(self, *_args: Any, **_kwargs: Any) -> Any:
+            raise ValueError("no")
+
+    scheduler = make_scheduler(make_app(), Failing)
+    write_due(client, "fails")
+    for _ in range(3):
+        scheduler.tick()
+        client.zadd(SCHEDULE, {"redbeat:fails": server_now(client) - 1})
+    assert counted(client)["unsent"] == 1
+
+
+def test_how_tracked_runs_end_is_counted_under_the_labels_with_which_they_were_sent(
+    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
+) -> None:
+    track_runs(app)
+    scheduler, progress = make_scheduler(app), Progress(app, client)
+    outcomes = ["succeeded", "failed", "ignored", "rejected", "revoked"]
+    dues = {outcome: write_due(client, outcome) for outcome in outcomes}
+    while scheduler.tick() == 0:
+        pass
+    for outcome in outcomes:
+        [task_id] = client.hkeys(NAMES.about(outcome).running)  # type: ignore[misc]
+        delivery = progress.delivery(outcome, task_id, dues[outcome])
+        progress.begin(delivery)
+        for _ in range(2):  # a worker that heard no answer tells twice
+            progress.end(delivery, outcome, run_seconds=2.0)
+    assert counted(client) == {"sent": 5, **dict.fromkeys(outcomes, 1)}
+    assert lengths(client, "ran") == lengths(client, "wait") == 5
+    found: Any = client.hkeys(NAMES.figures)
+    of_failed = {name.partition(":")[0] for name in found if name.endswith(":failed")}
+    assert of_failed < {name.partition(":")[0] for name in found if name.endswith(":sent")}
+    assert client.zscore(NAMES.streaks, NAMES.about("failed").running) == 1
+
+
+@ONE_SERVER
+def test_what_was_counted_is_taken_once_by_one_of_several_beats_without_a_lock(
+    make_app: Callable[..., Celery], client: redis.Redis
+) -> None:
+    gatherings = [gathering_of(make_app()) for _ in range(3)]
+    for turn in range(5):
+        client.hset(NAMES.figures, ":sent", 10)
+        for gathering in gatherings:
+            gathering.gather()
+        [view] = [found for one in gatherings if (found := one.view)]
+        assert view.totals[":sent"] == 10 * (turn + 1)
+    client.delete(NAMES.teller)  # as if that beat had been away for long
+    gatherings[2].gather()
+    for gathering in gatherings[:2]:
+        gathering.gather()
+    assert [one.view is not None for one in gatherings] == [False, False, True]
+    assert gatherings[2].view is not None
+    assert gatherings[2].view.totals[":sent"] == 50, "totals survive it"
+
+
+@ONE_SERVER
+def test_a_leader_shows_the_schedule_only_as_long_as_no_other_one_can_lead(
+    make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis
+) -> None:
+    scheduler = make_scheduler(make_app(redbeat_takeover_after=5))
+    leadership = scheduler._leadership  # noqa: SLF001 - it has no name outside
+    leadership.keep_alive()
+    gathering = Gathering(scheduler.app, leadership, LabelBook(queue_finder(scheduler.app), 1), is_shown=True)
+    gathering.gather()
+    assert gathering.view is not None
+    assert gathering.view.totals[":led"] == 1
+    heartbeat = leadership._heartbeat  # noqa: SLF001
+    assert heartbeat is not None
+    heartbeat.stop()
+    heartbeat.confirmed_at = time.monotonic() - 5.1  # as after a pause of the process
+    assert gathering.view is None
+    heartbeat.confirmed_at = time.monotonic()
+    assert gathering.view is not None
+    client.set(NAMES.lock, "another beat")
+    gathering.gather()
+    assert gathering.view is None, "the lock says who leads, whatever this beat thinks"
+    client.set(NAMES.lock, leadership.fence.token)
+
+
+@ONE_SERVER
+def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis) -> None:
+    client.hset(
+        NAMES.figures, mapping={"": "x", "nonsense": "1", ":sent": "NaN", ":failed": "3", "\xff:a": "1"}
+    )
+    client.hset(NAMES.labels, mapping={"x": "{", "y": '["t", "q", "e", false]', "z": "[1]"})
+    client.hset(NAMES.totals, mapping={"unknown:sent": "7", ":lost": "9" * 30, ":failed": "1"})
+    client.hset(NAMES.minutes, mapping={str(minute): "garbage" for minute in range(60)})
+    gathering = gathering_of(app)
+    gathering.gather()
+    view = gathering.view
+    assert view is not None
+    assert view.totals[":failed"] == 4
+    assert set(view.labels) == {""}
+    assert not client.hexists(NAMES.totals, "unknown:sent"), "what nobody knows is forgotten"
+    client.delete(NAMES.figures)
+    client.set(NAMES.figures, "no hash")
+    gathering.gather()
+    client.delete(NAMES.figures)
+    gathering.gather()
+    assert gathering.view is not None
+
+
+@ONE_SERVER
+def test_the_minutes_of_the_last_hour_are_kept(app: Celery, client: redis.Redis) -> None:
+    gathering = gathering_of(app)
+    for number in (3, 4):
+        client.hset(NAMES.figures, mapping={"a:sent": number, ":sent": 1})
+        gathering.gather()
+    found: Any = client.hgetall(NAMES.minutes)
+    minutes = [json.loads(text) for text in found.values()]
+    assert sum(one["counted"]["sent"] for one in minutes) == 9
+    assert all(abs(one["minute"] - server_now(client) / 60) < 2 for one in minutes)
+
+
+@ONE_SERVER
+def test_entries_are_counted_by_the_states_that_the_list_shows(app: Celery, client: redis.Redis) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    chance, now = random.Random(seed), server_now(client)
+    definitions: list[dict[str, Any]] = [{}, {"enabled": False}, {"kwargs": {"enabled": False}}]
+    policies = [
+        None,
+        {"paused": True},
+        {"paused": False},
+        {"max_runs": 1},
+        {"end_time": "2020-01-01T00:00:00"},
+    ]
+    errors = [
+        None,
+        None,
+        None,
+        "garbage",
+        json.dumps({"reason": "x", "attempts": 2, "retry_at": f"{now + 9:.6f}"}),
+    ]
+    for number in range(400):
+        score = chance.choice([now + 60, now - 60, -1, 0, now + 10**6])
+        write_raw(client, f"e{number}", score=score, schedule=HOURLY, **chance.choice(definitions))
+        policy, error = chance.choice(policies), chance.choice(errors)
+        if policy is not None:
+            client.hset(f"redbeat:e{number}", "policy", json.dumps(policy))
+        if error is not None:
+            client.hset(f"redbeat:e{number}", "error", error)
+    client.zadd(SCHEDULE, {"redbeat:gone": now, "bare-name": now, "redbeat::lock": now})
+    client.rename("redbeat:e7", "redbeat:bare-name")
+    expected = Counter(str(entry.state) for entry in list_entries(Entry, app))
+    gathering, view = gathering_of(app), None
+    while view is None or view.states is None:
+        gathering.gather()
+        view = gathering.view
+    assert {state: number for state, number in view.states.items() if number} == expected
+
+
+@ONE_SERVER
+def test_an_entry_is_overdue_until_a_run_succeeds(
+    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
+) -> None:
+    track_runs(app)
+    scheduler, progress, store = make_scheduler(app), Progress(app, client), Store(app)
+    due = write_due(client, "payroll", ago=5)
+    while scheduler.tick() == 0:
+        pass
+    now = server_now(client)
+    [task_id] = client.hkeys(NAMES.about("payroll").running)  # type: ignore[misc]
+    delivery = progress.delivery("payroll", task_id, due)
+    assert find_overdue(store, now + 3500).not_succeeded == 0
+    late = find_overdue(store, now + 3700)
+    assert (late.not_succeeded, list(late.names)) == (1, ["payroll"])
+    progress.begin(delivery)
+    assert find_overdue(store, now + 3700).not_succeeded == 0, "it is at work"
+    progress.end(delivery, "failed")
+    assert find_overdue(store, now + 3700 + 60).not_succeeded == 1
+    again = progress.delivery("payroll", "by-hand", due)
+    progress.send("payroll", "by-hand", due)
+    progress.begin(again)
+    progress.end(again, "succeeded")
+    assert find_overdue(store, now + 3700).not_succeeded == 0, "somebody has run it again"
+    assert find_overdue(store, now + 7300).not_succeeded == 1, "the next one should have run by then"
+    Entry.get("payroll", app).pause("holidays")
+    assert find_overdue(store, now + 7300).not_succeeded == 0
+    assert client.zcard(NAMES.expected) == 0
+
+
+@ONE_SERVER
+def test_a_success_says_when_the_next_one_is_expected(
+    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
+) -> None:
+    track_runs(app)
+    scheduler, progress = make_scheduler(app), Progress(app, client)
+    due = write_due(client, "hourly", max_runtime=600)
+    last = write_due(client, "last", one_off=True)
+    while scheduler.tick() == 0:
+        pass
+    for name, at in (("hourly", due), ("last", last)):
+        [task_id] = client.hkeys(NAMES.about(name).running)  # type: ignore[misc]
+        delivery = progress.delivery(name, task_id, at)
+        progress.begin(delivery)
+        progress.end(delivery, "succeeded")
+    assert client.zscore(NAMES.expected, NAMES.about("hourly").running) == pytest.approx(
+        due + 3600 + 600, abs=1
+    )
+    assert client.zscore(NAMES.expected, NAMES.about("last").running) is None
+
+
+@ONE_SERVER
+def test_an_entry_that_is_late_is_overdue_and_named(app: Celery, client: redis.Redis) -> None:
+    for number in range(150):
+        write_due(client, f"e{number}", ago=61 + number)
+    write_due(client, "soon", ago=5)
+    found = find_overdue(Store(app), server_now(client))
+    assert (found.not_sent, len(found.names), found.names[0]) == (150, 100, "e149")
+
+
+@ONE_SERVER
+def test_labels_of_deleted_entries_go_with_all_that_was_counted_under_them(
+    app: Celery, client: redis.Redis
+) -> None:
+    store = Store(app)
+    write_due(client, "there")
+    book = LabelBook(queue_finder(app), 5)
+    ids = {name: book.id_of(name, "tasks.report", {}, is_asked=False) for name in ("there", "gone")}
+    for id_ in ids.values():
+        client.hset(NAMES.totals, f"{id_}:sent", 4)
+    gathering = gathering_of(app)
+    gathering.book.load({id_: book.known[id_] for id_ in ids.values()})
+    Figures(store).take("nobody", {id_: book.known[id_] for id_ in ids.values()}, has_lock=True)
+    gathering.gather()
+    view = gathering.view
+    assert isinstance(view, View)
+    assert {one.entry for one in view.labels.values()} == {"other", "there"}
+    assert Figures(store).read_labels() == {ids["there"]: Labels("tasks.report", "celery", "there")}
+    assert client.hgetall(NAMES.totals) == {f"{ids['there']}:sent": "4"}
+    gathering.look()
+    gathering.stop()
+    assert "gone" not in {one.entry for one in gathering.book.known.values()}
