@@ -417,8 +417,9 @@ class RedBeatScheduler(Scheduler):
         own = OwnFigures(self._leadership, self._figures, lambda: len(self.look_ahead))
         parts: list[Part] = [self._tracing, CheckIns(self.app), own, self._gathering]
         if self.config.http is not None:
-            metrics = metrics_of(lambda: self._gathering.view, own)
-            pages = pages_of(self.app, self._condition, metrics)
+            gathering = self._gathering
+            metrics = metrics_of(lambda: gathering.view, own)
+            pages = pages_of(self.app, self._condition, metrics, lambda: gathering.view)
             parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))
         if self.config.ping_url is not None:
             parts.append(Pings(self.app, self._condition, self._find_fence))

@@ -34,15 +34,24 @@ KEPT_SECONDS = 1.0
 #: after such an answer no other is made for this many times the processor time that it took
 REST_FACTOR = 4.0
 
+#: the form of the metrics that is asked for; every other header gets Prometheus' own
+OPENMETRICS = "application/openmetrics-text"
+
 #: makes the metrics in the form that an Accept header asks for; returns the content type and the body
 Metrics = Callable[[str], tuple[str, bytes]]
 
 
-def pages_of(app: Any, condition: Condition, metrics: Metrics | None = None) -> dict[str, Page]:
+def pages_of(
+    app: Any,
+    condition: Condition,
+    metrics: Metrics | None = None,
+    view: Callable[[], View | None] = lambda: None,
+) -> dict[str, Page]:
     """Return the pages of one beat.
 
     Arguments:
         metrics: None: there are none, as what makes them isn't installed.
+        view: returns what this beat shows of the schedule now; None: nothing.
     """
 
     def answer_health(_request: Request) -> Response:
@@ -55,7 +64,7 @@ def pages_of(app: Any, condition: Condition, metrics: Metrics | None = None) -> 
         problem = find_obstacle(signs)
         return _verdict("not ready" if problem else "ready", signs.role.value, problem)
 
-    status = Shared(StatusPage(app))
+    status = Shared(StatusPage(app, view))
     return {
         "/healthz": answer_health,
         "/readyz": answer_readiness,
@@ -91,8 +100,11 @@ def _metrics_page(metrics: Metrics | None) -> Page:
     if metrics is None:
         sentence = "There are no metrics: install celery-redbeat[metrics], and start beat again."
         return lambda _request: text_response(HTTPStatus.NOT_IMPLEMENTED, sentence)
-    shared = Shared(lambda accept: Response(HTTPStatus.OK, *metrics(accept)))
-    return lambda request: shared.give(request.headers.get("accept", ""))
+    shared = Shared(lambda form: Response(HTTPStatus.OK, *metrics(form)))
+    # two forms only, as each is made by itself
+    return lambda request: shared.give(
+        OPENMETRICS if OPENMETRICS in request.headers.get("accept", "") else ""
+    )
 
 
 class Shared:
@@ -124,13 +136,14 @@ class Shared:
 
 
 class StatusPage:
-    """What ``celery redbeat status --json`` prints.
+    """What ``celery redbeat status --json`` prints, and which entries are overdue.
 
     A thread reads Redis. As long as one waits for an answer there is no other, however long that takes.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, view: Callable[[], View | None]) -> None:
         self._app = app
+        self._view = view
         self._reading: Future[Status] | None = None
 
     def __call__(self, _form: str) -> Response:
@@ -143,6 +156,8 @@ class StatusPage:
         else:
             state, problem = judge(found)
         document = document_of(ensure_conf(self._app), found, state, problem)
+        view = self._view()
+        document["overdue"] = None if view is None else list(view.overdue.names)
         return _json(state is State.HEALTHY, document)
 
     def _read(self) -> Status:

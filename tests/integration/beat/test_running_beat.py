@@ -28,6 +28,7 @@ from tests.support.apps import STOP_SECONDS, celery_beat, celery_command, celery
 from tests.support.deadlines import patience
 from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
+from tests.support.progress import NAMES
 from tests.support.processes import Process
 from tests.support.schedule import (
     LOCK,
@@ -182,6 +183,7 @@ def test_waiting_costs_under_two_commands_a_second(
             time.sleep(window)
         return len(commands) / watch.seconds
 
+    eventually(lambda: client.hexists(NAMES.totals, ":led"), message="it takes no figures")
     eventually(lambda: is_only_waiting(client), message="its start is not over")
     leader = commands_per_second()
     with celery_beat(tmp_path, "module") as standby:

@@ -71,7 +71,9 @@ def test_an_error_is_not_kept() -> None:
 
 def test_metrics_come_in_the_form_that_is_asked_for(fake_app: Celery) -> None:
     page = pages_of(fake_app, ANY, lambda accept: (f"for {accept}", accept.encode()))["/metrics"]
-    assert ask(page, accept="a/b") == Response(HTTPStatus.OK, "for a/b", b"a/b")
+    accept = "application/openmetrics-text; version=1.0.0, text/plain; q=0.5"
+    form = "application/openmetrics-text"
+    assert ask(page, accept=accept) == Response(HTTPStatus.OK, f"for {form}", form.encode())
     assert ask(page) == Response(HTTPStatus.OK, "for ", b"")
 
 
