@@ -28,8 +28,8 @@ from tests.support.apps import STOP_SECONDS, celery_beat, celery_command, celery
 from tests.support.deadlines import patience
 from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
-from tests.support.progress import NAMES
 from tests.support.processes import Process
+from tests.support.progress import NAMES
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
