@@ -59,8 +59,8 @@ class WaitingCalls:
         service = self._services.get(call.url.service)
         if service is None:
             if len(self._services) >= MAX_SERVICES:
-                _, gone = self._services.popitem(last=False)
-                self._count -= len(gone.calls)
+                fewest = min(self._services, key=lambda name: len(self._services[name].calls))
+                self._count -= len(self._services.pop(fewest).calls)
             service = self._services[call.url.service] = _Service()
         if service.failures:
             self._drop_older(service, call.entry)

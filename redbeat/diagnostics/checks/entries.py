@@ -24,6 +24,7 @@ from redbeat.store.records import Stored
 EXCERPT_LENGTH = 80
 
 _UNKNOWN_KIND = "is no object with one of the __type__"
+_SECRET = re.compile(r'("ping_url"\s*:\s*")((?:[^"\\]|\\.)*)')
 _FIELD = re.compile(r"(definition|meta|policy): (?:(\w+):)?")
 
 
@@ -167,7 +168,7 @@ def excerpt_of(stored: Stored, reason: str) -> str:
     said = _FIELD.search(reason)
     if said is None:
         return ""
-    text = getattr(stored, said[1]) or ""
+    text = _SECRET.sub(_stars, getattr(stored, said[1]) or "")
     place = 0
     try:
         json.loads(text)
@@ -184,6 +185,10 @@ def excerpt_of(stored: Stored, reason: str) -> str:
     cut = text[place : place + EXCERPT_LENGTH]
     shown = printable(re.sub(r"[ \t\r\n]+", " ", cut).strip())
     return ("…" if place else "") + shown + ("…" if text[place + len(cut) :] else "")
+
+
+def _stars(found: re.Match[str]) -> str:
+    return found[1] + "*" * len(found[2])  # as long, so that places in the text stay the same
 
 
 def _shown(time: str) -> str:

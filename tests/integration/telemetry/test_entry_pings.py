@@ -25,6 +25,7 @@ from tests.support.apps import celery_beat, celery_worker, write_app
 from tests.support.command_line import call
 from tests.support.polling import eventually
 from tests.support.receivers import OK, Receiver
+from tests.support.schedule import write_raw
 from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
@@ -110,7 +111,9 @@ def test_start_success_and_failure_are_told_where_the_host_is_allowed(
         worker.stop()
 
 
-def test_no_list_shows_the_url_and_an_export_can_be_applied_again(app: Celery, tmp_path: Path) -> None:
+def test_no_list_shows_the_url_and_an_export_can_be_applied_again(
+    app: Celery, tmp_path: Path, client: redis.Redis
+) -> None:
     url = f"https://hc-ping.com/{SECRET}"
     entry = Entry("report", "echo", 60, app=app, ping_url=url).save()
     assert SECRET not in repr(entry.policy)
@@ -119,6 +122,8 @@ def test_no_list_shows_the_url_and_an_export_can_be_applied_again(app: Celery, t
         f"owner: me\nentries:\n  report: {{task: echo, schedule: {{every: 1m}}, ping_url: '{url}2'}}\n"
         f"  new: {{task: echo, schedule: {{every: 1m}}, ping_url: '{url}'}}\n"
     )
+    write_raw(client, "broken")
+    client.hset("redbeat:broken", "policy", json.dumps({"ping_url": f"ftp://{SECRET}/"}))
     asked = [
         *(["list"], ["list", "--json"], ["show", "report"], ["show", "report", "--json"]),
         *(["plan", str(file)], ["plan", str(file), "--json"], ["next", "report"], ["doctor", "--json"]),
@@ -127,6 +132,7 @@ def test_no_list_shows_the_url_and_an_export_can_be_applied_again(app: Celery, t
         ["set", "report", "--ping-url", f"ftp://{SECRET}/"],
         ["apply", str(file), "--yes", "--take-over", "--json"],
         ["why", "report", "--json"],
+        *(["show", "broken"], ["show", "broken", "--json"], ["doctor"], ["list", "--state", "quarantined"]),
     ]
     for words in asked:
         done = call(app, *words)
