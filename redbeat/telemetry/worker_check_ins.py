@@ -19,22 +19,32 @@ from redbeat.telemetry.sentry import Status, find_integration, send_check_in
 
 _HEADERS = ("redbeat_entry", "redbeat_due", CHECK_IN)
 
+#: where Sentry's code writes when it sends a message, UNIX seconds
+SENT_AT = "sentry-task-enqueued-time"
+
 _UID = "redbeat.telemetry.worker_check_ins"
 
 
 def listen(**_: Any) -> None:
     """Connect the receivers in a worker's process, once."""
-    task_prerun.connect(_keep_headers, weak=False, dispatch_uid=_UID)
+    task_prerun.connect(_complete_headers, weak=False, dispatch_uid=_UID)
     task_success.connect(_note_success, weak=False, dispatch_uid=_UID)
     task_failure.connect(_note_failure, weak=False, dispatch_uid=_UID)
 
 
-def _keep_headers(task: Any = None, **_: Any) -> None:
-    """Let a retry's message have them, too: Sentry adds some of its own, and Celery would take only those."""
+def _complete_headers(task: Any = None, **_: Any) -> None:
+    """Give a run's request the headers that Celery's and Sentry's code read there.
+
+    A retry's message has those of RedBeat again: Sentry adds some of its own, and Celery would take only
+    those. And Sentry measures how long a message has waited: one that was compiled, and so sent in time, says
+    nothing of when it was sent.
+    """
     run = task.request
     if getattr(run, CHECK_IN, None):
-        with Harmless("keeping the headers of a run"):
-            run.headers = {**{name: vars(run)[name] for name in _HEADERS}, **(run.headers or {})}
+        with Harmless("completing the headers of a run"):
+            sent_at = datetime.fromisoformat(run.redbeat_due).timestamp()
+            own = {name: vars(run)[name] for name in _HEADERS}
+            run.headers = {SENT_AT: sent_at, **own, **(run.headers or {})}
 
 
 def _note_success(sender: Any = None, **_: Any) -> None:

@@ -35,6 +35,16 @@ class Sentry:
         """What tasks Sentry's code in workers has measured."""
         return [payload["transaction"] for kind, payload in list(self.items) if kind == "transaction"]
 
+    def latencies(self, task_id: str) -> list[float | None]:
+        """How long messages have waited, by Sentry's code in workers, ms; None: it doesn't know."""
+        measured = [payload for kind, payload in list(self.items) if kind == "transaction"]
+        spans = [span.get("data", {}) for one in measured for span in one["spans"]]
+        return [
+            data.get("messaging.message.receive.latency")
+            for data in spans
+            if data.get("messaging.message.id") == task_id
+        ]
+
     def ids(self, name: str) -> set[str]:
         """The ids of an entry's check-ins."""
         return {one["check_in_id"] for one in self.check_ins(name)}

@@ -103,6 +103,10 @@ def test_an_installation_as_of_2x_has_right_monitors_and_one_check_in_a_run(
             eventually(lambda: len(sentry.check_ins()) == 8, message=str(sentry.check_ins()))
             eventually(lambda: len(runs(broker)) == 8)
             eventually(lambda: sentry.transactions().count("retry") == 4, message="Sentry's own work is done")
+    [compiled] = [run.id for run in runs(broker) if run.headers["redbeat_entry"] == "in time"]
+    waits = sentry.latencies(compiled)
+    assert all(wait is not None and 0 < wait < 600_000 for wait in waits), waits
+    assert waits or not hasattr(sentrys_beat, "_patch_redbeat_apply_async"), "an old version measures nothing"
     assert sentry.monitor("zoned") == {
         "schedule": {"type": "crontab", "value": "30 7 * * 1-5"},
         "timezone": "Europe/Berlin",

@@ -10,7 +10,7 @@ from celery import Celery
 
 from redbeat import track_runs
 from redbeat.telemetry import worker_check_ins
-from redbeat.telemetry.worker_check_ins import listen
+from redbeat.telemetry.worker_check_ins import SENT_AT, listen
 
 MONITOR = {"schedule": {"type": "interval", "value": 1, "unit": "hour"}}
 RUN = {
@@ -68,11 +68,17 @@ def test_without_sentrys_monitors_nothing_is_told(told: list[Any], monkeypatch: 
 
 
 def test_the_next_attempt_is_known_as_well_where_sentry_has_put_headers_of_its_own() -> None:
-    retried, other = task(RUN, headers={"sentry-trace": "1-2"}), task({}, headers={"mine": 1})
+    retried, other = task(RUN, headers={SENT_AT: 5.0}), task({}, headers={"mine": 1})
     for one in (retried, other):
-        worker_check_ins._keep_headers(task=one)  # noqa: SLF001
-    assert retried.request.headers == {**RUN, "sentry-trace": "1-2"}
+        worker_check_ins._complete_headers(task=one)  # noqa: SLF001
+    assert retried.request.headers == {**RUN, SENT_AT: 5.0}
     assert other.request.headers == {"mine": 1}
+
+
+def test_a_message_that_was_compiled_was_sent_when_it_was_due() -> None:
+    compiled = task(RUN, headers=dict(RUN))
+    worker_check_ins._complete_headers(task=compiled)  # noqa: SLF001
+    assert compiled.request.headers == {**RUN, SENT_AT: 1780304400.5}
 
 
 def test_a_process_listens_once() -> None:
