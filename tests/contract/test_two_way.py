@@ -174,8 +174,8 @@ def test_it_runs_what_we_saved_and_leaves_our_own_fields_alone(
 #: every field of a policy that is about runs
 ABOUT_RUNS: dict[str, Any] = {
     "overlap": "skip", "max_runtime": 600, "revoke_overdue": True, "queue_timeout": 900.5,
-    "pause_after_failures": 3, "resume_after": 3600, "tracks": "workflow", "metrics": True,
-    "ping_url": "https://hc-ping.com/abc-123",
+    "pause_after_failures": 3, "resume_after": 3600, "tracks": "workflow",
+    "ping_url": "https://hc-ping.com/abc-123", "metrics": True,
 }  # fmt: skip
 
 

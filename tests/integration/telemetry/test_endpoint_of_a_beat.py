@@ -96,7 +96,7 @@ def test_leader_and_standby_answer_and_the_standby_takes_over(server: Server, tm
             for port in (leader_port, standby_port):
                 status = fetch(port, "/status")
                 assert (status.status, status.headers["content-type"]) == (200, "application/json")
-                assert status.json.keys() == by_command.keys()
+                assert status.json.keys() == {*by_command, "overdue"}
                 assert status.json["leader"]["token"] == by_command["leader"]["token"]
                 assert status.json["leader"]["pid"] == leader.pid
             assert leader.seconds_to_end() < 5
