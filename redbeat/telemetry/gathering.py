@@ -7,6 +7,7 @@ takes the figures. So sums over beats are right.
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -32,6 +33,9 @@ LOOK_SECONDS, SELDOM_SECONDS = 1.0, 5.0
 OVERDUE_SECONDS = 10.0
 #: how often it is looked whether the entries that have labels are still there, seconds
 UPKEEP_SECONDS = 60.0
+#: after how long without an answer the totals are read anew; less than it takes until another beat may have
+#: taken some; seconds
+GAP_SECONDS = 6.0
 #: how many entries are counted by their states in one script, and how many scripts there are in one second
 SLICE, SLICES = 200, 10
 #: how many entries whose state isn't obvious are read at a time: it takes about a millisecond
@@ -49,7 +53,7 @@ class View:
     """What was gathered of the whole schedule.
 
     Attributes:
-        token: of the lock under which it was gathered; '': there is no lock.
+        token: under which it was gathered: the lock's, or where there is none that of this beat.
         until: when there is no lock, until when no other beat shows it; monotonic.
         now: the server's clock, UNIX seconds.
         totals: labels' id, colon and word, to how often that was counted.
@@ -112,6 +116,7 @@ class Gathering:
         self._said = Memory[str, str]()
         self._gone: frozenset[str] = frozenset()  # ids that the thread of the tick is to forget
         self._view: View | None = None
+        self._token, self._taken_at = "", -math.inf
         self._restart()
 
     def lead(self, store: Store) -> None:
@@ -196,8 +201,7 @@ class Gathering:
         leadership = self._leadership
         has_lock = leadership.lock_key is not None
         if has_lock and not leadership.is_certain:
-            if self._view is not None:
-                self._restart()
+            self._restart()
             return
         token = leadership.fence.token if has_lock else self._teller
         if not token:  # a lock that a program has made
@@ -205,7 +209,10 @@ class Gathering:
         store = self._connect()
         figures = Figures(store)
         unsaved = dict(self._take_unsaved())
-        until = time.monotonic() + TELLER_MS / 1000
+        asked_at = time.monotonic()
+        gap_seconds = min(GAP_SECONDS, leadership.timing.replaced_after_seconds)
+        if token != self._token or asked_at > self._taken_at + gap_seconds:
+            self._totals = None  # another beat may have taken some meanwhile
         try:
             taken = figures.take(token, unsaved, has_lock=has_lock)
         except BaseException:
@@ -215,14 +222,15 @@ class Gathering:
         if taken is None:
             self._restart()
             return
+        self._token, self._taken_at = token, asked_at
         self._add(figures, taken.figures)
         if time.monotonic() >= self._next_upkeep_at:
             self._next_upkeep_at = time.monotonic() + UPKEEP_SECONDS
             self._keep_up(figures)
         if self._is_shown:
-            self._show(store, figures, token if has_lock else "", until, taken.now)
+            self._show(store, figures, taken.now)
 
-    def _show(self, store: Store, figures: Figures, token: str, until: float, now: float) -> None:
+    def _show(self, store: Store, figures: Figures, now: float) -> None:
         """Gather what isn't counted, and show all of it."""
         vitals = store.vitals()
         self._count_states(figures)
@@ -231,8 +239,8 @@ class Gathering:
             self._overdue, self._streaks = find_overdue(store, now), dict(streaks_of(store, MAX_STREAKS))
         oldest_seconds = 0.0 if vitals.oldest is None else max(vitals.now - vitals.oldest, 0.0)
         self._view = View(
-            token,
-            until,
+            self._token,
+            self._taken_at + TELLER_MS / 1000,
             now,
             dict(self._totals or {}),
             dict(self._labels),

@@ -18,6 +18,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import list_entries
 from redbeat.store.figures import WORDS, Figures, Labels
 from redbeat.store.store import Store
+from redbeat.telemetry import gathering as module
 from redbeat.telemetry.gathering import Gathering, View
 from redbeat.telemetry.labels import LabelBook, queue_finder
 from redbeat.telemetry.overdue import find_overdue
@@ -331,3 +332,21 @@ def test_labels_of_deleted_entries_go_with_all_that_was_counted_under_them(
     gathering.look()
     gathering.stop()
     assert "gone" not in {one.entry for one in gathering.book.known.values()}
+
+
+@ONE_SERVER
+def test_a_beat_that_was_away_while_another_one_took_figures_reads_the_totals_anew(
+    make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = gathering_of(make_app()), gathering_of(make_app())
+    client.hset(NAMES.figures, ":sent", 1)
+    first.gather()
+    client.delete(NAMES.teller)  # as if it had stood still for long
+    client.hset(NAMES.figures, ":sent", 2)
+    second.gather()
+    client.delete(NAMES.teller)
+    monkeypatch.setattr(module, "GAP_SECONDS", -1.0)
+    client.hset(NAMES.figures, ":sent", 4)
+    first.gather()
+    assert first.view is not None
+    assert first.view.totals[":sent"] == 7
