@@ -19,6 +19,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.runs import id_of
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.history import PastRun, decode_history
+from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.figures import Figures
@@ -78,7 +79,11 @@ def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str,
     for stored, records, history in zip(found, at_work, histories, strict=True):
         try:
             entry = decode_entry(RedBeatSchedulerEntry, stored, app)
-            if stored.score is None or stored.score < 0 or not entry.is_enabled_at(moment_of(now)):
+            is_running = (
+                stored.score is not None and stored.score >= 0 and entry.is_enabled_at(moment_of(now))
+            )
+            # nobody tells of successes any more if its runs aren't tracked now
+            if not is_running or not (is_tracked(app) or entry.policy.needs_tracking):
                 judged[stored.key] = None
                 continue
             pasts = decode_history(history, partial(id_of, stored.key))

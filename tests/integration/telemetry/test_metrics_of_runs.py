@@ -281,6 +281,20 @@ def test_an_entry_is_overdue_until_a_run_succeeds(
 
 
 @ONE_SERVER
+def test_an_entry_whose_runs_are_tracked_no_more_is_not_overdue(
+    make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis
+) -> None:
+    app = make_app()
+    track_runs(app)
+    write_due(client, "payroll")
+    scheduler = make_scheduler(app)
+    while scheduler.tick() == 0:
+        pass
+    assert find_overdue(Store(make_app()), server_now(client) + 3700).not_succeeded == 0
+    assert client.zcard(NAMES.expected) == 0
+
+
+@ONE_SERVER
 def test_a_success_says_when_the_next_one_is_expected(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
