@@ -45,6 +45,11 @@ def test_a_call_is_one_get_of_what_was_written(receiver: Receiver, monkeypatch: 
     }  # fmt: skip
 
 
+def test_of_the_addresses_of_a_name_the_one_that_answers_is_called(receiver: Receiver) -> None:
+    assert why_failed(receiver.url("x").replace("127.0.0.1", "localhost")) is None  # perhaps ::1 comes first
+    assert f"Host: localhost:{receiver.port}" in receiver.requests[0]
+
+
 #: an answer, what is said of it, and whether it is final; None: it is well
 ANSWERS: dict[bytes, tuple[str, bool] | None] = {
     OK: None,
