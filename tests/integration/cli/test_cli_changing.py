@@ -95,6 +95,7 @@ def test_every_field_has_its_option(ask: Call, get: Get, app: Celery) -> None:
         "max_runtime": ("5m", 300),
         "revoke_overdue": (None, True),
         "queue_timeout": ("1h", 3600),
+        "metrics": (None, True),
         "pause_after_failures": ("3", 3),
         "resume_after": ("1d", 86400),
         "tracks": ("workflow", "workflow"),
