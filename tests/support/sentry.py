@@ -70,6 +70,8 @@ def receiving() -> Iterator[Sentry]:
     """A Sentry that listens."""
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # what is sent on a connection that ends just then is lost
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sentry.receive(gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body)

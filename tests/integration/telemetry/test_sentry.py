@@ -162,7 +162,11 @@ def test_a_tracked_run_has_one_check_in_through_retries_kills_of_beat_and_the_de
     server: Server, other: Server, sentry: Sentry, app: Celery, tmp_path: Path
 ) -> None:
     def is_told(name: str, *statuses: str) -> None:
-        eventually(lambda: sentry.statuses(name) == [*statuses], message=f"{name}: {sentry.statuses(name)}")
+        def is_so() -> bool:
+            assert sentry.statuses(name) == [*statuses], name
+            return True
+
+        eventually(is_so)
 
     with (
         beat_of(server, tmp_path, sentry, TRACKED, broker=other) as beat,
