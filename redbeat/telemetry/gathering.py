@@ -227,6 +227,8 @@ class Gathering:
         if time.monotonic() >= self._next_upkeep_at:
             self._next_upkeep_at = time.monotonic() + UPKEEP_SECONDS
             self._keep_up(figures)
+            if not self._is_shown:  # else it is done more often
+                self._look_at_entries(store, taken.now)
         if self._is_shown:
             self._show(store, figures, taken.now)
 
@@ -236,7 +238,7 @@ class Gathering:
         self._count_states(figures)
         if time.monotonic() >= self._next_overdue_at:
             self._next_overdue_at = time.monotonic() + OVERDUE_SECONDS
-            self._overdue, self._streaks = find_overdue(store, now), dict(streaks_of(store, MAX_STREAKS))
+            self._look_at_entries(store, now)
         oldest_seconds = 0.0 if vitals.oldest is None else max(vitals.now - vitals.oldest, 0.0)
         self._view = View(
             self._token,
@@ -251,6 +253,10 @@ class Gathering:
             self._overdue,
             self._streaks,
         )
+
+    def _look_at_entries(self, store: Store, now: float) -> None:
+        """Find what is overdue, and what fails; what is kept of entries that are gone is forgotten so."""
+        self._overdue, self._streaks = find_overdue(store, now), dict(streaks_of(store, MAX_STREAKS))
 
     def _take_unsaved(self) -> list[tuple[str, Labels]]:
         unsaved, found = self.book.unsaved, []

@@ -23,6 +23,7 @@ from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.processes import Process
+from tests.support.progress import NAMES
 from tests.support.schedule import LOCK, monitoring
 from tests.support.servers import Server
 
@@ -91,6 +92,8 @@ def test_sigterm_of_the_leader_costs_no_more_than_a_second(server: Server, tmp_p
 
 def test_a_killed_leader_is_replaced_within_ten_seconds(server: Server, tmp_path: Path) -> None:
     with beats(tmp_path, server, count=STANDBYS + 1) as [leader, *standbys]:
+        with server.client(db=1) as client:
+            eventually(lambda: client.hexists(NAMES.totals, ":led"), message="the leader takes no figures")
         eventually(lambda: "HELLO" not in commands_of(server, 1.0), message="still connecting")
         commands = commands_of(server, 4.0)
         rate = commands.total() / 4

@@ -80,7 +80,10 @@ def test_runs_leave_histories_and_nothing_else(
         ":events",
         ":statics",
         ":released",
+        *(":figures", ":expected", ":streaks"),
     }
+    assert max(client.zcard(NAMES.expected), client.zcard(NAMES.streaks)) <= ENTRIES
+    assert client.hlen(NAMES.figures) < 10_000, "there are labels for 200 entries"
     assert max(client.llen(NAMES.about(name).history) for name in names) <= 20
     assert client.xlen(NAMES.events) <= 11_000
     assert client.xlen(NAMES.failures) <= 11_000

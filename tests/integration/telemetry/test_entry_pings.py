@@ -230,6 +230,6 @@ def test_what_is_heard_while_redis_is_away_is_told_later_and_is_bounded(
         config.redis_url = url
         eventually(lambda: any(path == "/x" for path in receiver.paths))
         eventually(lambda: "4 events nobody was told" in caplog.text)
-        assert receiver.paths == ["/x/start", *["/x"] * 5]
+        eventually(lambda: receiver.paths == ["/x/start", *["/x"] * 5], message=f"told: {receiver.paths}")
     finally:
         pings.stop()
