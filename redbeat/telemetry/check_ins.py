@@ -132,7 +132,8 @@ class CheckIns:
     # -- in the thread that tells
 
     def _note_sent(self, entry: str, run: Run, **_: Any) -> None:
-        self._tell(entry, run, "in_progress")
+        if (entry, run.due) not in self._told:  # a worker may begin it before it is recorded as sent
+            self._tell(entry, run, "in_progress")
 
     def _note_started(self, entry: str, run: Run, **_: Any) -> None:
         told_at = self._told.get((entry, run.due))
