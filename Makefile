@@ -6,7 +6,7 @@ REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 LONG_FORMS := tests/faults tests/integration/beat/test_backlog.py tests/integration/beat/test_invariants.py \
-  tests/integration/cli/test_a_long_list.py
+  tests/integration/cli/test_a_long_list.py tests/integration/telemetry/test_prometheus.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest faults bench check docs screenshots clean

@@ -20,6 +20,7 @@ extensions = [
     "sphinx_click",
     "events",
     "layout",
+    "metrics",
     "performance",
     "settings",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,8 @@ class Exposition:
 def _family(name: str) -> Any:
     metric = METRICS[name]
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-    return kinds[metric.type](name, metric.doc.replace("``", ""), labels=metric.labels)
+    plain = re.sub(r":\w+:`([^`]+)`|``", r"\1", metric.doc)
+    return kinds[metric.type](name, plain, labels=metric.labels)
 
 
 def _single(name: str, value: float, *labels: str) -> Any:

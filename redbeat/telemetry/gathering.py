@@ -54,7 +54,8 @@ class View:
 
     Attributes:
         token: under which it was gathered: the lock's, or where there is none that of this beat.
-        until: when there is no lock, until when no other beat shows it; monotonic.
+        until: how long it may be shown, monotonic: what is older would look well when nothing is, and without
+            a lock another beat shows it by then.
         now: the server's clock, UNIX seconds.
         totals: labels' id, colon and word, to how often that was counted.
         labels: by their ids.
@@ -145,10 +146,10 @@ class Gathering:
     def view(self) -> View | None:
         """What this beat may show of the schedule now; None: another beat does, or none yet."""
         view = self._view
-        if view is None:
+        if view is None or time.monotonic() >= view.until:
             return None
         if self._leadership.lock_key is None:
-            return view if time.monotonic() < view.until else None
+            return view
         is_same = self._leadership.is_certain and self._leadership.fence.token == view.token
         return view if is_same else None
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ def find_program(name: str) -> str:
     return path
 
 
-def promtool(*arguments: str | Path, given: bytes = b"") -> str:
+def promtool(arguments: Sequence[str | Path], given: bytes = b"") -> str:
     """What `promtool` says; AssertionError with that when it finds something wrong."""
     command = [find_program("promtool"), *map(str, arguments)]
     done = subprocess.run(command, input=given, capture_output=True, timeout=patience(), check=False)
@@ -37,14 +38,14 @@ def promtool(*arguments: str | Path, given: bytes = b"") -> str:
 
 
 class Prometheus(Daemon):
-    """It scrapes `targets` (job to addresses) each second, and evaluates `rules`, the text of a file."""
+    """It scrapes what `configuration` says each second, and evaluates `rules`, the text of a file."""
 
     _name = "prometheus"
     _port_taken = re.compile(r"address already in use")
 
-    def __init__(self, targets: Mapping[str, Sequence[str]], rules: str) -> None:
+    def __init__(self, configuration: Mapping[str, Any], rules: str) -> None:
         self._program = find_program("prometheus")
-        self._targets, self._rules = targets, rules
+        self._given, self._rules = configuration, rules
         super().__init__()
 
     def ask(self, expr: str, **parameters: str) -> list[dict[str, Any]]:
@@ -80,11 +81,7 @@ class Prometheus(Daemon):
     def _configure(self) -> None:
         (self.directory / "rules.yml").write_text(self._rules, "utf-8")
         every_second = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-        scraped = [
-            {"job_name": job, "static_configs": [{"targets": list(addresses)}]}
-            for job, addresses in self._targets.items()
-        ]
-        configuration = {"global": every_second, "rule_files": ["rules.yml"], "scrape_configs": scraped}
+        configuration = {"global": every_second, "rule_files": ["rules.yml"], **self._given}
         (self.directory / "prometheus.yml").write_text(yaml.safe_dump(configuration), "utf-8")
 
     def _launch(self) -> Process:

@@ -33,11 +33,10 @@ from redbeat.telemetry.sentry import excluded_by, find_integration
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
-from tests.support.command_line import call
 from tests.support.deadlines import patience
 from tests.support.documents import ROOT, write_files
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, SCHEDULE
+from tests.support.schedule import LOCK
 from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
@@ -97,33 +96,6 @@ def test_a_run_is_left_out_while_another_of_its_entry_is_at_work(import_from: Im
     with server.client(db=3) as client:
         assert client.keys() == []
     assert page.report.apply().get() is None
-
-
-def test_the_recipe_tells_prometheus_what_the_status_says(
-    app: Celery, client: redis.Redis, server: Server, tmp_path: Path
-) -> None:
-    def metrics() -> dict[str, float]:
-        status = call(app, "status", "--json").stdout
-        command = [sys.executable, ROOT / "docs" / "recipes" / "prometheus.py"]
-        done = subprocess.run(command, input=status, capture_output=True, text=True, check=True)
-        lines = [line.rpartition(" ") for line in done.stdout.splitlines() if not line.startswith("#")]
-        return {name: float(value) for name, _, value in lines}
-
-    client.zadd(SCHEDULE, {"redbeat:late": 1})
-    nobody = metrics()
-    assert (nobody['beat_state{state="no_leader"}'], nobody["beat_leader"]) == (1, 0)
-    assert nobody["beat_backlog_entries"] == 1
-    assert nobody["beat_oldest_due_age_seconds"] > 1e9
-    client.delete(SCHEDULE)
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
-    with celery_beat(tmp_path, "module") as beat:
-        beat.wait_for("beat: Acquired lock")
-        found = metrics()
-    assert (found['beat_state{state="healthy"}'], found['beat_state{state="late"}']) == (1, 0)
-    assert found["beat_leader"] == 1
-    assert 0 < found["beat_lock_ttl_seconds"] <= 1500
-    assert "beat_oldest_due_age_seconds" not in found
-    assert client.get(LOCK) is None
 
 
 def test_sentrys_own_monitors_are_as_wrong_as_the_page_says(make_app: MakeApp) -> None:

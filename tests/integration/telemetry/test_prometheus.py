@@ -1,0 +1,347 @@
+"""A real Prometheus scrapes two real beats and their worker: the table, the sums, the dashboard, the alerts.
+
+A minute of the rules is a second here, so that what takes minutes takes seconds. Invariant: each test finds
+two beats at work, and leaves them so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.telemetry.metrics import METRICS
+from tests.conftest import start
+from tests.faults.rounds import IS_LONG
+from tests.support.apps import celery_beat
+from tests.support.daemons import pick_port
+from tests.support.documents import write_files
+from tests.support.http import fetch
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.prometheus import Prometheus, promtool
+from tests.support.schedule import LOCK, SCHEDULE, SELDOM, write_raw
+from tests.support.servers import Server
+from tests.support.tracked import Tracked
+
+MONITORING = Path(__file__).parents[3] / "docs" / "monitoring"
+JOB = "redbeat"
+TAKEOVER_SECONDS = 5
+
+#: what workers do, and what beat has to do with it
+EXTRA = """
+class Stubborn(app.Task):
+    def apply_async(self, *args, **kwargs):
+        if runs_client().exists("refuse"):
+            raise RuntimeError("refused")
+        while runs_client().exists("hang"):
+            time.sleep(0.05)
+        if runs_client().exists("slow"):
+            time.sleep(0.7)
+        return super().apply_async(*args, **kwargs)
+
+
+@app.task(base=Stubborn)
+def stubborn():
+    pass
+
+
+@app.task(bind=True)
+def fail_at_times(self):
+    work(self, "begin")
+    if runs_client().exists("fail"):
+        raise ValueError("as it was told to")
+
+
+@app.task
+def take_long():
+    time.sleep(1.5)
+"""
+ENTRIES: dict[str, dict[str, Any]] = {
+    "counted": {"task": "echo", "schedule": 0.5, "options": {"queue": "counted"}},
+    "prepared": {"task": "echo", "schedule": 3.0, "options": {"queue": "counted"}},
+    "report": {"task": "tracked.fail_at_times", "schedule": 1.0},
+    "long": {"task": "tracked.take_long", "schedule": 1.0, "overlap": "skip"},
+    "stubborn": {"task": "tracked.stubborn", "schedule": 1.0, "options": {"queue": "counted"}},
+}
+
+
+def in_seconds(rules: str) -> str:
+    """The rules, with a second for each minute: in ranges, in waits, and in what is too late."""
+    rules = re.sub(r"(\[|for: |offset )(\d+)m", r"\1\2s", rules)
+    found: dict[str, Any] = yaml.safe_load(rules)
+    for rule in found["groups"][0]["rules"]:
+        if rule["alert"] in ("RedBeatLate", "RedBeatSendsLate", "RedBeatHangs"):
+            rule["expr"] = re.sub(r"> (\d+)\s*$", lambda limit: f"> {int(limit[1]) / 60}", rule["expr"])
+    return yaml.safe_dump(found)
+
+
+class World:
+    """Two beats, a worker, the server of both, and the Prometheus that scrapes them."""
+
+    def __init__(self, server: Server, directory: Path) -> None:
+        self.server = server
+        self.client = server.client(db=1)
+        self.tracked = Tracked.write(
+            directory,
+            server.url(0),
+            server.url(1),
+            self.client,
+            extra=EXTRA,
+            beat_schedule=ENTRIES,
+            redbeat_takeover_after=TAKEOVER_SECONDS,
+            redbeat_lock_lost="standby",
+        )
+        source = (directory / "tracked.py").read_text("utf-8")
+        listening = 'import os\napp.conf.redbeat_http = os.environ.get("BEAT_HTTP")\n'
+        (directory / "tracked.py").write_text(source + listening, "utf-8")
+        self.ports = (pick_port(), pick_port())
+        self.beats = [self.start_beat(0), self.start_beat(1)]
+        self.worker = self.tracked.worker("threads", "-Q", "celery,counted")
+        rules = in_seconds((MONITORING / "alerts.yml").read_text("utf-8"))
+        self.prometheus = start(Prometheus, configuration=self.configuration(), rules=rules)
+
+    def configuration(self) -> dict[str, Any]:
+        """The page's for Prometheus, but for the ports."""
+        found = {
+            path.name: path for path in write_files("docs/monitoring.rst", self.tracked.directory / "page")
+        }
+        configuration: dict[str, Any] = yaml.safe_load(found["prometheus.yml"].read_text("utf-8"))
+        [job] = configuration["scrape_configs"]
+        assert job["job_name"] == JOB
+        [targets] = job["static_configs"]
+        [address] = targets["targets"]
+        assert found["celeryconfig.py"].read_text("utf-8") == f'redbeat_http = "{address}"\n'
+        targets["targets"] = [address.replace("9808", str(port)) for port in self.ports]
+        return configuration
+
+    def start_beat(self, number: int) -> Process:
+        address = f"127.0.0.1:{self.ports[number]}"
+        beat = celery_beat(self.tracked.directory, "tracked", env={"BEAT_HTTP": address})
+        beat.wait_for(f"beat: Listening on http://{address} for ")
+        return beat
+
+    def shows_the_schedule(self, number: int) -> bool:
+        is_running = self.beats[number].is_running
+        return is_running and b"redbeat_due_entries " in fetch(self.ports[number], "/metrics").body
+
+    def leads(self) -> int:
+        """How many beats lead."""
+        return sum(b"redbeat_is_leader 1" in fetch(port, "/metrics").body for port in self.ports)
+
+    def leader(self) -> int:
+        """The number of the beat that leads, and shows the schedule."""
+        [found] = eventually(lambda: [number for number in (0, 1) if self.shows_the_schedule(number)])
+        return found
+
+    def at_rest(self) -> None:
+        """Wait until both beats are scraped, one leads, and nothing is wrong."""
+        is_well = f'sum(up{{job="{JOB}"}}) == 2 and count(redbeat_due_entries) == 1'
+
+        def is_at_rest() -> bool:
+            assert list(self.prometheus.firing()) == []
+            return bool(self.prometheus.ask(is_well))
+
+        eventually(is_at_rest, interval=0.2)
+
+    def stop(self) -> None:
+        for process in (*self.beats, self.worker):
+            process.kill()
+        self.client.close()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with Server() as server:
+        world = World(server, tmp_path_factory.mktemp("world"))
+        try:
+            with world.prometheus:
+                yield world
+        finally:
+            world.stop()
+
+
+def labels_served(text: str) -> dict[str, tuple[str, set[tuple[str, ...]]]]:
+    """What a page shows: the metrics' names, to their types and the sets of their labels."""
+    return {
+        family.name: (family.type, {tuple(sorted(set(one.labels) - {"le"})) for one in family.samples})
+        for family in read_text(text)
+    }
+
+
+def test_beats_serve_what_the_table_says_and_no_more(world: World) -> None:
+    world.at_rest()
+    leader = world.leader()
+    whole = set(METRICS)
+    own = {name for name, metric in METRICS.items() if not metric.is_of_schedule}
+    for number, names in ((leader, whole), (1 - leader, own)):
+
+        def is_as_said(number: int = number, names: set[str] = names) -> bool:
+            served = labels_served(fetch(world.ports[number], "/metrics").body.decode())
+            documented = {name: (METRICS[name].type, {tuple(sorted(METRICS[name].labels))}) for name in names}
+            assert served == documented
+            return True
+
+        eventually(is_as_said)
+
+
+def test_promtool_accepts_the_rules_and_their_tests() -> None:
+    start(promtool, arguments=("check", "rules", MONITORING / "alerts.yml"))
+    start(promtool, arguments=("test", "rules", MONITORING / "alerts.test.yml"))
+
+
+def test_both_formats_are_read_and_promtool_finds_no_fault(world: World) -> None:
+    port = world.ports[world.leader()]
+    text = fetch(port, "/metrics").body
+    assert promtool(("check", "metrics"), given=text) == ""
+    asked = fetch(port, "/metrics", accept="application/openmetrics-text; version=1.0.0")
+    assert asked.headers["content-type"].startswith("application/openmetrics-text")
+    assert {family.name for family in read_openmetrics(asked.body.decode())} == set(METRICS)
+
+
+def expressions_of_dashboard() -> list[str]:
+    """Each one as Grafana would send it."""
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text("utf-8"))
+    found = [
+        target["expr"].replace("$__rate_interval", "20s").replace("$__range", "60s").replace("$job", JOB)
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+    ]
+    assert len(found) > 20
+    assert not [expr for expr in found if "$" in expr]
+    return found
+
+
+def test_each_expression_of_the_dashboard_returns_data(world: World) -> None:
+    world.client.set("fail", 1)
+    try:
+        for expr in expressions_of_dashboard():
+            eventually(lambda expr=expr: world.prometheus.ask(expr), interval=0.5, message=expr)  # type: ignore[misc]
+    finally:
+        world.client.delete("fail")
+
+
+def test_sums_are_right_when_leaders_are_killed_and_paused(world: World) -> None:
+    world.at_rest()
+    began, client, prometheus = time.time(), world.client, world.prometheus
+    first = world.leader()
+    second = 1 - first
+    world.beats[first].kill()
+    assert world.leader() == second
+    world.beats[first] = world.start_beat(first)
+    eventually(lambda: prometheus.value(f'sum(up{{job="{JOB}"}})') == 2, interval=0.2)
+    world.beats[second].signal(signal.SIGSTOP)
+    try:
+        eventually(lambda: world.shows_the_schedule(first), interval=0.2)
+    finally:
+        world.beats[second].signal(signal.SIGCONT)
+    world.at_rest()
+    entries = [RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=world.tracked.app) for name in ENTRIES]
+    for entry in entries:
+        entry.pause("to count what was sent")
+
+    def are_equal() -> bool:
+        counted = ("sent", 'task="echo"'), ("sent", 'entry="report"'), ("succeeded|failed", 'entry="report"')
+        sums = [prometheus.value(f'sum(redbeat_runs_total{{outcome=~"{one}", {of}}})') for one, of in counted]
+        assert sums == [client.llen("runs"), client.llen("work"), client.llen("work")]
+        return True
+
+    eventually(are_equal, interval=0.2)
+    for entry in entries:
+        entry.resume()
+    times = {"start": str(began), "end": str(time.time()), "step": "0.5"}
+    [shown] = prometheus.ask("count(redbeat_leader_changes_total)", **times)
+    assert {count for _, count in shown["values"]} == {"1"}, "two beats have shown the schedule at once"
+    [totals] = prometheus.ask('sum(redbeat_runs_total{outcome="sent"})', **times)
+    assert totals["values"] == sorted(totals["values"], key=lambda pair: float(pair[1])), "a sum fell"
+    [led] = prometheus.ask("sum(redbeat_leader_changes_total)", **times)
+    assert float(led["values"][-1][1]) - float(led["values"][0][1]) == 2
+
+
+def test_each_alert_fires_and_resolves(world: World) -> None:
+    world.at_rest()
+    client = world.client
+    seen: dict[str, dict[str, str]] = {}
+
+    def fire(*names: str) -> None:
+        def have_fired() -> bool:
+            seen.update(world.prometheus.firing())
+            assert set(names) <= set(seen), set(names) - set(seen)
+            return True
+
+        eventually(have_fired, interval=0.2)
+
+    # entries that fail, that can't be sent or used, and whose success is overdue; a beat that is killed
+    client.mset({"fail": 1, "refuse": 1})
+    write_raw(client, "broken", "{")
+    new = RedBeatSchedulerEntry("new", "tracked.fail_at_times", 1.0, app=world.tracked.app).save()
+    # as if it had come a minute ago
+    eventually(lambda: client.zadd("redbeat::expected", {"redbeat::running:new": 1}, xx=True, ch=True))
+    killed = world.leader()
+    world.beats[killed].kill()
+    fire(
+        "RedBeatNobodyLeads",
+        "RedBeatDown",
+        "RedBeatFailuresInARow",
+        "RedBeatRunsNotSent",
+        "RedBeatQuarantine",
+    )
+    fire("RedBeatEntriesOverdue", "RedBeatNoStandby")
+    client.delete("fail", "refuse", "redbeat:broken")
+    client.zrem(SCHEDULE, "redbeat:broken")
+    world.beats[killed] = world.start_beat(killed)
+    world.at_rest()
+    new.delete()
+
+    if IS_LONG:
+        # what the metrics need is forbidden
+        client.execute_command("ACL", "SETUSER", "default", "-zscan")
+        fire("RedBeatRedisTrouble", "RedBeatScheduleNotMeasured")
+        client.execute_command("ACL", "SETUSER", "default", "+zscan")
+        world.at_rest()
+
+        # sending hangs while one entry after the other falls due; then it is slow
+        for number in range(60):
+            now = time.time()
+            write_raw(
+                client,
+                f"later-{number}",
+                score=now + number / 2,
+                schedule=SELDOM,
+                options={"queue": "nobody's"},
+            )
+        client.set("hang", 1)
+        fire("RedBeatHangs", "RedBeatLate", "RedBeatBacklogGrows")
+        client.set("slow", 1)
+        client.delete("hang")
+        fire("RedBeatSendsLate")
+        client.delete("slow")
+        world.at_rest()
+
+        # another program takes the lock, again and again
+        def change() -> bool:
+            client.set(LOCK, "another's")
+            eventually(lambda: world.leads() == 0)
+            client.delete(LOCK)
+            eventually(lambda: world.leads() == 1)
+            seen.update(world.prometheus.firing())
+            return "RedBeatLeadershipFlaps" in seen
+
+        eventually(change)
+        world.at_rest()
+
+        rules = yaml.safe_load((MONITORING / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
+        assert set(seen) == {rule["alert"] for rule in rules}
+    for alert in seen.values():
+        assert not [text for text in alert.values() if "<" in text], "a template that went wrong"
+        assert alert["severity"] in ("warning", "critical")
