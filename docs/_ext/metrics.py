@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import redbeat.store.figures
 import redbeat.telemetry.metrics
-from redbeat.history import OUTCOMES
+from redbeat.history import ENDED_OUTCOMES, OUTCOMES
 from redbeat.store.figures import REASONS, WORDS
 from redbeat.telemetry.metrics import METRICS
 
@@ -33,10 +33,17 @@ def describe_metrics(*, is_of_schedule: bool) -> Iterator[str]:
 
 def describe_words() -> Iterator[str]:
     outcomes = dict.fromkeys(outcome for outcome, _ in WORDS.values())
-    words = [(f"``{outcome}``", f"{OUTCOMES[outcome]}.") for outcome in outcomes]
-    yield from describe_table("20 80", [("``outcome``", "What became of the run"), *words])
-    reasons = [(f"``{reason}``", f"{text}.") for reason, text in REASONS.items()]
-    yield from describe_table("20 80", [("``reason``", "Why it was skipped"), *reasons])
+    texts = {**OUTCOMES, "sent": "its message is on its queue"}
+    for title, words in (
+        (
+            "``outcome`` when it is due",
+            {name: texts[name] for name in outcomes if name not in ENDED_OUTCOMES},
+        ),
+        ("``reason`` of ``skipped``", REASONS),
+        ("``outcome`` when it is over", ENDED_OUTCOMES),
+    ):
+        rows = [(f"``{word}``", f"{text}.") for word, text in words.items()]
+        yield from describe_table("30 70", [(title, ""), *rows])
 
 
 def describe_alerts() -> Iterator[str]:
