@@ -65,19 +65,21 @@ from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Claim, Commit, Fence, LockStatus
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
-from redbeat.telemetry import worker_check_ins as worker_check_ins  # Sentry's part for Celery imports this
-from redbeat.telemetry.beat_figures import BeatFigures
-from redbeat.telemetry.check_ins import CheckIns
-from redbeat.telemetry.condition import Condition
-from redbeat.telemetry.endpoint import Endpoint
-from redbeat.telemetry.entry_pings import EntryPings
-from redbeat.telemetry.gathering import Gathering
-from redbeat.telemetry.labels import LabelBook, queue_finder
-from redbeat.telemetry.own_figures import OwnFigures
-from redbeat.telemetry.pages import metrics_of, pages_of
-from redbeat.telemetry.pings import Pings
+from redbeat.telemetry.endpoint.condition import Condition
+from redbeat.telemetry.endpoint.endpoint import Endpoint
+from redbeat.telemetry.endpoint.pages import metrics_of, pages_of
+from redbeat.telemetry.metrics.beat_figures import BeatFigures
+from redbeat.telemetry.metrics.gathering import Gathering
+from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
+from redbeat.telemetry.metrics.own_figures import OwnFigures
+from redbeat.telemetry.pings.entry_pings import EntryPings
+from redbeat.telemetry.pings.pings import Pings
+from redbeat.telemetry.sentry import (
+    worker_check_ins as worker_check_ins,  # Sentry's part for Celery imports this
+)
+from redbeat.telemetry.sentry.check_ins import CheckIns
 from redbeat.telemetry.telemetry import Part, Telemetry
-from redbeat.telemetry.tracing import Tracing
+from redbeat.telemetry.tracing.tracing import Tracing
 
 __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 

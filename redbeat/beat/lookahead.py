@@ -18,7 +18,7 @@ from redbeat.errors import RedBeatError
 from redbeat.log.logger import logger
 from redbeat.store.records import Claimed, Commit
 from redbeat.store.upcoming import Cursor, Upcoming
-from redbeat.telemetry.beat_figures import BeatFigures
+from redbeat.telemetry.metrics.beat_figures import BeatFigures
 
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
 SLICE = 200

@@ -43,9 +43,9 @@ from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import Claimed, Commit, KeyType
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
-from redbeat.telemetry.labels import ROUTING, LabelBook
-from redbeat.telemetry.monitors import headers_of_check_in, monitors_of
-from redbeat.telemetry.tracing import Tracing
+from redbeat.telemetry.metrics.labels import ROUTING, LabelBook
+from redbeat.telemetry.sentry.monitors import headers_of_check_in, monitors_of
+from redbeat.telemetry.tracing.tracing import Tracing
 
 #: entries with longer definitions aren't kept; characters
 MAX_DEFINITION = 65_536

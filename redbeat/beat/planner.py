@@ -46,10 +46,10 @@ from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Claimed, Clear, Commit, Ending, Held, KeyType, Push, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
-from redbeat.telemetry.monitors import headers_of_check_in
+from redbeat.telemetry.sentry.monitors import headers_of_check_in
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
-    from redbeat.telemetry.spans import RunSpan
+    from redbeat.telemetry.tracing.spans import RunSpan
 
 #: a disabled entry is looked at again at its first due time after this many seconds: somebody may have
 #: enabled it by hand, without writing a score

@@ -26,8 +26,8 @@ from redbeat.log.logger import logger
 from redbeat.log.text import joined
 from redbeat.process.memory import Allowance
 from redbeat.store.records import Claimed
-from redbeat.telemetry.labels import LabelBook
-from redbeat.telemetry.tracing import Tracing
+from redbeat.telemetry.metrics.labels import LabelBook
+from redbeat.telemetry.tracing.tracing import Tracing
 
 #: an obstacle that isn't told of, as something else tells of it
 AWAY = "the broker is away"

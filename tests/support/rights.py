@@ -41,8 +41,8 @@ from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
 from redbeat.store.store import Store
-from redbeat.telemetry.gathering import Gathering
-from redbeat.telemetry.labels import LabelBook, queue_finder
+from redbeat.telemetry.metrics.gathering import Gathering
+from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from tests.support.applying import apply
 from tests.support.progress import Progress
 from tests.support.schedule import LOCK, SCHEDULE, field, write_raw

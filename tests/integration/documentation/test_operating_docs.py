@@ -29,7 +29,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules import rrule
-from redbeat.telemetry.sentry import excluded_by, find_integration
+from redbeat.telemetry.sentry.sentry import excluded_by, find_integration
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app

@@ -15,10 +15,10 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import signals
 from redbeat.runs.run import Run
 from redbeat.task_ids import task_id_of
-from redbeat.telemetry import check_ins
-from redbeat.telemetry.check_ins import CheckIns
-from redbeat.telemetry.monitors import monitors_of
-from redbeat.telemetry.sentry import Outlet
+from redbeat.telemetry.sentry import check_ins
+from redbeat.telemetry.sentry.check_ins import CheckIns
+from redbeat.telemetry.sentry.monitors import monitors_of
+from redbeat.telemetry.sentry.sentry import Outlet
 from tests.integration.conftest import ONE_SERVER
 from tests.support.servers import Server
 

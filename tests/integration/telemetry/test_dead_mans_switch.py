@@ -12,8 +12,8 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat.telemetry.calls import CALL_SECONDS
-from redbeat.telemetry.pings import (
+from redbeat.telemetry.pings.calls import CALL_SECONDS
+from redbeat.telemetry.pings.pings import (
     LOOK_AGAIN_SECONDS,
     PERIOD_SECONDS,
     RETRY_SECONDS,

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from redbeat.config.address import Address
-from redbeat.telemetry import endpoint as module
-from redbeat.telemetry.endpoint import BURST, BURST_SECONDS, MAX_CONNECTIONS, Endpoint
-from redbeat.telemetry.exchange import MAX_HEAD_BYTES, Request, Response
-from redbeat.telemetry.listener import Listener
+from redbeat.telemetry.endpoint import endpoint as module
+from redbeat.telemetry.endpoint.endpoint import BURST, BURST_SECONDS, MAX_CONNECTIONS, Endpoint
+from redbeat.telemetry.endpoint.exchange import MAX_HEAD_BYTES, Request, Response
+from redbeat.telemetry.endpoint.listener import Listener
 from tests.support.deadlines import patience
 from tests.support.http import connect, fetch, send
 from tests.support.logs import errors_in

@@ -17,8 +17,8 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import signals, track_runs
 from redbeat.runs.run import Run
-from redbeat.telemetry import entry_pings
-from redbeat.telemetry.entry_pings import EntryPings
+from redbeat.telemetry.pings import entry_pings
+from redbeat.telemetry.pings.entry_pings import EntryPings
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, write_app

@@ -18,10 +18,10 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import list_entries
 from redbeat.store.figures import WORDS, Figures, Labels
 from redbeat.store.store import Store
-from redbeat.telemetry import gathering as module
-from redbeat.telemetry.gathering import Gathering, View
-from redbeat.telemetry.labels import LabelBook, queue_finder
-from redbeat.telemetry.overdue import find_overdue
+from redbeat.telemetry.metrics import gathering as module
+from redbeat.telemetry.metrics.gathering import Gathering, View
+from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
+from redbeat.telemetry.metrics.overdue import find_overdue
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.progress import NAMES, Progress
 from tests.support.rights import gathering_of

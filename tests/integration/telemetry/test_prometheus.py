@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.telemetry.metrics import METRICS
+from redbeat.telemetry.metrics.table import METRICS
 from tests.conftest import start
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat

@@ -22,7 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode, TraceState
 
 from redbeat import RedBeatScheduler
 from redbeat.beat.dispatcher import PIECE
-from redbeat.telemetry.spans import MAX_LINKS
+from redbeat.telemetry.tracing.spans import MAX_LINKS
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, SELDOM, field, messages, server_now, write_burst, write_raw

@@ -22,7 +22,7 @@ from redbeat.policy.headers import NAMES as HEADERS
 from redbeat.process.memory import Allowance
 from redbeat.schedules import rrule
 from redbeat.store.records import Claimed, Push
-from redbeat.telemetry.labels import LabelBook, queue_finder
+from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
 

@@ -34,9 +34,9 @@ EXCEPTIONS = {
     "broker/drafts.py": {"publish"},  # a message, to RabbitMQ
     "broker/outbox.py": {"pipeline", "ping"},  # kombu's own client, of the broker
     "broker/producer.py": {"publish"},  # a message, by kombu
-    "telemetry/connections.py": {"shutdown"},  # a client of the endpoint
-    "telemetry/exchange.py": {"shutdown"},  # a client of the endpoint
-    "telemetry/listener.py": {"shutdown"},  # the endpoint itself
+    "telemetry/endpoint/connections.py": {"shutdown"},  # a client of the endpoint
+    "telemetry/endpoint/exchange.py": {"shutdown"},  # a client of the endpoint
+    "telemetry/endpoint/listener.py": {"shutdown"},  # the endpoint itself
     "schedulers.py": {"get_redis"},  # celery-redbeat 2.x has it there, so it can be imported
 }
 

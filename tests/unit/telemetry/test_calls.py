@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from redbeat.config.ping_urls import parse_ping_url
-from redbeat.telemetry import calls
-from redbeat.telemetry.calls import CallFailed, Services, call
+from redbeat.telemetry.pings import calls
+from redbeat.telemetry.pings.calls import CallFailed, Services, call
 from tests.support.receivers import OK, Receiver
 
 

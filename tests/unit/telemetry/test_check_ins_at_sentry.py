@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redbeat.telemetry.sentry import PATIENCE_SECONDS, RETRY_SECONDS, Outlet, send_check_in
+from redbeat.telemetry.sentry.sentry import PATIENCE_SECONDS, RETRY_SECONDS, Outlet, send_check_in
 
 sentry_sdk = pytest.importorskip("sentry_sdk")
 

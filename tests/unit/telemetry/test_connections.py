@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from redbeat.telemetry.connections import Connection, Connections
+from redbeat.telemetry.endpoint.connections import Connection, Connections
 
 
 class Clients:

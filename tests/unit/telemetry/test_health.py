@@ -10,8 +10,8 @@ import pytest
 
 from redbeat.config.timing import Timing
 from redbeat.leadership.pulse import Pulse, Role
-from redbeat.telemetry.condition import PAUSE_SECONDS, Condition
-from redbeat.telemetry.health import Signs, find_hang, find_obstacle
+from redbeat.telemetry.endpoint.condition import PAUSE_SECONDS, Condition
+from redbeat.telemetry.endpoint.health import Signs, find_hang, find_obstacle
 
 WELL = Signs(
     role=Role.LEADER,

@@ -11,8 +11,8 @@ import pytest
 from celery import Celery
 
 from redbeat.store.figures import BOUNDS, Labels
-from redbeat.telemetry import labels
-from redbeat.telemetry.labels import ALL_OTHERS, MAX_ASKED, MAX_PAIRS, LabelBook, queue_finder
+from redbeat.telemetry.metrics import labels
+from redbeat.telemetry.metrics.labels import ALL_OTHERS, MAX_ASKED, MAX_PAIRS, LabelBook, queue_finder
 from tests.support.lua_headers import FOLDER
 
 

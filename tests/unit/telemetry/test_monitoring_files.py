@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from redbeat.cli import redbeat as commands
-from redbeat.telemetry.metrics import METRICS
+from redbeat.telemetry.metrics.table import METRICS
 
 MONITORING = Path(__file__).parents[3] / "docs" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text("utf-8"))

@@ -12,7 +12,7 @@ from celery.schedules import crontab, schedule, solar
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.schedules import clocked, cron, rrule
-from redbeat.telemetry.monitors import Monitor, Monitors, headers_of_check_in, monitor_of, set_monitors
+from redbeat.telemetry.sentry.monitors import Monitor, Monitors, headers_of_check_in, monitor_of, set_monitors
 
 
 def monitor(kind: Any, defaults: Policy = NO_POLICY, **policy: Any) -> Monitor | str:

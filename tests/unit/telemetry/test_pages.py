@@ -14,9 +14,9 @@ import pytest
 from celery import Celery
 
 from redbeat.leadership.status import Status
-from redbeat.telemetry import pages as module
-from redbeat.telemetry.exchange import Page, Request, Response
-from redbeat.telemetry.pages import Shared, pages_of
+from redbeat.telemetry.endpoint import pages as module
+from redbeat.telemetry.endpoint.exchange import Page, Request, Response
+from redbeat.telemetry.endpoint.pages import Shared, pages_of
 from tests.support.documents import ROOT
 from tests.support.polling import eventually
 

@@ -19,9 +19,9 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from redbeat.broker.connection import Peer
 from redbeat.broker.instrumentor import find_provider, is_idle
 from redbeat.broker.originals import Originals
-from redbeat.telemetry import tracing as module
-from redbeat.telemetry.spans import RunSpan
-from redbeat.telemetry.tracing import Tracing
+from redbeat.telemetry.tracing import tracing as module
+from redbeat.telemetry.tracing.spans import RunSpan
+from redbeat.telemetry.tracing.tracing import Tracing
 from tests.support.spans import Spans, attributes_of
 
 NOW = 1_000_000_000.25
@@ -168,13 +168,13 @@ WITHOUT = """
 import sys
 {block}
 import redbeat
-from redbeat.telemetry.tracing import Tracing
+from redbeat.telemetry.tracing.tracing import Tracing
 tracing = Tracing(lambda: 1.0, lambda: None)
 for step in (tracing.refresh, tracing.look, tracing.begin_batch, tracing.end_batch, tracing.stop):
     step()
 with tracing.sending():
     assert tracing.begin("entry", "echo", "id", "", 1.0) is None
-assert "redbeat.telemetry.spans" not in sys.modules
+assert "redbeat.telemetry.tracing.spans" not in sys.modules
 print("done")
 """
 

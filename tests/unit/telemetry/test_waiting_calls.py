@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from redbeat.config.ping_urls import parse_ping_url
-from redbeat.telemetry.waiting_calls import (
+from redbeat.telemetry.pings.waiting_calls import (
     LIFE_SECONDS,
     MAX_CALLS,
     MAX_PAUSE_SECONDS,

@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 
 from redbeat import track_runs
-from redbeat.telemetry import worker_check_ins
-from redbeat.telemetry.worker_check_ins import SENT_AT, listen
+from redbeat.telemetry.sentry import worker_check_ins
+from redbeat.telemetry.sentry.worker_check_ins import SENT_AT, listen
 
 MONITOR = {"schedule": {"type": "interval", "value": 1, "unit": "hour"}}
 RUN = {
@@ -84,7 +84,7 @@ def test_a_message_that_was_compiled_was_sent_when_it_was_due() -> None:
 def test_a_process_listens_once() -> None:
     from celery.signals import task_failure, task_prerun, task_success
 
-    signals, uid = (task_prerun, task_success, task_failure), "redbeat.telemetry.worker_check_ins"
+    signals, uid = (task_prerun, task_success, task_failure), "redbeat.telemetry.sentry.worker_check_ins"
     for signal in signals:
         signal.disconnect(dispatch_uid=uid)
     before = [len(signal.receivers) for signal in signals]

@@ -24,9 +24,9 @@ from redbeat.process.memory import Memory
 from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from redbeat.telemetry.calls import CallFailed, Services, call
-from redbeat.telemetry.condition import Condition
-from redbeat.telemetry.health import find_obstacle
+from redbeat.telemetry.endpoint.condition import Condition
+from redbeat.telemetry.endpoint.health import find_obstacle
+from redbeat.telemetry.pings.calls import CallFailed, Services, call
 
 #: how often the service is called
 PERIOD_SECONDS = 60.0

@@ -30,8 +30,8 @@ from redbeat.runs.run import Run
 from redbeat.runs.tracking import is_tracked
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
-from redbeat.telemetry.calls import CallFailed, Services, call
-from redbeat.telemetry.waiting_calls import Call, WaitingCalls
+from redbeat.telemetry.pings.calls import CallFailed, Services, call
+from redbeat.telemetry.pings.waiting_calls import Call, WaitingCalls
 
 #: how many events wait for their entries to be read, at most, and how many are read at a time
 MAX_HEARD, READ_ENTRIES = 10_000, 500

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from redbeat.leadership.elector import Leadership
-from redbeat.telemetry.beat_figures import BeatFigures
+from redbeat.telemetry.metrics.beat_figures import BeatFigures
 
 
 class OwnFigures:

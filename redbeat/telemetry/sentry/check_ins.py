@@ -23,8 +23,8 @@ from redbeat.process.memory import Memory
 from redbeat.runs.run import Run
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
-from redbeat.telemetry.monitors import Monitor, Monitors, monitors_of, set_monitors
-from redbeat.telemetry.sentry import (
+from redbeat.telemetry.sentry.monitors import Monitor, Monitors, monitors_of, set_monitors
+from redbeat.telemetry.sentry.sentry import (
     Outlet,
     Status,
     excluded_by,
@@ -47,7 +47,7 @@ MAX_SAID = 50
 _WELL = ("succeeded", "ignored")
 
 
-_UID = "redbeat.telemetry.check_ins"
+_UID = "redbeat.telemetry.sentry.check_ins"
 
 
 class _Known(NamedTuple):

@@ -19,7 +19,7 @@ from redbeat.broker.wrappers import EVERY_NAME
 from redbeat.broker.wrappers import find_integration as find_integration
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
-from redbeat.telemetry.monitors import Monitor
+from redbeat.telemetry.sentry.monitors import Monitor
 
 Status = Literal["in_progress", "ok", "error"]
 

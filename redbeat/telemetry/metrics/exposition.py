@@ -17,12 +17,12 @@ from prometheus_client.core import (
 
 from redbeat.connection.counts import COUNTS
 from redbeat.store.figures import BOUNDS, LED, WORDS, Labels
-from redbeat.telemetry.labels import OTHER
-from redbeat.telemetry.metrics import METRICS
+from redbeat.telemetry.metrics.labels import OTHER
+from redbeat.telemetry.metrics.table import METRICS
 
 if TYPE_CHECKING:
-    from redbeat.telemetry.gathering import View
-    from redbeat.telemetry.own_figures import OwnFigures
+    from redbeat.telemetry.metrics.gathering import View
+    from redbeat.telemetry.metrics.own_figures import OwnFigures
 
 #: the histograms of runs, by the words under which they are counted
 _HISTOGRAMS = {

@@ -15,14 +15,14 @@ from celery.signals import task_failure, task_prerun, task_success, worker_init,
 from redbeat.policy.headers import CHECK_IN
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.tracking import is_tracked
-from redbeat.telemetry.sentry import Status, find_integration, send_check_in
+from redbeat.telemetry.sentry.sentry import Status, find_integration, send_check_in
 
 _HEADERS = ("redbeat_entry", "redbeat_due", CHECK_IN)
 
 #: where Sentry's code writes when it sends a message, UNIX seconds
 SENT_AT = "sentry-task-enqueued-time"
 
-_UID = "redbeat.telemetry.worker_check_ins"
+_UID = "redbeat.telemetry.sentry.worker_check_ins"
 
 
 def listen(**_: Any) -> None:

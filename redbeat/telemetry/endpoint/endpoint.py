@@ -21,9 +21,9 @@ from redbeat.log.events import ENDPOINT_AWAY, ENDPOINT_LISTENS, TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
-from redbeat.telemetry.connections import Connection, Connections
-from redbeat.telemetry.exchange import Page, RequestRefused, read_head, respond, text_response, write
-from redbeat.telemetry.listener import Listener
+from redbeat.telemetry.endpoint.connections import Connection, Connections
+from redbeat.telemetry.endpoint.exchange import Page, RequestRefused, read_head, respond, text_response, write
+from redbeat.telemetry.endpoint.listener import Listener
 
 #: how many connections may be open
 MAX_CONNECTIONS = 32

@@ -36,7 +36,7 @@ from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts
 
 if TYPE_CHECKING:  # where OpenTelemetry isn't installed, it can't be imported
-    from redbeat.telemetry.spans import RunSpan, Spans
+    from redbeat.telemetry.tracing.spans import RunSpan, Spans
 
 #: how many spans may wait to be ended; more are lost
 MAX_WAITING = 20_000
@@ -116,7 +116,7 @@ class Tracing:
         if is_known and self._spans is None and time.monotonic() < self._retry_at:
             return
         try:
-            from redbeat.telemetry import spans
+            from redbeat.telemetry.tracing import spans
 
             propagator = spans.current_propagator()
             if not is_known or self._spans is None or self._spans.propagator is not propagator:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from redbeat.broker.connection import Broker
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.heartbeat import what_hangs
-from redbeat.telemetry.health import Signs
+from redbeat.telemetry.endpoint.health import Signs
 
 #: looks that are further apart show that the process was paused
 PAUSE_SECONDS = 2.0

@@ -24,8 +24,8 @@ from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.store.figures import TELLER_MS, Figures, Labels
 from redbeat.store.store import Store
-from redbeat.telemetry.labels import ALL_OTHERS, OTHER, LabelBook
-from redbeat.telemetry.overdue import Overdue, find_overdue, streaks_of
+from redbeat.telemetry.metrics.labels import ALL_OTHERS, OTHER, LabelBook
+from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
 
 #: how often Redis is asked, where somebody may look, and where nobody does; seconds
 LOOK_SECONDS, SELDOM_SECONDS = 1.0, 5.0

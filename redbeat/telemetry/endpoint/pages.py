@@ -19,11 +19,11 @@ from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.leadership.status import State, Status, ask_status, document_of, judge
 from redbeat.process.memory import Memory
-from redbeat.telemetry.condition import Condition
-from redbeat.telemetry.exchange import Page, Request, Response, text_response
-from redbeat.telemetry.gathering import View
-from redbeat.telemetry.health import find_hang, find_obstacle
-from redbeat.telemetry.own_figures import OwnFigures
+from redbeat.telemetry.endpoint.condition import Condition
+from redbeat.telemetry.endpoint.exchange import Page, Request, Response, text_response
+from redbeat.telemetry.endpoint.health import find_hang, find_obstacle
+from redbeat.telemetry.metrics.gathering import View
+from redbeat.telemetry.metrics.own_figures import OwnFigures
 
 #: how long ``/status`` waits for Redis
 STATUS_SECONDS = 3.0
@@ -81,7 +81,7 @@ def metrics_of(view: Callable[[], View | None], own: OwnFigures) -> Metrics | No
         own: what it shows of itself.
     """
     try:
-        from redbeat.telemetry.exposition import Exposition
+        from redbeat.telemetry.metrics.exposition import Exposition
     except ImportError:
         return None
     return Exposition(view, own).text
