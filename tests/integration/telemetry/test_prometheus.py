@@ -29,7 +29,7 @@ from tests.support.documents import write_files
 from tests.support.http import fetch
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.prometheus import Prometheus, promtool
+from tests.support.prometheus import Prometheus, find_program, promtool
 from tests.support.schedule import LOCK, SCHEDULE, SELDOM, write_raw
 from tests.support.servers import Server
 from tests.support.tracked import Tracked
@@ -166,6 +166,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    start(find_program, name="prometheus")  # before anything else is
     with Server() as server:
         world = World(server, tmp_path_factory.mktemp("world"))
         try:
