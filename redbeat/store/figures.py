@@ -78,6 +78,11 @@ class Labels(NamedTuple):
         return hashlib.sha256("\0".join(self[:3]).encode()).hexdigest()[:12]
 
 
+#: the name that stands for all others
+OTHER = "other"
+ALL_OTHERS = Labels(OTHER, OTHER, OTHER)
+
+
 class Figures:
     """What is counted in the schedule of ``store``. Every method raises what the store's do."""
 
@@ -119,7 +124,8 @@ class Figures:
             except (ValueError, TypeError, RecursionError):
                 continue
             labels = Labels(str(task), str(queue), str(entry), bool(is_asked))
-            if is_utf8("".join(labels[:3])) and labels.id == text_of(id_):
+            is_new = labels[:3] != ALL_OTHERS[:3]  # they have an id of their own
+            if is_new and is_utf8("".join(labels[:3])) and labels.id == text_of(id_):
                 found[labels.id] = labels
         return found
 
@@ -143,9 +149,9 @@ class Figures:
                 pipeline.exists(as_stored(self._store.keys.entry(name)))
             return [bool(found) for found in pipeline.execute()] if names else []
 
-    def read_expected(self, now: float, limit: int) -> tuple[int, list[str]]:
+    def read_expected(self, now: float, limit: int, first: int = 0) -> tuple[int, list[str]]:
         """Return of how many entries a run should have succeeded by now, and the keys of those that should
-        have first.
+        have first, without as many as ``first``.
         """
         keys = self._store.keys
         with (
@@ -153,7 +159,7 @@ class Figures:
             self._store.client.pipeline(transaction=False) as pipeline,
         ):
             pipeline.zcount(keys.expected, "-inf", now)
-            pipeline.zrangebyscore(keys.expected, "-inf", now, start=0, num=limit)
+            pipeline.zrangebyscore(keys.expected, "-inf", now, start=first, num=limit)
             count, members = pipeline.execute()
         return int(count), [keys.entry_of_running(text_of(member)) for member in members]
 

@@ -75,7 +75,7 @@ def figures_of(found: Mapping[Any, Any]) -> dict[str, int]:
     figures = {}
     for field, value in found.items():
         text = text_of(value)
-        if text.lstrip("-").isdecimal() and len(text) < 20:
+        if text.isdecimal() and len(text) < 20:
             figures[text_of(field)] = int(text)
     return figures
 

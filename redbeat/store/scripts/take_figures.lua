@@ -1,5 +1,6 @@
 -- take_figures: add what was counted since the last call to the totals and to the minute, and return it: once, whoever
--- asks. Labels that are new are kept.
+-- asks. Labels that are new are kept. What was counted under labels that nobody has stored is left for the next call, its
+-- field behind a '?', and then counted under those of all others, so that nothing is lost with a beat that dies.
 --
 -- KEYS[1] lock       the leader's token; where there is no lock, the token of the beat that shows the metrics
 -- KEYS[2] figures    hash of what was counted since the last call
@@ -32,22 +33,43 @@ if teller_ms == 0 and redis.call('HGET', totals, 'leader') ~= token then
   redis.call('HINCRBY', figures, ':led', 1)
 end
 
-local taken = redis.call('HGETALL', figures)
-if #taken == 0 then return {'ok', now, taken} end
+local found = redis.call('HGETALL', figures)
+if #found == 0 then return {'ok', now, {}} end
 local number = math.floor(tonumber(time[1]) / 60)
 local slot = tostring(number % 60)
 local is_read, minute = pcall(cjson.decode, redis.call('HGET', minutes, slot) or '')
-if not (is_read and type(minute) == 'table' and minute.minute == number and type(minute.counted) == 'table') then
-  minute = {minute = number, counted = {}}
+local is_same = is_read and type(minute) == 'table' and minute.minute == number and type(minute.counted) == 'table'
+local counted = {}
+for word, amount in pairs(is_same and minute.counted or {}) do  -- others may have written anything
+  local is_finite = type(amount) == 'number' and math.abs(amount) < 1e15
+  if type(word) == 'string' and is_finite then counted[word] = amount end
 end
-for place = 1, #taken, 2 do
-  local field, amount = taken[place], string.match(taken[place + 1], '^%-?%d+$')
-  local word = string.match(field, ':(.*)$')
-  if amount and word then  -- others may have written anything
-    redis.pcall('HINCRBY', totals, field, amount)
-    minute.counted[word] = (tonumber(minute.counted[word]) or 0) + tonumber(amount)
+
+local known = {[''] = true}
+local sums, left = {}, {}
+for place = 1, #found, 2 do
+  local field, amount = found[place], string.match(found[place + 1], '^%d+$')
+  local mark, id, word = string.match(field, '^(%??)([^:]*):([%l_/%d]+)$')
+  local is_figure = word and amount and #amount < 18
+  if is_figure and known[id] == nil then known[id] = redis.call('HGET', labels, id) ~= false end
+  if is_figure and mark == '' and not known[id] then  -- the beat that has given the labels may be about to store them
+    left[#left + 1], left[#left + 2] = '?' .. field, amount
+  elseif is_figure then  -- if they aren't known yet, that beat is dead, or their entry is gone
+    field = (known[id] and id or '') .. ':' .. word
+    sums[field] = (sums[field] or 0) + tonumber(amount)
+    local sum = (counted[word] or 0) + tonumber(amount)
+    counted[word] = sum < 1e15 and sum or nil
   end
 end
-redis.call('HSET', minutes, slot, cjson.encode(minute))
+redis.call('HSET', minutes, slot, cjson.encode({minute = number, counted = counted}))
+local taken = {}
+for field, sum in pairs(sums) do
+  local amount = string.format('%.0f', sum)
+  local reply = redis.pcall('HINCRBY', totals, field, amount)
+  local is_garbage = type(reply) == 'table' and string.find(reply.err, 'not an integer', 1, true)
+  if is_garbage then redis.pcall('HSET', totals, field, amount) end
+  taken[#taken + 1], taken[#taken + 2] = field, amount
+end
 redis.call('DEL', figures)
+for place = 1, #left, 2 do redis.call('HINCRBY', figures, left[place], left[place + 1]) end
 return {'ok', now, taken}

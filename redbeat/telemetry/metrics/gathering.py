@@ -116,6 +116,8 @@ class Gathering:
         self._stopped = threading.Event()
         self._said = Memory[str, str]()
         self._gone: frozenset[str] = frozenset()  # ids that the thread of the tick is to forget
+        self._stored: Mapping[str, Labels] | None = None  # labels that the thread of the tick is to know
+        self._next_read_at = 0.0
         self._view: View | None = None
         self._token, self._taken_at = "", -math.inf
         self._restart()
@@ -128,10 +130,13 @@ class Gathering:
             logger.debug("beat: The labels of the metrics can't be read: %s", exc)
 
     def look(self) -> None:
-        """Start the thread; forget the labels of entries that are gone."""
+        """Start the thread; know the labels that other beats have given, and no others."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="redbeat-metrics", daemon=True)
             self._thread.start()
+        if self._stored is not None:
+            stored, self._stored = self._stored, None
+            self.book.load({**stored, **dict(self.book.unsaved.copy())})
         if self._gone:
             gone, self._gone = self._gone, frozenset()
             self.book.forget(gone)
@@ -220,6 +225,9 @@ class Gathering:
             self.book.unsaved.extendleft(unsaved.items())
             raise
         self._labels |= unsaved
+        if not has_lock and time.monotonic() >= self._next_read_at:  # others give and remove some, too
+            self._next_read_at = time.monotonic() + UPKEEP_SECONDS
+            self._stored = figures.read_labels()
         if taken is None:
             self._restart()
             return

@@ -13,18 +13,16 @@ from typing import Any
 
 from redbeat.log.logger import logger
 from redbeat.log.text import is_utf8, printable
+from redbeat.store.figures import ALL_OTHERS as ALL_OTHERS
+from redbeat.store.figures import OTHER as OTHER
 from redbeat.store.figures import Labels
-
-#: the name that stands for all others
-OTHER = "other"
-ALL_OTHERS = Labels(OTHER, OTHER, OTHER)
 
 #: how many entries that ask for it have labels of their own at most
 MAX_ASKED = 1000
 #: how many pairs of a task and a queue all other entries have at most
 MAX_PAIRS = 100
-#: a longer name of a task, a queue or an entry isn't a label, unless an entry's policy asks for it
-MAX_NAME = 100
+#: a longer name of a task, a queue or an entry isn't a label; the second one if an entry's policy asks for it
+MAX_NAME, MAX_ASKED_NAME = 100, 1000
 
 #: the options of a task that say which queue it goes to
 ROUTING = ("queue", "exchange", "routing_key")
@@ -33,7 +31,7 @@ ROUTING = ("queue", "exchange", "routing_key")
 MAX_ROUTES = 10_000
 
 
-#: of an entry whose labels are those of a task that it had before
+#: of an entry whose labels are those of a task or a queue that it had before
 _NO_LONGER = ("\0", "\0", "\0")
 
 
@@ -78,15 +76,12 @@ class LabelBook:
             options: the entry's own.
             is_asked: its policy asks for labels of its own.
         """
-        key = self._of_entry.get(name)
-        if key is not None and key[0] == task:
+        key, queue = self._of_entry.get(name), self._find_queue(task, options)
+        if key is not None and key is not _NO_LONGER and key[:2] == (task, queue):
             return self._ids[key]
-        queue = self._find_queue(task, options)
-        is_unfit = len(name) > MAX_NAME or not is_utf8(name + task + queue)
-        if is_asked:
-            has_room = self._asked < MAX_ASKED and is_utf8(name + task + queue)
-        else:
-            has_room = self._unasked < self._max_entries and not is_unfit
+        most = MAX_ASKED_NAME if is_asked else MAX_NAME
+        is_fit = name != OTHER and len(name) <= most and is_utf8(name + task + queue)
+        has_room = self._asked < MAX_ASKED if is_asked else self._unasked < self._max_entries
         if is_asked and not has_room and not self._has_said:
             self._has_said = True
             logger.warning(
@@ -95,9 +90,9 @@ class LabelBook:
                 MAX_ASKED,
                 printable(name),
             )
-        if has_room:
+        if has_room and is_fit:
             return self._give(Labels(task, queue, name, is_asked))
-        if key is not None:  # its task is another one now, and the labels with the old one will be free
+        if key is not None:  # its task or queue is another one now, and the old labels will be free
             self._of_entry[name] = _NO_LONGER
         return self._give_pair(task, queue)
 
@@ -106,7 +101,7 @@ class LabelBook:
         if id_ is not None:
             return id_
         is_unfit = len(task) > MAX_NAME or len(queue) > MAX_NAME or not is_utf8(task + queue)
-        if self._pairs >= MAX_PAIRS or is_unfit:
+        if self._pairs >= MAX_PAIRS or is_unfit or (task, queue) == ALL_OTHERS[:2]:
             return ""
         return self._give(Labels(task, queue, OTHER))
 
@@ -141,7 +136,7 @@ class LabelBook:
         return queue
 
     def is_current(self, labels: Labels) -> bool:
-        """Tell whether an entry's runs are still counted under its labels: it may have another task now."""
+        """Tell whether an entry's runs still have these labels: its task or queue may be another one now."""
         key = self._of_entry.get(labels.entry)
         return key is None or key == labels[:3]
 

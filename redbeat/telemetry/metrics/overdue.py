@@ -30,13 +30,15 @@ from redbeat.store.store import Store
 
 #: an entry that is due for longer than this is overdue; seconds
 LATE_SECONDS = 60.0
-#: how many entries are looked at in one go; more are counted, and not looked at
-MAX_LOOKED_AT = 100
+#: how many entries are read at a time, and how often in one go; more are counted, and not looked at
+MAX_LOOKED_AT, MAX_ROUNDS = 100, 5
 #: when an entry is looked at again whose run is at work; seconds
 AGAIN_SECONDS = 60.0
 #: how long a run may take that doesn't say so: as long as its entry's runs are apart, and an hour at most;
 #: seconds. As in ``run_records.lua``
 MIN_SECONDS, MAX_SECONDS = 60.0, 3600.0
+#: what becomes of runs that another one stands for, or that the entry's policy leaves out
+_LEFT_OUT = ("skipped", "merged")
 #: in how many of its last runs a success is looked for
 MAX_HISTORY = 20
 
@@ -59,12 +61,17 @@ def find_overdue(store: Store, now: float) -> Overdue:
     """Return the entries that are overdue at ``now``, the server's UNIX seconds."""
     keys, figures = store.keys, Figures(store)
     not_sent, late = figures.read_late(now - LATE_SECONDS, MAX_LOOKED_AT)
-    total, candidates = figures.read_expected(now, MAX_LOOKED_AT)
-    expected = _judge_all(store, candidates, now)
-    figures.expect(expected)
-    missed = [key for key in candidates if key not in expected]
+    missed: list[str] = []
+    for _ in range(MAX_ROUNDS):
+        total, candidates = figures.read_expected(now, MAX_LOOKED_AT, len(missed))
+        expected = _judge_all(store, candidates, now)
+        figures.expect(expected)
+        missed += [key for key in candidates if key not in expected]
+        total -= len(expected)
+        if total <= len(missed):
+            break
     names = dict.fromkeys(map(keys.name, [*late, *missed]))
-    return Overdue(not_sent, total - len(expected), list(names)[:MAX_LOOKED_AT])
+    return Overdue(not_sent, total, list(names)[:MAX_LOOKED_AT])
 
 
 def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str, float | None]:
@@ -73,10 +80,10 @@ def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str,
         return {}
     app = store.config.app
     _, found = store.read_entries(candidates)
-    at_work = Runs(store).read(candidates)
+    at_work, failing = Runs(store).read(candidates), Runs(store).failing(candidates)
     histories = Histories(store).newest(candidates, MAX_HISTORY)
     judged: dict[str, float | None] = {}
-    for stored, records, history in zip(found, at_work, histories, strict=True):
+    for stored, records, failures, history in zip(found, at_work, failing, histories, strict=True):
         try:
             entry = decode_entry(RedBeatSchedulerEntry, stored, app)
             is_running = (
@@ -87,7 +94,8 @@ def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str,
                 judged[stored.key] = None
                 continue
             pasts = decode_history(history, partial(id_of, stored.key))
-            again = judge(entry, records, pasts, now)
+            has_failed = failures > 0 or any(record.state is State.SENT for record in records)
+            again = judge(entry, records, pasts, now, stored.score or now, has_failed=has_failed)
         except (EntryNotFound, EntryCorrupt):  # what is quarantined shows elsewhere
             judged[stored.key] = None
             continue
@@ -97,7 +105,13 @@ def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str,
 
 
 def judge(
-    entry: RedBeatSchedulerEntry, at_work: Sequence[RunRecord], pasts: Sequence[PastRun], now: float
+    entry: RedBeatSchedulerEntry,
+    at_work: Sequence[RunRecord],
+    pasts: Sequence[PastRun],
+    now: float,
+    next_due: float,
+    *,
+    has_failed: bool,
 ) -> float | None:
     """Return when to look at an entry again, UNIX seconds, or never; None: it is overdue.
 
@@ -105,15 +119,20 @@ def judge(
         at_work: its runs in progress.
         pasts: its last runs.
         now: UNIX seconds.
+        next_due: when its next run is due, UNIX seconds.
+        has_failed: its last run has failed or was lost, or no worker has begun it yet.
     """
     states = (State.STARTED, State.RETRYING, State.SPAWNED)
     if any(record.state in states and not record.is_overdue for record in at_work):
         return now + AGAIN_SECONDS
     successes = [past.due for past in pasts if "succeeded" in (past.outcome, past.late)]
-    if not successes:
-        return None
-    expected_at = expected_after(entry, max(successes))
-    return expected_at if expected_at > now else None
+    last = max(successes, default=None)
+    if last is not None and (expected_at := expected_after(entry, last)) > now:
+        return expected_at
+    # what it says now may never have asked for the run that is missed: it was paused, or had another schedule
+    has_missed = any(past.outcome not in _LEFT_OUT for past in pasts if last is None or past.due > last)
+    expected_at = next_due + _allowed_seconds(entry, None)
+    return expected_at if expected_at > now and not has_failed and not has_missed else None
 
 
 def expected_after(entry: RedBeatSchedulerEntry, due: datetime) -> float:
@@ -122,9 +141,14 @@ def expected_after(entry: RedBeatSchedulerEntry, due: datetime) -> float:
     following = next_run(entry.schedule, bounds, due, due)
     if following is None:
         return math.inf
-    period = following - due
-    seconds = entry.policy.max_runtime or min(period.total_seconds(), MAX_SECONDS)
-    return (following + timedelta(seconds=max(seconds, MIN_SECONDS))).timestamp()
+    seconds = _allowed_seconds(entry, following - due)
+    return (following + timedelta(seconds=seconds)).timestamp()
+
+
+def _allowed_seconds(entry: RedBeatSchedulerEntry, period: timedelta | None) -> float:
+    """Return how long a run may take after its due time; ``period``: how far it is from the one before it."""
+    seconds = MAX_SECONDS if period is None else min(period.total_seconds(), MAX_SECONDS)
+    return max(entry.policy.max_runtime or seconds, MIN_SECONDS)
 
 
 def streaks_of(store: Store, limit: int) -> Mapping[str, int]:

@@ -192,6 +192,16 @@ def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis
     assert view.totals[":failed"] == 4
     assert set(view.labels) == {""}
     assert not client.hexists(NAMES.totals, "unknown:sent"), "what nobody knows is forgotten"
+    client.hset(NAMES.figures, mapping={":failed": "9" * 400, ":lost": "-5", ":sent": "2"})
+    minute = int(server_now(client) // 60)
+    for number in (minute, minute + 1):
+        text = json.dumps({"minute": number, "counted": {"sent": "inf", "lost": 1, "x": {}}})
+        client.hset(NAMES.minutes, str(number % 60), text.replace("{}", "1e999"))
+    client.hset(NAMES.totals, ":sent", "garbage")
+    gathering.gather()
+    assert gathering.view is not None
+    assert gathering.view.totals[":sent"] == 2
+    assert client.hget(NAMES.totals, ":sent") == "2", "a total that was no number begins anew"
     client.delete(NAMES.figures)
     client.set(NAMES.figures, "no hash")
     gathering.gather()
@@ -201,10 +211,44 @@ def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis
 
 
 @ONE_SERVER
+def test_what_a_beat_counted_that_died_before_it_stored_the_labels_is_not_lost(
+    app: Celery, client: redis.Redis
+) -> None:
+    labels, gathering = Labels("tasks.report", "celery", "stored in time"), gathering_of(app)
+    client.hset(NAMES.figures, mapping={f"{labels.id}:sent": 3, "dead:sent": 4, ":sent": 1})
+    gathering.gather()
+    assert gathering.view is not None
+    assert gathering.view.totals == {":sent": 1}, "the labels may be on their way"
+    client.hset(NAMES.labels, labels.id, json.dumps(labels))
+    gathering.gather()
+    assert gathering.view is not None
+    assert gathering.view.totals == {":sent": 5, f"{labels.id}:sent": 3}
+    assert not client.exists(NAMES.figures)
+
+
+@ONE_SERVER
+def test_beats_without_a_lock_know_the_labels_that_another_one_has_given_or_removed(
+    make_app: Callable[..., Celery], client: redis.Redis
+) -> None:
+    first, second = gathering_of(make_app()), gathering_of(make_app())
+    write_due(client, "there")
+    given = Labels("tasks.report", "celery", "there")
+    client.hset(NAMES.labels, given.id, json.dumps(given))
+    stale = second.book.id_of("gone", "tasks.report", {}, is_asked=False)
+    second.book.unsaved.clear()
+    for gathering in (first, second):
+        gathering.gather()
+        gathering.look()
+        gathering.stop()
+    assert given.id in second.book.known
+    assert stale not in second.book.known
+
+
+@ONE_SERVER
 def test_the_minutes_of_the_last_hour_are_kept(app: Celery, client: redis.Redis) -> None:
     gathering = gathering_of(app)
     for number in (3, 4):
-        client.hset(NAMES.figures, mapping={"a:sent": number, ":sent": 1})
+        client.hset(NAMES.figures, mapping={":sent": number + 1, ":lost": 1})
         gathering.gather()
     found: Any = client.hgetall(NAMES.minutes)
     minutes = [json.loads(text) for text in found.values()]
@@ -292,6 +336,56 @@ def test_an_entry_whose_runs_are_tracked_no_more_is_not_overdue(
         pass
     assert find_overdue(Store(make_app()), server_now(client) + 3700).not_succeeded == 0
     assert client.zcard(NAMES.expected) == 0
+
+
+@ONE_SERVER
+def test_an_entry_is_not_overdue_by_runs_that_its_policy_has_left_out_or_its_schedule_never_had(
+    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
+) -> None:
+    track_runs(app)
+    make_scheduler(app)
+    now = server_now(client)
+
+    def write(name: str, ended: str, *after: str, failing: int = 0, **policy: Any) -> None:
+        write_raw(client, name, score=now + 1800, schedule=HOURLY)
+        client.hset(f"redbeat:{name}", "policy", json.dumps(policy))
+        history = NAMES.about(name).history
+        if ended:  # three hours ago: by its present schedule there should have been two more
+            record = {"at": now - 10800, "due": now - 10800, "outcome": ended, "ended": now - 10790}
+            client.lpush(history, json.dumps(record))
+        for outcome in after:
+            client.lpush(history, json.dumps({"at": now - 7200, "due": now - 7200, "outcome": outcome}))
+        if failing:
+            client.set(NAMES.about(name).failing, failing)
+        client.zadd(NAMES.expected, {NAMES.about(name).running: now - 60})
+
+    write("was paused", "succeeded")
+    write("skipped only", "", *["skipped"] * 20, overlap="skip")
+    write("without history", "")
+    write("fails always", "failed", "failed", failing=2)
+    write("failed since", "succeeded", "failed", failing=1)
+    write("never started", "succeeded", "never_started")
+    write("failed without history", "", failing=1)
+    found = find_overdue(Store(app), now)
+    expected = {"fails always", "failed since", "never started", "failed without history"}
+    assert (found.not_succeeded, set(found.names)) == (4, expected)
+
+
+@ONE_SERVER
+def test_entries_that_are_not_overdue_are_found_behind_many_that_are(
+    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
+) -> None:
+    track_runs(app)
+    make_scheduler(app)
+    now = server_now(client)
+    for number in range(150):
+        write_raw(client, f"fails{number}", score=now + 60, schedule=HOURLY)
+        client.set(NAMES.about(f"fails{number}").failing, 1)
+        client.zadd(NAMES.expected, {NAMES.about(f"fails{number}").running: now - 500})
+        write_raw(client, f"disabled{number}", score=now + 60, schedule=HOURLY, enabled=False)
+        client.zadd(NAMES.expected, {NAMES.about(f"disabled{number}").running: now - 400})
+    found = find_overdue(Store(app), now)
+    assert (found.not_succeeded, len(found.names)) == (150, 100)
 
 
 @ONE_SERVER

@@ -12,7 +12,14 @@ from celery import Celery
 
 from redbeat.store.figures import BOUNDS, Labels
 from redbeat.telemetry.metrics import labels
-from redbeat.telemetry.metrics.labels import ALL_OTHERS, MAX_ASKED, MAX_PAIRS, LabelBook, queue_finder
+from redbeat.telemetry.metrics.labels import (
+    ALL_OTHERS,
+    MAX_ASKED,
+    MAX_ASKED_NAME,
+    MAX_PAIRS,
+    LabelBook,
+    queue_finder,
+)
 from tests.support.lua_headers import FOLDER
 
 
@@ -125,3 +132,22 @@ def test_the_bounds_of_the_script_are_those_that_are_shown() -> None:
     }
     assert found == {what: tuple(map(float, bounds)) for what, bounds in BOUNDS.items()}
     assert labels.OTHER == "other"
+
+
+def test_an_entry_that_goes_to_another_queue_is_counted_under_that() -> None:
+    book = LabelBook(queue_of, 5)
+    old = give(book, "a", queue="slow")
+    assert give(book, "a", queue="quick") == Labels("add", "quick", "a")
+    assert not book.is_current(old)
+
+
+def test_a_task_a_queue_and_an_entry_called_other_have_no_second_labels_of_all_others() -> None:
+    book = LabelBook(queue_of, 5)
+    assert book.id_of("other", "other", {"queue": "other"}, is_asked=True) == ""
+    assert give(book, "other", is_asked=True) == Labels("add", "celery", "other")
+
+
+def test_the_longest_name_that_asks_for_labels_is_bounded() -> None:
+    book = LabelBook(queue_of, 5)
+    assert give(book, "x" * MAX_ASKED_NAME, is_asked=True).entry != "other"
+    assert give(book, "x" * (MAX_ASKED_NAME + 1), is_asked=True).entry == "other"
