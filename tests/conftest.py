@@ -22,6 +22,7 @@ import kombu.transport.redis
 import pytest
 import redis
 from celery import Celery, _state  # no other name
+from celery.signals import after_task_publish, before_task_publish
 from kombu import pools
 from kombu.transport import memory
 
@@ -81,6 +82,20 @@ def apps_stay_with_their_test() -> Iterator[None]:
     yield
     _state._on_app_finalizers, _state.default_app = finalizers, default_app  # noqa: SLF001
     _state._tls.current_app = current_app  # noqa: SLF001
+
+
+@pytest.fixture
+def nobody_listens() -> Iterator[None]:
+    """Nobody listens to Celery's signals about publishing but whom the test connects."""
+    listened = (before_task_publish, after_task_publish)
+    before = [one.receivers for one in listened]
+    for one in listened:
+        one.receivers = []
+        one.sender_receivers_cache.clear()
+    yield
+    for one, receivers in zip(listened, before, strict=True):
+        one.receivers = receivers
+        one.sender_receivers_cache.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -44,6 +44,8 @@ OTHERS = 10
 REST, MIN_REST_SECONDS = 10, 5.0
 #: how many streaks of failures are read
 MAX_STREAKS = 500
+#: after how many refusals in a row a right is missing, and not for a moment only
+LASTING_REFUSALS = 3
 #: how long ``stop`` waits
 STOP_SECONDS = 2.0
 
@@ -120,6 +122,7 @@ class Gathering:
         self._next_read_at = 0.0
         self._view: View | None = None
         self._token, self._taken_at = "", -math.inf
+        self._refusals = 0  # in a row
         self._restart()
 
     def lead(self, store: Store) -> None:
@@ -181,6 +184,7 @@ class Gathering:
         """Ask Redis once; what goes wrong is told, and tried again the next time."""
         try:
             self._gather()
+            self._refusals = 0
         except StoreUnavailable as exc:
             logger.debug("beat: Metrics wait for Redis: %s", exc)
             self._totals = None  # an answer may have been lost
@@ -192,8 +196,11 @@ class Gathering:
             self._report(exc, with_traceback=True)
 
     def _report(self, exc: Exception, *, with_traceback: bool = False) -> None:
-        if isinstance(exc, StoreRefused) and is_no_permission(exc.__cause__):
-            Figures(self._connect()).note_right(exc.__cause__)
+        if isinstance(exc, StoreRefused):  # as a rule the tick is refused, too, and tells of it
+            logger.debug("beat: Metrics of the schedule can't be gathered now: %s", exc)
+            self._refusals += 1
+            if self._refusals >= LASTING_REFUSALS and is_no_permission(exc.__cause__):
+                Figures(self._connect()).note_right(exc.__cause__)
         elif self._said.is_news(type(exc).__name__, str(exc)):
             trace = exc if with_traceback else None
             logger.error("beat: Metrics of the schedule can't be gathered now: %s", exc, exc_info=trace)

@@ -18,6 +18,7 @@ from redbeat.store.members import MemberRepair, Members
 from redbeat.store.records import Fence
 from redbeat.store.rights import Feature
 from redbeat.store.store import Store
+from redbeat.telemetry.metrics.gathering import LASTING_REFUSALS
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import run_beat
 from tests.support.command_line import call
@@ -243,7 +244,7 @@ def look_at_a_run_twice(ground: Ground) -> None:
 def gather_twice(ground: Ground) -> None:
     run_twice(ground)
     gathering = gathering_of(ground.app("beat"))
-    for _ in range(2):
+    for _ in range(2 * LASTING_REFUSALS):
         gathering.gather()
         assert gathering.view is None
 

@@ -533,7 +533,7 @@ def test_without_a_provider_messages_carry_nothing(
 
 
 @pytest.fixture
-def instrumented(spans: Spans) -> Any:
+def instrumented(spans: Spans, nobody_listens: None) -> Any:
     """Celery, instrumented in this process."""
     CeleryInstrumentor().instrument(skip_dep_check=True)
     yield

@@ -187,7 +187,7 @@ def test_without_a_provider_nothing_is_made_of_opentelemetry(block: str) -> None
 
 
 @pytest.fixture
-def instrument() -> Iterator[Any]:
+def instrument(nobody_listens: None) -> Iterator[Any]:
     """Celery's instrumentor, which is gone after the test."""
     yield lambda **options: CeleryInstrumentor().instrument(skip_dep_check=True, **options)
     CeleryInstrumentor().uninstrument()
