@@ -85,11 +85,11 @@ class StoreUnavailable(RedBeatError, RedisConnectionError):
     """Redis can't be reached, or didn't answer in time.
 
     Attributes:
-        plain: the message without ``advice``, which is for beat.
+        plain: the message without ``advice``, which is a sentence for beat.
     """
 
     def __init__(self, message: str, *, advice: str = "") -> None:
-        super().__init__(message + advice)
+        super().__init__(f"{message.removesuffix('.')}. ({advice})" if advice else message)
         self.plain = message
 
 

@@ -252,6 +252,16 @@ def test_client_errors_become_ours_and_name_the_server(error: Exception, expecte
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize("reason", ["Redis hasn't answered within 2 s.", "Connection closed by server"])
+def test_where_nobody_waits_for_redis_the_advice_is_a_sentence_of_its_own(reason: str) -> None:
+    config = ensure_conf(app_for("redis://some-host"))
+    with pytest.raises(StoreUnavailable) as caught, naming_the_server(config):
+        raise redis.exceptions.ConnectionError(reason)
+    said = f"Redis at redis://some-host can't be used: {reason.removesuffix('.')}."
+    advice = "(redbeat_redis_options' retry_period makes beat wait for it.)"
+    assert str(caught.value) == f"{said} {advice}"
+
+
 @pytest.mark.parametrize(
     "words", ["Authentication required.", "HELLO must be called with the client already authenticated, ..."]
 )
