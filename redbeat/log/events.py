@@ -256,10 +256,11 @@ PING_WITHHELD = _event(
 PING_FAILED = _event(
     "ping.failed",
     "WARNING",
-    "service reason",
-    "A service can't be called; logged once until it answers again.",
+    "service entry reason",
+    "A service can't be called; logged once until it answers again. ``entry``: about which entry the call was, "
+    "for ``ping_url`` of entries.",
 )
-PING_BACK = _event("ping.back", "INFO", "service count", "It answers again; ``count`` calls were left out.")
+PING_BACK = _event("ping.back", "INFO", "service entry count", "It answers again; ``count`` calls were left out.")
 PING_REFUSED = _event(
     "ping.refused",
     "WARNING",

@@ -139,26 +139,35 @@ class Services:
     def __init__(self) -> None:
         self._failing = Memory[str, bool](limit=1_000)
 
-    def note_failed(self, url: PingUrl, exc: CallFailed) -> None:
-        """Note that a call hasn't succeeded."""
+    def note_failed(self, url: PingUrl, exc: CallFailed, entry: str | None = None) -> None:
+        """Note that a call hasn't succeeded.
+
+        Arguments:
+            entry: the name of the entry that it was about; None: it was about the whole schedule.
+        """
         if self._failing.is_news(url.service, True):
             logger.warning(
-                "beat: The service %s can't be told that all is well, trying again: %s",
+                "beat: The service %s can't be told %s: %s",
                 url.service,
+                f"of the runs of entries, trying again (last: {printable(entry)})"
+                if entry is not None
+                else "that all is well, trying again",
                 exc,
-                extra=PING_FAILED.of(service=url.service, reason=str(exc)),
+                extra=PING_FAILED.of(service=url.service, entry=entry, reason=str(exc)),
             )
 
-    def note_well(self, url: PingUrl, left_out: int = 0) -> None:
+    def note_well(self, url: PingUrl, left_out: int = 0, entry: str | None = None) -> None:
         """Note that one has.
 
         Arguments:
             left_out: how many calls were given up meanwhile.
+            entry: as for ``note_failed``.
         """
         if self._failing.pop(url.service, False):
             logger.info(
-                "beat: The service %s answers again; %d calls were left out.",
+                "beat: The service %s answers again%s; %d calls were left out.",
                 url.service,
+                "" if entry is None else f", and is told of the runs of entries (last: {printable(entry)})",
                 left_out,
-                extra=PING_BACK.of(service=url.service, count=left_out),
+                extra=PING_BACK.of(service=url.service, entry=entry, count=left_out),
             )

@@ -232,11 +232,11 @@ class EntryPings:
             if exc.is_final:
                 self._refuse(one.entry, f"{one.url.service}: {exc}")
                 return
-            self._services.note_failed(one.url, exc)
+            self._services.note_failed(one.url, exc, one.entry)
             self._waiting.note_failed(one, time.monotonic())
         else:
             self._said.pop(one.entry, "")
-            self._services.note_well(one.url, self._waiting.note_well(one.url.service))
+            self._services.note_well(one.url, self._waiting.note_well(one.url.service), one.entry)
 
     def _refuse(self, entry: str, reason: str) -> None:
         """Log why the service of an entry isn't told: once, until that changes."""

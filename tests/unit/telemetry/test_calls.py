@@ -120,6 +120,22 @@ def test_a_service_that_is_away_is_told_of_once_and_when_it_is_back(
     assert "secret" not in caplog.text
 
 
+def test_of_an_entrys_service_it_is_said_which_entry_the_call_was_about(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    services, url = Services(), parse_ping_url(receiver.url("secret"))
+    services.note_failed(url, CallFailed("it answers 500"), "r\n2")
+    services.note_well(url, 1, "r3")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"beat: The service {url.service} can't be told of the runs of entries, trying again (last: r\\n2): "
+        "it answers 500",
+        f"beat: The service {url.service} answers again, and is told of the runs of entries (last: r3); "
+        "1 calls were left out.",
+    ]
+    assert [record.redbeat["entry"] for record in caplog.records] == ["r\n2", "r3"]
+
+
 def test_names_that_are_none_fail_as_any_other() -> None:
     assert why_failed("http://" + ".".join(["a" * 60] * 4) + "/") is not None
 
