@@ -559,6 +559,7 @@ class RedBeatScheduler(Scheduler):
 
     def close(self) -> None:
         """Release the lock and close the connections; while a tick runs, as soon as it has ended."""
+        self._condition.note_stopping()
         if self._ticking_thread == threading.get_native_id():
             # Celery's signal handler calls this amid a tick, and its connections may be amid a command. The
             # thread's id is the system's, as gevent and eventlet call the handler in another greenlet

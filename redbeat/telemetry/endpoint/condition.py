@@ -43,12 +43,17 @@ class Condition:
         self._find_stuck_seconds = find_stuck_seconds
         self._clock = clock
         self._trouble, self._troubled_at = "", 0.0
+        self._is_stopping = False
         self._looking = threading.Lock()
         self._resumed_at = self._looked_at = clock()
 
     def note_trouble(self, trouble: str) -> None:
         """Note why the tick that has just ended could send nothing."""
         self._trouble, self._troubled_at = trouble, self._clock()
+
+    def note_stopping(self) -> None:
+        """Note that beat begins to stop."""
+        self._is_stopping = True
 
     def look(self) -> None:
         """Find out whether the process was paused since the last look."""
@@ -73,4 +78,5 @@ class Condition:
             occupation=what_hangs(),
             is_broker_away=self._broker.is_away,
             trouble=self._trouble if is_trouble_new else "",
+            is_stopping=self._is_stopping,
         )

@@ -31,6 +31,7 @@ class Signs:
         occupation: what it is busy with if it hangs.
         is_broker_away: the last attempt to send found no broker.
         trouble: why nothing can be sent; '': nothing is known.
+        is_stopping: it gives up the lock, as it ends.
     """
 
     role: Role
@@ -41,6 +42,7 @@ class Signs:
     occupation: str
     is_broker_away: bool
     trouble: str
+    is_stopping: bool = False
 
 
 def find_hang(signs: Signs) -> str:
@@ -55,6 +57,8 @@ def find_obstacle(signs: Signs) -> str:
     hang = find_hang(signs)
     if hang:
         return hang
+    if signs.is_stopping:
+        return "Beat is stopping."
     if signs.trouble:
         return f"Nothing can be sent: {signs.trouble}"
     seconds = signs.unanswered_seconds

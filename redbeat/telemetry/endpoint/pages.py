@@ -21,7 +21,7 @@ from redbeat.leadership.status import State, Status, ask_status, document_of, ju
 from redbeat.process.memory import Memory
 from redbeat.telemetry.endpoint.condition import Condition
 from redbeat.telemetry.endpoint.exchange import Page, Request, Response, text_response
-from redbeat.telemetry.endpoint.health import find_hang, find_obstacle
+from redbeat.telemetry.endpoint.health import Signs, find_hang, find_obstacle
 from redbeat.telemetry.metrics.gathering import View
 from redbeat.telemetry.metrics.own_figures import OwnFigures
 
@@ -57,12 +57,12 @@ def pages_of(
     def answer_health(_request: Request) -> Response:
         signs = condition.read()
         problem = find_hang(signs)
-        return _verdict("stuck" if problem else "healthy", signs.role.value, problem)
+        return _verdict("stuck" if problem else "healthy", _role_of(signs), problem)
 
     def answer_readiness(_request: Request) -> Response:
         signs = condition.read()
         problem = find_obstacle(signs)
-        return _verdict("not ready" if problem else "ready", signs.role.value, problem)
+        return _verdict("not ready" if problem else "ready", _role_of(signs), problem)
 
     status = Shared(StatusPage(app, view))
     return {
@@ -85,6 +85,10 @@ def metrics_of(view: Callable[[], View | None], own: OwnFigures) -> Metrics | No
     except ImportError:
         return None
     return Exposition(view, own).text
+
+
+def _role_of(signs: Signs) -> str:
+    return "stopping" if signs.is_stopping else signs.role.value
 
 
 def _verdict(status: str, role: str, problem: str) -> Response:

@@ -95,7 +95,7 @@ class Pings:
             self._said.clear()
             return STEP_SECONDS
         signs = self._condition.read()
-        if signs.role is Role.STANDBY or signs.unanswered_seconds is None:  # or it has only just begun
+        if signs.role is Role.STANDBY or signs.unanswered_seconds is None or signs.is_stopping:
             return STEP_SECONDS
         obstacle = find_obstacle(signs) or self._find_fault(fence)
         if obstacle:

@@ -46,6 +46,20 @@ def hang(**kwargs):
     while not os.path.exists("go-on"):
         time.sleep(0.02)
 """
+#: one that is amid a run, and stays there when beat is told to end
+STAYING = """
+import os, pathlib
+from celery.signals import before_task_publish
+
+@before_task_publish.connect
+def stay(**kwargs):
+    pathlib.Path("amid-a-run").touch()
+    while not os.path.exists("go-on"):
+        try:
+            time.sleep(0.02)
+        except SystemExit:
+            pass
+"""
 
 
 @pytest.fixture
@@ -121,6 +135,20 @@ def test_a_beat_with_greenlets_answers_and_ends_as_any_other(
         beat.signal(signal.SIGTERM)
         assert beat.wait() == 0, beat.output()
         assert not has_traceback(beat.output()), beat.output()
+
+
+def test_a_beat_that_ends_says_so_until_it_has_ended(server: Server, tmp_path: Path) -> None:
+    due = {"now": {"task": "echo", "schedule": 1}}
+    beat, port = start(tmp_path, server, "one", extra=STAYING, beat_schedule=due)
+    with beat:
+        eventually((tmp_path / "amid-a-run").exists)
+        beat.signal(signal.SIGTERM)
+        eventually(lambda: fetch(port, "/readyz").json["role"] == "stopping")
+        found = fetch(port, "/readyz")
+        assert (found.status, found.json["problem"]) == (503, "Beat is stopping.")
+        assert verdict(port, "/healthz") == (200, "healthy", "stopping"), "a restart wouldn't help it"
+        (tmp_path / "go-on").touch()
+        assert beat.wait() == 0
 
 
 def test_runs_leave_in_time_however_hard_the_endpoint_is_pressed(server: Server, tmp_path: Path) -> None:

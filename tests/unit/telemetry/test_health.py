@@ -60,6 +60,7 @@ def test_a_beat_that_hangs_is_neither(role: Role) -> None:
         ({"is_broker_away": True}, "The broker can't be reached; due runs wait for it."),
         ({"role": Role.STANDBY, "is_broker_away": True}, ""),
         ({"trouble": "Redis is full."}, "Nothing can be sent: Redis is full."),
+        ({"is_stopping": True, "role": Role.STANDBY, "unanswered_seconds": None}, "Beat is stopping."),
     ],
 )
 def test_what_a_restart_would_not_help_makes_it_unready_only(changes: dict[str, Any], sentence: str) -> None:
