@@ -257,10 +257,12 @@ PING_FAILED = _event(
     "ping.failed",
     "WARNING",
     "service entry reason",
-    "A service can't be called; logged once until it answers again. ``entry``: about which entry the call was, "
-    "for ``ping_url`` of entries.",
+    "A service can't be called; logged once until it answers again. ``entry``: which one the call was "
+    "about, where it was the ``ping_url`` of an entry.",
 )
-PING_BACK = _event("ping.back", "INFO", "service entry count", "It answers again; ``count`` calls were left out.")
+PING_BACK = _event(
+    "ping.back", "INFO", "service entry count", "It answers again; ``count`` calls were left out."
+)
 PING_REFUSED = _event(
     "ping.refused",
     "WARNING",

@@ -127,12 +127,9 @@ def test_of_an_entrys_service_it_is_said_which_entry_the_call_was_about(
     services, url = Services(), parse_ping_url(receiver.url("secret"))
     services.note_failed(url, CallFailed("it answers 500"), "r\n2")
     services.note_well(url, 1, "r3")
-    assert [record.getMessage() for record in caplog.records] == [
-        f"beat: The service {url.service} can't be told of the runs of entries, trying again (last: r\\n2): "
-        "it answers 500",
-        f"beat: The service {url.service} answers again, and is told of the runs of entries (last: r3); "
-        "1 calls were left out.",
-    ]
+    failed, back = (record.getMessage() for record in caplog.records)
+    assert "can't be told of the runs of entries, trying again (last: r\\n2): it answers 500" in failed
+    assert "answers again, and is told of the runs of entries (last: r3); 1 calls were left out." in back
     assert [record.redbeat["entry"] for record in caplog.records] == ["r\n2", "r3"]
 
 
