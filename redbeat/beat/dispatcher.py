@@ -70,12 +70,12 @@ from redbeat.store.records import (
     Target,
 )
 from redbeat.store.store import Store
+from redbeat.telemetry.metrics.beat_figures import BeatFigures
+from redbeat.telemetry.metrics.labels import LabelBook
 from redbeat.telemetry.tracing.tracing import Tracing
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
     from redbeat.telemetry.tracing.spans import RunSpan
-from redbeat.telemetry.metrics.beat_figures import BeatFigures
-from redbeat.telemetry.metrics.labels import LabelBook
 
 #: with at_most_once, how many runs are recorded before they are sent: a crash loses at most these
 AT_MOST_ONCE_GROUP = 20

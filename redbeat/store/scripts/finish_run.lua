@@ -2,8 +2,8 @@
 -- poke(keys, now, wake): let beat look at an entry: its waiting run may go, or it has failed too often.
 -- add_event(events, name, event, run): tell those who listen.
 -- Not scripts of their own, but put in front of those that need them, after count_figures and run_records.
--- keys are running, deadlines, history, events, failures, failing, streaks, figures, expected. run has name, task_id, due, outcome, now, wake, and if
--- they are known error, record, ran, worker, attempt, delivery.
+-- keys are running, deadlines, history, events, failures, failing, streaks, figures, expected. run has name, task_id,
+-- due, outcome, now, wake, and if they are known error, record, ran, worker, attempt, delivery.
 -- finish_run returns 'ended', 'late' for a run that was given up or has ended before, 'spawned' if other tasks of its
 -- workflow are left, or 'kept' if beat hasn't recorded yet that it was sent: then the record stays for a minute, with
 -- what became of it.

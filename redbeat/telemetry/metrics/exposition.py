@@ -150,16 +150,12 @@ def _run_families(totals: Mapping[str, int], labels: Mapping[str, Labels]) -> It
         if what in _HISTOGRAMS:
             found[what, id_][bucket] = number
         elif word in WORDS:
-            runs.add_metric((*_texts(labels[id_]), *WORDS[word]), number)
+            runs.add_metric((*labels[id_][:3], *WORDS[word]), number)
     yield runs
     families = {what: _family(name) for what, name in _HISTOGRAMS.items()}
     for (what, id_), buckets in found.items():
         bounds = BOUNDS[what]
         counts = [buckets.get(str(number + 1), 0) for number in range(len(bounds) + 1)]
         shown = _histogram(bounds, counts, buckets.get("sum", 0) / 1_000_000)
-        families[what].add_metric(_texts(labels[id_]), *shown)
+        families[what].add_metric(labels[id_][:3], *shown)
     yield from families.values()
-
-
-def _texts(labels: Labels) -> tuple[str, str, str]:
-    return labels.task, labels.queue, labels.entry

@@ -58,7 +58,6 @@ class View:
         token: under which it was gathered: the lock's, or where there is none that of this beat.
         until: how long it may be shown, monotonic: what is older would look well when nothing is, and without
             a lock another beat shows it by then.
-        now: the server's clock, UNIX seconds.
         totals: labels' id, colon and word, to how often that was counted.
         labels: by their ids.
         due: how many entries are due.
@@ -71,7 +70,6 @@ class View:
 
     token: str
     until: float
-    now: float
     totals: Mapping[str, int]
     labels: Mapping[str, Labels]
     due: int
@@ -259,7 +257,6 @@ class Gathering:
         self._view = View(
             self._token,
             self._taken_at + TELLER_MS / 1000,
-            now,
             dict(self._totals or {}),
             dict(self._labels),
             vitals.due,
