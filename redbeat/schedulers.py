@@ -21,7 +21,7 @@ from redbeat.beat.claims import Claims
 from redbeat.beat.dispatcher import Dispatcher
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
-from redbeat.beat.log_format import use_json, warn_unless_json
+from redbeat.beat.log_format import complete_json, use_json
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
@@ -168,7 +168,7 @@ class RedBeatScheduler(Scheduler):
             use_json()  # while the banner is made already, as the log is set up after it
         if not lazy:
             if self.config.log_format == "json":
-                warn_unless_json()
+                complete_json()
             self.config.warn_of_unknown()
             pin_settings(app)
             with ending_briefly():

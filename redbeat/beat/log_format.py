@@ -13,6 +13,7 @@ from typing import Any
 from celery.signals import after_setup_logger, after_setup_task_logger
 from celery.utils.log import ColorFormatter, get_multiprocessing_logger
 
+from redbeat.beat.standard_streams import write_whole_records
 from redbeat.log.formatter import JsonFormatter
 from redbeat.log.logger import logger
 
@@ -27,10 +28,12 @@ def use_json() -> None:
     _reformat()
 
 
-def warn_unless_json() -> None:
-    """Log that the log isn't JSON, as it is the application's own."""
+def complete_json() -> None:
+    """Write whole records where the log is JSON; log that it isn't where it is the application's own."""
     handlers = logging.getLogger().handlers  # not that of processes: Celery sets it up in any case
-    if handlers and not any(isinstance(one.formatter, JsonFormatter) for one in handlers):
+    if any(isinstance(one.formatter, JsonFormatter) for one in handlers):
+        write_whole_records()
+    elif handlers:
         logger.warning(
             "beat: redbeat_log_format is 'json', and the log stays as it is, as the application has set it "
             "up itself: give its handlers redbeat.log.JsonFormatter."

@@ -275,6 +275,7 @@ PINGS_LEFT_OUT = _event(
 BEAT_MISCONFIGURED = _event(
     "beat.misconfigured", "CRITICAL", "setting reason", "A setting can't be used, and beat ends."
 )
+BEAT_FAILED = _event("beat.failed", "CRITICAL", "reason", "An error ends beat.")
 SETTING_UNKNOWN = _event("setting.unknown", "WARNING", "setting", "A setting that RedBeat doesn't know.")
 SIGNALS_FAILED = _event("signals.failed", "ERROR", "reason", "Receivers of signals can't be told now.")
 RECEIVER_FAILED = _event("receiver.failed", "ERROR", "reason", "A receiver of a signal has raised an error.")

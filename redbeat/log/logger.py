@@ -15,7 +15,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from redbeat.log.events import ATTRIBUTE
+from redbeat.log.events import ATTRIBUTE, BEAT_FAILED
 from redbeat.log.text import printable, printable_lines, shorten
 
 #: how many characters of one value are logged at most, as it may be megabytes
@@ -63,6 +63,8 @@ class PrintableRecords(logging.Filter):
         if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None and not record.exc_text:
             record.exc_text = printable_traceback(record.exc_info[1])  # formatters use this if it is there
             told = getattr(record.exc_info[1], ATTRIBUTE, None)
+            if told is None and record.levelno >= logging.CRITICAL:  # Celery's, as the error ends beat
+                told = BEAT_FAILED.of(reason=described(record.exc_info[1]))[ATTRIBUTE]
             if told is not None and not hasattr(record, ATTRIBUTE):  # somebody else logs an error of ours
                 setattr(record, ATTRIBUTE, told)
         return True
@@ -103,7 +105,7 @@ def _traceback_lines(exc: BaseException, seen: set[int]) -> Iterator[str]:
         if link.__traceback__ is not None:
             yield "Traceback (most recent call last):\n"
             yield from map(printable_lines, traceback.format_tb(link.__traceback__))
-        yield f"{_described(link)}\n"
+        yield f"{described(link)}\n"
         yield from (f"{_shortened(str(note))}\n" for note in getattr(link, "__notes__", ()))
         for member in getattr(link, "exceptions", ()):  # of a group
             if isinstance(member, BaseException) and id(member) not in seen:
@@ -113,7 +115,7 @@ def _traceback_lines(exc: BaseException, seen: set[int]) -> Iterator[str]:
             yield f"\n{between}\n\n"
 
 
-def _described(exc: BaseException) -> str:
+def described(exc: BaseException) -> str:
     """Return the last line of a traceback; the function of ``traceback`` walks through all causes for it."""
     kind = type(exc)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,27 @@ def talk(**kwargs):
         raise ValueError("a bad\\x1b[31m value")
     except ValueError:
         logging.getLogger("shop").exception("it %s", "failed\\nbadly")
+"""
+
+#: what is written in pieces
+PIECES = """
+import sys
+from celery.signals import beat_init
+
+@beat_init.connect
+def talk(**kwargs):
+    print("one", 2, end=" ")
+    print("three")
+    print("two\\nlines")
+"""
+
+#: a library that hears of the error that ends the process
+HOOK = """
+def hook(*args, before=sys.excepthook):
+    print("the other hook", file=sys.stderr)
+    before(*args)
+
+sys.excepthook = hook
 """
 
 ENTRY = {"task": "echo", "schedule": 0.2, "args": ["a\x1b[31m\u2028b"]}
@@ -90,6 +112,35 @@ def test_beat_inside_a_worker_logs_json_and_the_worker_as_before(server: Server,
     first, *others = (line for line in lines if "celery.beat" in line or "INFO/Beat" in line)
     assert "beat: Starting..." in first
     assert {json.loads(line)["logger"] for line in others} == {"celery.beat"}
+
+
+@pytest.mark.parametrize("hook", ["none", "another library's"])
+def test_the_error_that_ends_beat_is_one_record_and_so_is_a_line_in_pieces(
+    server: Server, tmp_path: Path, hook: str
+) -> None:
+    extra = PIECES if hook == "none" else PIECES + HOOK
+    settings = {"redbeat_log_format": "json", "redbeat_redis_options": {"socket_timeout": 0.5}}
+    write_app(tmp_path, "ends", server.url(), extra=extra, beat_schedule={"now": ENTRY}, **settings)
+    log = tmp_path / "beat.log"
+    with celery_beat(tmp_path, "ends", "-f", str(log)) as beat:
+        eventually(lambda: log.exists() and "redbeat.run.sent" in log.read_text())
+        server.process.signal(signal.SIGSTOP)
+        try:
+            assert beat.wait() == 1
+        finally:
+            server.process.signal(signal.SIGCONT)
+    records = lines_of(log.read_text())
+    printed = [line["message"] for line in records if line["logger"] == "celery.redirected"]
+    assert printed[:2] == ["one 2 three", "two\nlines"]
+    if hook == "none":
+        assert len(printed) == 2
+    else:
+        assert printed[2].startswith("the other hook\nTraceback"), "it is called, too, and prints one record"
+        assert len(printed) == 3
+    [failed] = [line for line in records if line["level"] == "CRITICAL"]
+    assert failed["event"] == "redbeat.beat.failed"
+    assert failed["reason"].startswith("redbeat.errors.StoreUnavailable: Redis at ")
+    assert failed["exception"]["type"] == "StoreUnavailable"
 
 
 @pytest.mark.parametrize("own", ["handler", "formatter"])
