@@ -11,8 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redbeat import signals
@@ -174,11 +173,9 @@ class EntryPings:
         now = time.monotonic()
         while self._heard and len(self._taken) < READ_ENTRIES:
             self._taken.append(self._heard.popleft())
-        names = {one.entry for one in self._taken if self._is_old(one.entry, now)}
-        if names:
-            self._read_wishes(sorted(names), now)
+        wishes = self._find_wishes({one.entry for one in self._taken}, now)
         for one in self._taken:
-            self._add(one)
+            self._add(one, wishes[one.entry])
         self._taken.clear()
         if self._left_out and not self._heard:
             logger.warning(
@@ -189,27 +186,33 @@ class EntryPings:
             )
             self._left_out = 0
 
-    def _is_old(self, name: str, now: float) -> bool:
-        wish = self._wishes.get(name)
-        return wish is None or wish.until <= now
-
-    def _read_wishes(self, names: Sequence[str], now: float) -> None:
+    def _find_wishes(self, names: set[str], now: float) -> dict[str, _Wish]:
+        """Return what the policy of each entry asks for: of some as it is remembered, of others as it is."""
+        known = {name: self._wishes[name] for name in names if name in self._wishes}
+        old = sorted(name for name in names if name not in known or known[name].until <= now)
+        if not old:
+            return known
         if self._store is None:
             self._store = Store.hasty(self._app)
-        keys = self._store.keys
-        _, found = self._store.read_entries([keys.entry(name) for name in names])
-        for name, stored in zip(names, found, strict=True):
-            before = self._wishes.get(name)
+        _, found = self._store.read_entries([self._store.keys.entry(name) for name in old])
+        for name, stored in zip(old, found, strict=True):
+            before, until = known.get(name), now + MEMORY_SECONDS
             if not stored.exists and before is not None:  # an entry that is deleted when its run is sent
-                self._wishes[name] = _Wish(before.url, before.are_tracked, now + MEMORY_SECONDS)
+                known[name] = replace(before, until=until)
             else:
-                self._wishes[name] = self._wish_of(name, stored, now + MEMORY_SECONDS)
+                known[name] = self._wish_of(name, stored, until)
+            self._wishes[name] = known[name]  # which may forget all others
+        return known
 
     def _wish_of(self, name: str, stored: Stored, until: float) -> _Wish:
         nothing = _Wish(None, are_tracked=False, until=until)
         if "ping_url" not in (stored.policy or "") and "ping_url" not in (stored.definition or ""):
             return nothing
-        entry = try_decode(RedBeatSchedulerEntry, stored, self._app)
+        try:
+            entry = try_decode(RedBeatSchedulerEntry, stored, self._app)
+        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: others are to be told of theirs
+            self._refuse(name, f"{type(exc).__name__}: {exc}")
+            return nothing
         if entry is None or entry.policy.ping_url is None:
             return nothing
         url = parse_ping_url(entry.policy.ping_url)
@@ -218,9 +221,8 @@ class EntryPings:
             return nothing
         return _Wish(url, entry.policy.needs_tracking or is_tracked(self._app), until)
 
-    def _add(self, heard: _Heard) -> None:
-        wish = self._wishes.get(heard.entry)
-        if wish is None or wish.url is None or (heard.what == "sent" and wish.are_tracked):
+    def _add(self, heard: _Heard, wish: _Wish) -> None:
+        if wish.url is None or (heard.what == "sent" and wish.are_tracked):
             return
         url = wish.url if heard.what in ("", "sent") else wish.url.followed_by(heard.what)
         self._waiting.add(Call(url, heard.entry, heard.at))

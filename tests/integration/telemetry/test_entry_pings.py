@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import signals, track_runs
 from redbeat.runs.run import Run
+from redbeat.schedules import register_schedule
 from redbeat.telemetry.pings import entry_pings
 from redbeat.telemetry.pings.entry_pings import EntryPings
 from tests.conftest import MakeApp
@@ -233,3 +235,39 @@ def test_what_is_heard_while_redis_is_away_is_told_later_and_is_bounded(
         eventually(lambda: receiver.paths == ["/x/start", *["/x"] * 5], message=f"told: {receiver.paths}")
     finally:
         pings.stop()
+
+
+def test_no_event_is_lost_where_more_entries_are_known_than_remembered(
+    watched: Celery, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_pings, "MAX_HEARD", 2)
+    pings = EntryPings(watched)
+    for name in ("first", "second", "third"):
+        Entry(name, "echo", 60, app=watched, ping_url=receiver.url(name)).save()
+    for together in (["first"], ["second"], ["first", "third"]):
+        for name in together:
+            pings._hear(name, "")  # noqa: SLF001
+        while pings.step() == 0.0:
+            pass
+    assert sorted(receiver.paths) == ["/first", "/first", "/second", "/third"]
+
+
+def test_an_entry_that_raises_an_error_when_it_is_read_keeps_no_other_waiting(
+    watched: Celery, receiver: Receiver, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(schedule):
+        pass
+
+    def decode(_: dict[str, Any]) -> Odd:
+        raise RuntimeError("a bug")
+
+    register_schedule("odd", Odd, lambda _: {}, decode)
+    write_raw(client, "odd", schedule={"__type__": "odd"})
+    client.hset("redbeat:odd", "policy", json.dumps({"ping_url": receiver.url("odd")}))
+    Entry("well", "echo", 60, app=watched, ping_url=receiver.url("well")).save()
+    pings = EntryPings(watched)
+    for name in ("odd", "well"):
+        pings._hear(name, "")  # noqa: SLF001
+    pings.step()
+    assert receiver.paths == ["/well"]
+    assert "Nobody is told of the runs of odd (ping_url): RuntimeError: a bug" in caplog.text
