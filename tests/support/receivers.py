@@ -74,6 +74,11 @@ class Receiver:
         while not self.wait(0.05):
             client.sendall(b"x")
 
+    def announce(self, client: socket.socket) -> None:
+        """Say for ever that the answer will come."""
+        while not self._closed.is_set():
+            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
     def stream(self, client: socket.socket) -> None:
         """Answer well, and then send for ever."""
         client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")

@@ -86,10 +86,12 @@ def _ask(url: PingUrl, deadline: float) -> int:
 
 def _connect(url: PingUrl, deadline: float) -> socket.socket:
     failure: OSError | None = None
-    for family, kind, protocol, _, address in socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM):
+    found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    for untried, (family, kind, protocol, _, address) in zip(range(len(found), 0, -1), found, strict=True):
         client = socket.socket(family, kind, protocol)
         try:
-            client.settimeout(_left(deadline))
+            # one that says nothing, as of IPv6 where that leads nowhere, leaves time for the others
+            client.settimeout(_left(deadline) / untried)
             client.connect(address)
         except OSError as exc:
             client.close()
@@ -103,13 +105,13 @@ def _connect(url: PingUrl, deadline: float) -> socket.socket:
 
 
 def _read_status(client: socket.socket, deadline: float) -> int:
-    answer = b""
-    while len(answer) < MAX_READ_BYTES:
+    answer, received = b"", 0
+    while received < MAX_READ_BYTES:
         client.settimeout(_left(deadline))
         part = client.recv(1_024)
         if not part:
             break
-        answer += part
+        answer, received = answer + part, received + len(part)
         while (found := _STATUS.match(answer)) is not None:
             if found[1][:1] != b"1":
                 return int(found[1])

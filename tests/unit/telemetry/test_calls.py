@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -50,6 +52,24 @@ def test_of_the_addresses_of_a_name_the_one_that_answers_is_called(receiver: Rec
     assert f"Host: localhost:{receiver.port}" in receiver.requests[0]
 
 
+def test_an_address_that_says_nothing_leaves_time_for_the_next_one(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        addresses = [silent.getsockname(), ("127.0.0.1", receiver.port)]
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in addresses]
+        with contextlib.ExitStack() as clients:
+            for _ in range(4):  # now the system lets nobody else connect
+                waiting = clients.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(addresses[0])
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+            assert why_failed("http://two.example/x", 1.0) is None
+    assert receiver.paths == ["/x"]
+
+
 #: an answer, what is said of it, and whether it is final; None: it is well
 ANSWERS: dict[bytes, tuple[str, bool] | None] = {
     OK: None,
@@ -92,6 +112,12 @@ def test_a_service_that_never_answers_costs_the_time_of_a_call(receiver: Receive
     failure = why_failed(receiver.url("secret"), 0.3)
     assert time.monotonic() - began >= 0.3
     assert str(failure) == "it hasn't answered within 0.3 s"
+
+
+def test_of_a_service_that_only_ever_announces_its_answer_little_is_read(receiver: Receiver) -> None:
+    receiver.behave = lambda _path: receiver.announce
+    failure = why_failed(receiver.url(), 60.0)
+    assert str(failure) == "ConnectionError: it doesn't answer as HTTP does"
 
 
 def test_of_an_answer_without_an_end_the_status_is_read_and_no_more(receiver: Receiver) -> None:
