@@ -207,9 +207,11 @@ class Tracing:
     # -- in the thread
 
     def _run(self) -> None:
-        while not self._is_stopped:
+        is_last = False
+        while not is_last:
             self._woken.wait()
             self._woken.clear()
+            is_last = self._is_stopped  # all that was given before is still ended
             while self._waiting:
                 told = self._waiting.popleft()
                 self._tell(told)

@@ -104,6 +104,21 @@ def test_the_spans_that_wait_are_ended_before_the_end(
     assert stuck.taken == ["redbeat-spans"] * 6, "two of each batch"
 
 
+def test_a_batch_that_comes_just_before_the_end_is_ended(
+    tracing: Tracing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = Spans()
+    set_provider(monkeypatch, spans.provider())
+    tracing.refresh()
+    tracing._thread = threading.current_thread()  # noqa: SLF001 - it is between two looks at what waits
+    begin(tracing).note_sent()
+    tracing.end_batch()
+    tracing._is_stopped = True  # noqa: SLF001
+    tracing._run()  # noqa: SLF001
+    assert len(spans.all()) == 2
+    tracing._thread = None  # noqa: SLF001
+
+
 def test_text_from_elsewhere_can_be_exported(tracing: Tracing, monkeypatch: pytest.MonkeyPatch) -> None:
     spans = Spans()
     set_provider(monkeypatch, spans.provider())
