@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from redbeat.config.timing import Timing
+from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import ClientError
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership.heartbeat import Heartbeat
@@ -24,6 +25,7 @@ from redbeat.log.events import (
     LEADER_RETAKEN,
     LEADER_STANDS,
     LEADER_TAKEN_OVER,
+    REDIS_SLOW,
 )
 from redbeat.log.logger import logger
 from redbeat.store.records import Fence
@@ -31,6 +33,9 @@ from redbeat.store.store import Store
 
 #: the shortest time between two looks of a standby that is about to take over; seconds
 MIN_LOOK_SECONDS = 0.1
+
+#: an answer of Redis that takes longer is told of; seconds
+SLOW_SECONDS = 4.0
 
 
 class Leadership:
@@ -55,7 +60,8 @@ class Leadership:
         self._store = store
         self._heartbeat: Heartbeat | None = None
         self._progressed_at = time.monotonic()
-        store.on_progress = self.note_progress
+        self._retries = COUNTS.retries
+        store.on_progress = self._note_answer
 
     @property
     def is_leader(self) -> bool:
@@ -124,6 +130,22 @@ class Leadership:
         self._progressed_at = time.monotonic()
         if self._heartbeat is not None:
             self._heartbeat.note_progress()
+
+    def _note_answer(self) -> None:
+        """Note that Redis has answered the scheduler; log how long it took if that was long.
+
+        Where the client tries again, it has said so itself.
+        """
+        self.note_progress()
+        asks_since, before = self._store.asks_since, self._retries
+        self._retries = COUNTS.retries
+        seconds = 0.0 if asks_since is None else time.monotonic() - asks_since
+        if seconds > SLOW_SECONDS and self._retries == before:
+            logger.warning(
+                "beat: Redis has answered only after %.1f s; this beat has done nothing else meanwhile.",
+                seconds,
+                extra=REDIS_SLOW.of(seconds=round(seconds, 3)),
+            )
 
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread."""

@@ -226,6 +226,12 @@ REDIS_AWAY = _event(
     "redis.away", "WARNING", "reason", "Redis can't be reached; logged once in each outage by each thread."
 )
 REDIS_BACK = _event("redis.back", "INFO", "seconds", "Redis answers again.")
+REDIS_SLOW = _event(
+    "redis.slow",
+    "WARNING",
+    "seconds",
+    "Redis has answered only after some seconds, in which beat stood still; or beat itself was paused.",
+)
 REDIS_EVICTS = _event(
     "redis.evicts", "WARNING ERROR", "reason", "Redis may evict the schedule (``maxmemory-policy``)."
 )
