@@ -21,6 +21,7 @@ from . import bursts, cases, plot, table
 from .bench import QUICK, ROOT, Bench, Sizes, SubjectError, machine
 from .busy import busy_processors
 from .lateness import lateness
+from .metrics import metrics
 from .pings import pings
 from .spike import spike
 from .targets import verdicts
@@ -29,7 +30,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "burst": bursts.burst, "variants": bursts.variants, "tracked": bursts.tracked,
     "traced": bursts.traced,
     "rabbitmq": bursts.rabbitmq, "spike": spike,
-    "pings": pings, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
+    "pings": pings, "metrics": metrics, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
     "work": cases.work, "lateness": lateness,
 }  # fmt: skip

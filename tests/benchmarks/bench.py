@@ -48,6 +48,10 @@ class Sizes:
     lateness_seconds: int = 60
     idle_rounds: int = 1_000
     turned: int = 200_000
+    counted: int = 100_000  # entries of the beat that is scraped, of which these have run
+    counted_runs: int = 1_000
+    counted_rounds: int = 8
+    scrapes: int = 7
     repeats: int = 3
     burst_repeated: int = 10_000  # a larger one takes minutes: once is enough
     limit_seconds: int = 150
@@ -67,6 +71,10 @@ QUICK = Sizes(
     lateness_seconds=5,
     idle_rounds=50,
     turned=1_000,
+    counted=1_000,
+    counted_runs=300,
+    counted_rounds=1,
+    scrapes=1,
     repeats=1,
 )
 

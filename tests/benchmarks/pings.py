@@ -36,7 +36,7 @@ def pings(bench: Bench) -> None:
                 bursts = run_burst(bench, subject, bench.sizes.due)
             during = _during(answers, bursts[-1]["started"], bursts[-1]["ended"])
             _add(bench, PING, subject, during)
-        with _logging_all(bench) as client:
+        with logging_all(bench) as client:
             run_burst(bench, OURS, bench.sizes.due)
             logged = client.slowlog_get(_LOG_LENGTH)
         of_scripts = [one["duration"] / 1e6 for one in logged if one["command"].startswith(_SCRIPT_COMMANDS)]
@@ -71,7 +71,7 @@ def _during(answers: list[tuple[float, float]], started: float, ended: float) ->
 
 
 @contextmanager
-def _logging_all(bench: Bench) -> Iterator[redis.Redis]:
+def logging_all(bench: Bench) -> Iterator[redis.Redis]:
     """Let the server log every command in the block with the time it took; yield a client that reads it."""
     with bench.server.client(decode_responses=False) as client:
         client.config_set("slowlog-max-len", _LOG_LENGTH)

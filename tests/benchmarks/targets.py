@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from . import bursts, cases, lateness, pings, spike
+from . import bursts, cases, lateness, metrics, pings, spike
 from .bench import Sizes
 from .results import BATCHED, CONFIRMED, LOOP, NOT_YET, OLD, OURS, Cost, Results
 
@@ -124,6 +124,23 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     yield f"{due:,} due at one minute, against {LOOP}", ">= 15", times, sooner
     yield "messages before that minute", "<= 0", trips, lambda: value(spike.EARLY, OURS, due)
     yield "one of our scripts, p99", "<= 10", ms, lambda: value(pings.SCRIPT["p99"], OURS, due)
+    for form in metrics.FORMS:
+        scraped = f"scrape of {sizes.counted:,} entries, {form}"
+        yield scraped, "<= 100", ms, partial(value, metrics.SCRAPE[form], OURS, sizes.counted)
+        yield (
+            f"{scraped}, size",
+            "<= 1000",
+            "{:.0f} kB",
+            partial(value, metrics.SIZE[form], OURS, sizes.counted),
+        )
+    yield (
+        "a slice of the count by states, p99",
+        "<= 1",
+        ms,
+        partial(value, metrics.SLICE["p99"], OURS, sizes.counted),
+    )
+    for case in (*(metrics.of_runs(metrics.DIFFERENCE, one) for one in metrics.RUNS), metrics.END_DIFFERENCE):
+        yield case.replace(", µs of", ","), "<= 3", "{:.1f} µs", partial(value, case, OURS, due)
     yield f"burst of {sizes.shared:,} by two beats without a lock, against one", ">= 1.4", times, gain
     yield "round trips of an idle tick", "<= 1", trips, lambda: value(cases.IDLE_TRIPS, OURS, large)
     yield f"round trips for {batch} due", "<= 4", trips, lambda: value(cases.BATCH_TRIPS, OURS, batch)

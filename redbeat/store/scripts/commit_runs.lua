@@ -123,7 +123,7 @@ for number = 1, decided do
     new_meta = new_meta ~= '' and new_meta, record = record, is_end = is_end,
     histories = record == '' and 0 or is_end and 3 or 1, is_late = is_late,
     expected_at = due ~= '' and expected_at(now, due, due, new_score, forms[form].max_seconds),
-    due = due, run = run, held_record = held_record, held_score = held_score, counted = counted, tally = {},
+    due = due, run = run, held_record = held_record, held_score = held_score, counted = counted,
   }
   place = place + 11
 end
@@ -354,33 +354,42 @@ local function finish(entry, texts)
   end
 end
 
--- count what became of an entry's runs, all that share a decision and labels at once
-local function tally(entry)
-  local decision, labels = entry.decision, entry.labels
-  local is_counted = decision.counted ~= '' and entry.new_score
-  if is_counted and entry.held then
-    local is_skipped = string.find(entry.held, '"outcome":"skipped"', 1, true)
-    if is_skipped then add_figure(figures, labels, 'skipped/overlap', 1) end
-    for word, amount in string.gmatch(decision.counted, ' ([%l_/]+)=(%d+)') do add_figure(figures, labels, word, amount) end
-  elseif is_counted then
-    decision.tally[labels] = (decision.tally[labels] or 0) + 1
-    if entry.task_id and decision.form.overlap ~= 'dropped' then
-      expecting[#expecting + 1], expecting[#expecting + 2] = decision.expected_at, entry.running
-    end
+-- count what became of an entry's runs; it is written when all are done, as most have the same labels
+local amounts = {}
+local function add_amount(labels, words, amount)
+  local of_labels = amounts[labels]
+  if not of_labels then
+    of_labels = {}
+    amounts[labels] = of_labels
+  end
+  of_labels[words] = (of_labels[words] or 0) + amount
+end
+
+local function count_held(entry, labels)
+  local is_skipped = string.find(entry.held, '"outcome":"skipped"', 1, true)
+  if is_skipped then add_amount(labels, 'skipped/overlap', 1) end
+  for word, amount in string.gmatch(entry.decision.counted, ' ([%l_/]+)=(%d+)') do
+    add_amount(labels, word, tonumber(amount))
   end
 end
 
-local function count_tallies()
-  for number = 1, decided do
-    local decision = decisions[tostring(number)]
-    local due = string.match(decision.counted, '^%S+')
-    for labels, times in pairs(decision.tally) do
-      for word, amount in string.gmatch(decision.counted, ' ([%l_/]+)=?(%d*)') do
-        add_figure(figures, labels, word, times * (tonumber(amount) or 1))
-      end
-      local late_seconds = due ~= '-' and tonumber(now) - tonumber(due) or math.huge
-      if late_seconds < 31536000 then add_seconds(figures, labels, 'late', late_seconds, times) end  -- else somebody made it due
-    end
+local function count_run(entry, labels)
+  local due, words = string.match(entry.decision.counted, '^(%S+)(.*)$')
+  local late = seconds_of(tonumber(now) - (tonumber(due) or 0))
+  if late < 31536000 then  -- else none is sent, or somebody made it due
+    add_amount(labels, 'sent+late/' .. bucket_of(late_bounds, late), 1)
+    add_amount(labels, 'late/sum', micros_of(late))
+    words = string.match(words, '^ sent(.*)$')
+  end
+  for word, amount in string.gmatch(words, ' ([%l_/]+)=?(%d*)') do add_amount(labels, word, tonumber(amount) or 1) end
+  if entry.task_id and entry.decision.form.overlap ~= 'dropped' then
+    expecting[#expecting + 1], expecting[#expecting + 2] = entry.decision.expected_at, entry.running
+  end
+end
+
+local function write_counted()
+  for labels, of_labels in pairs(amounts) do
+    for words, amount in pairs(of_labels) do add_figure(figures, labels, words, amount) end
   end
   for first = 1, #expecting, 1000 do
     redis.pcall('ZADD', expected, 'NX', unpack(expecting, first, math.min(first + 999, #expecting)))
@@ -399,7 +408,10 @@ local function finish_others()
       take_back(entry)
     else
       finish(entry, ARGV[11 + 3 * done])
-      tally(entry)
+      if entry.decision.counted ~= '' and entry.new_score then
+        local count_it = entry.held and count_held or count_run
+        count_it(entry, entry.labels)
+      end
     end
   end
 end
@@ -411,6 +423,6 @@ for first = 1, #looked_at, 1000 do
   local reply = redis.pcall('ZADD', deadlines, unpack(looked_at, first, math.min(first + 999, #looked_at)))
   if type(reply) == 'table' then unrecorded = reply.err end
 end
-pcall(count_tallies)
+pcall(write_counted)
 if problem then error(problem) end  -- all of them are recorded
 return {status, is_moved, table.concat(results), reasons, unrecorded}

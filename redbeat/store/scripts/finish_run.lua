@@ -108,9 +108,12 @@ end
 
 local function count_end(figures, run, record)
   local labels = record and type(record.labels) == 'string' and record.labels or ''
-  add_figure(figures, labels, run.outcome, 1)
-  if run.ran then add_seconds(figures, labels, 'ran', run.ran, 1) end
-  if run.wait then add_seconds(figures, labels, 'wait', run.wait, 1) end
+  local words, ran, wait = run.outcome, run.ran and seconds_of(run.ran), run.wait and seconds_of(run.wait)
+  if ran then words = words .. '+ran/' .. bucket_of(length_bounds, ran) end
+  if wait then words = words .. '+wait/' .. bucket_of(length_bounds, wait) end
+  add_figure(figures, labels, words, 1)
+  if ran and ran > 0 then add_figure(figures, labels, 'ran/sum', micros_of(ran)) end
+  if wait and wait > 0 then add_figure(figures, labels, 'wait/sum', micros_of(wait)) end
 end
 
 -- tell of the end once: the failures in a row, the list of failures, what is expected next, the figures, the event

@@ -33,8 +33,10 @@ if teller_ms == 0 and redis.call('HGET', totals, 'leader') ~= token then
   redis.call('HINCRBY', figures, ':led', 1)
 end
 
+-- with one long field a hash isn't searched from its beginning for each of its fields, however few there are
+local long_field = '- what was counted since beat has looked; in a hash with so long a field each is found at once -'
 local found = redis.call('HGETALL', figures)
-if #found == 0 then return {'ok', now, {}} end
+if #found == 0 or (#found == 2 and found[1] == long_field) then return {'ok', now, {}} end
 local number = math.floor(tonumber(time[1]) / 60)
 local slot = tostring(number % 60)
 local is_read, minute = pcall(cjson.decode, redis.call('HGET', minutes, slot) or '')
@@ -49,16 +51,18 @@ local known = {[''] = true}
 local sums, left = {}, {}
 for place = 1, #found, 2 do
   local field, amount = found[place], string.match(found[place + 1], '^%d+$')
-  local mark, id, word = string.match(field, '^(%??)([^:]*):([%l_/%d]+)$')
-  local is_figure = word and amount and #amount < 18
+  local mark, id, words = string.match(field, '^(%??)([^:]*):([%l_/%d+]+)$')
+  local is_figure = words and amount and #amount < 18
   if is_figure and known[id] == nil then known[id] = redis.call('HGET', labels, id) ~= false end
   if is_figure and mark == '' and not known[id] then  -- the beat that has given the labels may be about to store them
     left[#left + 1], left[#left + 2] = '?' .. field, amount
   elseif is_figure then  -- if they aren't known yet, that beat is dead, or their entry is gone
-    field = (known[id] and id or '') .. ':' .. word
-    sums[field] = (sums[field] or 0) + tonumber(amount)
-    local sum = (counted[word] or 0) + tonumber(amount)
-    counted[word] = sum < 1e15 and sum or nil
+    for word in string.gmatch(words, '[^+]+') do
+      field = (known[id] and id or '') .. ':' .. word
+      sums[field] = (sums[field] or 0) + tonumber(amount)
+      local sum = (counted[word] or 0) + tonumber(amount)
+      counted[word] = sum < 1e15 and sum or nil
+    end
   end
 end
 redis.call('HSET', minutes, slot, cjson.encode({minute = number, counted = counted}))
@@ -71,5 +75,6 @@ for field, sum in pairs(sums) do
   taken[#taken + 1], taken[#taken + 2] = field, amount
 end
 redis.call('DEL', figures)
+redis.call('HSET', figures, long_field, '')
 for place = 1, #left, 2 do redis.call('HINCRBY', figures, left[place], left[place + 1]) end
 return {'ok', now, taken}

@@ -1,0 +1,189 @@
+"""What counting for metrics costs a run: bursts with it and without, in turn, in one process.
+
+Options: `due`, `db`, `rounds` of both, `labelled`: how many entries are counted by themselves, `is_tracked`,
+`limit_seconds`, `server_pid`. Tracked runs are begun after each burst, and ended as workers end them.
+
+Without it the lines that count are left out of the program, and of the scripts. The arguments that tell a
+script what to count are still there, and empty.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Any
+
+import redis
+from celery.schedules import schedule as interval
+from fill import TASK
+from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
+
+import redbeat
+import redbeat.store.scripts as commit_scripts
+import redbeat.store.scripts.runs as run_scripts
+from redbeat import RedBeatSchedulerEntry
+from redbeat.beat import plain, timetable
+from redbeat.log.text import sha1_of_text
+from redbeat.store.runs import Runs
+from redbeat.store.scripts.runs import Delivery, End
+
+EVERY = timedelta(hours=1)
+#: between the due times of two entries
+APART_MICROS = 100
+ENDS = 100
+LEASE_MS = 600_000
+
+# Lets entries be due again as if they had run an hour before that.
+_LET_BE_DUE = """
+local second, every, name, meta = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[4], ARGV[5]
+for i = 0, ARGV[3] - 1 do
+  local key, micros = 'redbeat:' .. name .. '-' .. i, i * ARGV[6]
+  local meta = string.format(meta, micros % 1000000)
+  redis.call('HSET', key, 'meta', meta, 'meta_sha1', redis.sha1hex(meta))
+  redis.call('ZADD', 'redbeat::schedule', string.format('%d.%06d', second, micros % 1000000), key)
+end
+"""
+_META = (
+    '{{"last_run_at": {{"__type__": "datetime", "year": {0.year}, "month": {0.month}, "day": {0.day}, "hour":'
+    ' {0.hour}, "minute": {0.minute}, "second": {0.second}, "microsecond": %d, "timezone": "UTC"}},'
+    ' "total_run_count": 3}}'
+)
+
+options = read_options()
+app = make_app(options.server, options.db, redbeat_metrics_entries=options.labelled)
+if options.is_tracked:
+    redbeat.track_runs(app)
+broker = redis.Redis.from_url(f"{options.server}0")
+schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+
+
+class Switch:
+    """Counting, on or off."""
+
+    def __init__(self) -> None:
+        self._states: list[tuple[Any, str, Any, Any]] = []
+
+    def leave_out(self, owner: Any, name: str, *lines: tuple[str, str]) -> None:
+        """Have a function without some lines when it is off: they are replaced."""
+        function = getattr(owner, name)
+        source = replaced(textwrap.dedent(inspect.getsource(function)), lines)
+        found: dict[str, Any] = {}
+        exec(f"from __future__ import annotations\n{source}", function.__globals__, found)
+        self._states.append((owner, name, function, found[name]))
+
+    def leave_out_of_script(self, script: Any, *lines: tuple[str, str]) -> None:
+        source = replaced(script.source, lines)
+        self._states.append((script, "source", script.source, source))
+        self._states.append((script, "sha1", script.sha1, sha1_of_text(source)))
+
+    def turn(self, is_on: bool) -> None:
+        for owner, name, with_it, without in self._states:
+            setattr(owner, name, with_it if is_on else without)
+
+
+def replaced(source: str, lines: Sequence[tuple[str, str]]) -> str:
+    for old, new in lines:
+        assert source.count(old) == 1, f"{source.count(old)} times: {old}"
+        source = source.replace(old, new)
+    return source
+
+
+def make_switch() -> Switch:
+    switch = Switch()
+    switch.leave_out(timetable.Timetable, "_compute", ('f"{nominal} sent"', '""'))
+    switch.leave_out(plain, "_plan", ("sent.counted = turn.counted", "pass"))
+    switch.leave_out(
+        plain.PlainEntries,
+        "plan",
+        ("if plain.labels_version != book.version:", "if False:"),
+        ("run.sent.labels = plain.labels", "pass"),
+    )
+    switch.leave_out_of_script(
+        commit_scripts._COMMIT_RUNS,  # noqa: SLF001
+        ("\n        count_it(entry, entry.labels)\n", "\n"),
+        ("\npcall(write_counted)\n", "\n"),
+    )
+    switch.leave_out_of_script(
+        run_scripts._END_RUN,  # noqa: SLF001
+        ("\n    expect_next(keys, run, record)\n", "\n"),
+        ("\n  count_end(keys.figures, run, record)\n", "\n"),
+    )
+    return switch
+
+
+def save() -> None:
+    """Write entries that have run, and are due later."""
+    now = datetime.now(timezone.utc)
+    RedBeatSchedulerEntry.save_many(
+        RedBeatSchedulerEntry(f"{TASK}-{number}", TASK, interval(EVERY), last_run_at=now, app=app)
+        for number in range(options.due)
+    )
+
+
+def let_be_due() -> None:
+    at = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(seconds=1)
+    while datetime.now(timezone.utc) < at + timedelta(seconds=1):
+        time.sleep(0.01)
+    meta = _META.format(at - EVERY)
+    schedule.eval(
+        _LET_BE_DUE, 0, int(at.timestamp()), int(EVERY.total_seconds()), options.due, TASK, meta, APART_MICROS
+    )
+
+
+def begin_all() -> list[End]:
+    """Begin all runs that were sent, as a worker does; return how each is to end."""
+    runs, ends = Runs(leader.store), []
+    for key, record in runs.all():
+        name = key.removeprefix("redbeat:")
+        delivery = Delivery(name, record.task_id, record.due, f"{record.task_id}-1", "worker@bench")
+        runs.begin(delivery, LEASE_MS)
+        ends.append(End(delivery, "succeeded", run_seconds=0.5))
+    return ends
+
+
+def end_all(ends: list[End]) -> None:
+    runs = Runs(leader.store)
+    for first in range(0, len(ends), ENDS):
+        runs.end(ends[first : first + ENDS])
+
+
+def count_words(what: str) -> int:
+    """How many runs were counted by a word."""
+    found: Any = schedule.hgetall("redbeat::figures")
+    words_of = {field: field.decode().partition(":")[2].split("+") for field in found}
+    return sum(int(number) for field, number in found.items() if what in words_of[field])
+
+
+def run_round(is_counted: bool) -> dict[str, Any]:
+    switch.turn(is_counted)
+    schedule.delete("redbeat::figures")
+    broker.delete(QUEUE)
+    let_be_due()
+    burst = measure(partial(send_due, leader), options)
+    sent, counted = broker.llen(QUEUE), count_words("sent")
+    assert counted == (sent if is_counted else 0), f"{counted} of {sent} are counted"
+    taken: dict[str, Any] = {"is_counted": is_counted, "burst": {**burst, "sent": sent}}
+    if options.is_tracked:
+        ends = begin_all()
+        taken["end"] = {**measure(partial(end_all, ends), options), "sent": len(ends)}
+        counted = count_words("succeeded")
+        assert counted == (len(ends) if is_counted else 0), f"{counted} of {len(ends)} are counted"
+        assert len(ends) == sent, f"{len(ends)} of {sent} have ended"
+    return taken
+
+
+switch = make_switch()
+leader = lead(app)
+save()
+for is_counted in (True, False):  # connections stand, messages are compiled, scripts are loaded
+    run_round(is_counted)
+rounds: Sequence[dict[str, Any]] = [
+    run_round(is_counted)
+    for number in range(options.rounds)
+    for is_counted in ((True, False) if number % 2 else (False, True))
+]
+report(rounds=rounds)
