@@ -414,7 +414,7 @@ def _plan(
     new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count + 1}}}'
     plain.meta, plain.last_run, plain.count = new_meta, turn.ran_at, count + 1
     sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,), run=turn.run, task_id=task_id)
-    sent.counted = turn.counted
+    sent.counted = claimed.nominal
     pushes = message.pushes(values, next(tags))
     return CompiledRun(
         claimed,

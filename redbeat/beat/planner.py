@@ -191,7 +191,7 @@ def _plan(
     dropped += _told(entry, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
     records = _records_of(dropped)
     sent.records = (*records, sent_record(due.nominal, own_id))
-    sent.counted = f"{due.nominal} sent{_counted(dropped)}"
+    sent.counted = f"{due.nominal}{_counted(dropped)}"
     if is_over and choice.following is not None and choice.following <= moment:
         rest = dropped_until(
             entry.schedule, bounds, choice.following, moment, _why_over(entry.policy), reason="over"
@@ -228,7 +228,7 @@ def _plan_released(
         over.task_id, over.new_error, commit = commit.task_id, None, over
     commit.new_meta = encode_meta(due.at, count + 1, claimed.meta)
     commit.records = (sent_record(due.nominal, own_id),)
-    commit.counted = f"{due.nominal} sent"
+    commit.counted = due.nominal
     # a policy that would skip it now came later than the decision that it waits
     overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
     commit.run = Tracking(policy).run(due.nominal, claimed.next_score, overlap=overlap)
@@ -556,9 +556,8 @@ def commit_held(run: Run, held: Held) -> Commit:
     *dropped, record = tracked.held_records
     commit = _commit(claimed, tracked.held_score)
     commit.records = (*dropped, f"{record},{held.members}")
-    words = run.sent.counted.split()[1:]
-    dropped_words = [word for word in words if word != "sent"] + ["skipped/overlap"] * (not held.is_waiting)
-    commit.counted, commit.labels = " ".join(["-", *dropped_words]), run.sent.labels
+    words = run.sent.counted.split()[1:] + ["skipped/overlap"] * (not held.is_waiting)
+    commit.counted, commit.labels = " ".join(["-", *words]), run.sent.labels
     return commit
 
 

@@ -46,7 +46,6 @@ class Turn:
             may be earlier.
         expiration_seconds: how long after now that is; None: never.
         run: what is noted of it; None: it isn't tracked.
-        counted: what is counted of it.
     """
 
     at: datetime
@@ -60,7 +59,6 @@ class Turn:
     expires: datetime | None
     expiration_seconds: float | None
     run: TrackedRun | None
-    counted: str
     _agreed: dict[tuple[datetime, bool], bool] | None = None
 
 
@@ -140,7 +138,6 @@ class Timetable:
             expires,
             left,
             None if self._tracking is None else self._tracking.run(nominal, new_score),
-            f"{nominal} sent",
         )
 
     def agrees(self, key: str, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:

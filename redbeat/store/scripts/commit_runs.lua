@@ -45,7 +45,7 @@
 --   held_record      what record is when another run may hold it back and does; to its last line is added what became of it, and why
 --   held_score       what new_score is then; the meta is left
 --   counted          what is counted of it: when the run that is sent was due, '-' for none, and after it words as
---                    'sent' or 'skipped/late=3', each after a space; '' for nothing
+--                    'unsent' or 'skipped/late=3', each after a space; '' for nothing
 -- ARGV[..] nine for each form; most decisions share one:
 --   type             the key's type when it was claimed; anything else now: leave the entry alone
 --   is_strict        1: with other texts now, leave the entry alone
@@ -355,42 +355,51 @@ local function finish(entry, texts)
 end
 
 -- count what became of an entry's runs; it is written when all are done, as most have the same labels
-local amounts = {}
-local function add_amount(labels, words, amount)
-  local of_labels = amounts[labels]
-  if not of_labels then
-    of_labels = {}
-    amounts[labels] = of_labels
+local now_seconds, amounts, lateness, sent_words = tonumber(now), {}, {}, {}
+for bucket = 1, #late_bounds + 1 do sent_words[bucket] = 'sent+late/' .. bucket end
+
+local function add_amount(words, labels, amount)
+  local of_words = amounts[words]
+  if not of_words then
+    of_words = {}
+    amounts[words] = of_words
   end
-  of_labels[words] = (of_labels[words] or 0) + amount
+  of_words[labels] = (of_words[labels] or 0) + amount
+end
+
+local function count_words(words, labels)
+  for word, amount in string.gmatch(words, ' ([%l_/]+)=?(%d*)') do add_amount(word, labels, tonumber(amount) or 1) end
 end
 
 local function count_held(entry, labels)
-  local is_skipped = string.find(entry.held, '"outcome":"skipped"', 1, true)
-  if is_skipped then add_amount(labels, 'skipped/overlap', 1) end
-  for word, amount in string.gmatch(entry.decision.counted, ' ([%l_/]+)=(%d+)') do
-    add_amount(labels, word, tonumber(amount))
-  end
+  if string.find(entry.held, '"outcome":"skipped"', 1, true) then add_amount('skipped/overlap', labels, 1) end
+  count_words(entry.decision.counted, labels)
 end
 
 local function count_run(entry, labels)
-  local due, words = string.match(entry.decision.counted, '^(%S+)(.*)$')
-  local late = seconds_of(tonumber(now) - (tonumber(due) or 0))
-  if late < 31536000 then  -- else none is sent, or somebody made it due
-    add_amount(labels, 'sent+late/' .. bucket_of(late_bounds, late), 1)
-    add_amount(labels, 'late/sum', micros_of(late))
-    words = string.match(words, '^ sent(.*)$')
+  local counted = entry.decision.counted
+  local due = tonumber(counted)  -- there are no other words, as with most
+  if not due then
+    due = tonumber(string.match(counted, '^%S+'))
+    count_words(counted, labels)
   end
-  for word, amount in string.gmatch(words, ' ([%l_/]+)=?(%d*)') do add_amount(labels, word, tonumber(amount) or 1) end
+  local late = due and seconds_of(now_seconds - due)
+  if late and late < 31536000 then
+    add_amount(sent_words[bucket_of(late_bounds, late)], labels, 1)
+    lateness[labels] = (lateness[labels] or 0) + late
+  elseif late then  -- somebody made it due
+    add_amount('sent', labels, 1)
+  end
   if entry.task_id and entry.decision.form.overlap ~= 'dropped' then
     expecting[#expecting + 1], expecting[#expecting + 2] = entry.decision.expected_at, entry.running
   end
 end
 
 local function write_counted()
-  for labels, of_labels in pairs(amounts) do
-    for words, amount in pairs(of_labels) do add_figure(figures, labels, words, amount) end
+  for words, of_words in pairs(amounts) do
+    for labels, amount in pairs(of_words) do add_figure(figures, labels, words, amount) end
   end
+  for labels, seconds in pairs(lateness) do add_figure(figures, labels, 'late/sum', micros_of(seconds)) end
   for first = 1, #expecting, 1000 do
     redis.pcall('ZADD', expected, 'NX', unpack(expecting, first, math.min(first + 999, #expecting)))
   end

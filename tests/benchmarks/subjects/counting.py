@@ -26,7 +26,7 @@ import redbeat
 import redbeat.store.scripts as commit_scripts
 import redbeat.store.scripts.runs as run_scripts
 from redbeat import RedBeatSchedulerEntry
-from redbeat.beat import plain, timetable
+from redbeat.beat import plain
 from redbeat.log.text import sha1_of_text
 from redbeat.store.runs import Runs
 from redbeat.store.scripts.runs import Delivery, End
@@ -94,8 +94,7 @@ def replaced(source: str, lines: Sequence[tuple[str, str]]) -> str:
 
 def make_switch() -> Switch:
     switch = Switch()
-    switch.leave_out(timetable.Timetable, "_compute", ('f"{nominal} sent"', '""'))
-    switch.leave_out(plain, "_plan", ("sent.counted = turn.counted", "pass"))
+    switch.leave_out(plain, "_plan", ("sent.counted = claimed.nominal", "pass"))
     switch.leave_out(
         plain.PlainEntries,
         "plan",
