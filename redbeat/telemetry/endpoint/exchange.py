@@ -93,7 +93,7 @@ def read_head(client: socket.socket) -> bytes:
         head = head + data if is_line_read else (head + data).lstrip(b"\r\n")
         line, end, _ = head.partition(b"\n")
         if not is_line_read:
-            is_well_formed = _LINE.fullmatch(line.rstrip(b"\r")) if end else _BEGINNING.fullmatch(line)
+            is_well_formed = _LINE.fullmatch(line.removesuffix(b"\r")) if end else _BEGINNING.fullmatch(line)
             if not is_well_formed:
                 raise RequestRefused(HTTPStatus.BAD_REQUEST, "This is no request of HTTP/1.1.")
             is_line_read = bool(end)

@@ -110,6 +110,7 @@ def test_a_page_is_answered_with_headers_that_keep_it_what_it_is(port: int) -> N
         (b"get /echo HTTP/1.1\r\n\r\n", 400),
         (b"GET  /echo HTTP/1.1\r\n\r\n", 400),
         (b"GET /echo HTTP/1.1 \r\n\r\n", 400),
+        (b"GET /echo HTTP/1.1\r\r\n\r\n", 400),
         (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
         (b"GET /echo HTTP/1.1\r\nno header\r\n\r\n", 400),
         (b"GET /echo HTTP/1.1\r\n folded\r\n\r\n", 400),
