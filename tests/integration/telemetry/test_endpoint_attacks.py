@@ -285,8 +285,8 @@ def test_port_0_is_any_that_is_free_which_is_told(start: Start, caplog: pytest.L
     caplog.set_level("INFO", logger="celery.beat")
     address = start(ANY_PORT).address
     assert address is not None
-    assert f"beat: Listening on http://127.0.0.1:{address.port} for /echo, /fail, /large" in caplog.messages
     assert fetch(address.port, "/echo").status == 200
+    assert f"beat: Listening on http://127.0.0.1:{address.port} for /echo, /fail, /large" in caplog.messages
 
 
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 80), Address("no-such-host.invalid", 80)], ids=str)
