@@ -223,7 +223,10 @@ def test_without_redis_every_beat_is_alive_and_none_is_ready(tmp_path: Path) -> 
             return all(map(is_ready, ports)) if all(alive) else pytest.fail(f"called stuck: {alive}")
 
         eventually(are_all_well)
-        assert fetch(ports[0], "/status").status == 200
+        for page in ("/status", "/metrics"):
+            found = fetch(ports[0], page)
+            assert found.status == 200
+            assert PASSWORD.encode() not in found.body
         assert PASSWORD not in "".join(beat.output() for beat in beats)
 
 

@@ -114,7 +114,9 @@ def test_the_apps_own_grace_counts_where_the_entry_has_none() -> None:
     assert found["checkin_margin"] == 2
 
 
-@pytest.mark.parametrize(("seconds", "minutes"), [(30, 1), (3600, 60), (3601, 61), (10**9, 10_080)])
+@pytest.mark.parametrize(
+    ("seconds", "minutes"), [(30, 1), (3600, 60), (3601, 61), (14 * 86_400, 20_160), (10**9, 40_320)]
+)
 def test_how_long_a_run_may_take_is_rounded_up_to_minutes(seconds: float, minutes: int) -> None:
     found = monitor(60, max_runtime=seconds)
     assert isinstance(found, dict)
