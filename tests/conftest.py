@@ -188,8 +188,7 @@ def tls(tls_session: Server) -> Server:
 @pytest.fixture
 def sentinel(sentinel_session: topologies.SentinelTopology) -> topologies.SentinelTopology:
     """A master, its replica and three sentinels."""
-    sentinel_session.heal()
-    sentinel_session.master().flush()
+    sentinel_session.make_ready()
     return sentinel_session
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -99,10 +100,11 @@ def beat(topology: SentinelTopology, folder: Path, **settings: Any) -> Iterator[
         assert "at least once" not in process.output(), "not even while the broker is looked for"
 
 
-def start_burst(topology: SentinelTopology) -> None:
-    """Make all of NAMES due at once."""
+def start_burst(topology: SentinelTopology, names: list[str] = NAMES) -> None:
+    """Make all of them due at once; the replica has them."""
     with topology.client(db=1) as client:
-        write_burst(client, NAMES)
+        write_burst(client, names)
+        assert client.wait(1, 5000) == 1
 
 
 def fail_over(topology: SentinelTopology) -> Failover:
@@ -155,8 +157,7 @@ def test_beat_sends_again_within_five_seconds_and_loses_and_doubles_nothing(
 ) -> None:
     longest = 0.0
     for number in ROUNDS:
-        sentinel.heal()
-        sentinel.master().flush()
+        sentinel.make_ready()
         folder = tmp_path / str(number)
         folder.mkdir()
         with beat(sentinel, folder, redbeat_wait_replicas=wait_replicas) as process:
@@ -208,9 +209,11 @@ def cut_off(replica: Server) -> Iterator[None]:
     with replica.client() as client:
         client.config_set("masterauth", "wrong")
         client.execute_command("CLIENT KILL TYPE master")
-        yield
-        client.config_set("masterauth", "")
-        client.config_rewrite()  # when it is promoted, a sentinel lets it write the password to its file
+        try:
+            yield
+        finally:
+            client.config_set("masterauth", "")
+            client.config_rewrite()  # when it is promoted, a sentinel lets it write the password to its file
 
 
 def replica_of(topology: SentinelTopology) -> Server:
@@ -221,19 +224,24 @@ def replica_of(topology: SentinelTopology) -> Server:
 def test_what_a_replica_had_not_got_is_sent_with_the_same_ids(
     sentinel: SentinelTopology, tmp_path: Path
 ) -> None:
-    with beat(sentinel, tmp_path):
-        start_burst(sentinel)
+    early, late = NAMES[:100], NAMES[100:]
+    with beat(sentinel, tmp_path) as process:
+        start_burst(sentinel, early)
         old = sentinel.master()
-        await_messages(old, 100)
+        await_messages(old, len(early))
+        process.signal(signal.SIGSTOP)  # or all might be sent before the cut
+        start_burst(sentinel, late)
         with old.client() as client, cut_off(replica_of(sentinel)):
             at_cut = client.llen("celery")
+            process.signal(signal.SIGCONT)
             await_messages(old, at_cut + 200)
             seen = ids_of(messages(client))
             failover = fail_over(sentinel)
         await_all_sent(failover.master)
         with failover.master.client() as client:
             ids = ids_of(messages(client))
-    lost = len((IDS.keys() | seen.keys()) - ids.keys())
+    due = {expected_id(name, 1 + number) for part in (early, late) for number, name in enumerate(part)}
+    lost = len((due | seen.keys()) - ids.keys())
     print(f"{seen.total() - at_cut} messages weren't replicated; lost: {lost}, doubled: {doubled(ids)}")
     assert (lost, doubled(ids)) == (0, 0)
     assert failover.seconds <= patience(5)

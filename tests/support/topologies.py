@@ -1,14 +1,16 @@
 """Several real servers that make one: a master with sentinels, and a cluster.
 
 Both are whole when the context manager hands them over, and whole again after `heal()`, whatever a test did
-to their servers. They are tuned to react in well under a second; the protocol is the servers' own.
+to their servers. Servers with sentinels that can't agree any more are replaced by new ones (`make_ready`): one
+test's fault costs no other its time. They are tuned to react in well under a second; the protocol is the
+servers' own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
@@ -25,18 +27,24 @@ _SLOTS = 16384
 _NOT_YET = (AssertionError, RedisError)
 
 
+#: how long a topology of which nothing is broken takes at most to agree, seconds
+_HEALING_SECONDS = 6
+
+
 @dataclass(frozen=True)
 class SentinelTopology:
     """A master and a replica (`data`, in the order they started) watched by three `sentinels`, quorum two.
 
-    `password` is the data servers', `sentinel_password` the sentinels' own.
+    The sentinels give a silent master half a second. `password` is the data servers', `sentinel_password` the
+    sentinels' own.
     """
 
-    data: list[Server]
-    sentinels: list[Server]
+    kind: Kind
     service_name: str
     password: str | None
     sentinel_password: str | None
+    data: list[Server] = field(default_factory=list)
+    sentinels: list[Server] = field(default_factory=list)
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -74,7 +82,40 @@ class SentinelTopology:
         assert new is not None
         return new
 
-    def heal(self) -> None:
+    def start(self) -> None:
+        """Start all of them, empty, and wait until they agree."""
+        secret: dict[str, Any] = {}
+        if self.password:
+            secret = {"requirepass": self.password, "masterauth": self.password}
+        self.data.append(master := Server(self.kind, **secret))
+        self.data.append(Server(self.kind, replicaof=(master.host, master.port), **secret))
+        watch: list[tuple[object, ...]] = [
+            ("monitor", self.service_name, master.host, master.port, 2),
+            ("down-after-milliseconds", self.service_name, 500),
+            ("failover-timeout", self.service_name, 1000),
+        ]
+        if self.password:
+            watch.append(("auth-pass", self.service_name, self.password))
+        own: dict[str, Any] = {}
+        if self.sentinel_password:
+            own["requirepass"] = self.sentinel_password
+            watch.append(("sentinel-pass", self.sentinel_password))
+        for _ in range(3):
+            self.sentinels.append(sentinel := Server(self.kind, sentinel=watch, **own))
+            _quicken(sentinel)
+        self.heal()
+
+    def make_ready(self) -> None:
+        """Whole and empty, as a test wants it: healed, or built anew where that doesn't succeed soon."""
+        try:
+            self.heal(_HEALING_SECONDS)
+            self.master().flush()
+        except (AssertionError, RedisError) as exc:
+            print(f"the sentinel topology is built anew: {exc}")
+            self.stop()
+            self.start()
+
+    def heal(self, timeout: float = 20) -> None:
         """Bring back what has died; wait until all sentinels know one master and its one replica."""
         for server in self.data:
             if not server.is_running:
@@ -85,7 +126,10 @@ class SentinelTopology:
                 _quicken(sentinel)
         try:
             eventually(
-                self._is_whole, 20, retry_on=_NOT_YET, message="the sentinel topology did not become whole"
+                self._is_whole,
+                timeout,
+                retry_on=_NOT_YET,
+                message="the sentinel topology did not become whole",
             )
         except AssertionError as exc:
             logs = (
@@ -94,8 +138,9 @@ class SentinelTopology:
             raise AssertionError("\n".join([str(exc), *logs])) from exc
 
     def stop(self) -> None:
-        for server in [*self.sentinels, *self.data]:
-            server.stop()
+        for servers in (self.sentinels, self.data):
+            while servers:
+                servers.pop().stop()
 
     def _ask(self, sentinel: Server) -> dict[str, Any]:
         with sentinel.client() as client:
@@ -120,28 +165,13 @@ def sentinel(
     sentinel_password: str | None = None,
     service_name: str = "redbeat",
 ) -> Iterator[SentinelTopology]:
-    """Start a master, its replica and three sentinels that give a silent master half a second."""
-    secret: dict[str, Any] = {"requirepass": password, "masterauth": password} if password else {}
-    with ExitStack() as stack:
-        master = stack.enter_context(Server(kind, **secret))
-        replica = stack.enter_context(Server(kind, replicaof=(master.host, master.port), **secret))
-        watch: list[tuple[object, ...]] = [
-            ("monitor", service_name, master.host, master.port, 2),
-            ("down-after-milliseconds", service_name, 500),
-            ("failover-timeout", service_name, 1000),
-        ]
-        if password:
-            watch.append(("auth-pass", service_name, password))
-        own: dict[str, Any] = {}
-        if sentinel_password:
-            own["requirepass"] = sentinel_password
-            watch.append(("sentinel-pass", sentinel_password))
-        sentinels = [stack.enter_context(Server(kind, sentinel=watch, **own)) for _ in range(3)]
-        for one in sentinels:
-            _quicken(one)
-        topology = SentinelTopology([master, replica], sentinels, service_name, password, sentinel_password)
-        topology.heal()
+    """A topology that runs, until the end of the context."""
+    topology = SentinelTopology(kind, service_name, password, sentinel_password)
+    try:
+        topology.start()
         yield topology
+    finally:
+        topology.stop()
 
 
 def _quicken(sentinel: Server) -> None:

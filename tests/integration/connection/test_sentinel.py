@@ -33,8 +33,7 @@ def guarded_session() -> Iterator[Topology]:
 
 @pytest.fixture
 def guarded(guarded_session: Topology) -> Topology:
-    guarded_session.heal()
-    guarded_session.master().flush()
+    guarded_session.make_ready()
     return guarded_session
 
 

@@ -63,6 +63,7 @@ def start_worker(tracked: Tracked) -> Iterator[StartWorker]:
 
         def start(pool: str = "prefork", *arguments: str, name: str = "") -> Process:
             worker = tracked.worker(pool, *arguments, name=name, concurrency=3)
+            at_end.callback(lambda: print(worker.output()))
             at_end.callback(worker.kill)
             return worker
 
