@@ -15,6 +15,8 @@ __all__ = ["PATIENCE_SECONDS", "patience"]
 
 #: where nothing else is said
 PATIENCE_SECONDS = 60.0
+#: nothing is waited for any longer because the machine is busy: what hasn't come by then never does
+LONGEST_SECONDS = 60.0
 
 
 class Contention:
@@ -51,5 +53,8 @@ _contention = Contention()
 
 
 def patience(seconds: float = PATIENCE_SECONDS) -> float:
-    """How long to wait on this machine, as busy as it is, for what takes `seconds` on a quiet one."""
-    return seconds * _contention.look()
+    """How long to wait on this machine, as busy as it is, for what takes `seconds` on a quiet one.
+
+    That is up to five times as long, and up to a minute unless it is more on a quiet one.
+    """
+    return min(seconds * _contention.look(), max(seconds, LONGEST_SECONDS))

@@ -1,7 +1,7 @@
 """Several real servers that make one: a master with sentinels, and a cluster.
 
 Both are whole when the context manager hands them over, and whole again after `heal()`, whatever a test did
-to their servers. Servers with sentinels that can't agree any more are replaced by new ones (`make_ready`): one
+to their servers. Sentinels that can't agree any more are replaced, with their servers (`make_ready`): one
 test's fault costs no other its time. They are tuned to react in well under a second; the protocol is the
 servers' own.
 """
