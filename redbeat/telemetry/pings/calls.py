@@ -16,7 +16,7 @@ from functools import lru_cache
 from redbeat.config.ping_urls import PingUrl
 from redbeat.log.events import PING_BACK, PING_FAILED
 from redbeat.log.logger import logger
-from redbeat.log.text import printable, shorten
+from redbeat.log.text import counted, printable, shorten
 from redbeat.process.memory import Memory
 
 #: how long a call may take
@@ -167,9 +167,9 @@ class Services:
         """
         if self._failing.pop(url.service, False):
             logger.info(
-                "beat: The service %s answers again%s; %d calls were left out.",
+                "beat: The service %s answers again%s; %s left out.",
                 url.service,
                 "" if entry is None else f", and is told of the runs of entries (last: {printable(entry)})",
-                left_out,
+                counted(left_out, "call was", "calls were"),
                 extra=PING_BACK.of(service=url.service, entry=entry, count=left_out),
             )

@@ -155,7 +155,7 @@ def test_of_an_entrys_service_it_is_said_which_entry_the_call_was_about(
     services.note_well(url, 1, "r3")
     failed, back = (record.getMessage() for record in caplog.records)
     assert "can't be told of the runs of entries, trying again (last: r\\n2): it answers 500" in failed
-    assert "answers again, and is told of the runs of entries (last: r3); 1 calls were left out." in back
+    assert "answers again, and is told of the runs of entries (last: r3); 1 call was left out." in back
     assert [record.redbeat["entry"] for record in caplog.records] == ["r\n2", "r3"]
 
 
