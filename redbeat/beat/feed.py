@@ -11,7 +11,6 @@ read unless a receiver is connected. Where nothing was ever told, telling begins
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,12 +18,12 @@ from typing import Any
 
 from redbeat import signals
 from redbeat.config.config import ensure_conf
-from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.errors import StoreUnavailable
 from redbeat.leadership.lock import Holder, LeaderLock, holder_of
 from redbeat.log.events import SIGNALS_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
-from redbeat.process.memory import Memory
+from redbeat.process.background import BackgroundThread
 from redbeat.runs.event import arguments_of
 from redbeat.store.events import Event, Events
 from redbeat.store.locks import LockKey
@@ -54,56 +53,44 @@ class Feed:
         self._find_fence = find_fence
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
-        self._woken = threading.Event()
+        self._thread = BackgroundThread("redbeat-signals", self._run)
         self._won: deque[LeaderLock] = deque()
         self._unnoted: set[str] = set()  # ids of events that were told of, which isn't noted yet
-        self._said = Memory[str, str]()  # type of error to what was logged of it last
 
     def look(self) -> None:
         """Start the thread if there is a receiver, and it doesn't run, or has died."""
-        if self._thread is not None and self._thread.is_alive():
+        if self._thread.is_running:
             return
-        if self._thread is not None:  # something like gevent's Timeout has come while no receiver was at work
+        if self._thread.was_started:  # something like gevent's Timeout has come while no receiver was at work
             logger.error("beat: The thread that sends signals has ended, and is started again.")
         if signals.is_wanted(*signals.ALL):
-            self._thread = threading.Thread(target=self._run, name="redbeat-signals", daemon=True)
             self._thread.start()
 
     def note_leader(self, lock: LeaderLock) -> None:
         """Note that this beat has become leader by taking ``lock``, which is told of."""
         if signals.is_wanted(signals.leader_changed.name):
             self._won.append(lock)
-            self._woken.set()
+            self._thread.wake()
 
     def stop(self) -> None:
         """Stop the thread; a receiver that is at work has a few seconds to finish."""
-        self._stopped.set()
-        self._woken.set()
-        if self._thread is None:
-            return
-        self._thread.join(STOP_SECONDS)
-        if self._thread.is_alive():
+        if not self._thread.stop(STOP_SECONDS):
             logger.warning("beat: A receiver of a signal is still at work, and isn't waited for.")
 
     # -- in the thread
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
+        while not self._thread.is_over:
             is_more = False
             try:
                 self._tell_of_leaders()
                 is_more = self._tell_of_events()
             except StoreUnavailable as exc:
                 logger.debug("beat: Signals wait for Redis: %s", exc)
-            except RedBeatError as exc:
-                self._report(exc)
             except Exception as exc:  # noqa: BLE001 - if this thread ended, nothing would be told any more
-                self._report(exc, with_traceback=True)
+                self._thread.report("Signals can't be sent now, trying again", exc, SIGNALS_FAILED)
             if not is_more:
-                self._woken.wait(LOOK_SECONDS)
-                self._woken.clear()
+                self._thread.wait(LOOK_SECONDS)
         if self._store is not None:
             self._store.close()
 
@@ -113,7 +100,7 @@ class Feed:
         return self._store
 
     def _tell_of_leaders(self) -> None:
-        while self._won and not self._stopped.is_set():
+        while self._won and not self._thread.is_over:
             lock = self._won[0]
             leader = holder_of(lock.token)
             previous = self._find_previous(lock) if leader is not None else None
@@ -139,7 +126,7 @@ class Feed:
         told, noted_at = news.told, time.monotonic()
         last = told
         for event in news.events:
-            if self._stopped.is_set() or self._find_fence() is None:
+            if self._thread.is_over or self._find_fence() is None:
                 break
             self._tell(event)
             last = event.id
@@ -170,16 +157,3 @@ class Feed:
     def _send(self, signal: Any, **arguments: Any) -> None:
         """Call the receivers; the signal logs what they raise."""
         signal.send(sender=self._app, **arguments)
-
-    def _report(self, exc: Exception, *, with_traceback: bool = False) -> None:
-        """Log why nothing can be told now: once for each type of error, until its text changes."""
-        kind, words = type(exc).__name__, str(exc)
-        if self._said.is_news(kind, words):
-            trace = exc if with_traceback else None
-            logger.error(
-                "beat: Signals can't be sent now, trying again: %s: %s",
-                kind,
-                words,
-                exc_info=trace,
-                extra=SIGNALS_FAILED.of(reason=f"{kind}: {words}"),
-            )

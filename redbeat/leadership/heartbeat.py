@@ -8,7 +8,6 @@ lock again, or finds that another beat leads.
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any
 
@@ -17,8 +16,8 @@ from redbeat.errors import LockLost, RedBeatError
 from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
+from redbeat.process.background import BackgroundThread
 from redbeat.process.budget import what_is_computed
-from redbeat.process.memory import Memory
 from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -52,12 +51,10 @@ class Heartbeat:
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._fence = fence
         self._timing = timing
-        self._stopped = threading.Event()
         self._progressed_at = self.confirmed_at = time.monotonic()
         self.excused_at = time.monotonic()
         self.has_given_up = False
-        self._said = Memory[str, str]()  # type of error to what was logged of it last
-        self._thread = threading.Thread(target=self._run, name="redbeat-heartbeat", daemon=True)
+        self._thread = BackgroundThread("redbeat-heartbeat", self._run)
 
     def start(self) -> None:
         """Start the thread."""
@@ -65,8 +62,7 @@ class Heartbeat:
 
     def stop(self) -> None:
         """Stop the thread: when this returns, no command is on its way that could take the lock back."""
-        self._stopped.set()
-        self._thread.join(timeout=STOP_SECONDS)
+        self._thread.stop(STOP_SECONDS)
         if self._store is not None:
             self._store.close()
 
@@ -105,12 +101,12 @@ class Heartbeat:
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
             except Exception as exc:  # noqa: BLE001 - if this thread ended, the lock would end as well
                 self.excused_at = time.monotonic()
-                self._report(exc)
+                self._thread.report("The heartbeat failed, and goes on", exc, HEARTBEAT_FAILED)
 
     def _has_stopped(self) -> bool:
         """Wait for the next renewal; return whether there is none."""
         waited_since, renewal_seconds = time.monotonic(), self._timing.renewal_seconds
-        has_stopped = self._stopped.wait(renewal_seconds)
+        has_stopped = self._thread.wait(renewal_seconds)
         if time.monotonic() - waited_since > renewal_seconds + LATE_SECONDS:
             self.excused_at = time.monotonic()  # the process was paused, which doesn't count as stuck
         return has_stopped
@@ -134,22 +130,10 @@ class Heartbeat:
         if self._store is None:
             # with an injected client, if there is one: those are for all threads
             self._store = Store.hasty(self._app, self._timing.renewal_seconds)
-            if self._stopped.is_set():  # connecting may have taken longer than stop() waits
+            if self._thread.is_over:  # connecting may have taken longer than stop() waits
                 self._store.close()
                 return None
         return self._store
-
-    def _report(self, exc: Exception) -> None:
-        """Log an unexpected error: once for each type, until its text changes."""
-        kind, words = type(exc).__name__, str(exc)
-        if self._said.is_news(kind, words):
-            logger.error(
-                "beat: The heartbeat failed, and goes on: %s: %s",
-                kind,
-                words,
-                exc_info=exc,
-                extra=HEARTBEAT_FAILED.of(reason=f"{kind}: {words}"),
-            )
 
     def _give_up(self, store: Store, idle_seconds: float) -> None:
         if self.has_given_up:

@@ -1,4 +1,4 @@
-"""The process itself: signals held back, garbage collection paused, processor time limited, exit codes.
+"""The process: threads, signals held back, garbage collection paused, processor time limited, exit codes.
 
 Never: the schedule.
 """

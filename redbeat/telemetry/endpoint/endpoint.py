@@ -9,7 +9,6 @@ Threads and plain sockets, and no selector, so that it works where gevent or eve
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -20,6 +19,7 @@ from redbeat.config.address import Address
 from redbeat.log.events import ENDPOINT_AWAY, ENDPOINT_LISTENS, TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
+from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.telemetry.endpoint.connections import Connection, Connections
 from redbeat.telemetry.endpoint.exchange import Page, RequestRefused, read_head, respond, text_response, write
@@ -61,9 +61,7 @@ class Endpoint:
         self._on_look = on_look
         self._connections = Connections(MAX_CONNECTIONS, CONNECTION_SECONDS)
         self._listener: Listener | None = None
-        self._thread: threading.Thread | None = None
-        self._pid = 0
-        self._stopped = threading.Event()
+        self._thread = BackgroundThread("redbeat-http", self._run)
         self._said = Memory[str, str]()
 
     @property
@@ -73,32 +71,25 @@ class Endpoint:
 
     def look(self) -> None:
         """Start the thread, unless it runs."""
-        if self._thread is None or not self._thread.is_alive():
-            self._pid = os.getpid()
-            self._thread = threading.Thread(target=self._run, name="redbeat-http", daemon=True)
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop listening; what is being answered isn't waited for."""
-        self._stopped.set()
+        self._thread.stop()
         listener = self._listener
-        if listener is not None and os.getpid() == self._pid:
+        if listener is not None:
             listener.close()
 
     # -- in the thread
 
     def _run(self) -> None:
-        while not self._is_over():
+        while not self._thread.is_over:
             try:
                 self._listen()
             except Exception as exc:  # noqa: BLE001 - if this thread ended, nobody would be answered any more
                 self._report("The endpoint failed, and goes on", exc)
             self._on_look()
-            self._stopped.wait(RETRY_SECONDS)
-
-    def _is_over(self) -> bool:
-        # with gevent and eventlet this goes on in a process that was forked off
-        return self._stopped.is_set() or os.getpid() != self._pid
+            self._thread.wait(RETRY_SECONDS)
 
     def _listen(self) -> None:
         """Listen for as long as that works."""
@@ -117,7 +108,7 @@ class Endpoint:
                 )
             return
         try:
-            if self._is_over():
+            if self._thread.is_over:
                 return
             self._said.pop("address", None)
             scheme = "" if listener.address.path else "http://"
@@ -132,13 +123,12 @@ class Endpoint:
             self._accept_all(listener)
         finally:
             self._listener = None
-            if os.getpid() == self._pid:
-                listener.close()
+            listener.close()
 
     def _accept_all(self, listener: Listener) -> None:
         """Accept connections until the listener has ended."""
         accepted, began_at, look_at = 0, time.monotonic(), 0.0
-        while not self._is_over():
+        while not self._thread.is_over:
             now = time.monotonic()
             if now >= look_at:
                 look_at = now + LOOK_SECONDS
@@ -159,11 +149,11 @@ class Endpoint:
                 continue
             except (OSError, RuntimeError) as exc:  # no files, memory or threads; or a client that has gone
                 logger.debug("beat: A connection can't be accepted: %s", exc)
-                self._stopped.wait(SHORTAGE_SECONDS)
+                self._thread.wait(SHORTAGE_SECONDS)
                 continue
             accepted += 1
             if accepted >= BURST:
-                self._stopped.wait(began_at + BURST_SECONDS - time.monotonic())
+                self._thread.wait(began_at + BURST_SECONDS - time.monotonic())
                 accepted, began_at = 0, time.monotonic()
 
     def _begin(self, client: socket.socket) -> None:
@@ -206,8 +196,4 @@ class Endpoint:
         write(client, response, has_body=has_body)
 
     def _report(self, what: str, exc: Exception) -> None:
-        """Log an unexpected error: once for each type, until its text changes."""
-        kind, words = f"{what} {type(exc).__name__}", str(exc)
-        if self._said.is_news(kind, words):
-            told = TELEMETRY_FAILED.of(part="Endpoint", reason=what)
-            logger.error("beat: %s: %s: %s", what, type(exc).__name__, words, exc_info=exc, extra=told)
+        self._thread.report(what, exc, TELEMETRY_FAILED, part="Endpoint", reason=what)

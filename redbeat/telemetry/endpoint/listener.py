@@ -72,8 +72,10 @@ class Listener:
         return self._file is None or self._file == _file_at(self._path)
 
     def close(self) -> None:
-        """Close it, and remove its file. Harmless when repeated."""
-        if self._file is not None and os.getpid() == self._pid and self._file == _file_at(self._path):
+        """Close it, and remove its file. Harmless when repeated, and in a process that was forked off."""
+        if os.getpid() != self._pid:
+            return
+        if self._file is not None and self._file == _file_at(self._path):
             with suppress(OSError):
                 self._path.unlink()
         self._file = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from redbeat.entries.query import STATES, states_of
 from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
+from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.store.figures import TELLER_MS, Figures, Labels
 from redbeat.store.store import Store
@@ -112,8 +112,7 @@ class Gathering:
         self._is_shown = is_shown
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
+        self._thread = BackgroundThread("redbeat-metrics", self._run)
         self._said = Memory[str, str]()
         self._gone: frozenset[str] = frozenset()  # ids that the thread of the tick is to forget
         self._stored: Mapping[str, Labels] | None = None  # labels that the thread of the tick is to know
@@ -132,9 +131,7 @@ class Gathering:
 
     def look(self) -> None:
         """Start the thread; know the labels that other beats have given, and no others."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="redbeat-metrics", daemon=True)
-            self._thread.start()
+        self._thread.start()
         if self._stored is not None:
             stored, self._stored = self._stored, None
             self.book.load({**stored, **dict(self.book.unsaved.copy())})
@@ -144,9 +141,7 @@ class Gathering:
 
     def stop(self) -> None:
         """Stop the thread."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
+        self._thread.stop(STOP_SECONDS)
 
     @property
     def view(self) -> View | None:
@@ -173,7 +168,7 @@ class Gathering:
         self._next_count_at = self._next_overdue_at = self._next_upkeep_at = 0.0
 
     def _run(self) -> None:
-        while not self._stopped.wait(LOOK_SECONDS if self._is_shown else SELDOM_SECONDS):
+        while not self._thread.wait(LOOK_SECONDS if self._is_shown else SELDOM_SECONDS):
             self.gather()
         if self._store is not None:
             self._store.close()

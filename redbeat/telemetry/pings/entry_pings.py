@@ -8,7 +8,6 @@ tick nor another receiver waits for a call.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from redbeat.history import FAILED_OUTCOMES
 from redbeat.log.events import PING_REFUSED, PINGS_LEFT_OUT
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
+from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.runs.run import Run
 from redbeat.runs.tracking import is_tracked
@@ -90,18 +90,14 @@ class EntryPings:
         self._wishes = Memory[str, _Wish](limit=MAX_HEARD)
         self._said = Memory[str, str]()
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
-        self._thread: threading.Thread | None = None
+        self._thread = BackgroundThread("redbeat-entry-pings", self._run)
         self._ends_at = 0.0
-        self._woken, self._stopped = threading.Event(), threading.Event()
 
     def look(self) -> None:
         """Start the thread, and listen, if that isn't so yet."""
-        if self._thread is not None and self._thread.is_alive():
-            return
-        if self._thread is None:
+        if not self._thread.was_started:
             for signal, receiver in self._receivers():
                 signal.connect(receiver, sender=self._app, weak=False)
-        self._thread = threading.Thread(target=self._run, name="redbeat-entry-pings", daemon=True)
         self._thread.start()
 
     def _receivers(self) -> list[tuple[Any, Any]]:
@@ -112,12 +108,10 @@ class EntryPings:
     def stop(self) -> None:
         """Stop; what was heard has a second."""
         self._ends_at = time.monotonic() + STOP_SECONDS
-        self._stopped.set()
-        self._woken.set()
-        if self._thread is not None:
+        if self._thread.was_started:
             for signal, receiver in self._receivers():
                 signal.disconnect(receiver, sender=self._app)
-            self._thread.join(STOP_SECONDS)
+        self._thread.stop(STOP_SECONDS)
 
     # -- in the thread of signals
 
@@ -137,17 +131,16 @@ class EntryPings:
             self._heard.popleft()
             self._left_out += 1
         self._heard.append(_Heard(entry, what, time.monotonic()))
-        self._woken.set()
+        self._thread.wake()
 
     # -- in the thread
 
     def _run(self) -> None:
         while True:
-            self._woken.clear()
             seconds = self.step()
-            if self._stopped.is_set() and (seconds or time.monotonic() >= self._ends_at):
+            if self._thread.is_over and (seconds or time.monotonic() >= self._ends_at):
                 break
-            self._woken.wait(seconds)
+            self._thread.wait(seconds)
         if self._store is not None:
             self._store.close()
 

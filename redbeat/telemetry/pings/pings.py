@@ -8,7 +8,6 @@ no entry has been due for too long. Invariant: nothing but that makes it call; n
 from __future__ import annotations
 
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from redbeat.leadership.pulse import Role
 from redbeat.leadership.status import Status, ask_status, judge
 from redbeat.log.events import PING_WITHHELD
 from redbeat.log.logger import logger
+from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
@@ -60,24 +60,21 @@ class Pings:
         self._caller = secrets.token_hex(8)
         self._services = Services()
         self._said = Memory[str, str]()
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
+        self._thread = BackgroundThread("redbeat-ping", self._run)
 
     def look(self) -> None:
         """Start the thread if it doesn't run."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="redbeat-ping", daemon=True)
-            self._thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread; a call that is on its way isn't waited for."""
-        self._stopped.set()
+        self._thread.stop()
 
     # -- in the thread
 
     def _run(self) -> None:
         next_at = time.monotonic()
-        while not self._stopped.wait(STEP_SECONDS):
+        while not self._thread.wait(STEP_SECONDS):
             self._condition.look()
             if time.monotonic() < next_at:
                 continue

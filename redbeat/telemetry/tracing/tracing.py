@@ -17,7 +17,6 @@ are sent without spans.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from redbeat.config.masking import mask_secrets
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
+from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts
 
@@ -75,9 +75,7 @@ class Tracing:
         self._runs: list[RunSpan] = []  # of this batch; they are to be told of
         self._waiting: deque[_Told] = deque()
         self._count_given = self._count_told = 0  # each has one writer
-        self._woken = threading.Event()
-        self._is_stopped = False
-        self._thread: threading.Thread | None = None
+        self._thread = BackgroundThread("redbeat-spans", self._run)
         self._said = Memory[str, str]()
 
     @property
@@ -89,18 +87,13 @@ class Tracing:
 
     def look(self) -> None:
         """Start the thread if there are spans, and it doesn't run."""
-        if self._spans is not None and not self._has_thread:
-            self._thread = threading.Thread(target=self._run, name="redbeat-spans", daemon=True)
+        if self._spans is not None:
             self._thread.start()
 
     def stop(self) -> None:
         """End the spans that wait, and give Celery's instrumentor its place back."""
-        self._is_stopped = True
-        self._woken.set()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
-            if self._thread.is_alive():
-                self._report("Spans are lost", TimeoutError("what takes them is slow, and isn't waited for"))
+        if not self._thread.stop(STOP_SECONDS):
+            self._report("Spans are lost", TimeoutError("what takes them is slow, and isn't waited for"))
         self._forget()
 
     # -- in the ticks
@@ -191,27 +184,21 @@ class Tracing:
             return
         told = _Told(self._spans, runs, self._began_at, self._find_peer())
         with hold_interrupts():  # not while something is locked
-            if not self._has_thread:
+            if not self._thread.is_running:
                 self._tell(told)
             elif self._count_given - self._count_told > MAX_WAITING:
                 self._report("Spans are lost", TimeoutError("what takes them is slow"))
             else:
                 self._count_given += len(runs)
                 self._waiting.append(told)
-                self._woken.set()
-
-    @property
-    def _has_thread(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+                self._thread.wake()
 
     # -- in the thread
 
     def _run(self) -> None:
-        is_last = False
-        while not is_last:
-            self._woken.wait()
-            self._woken.clear()
-            is_last = self._is_stopped  # all that was given before is still ended
+        is_over = False
+        while not is_over:
+            is_over = self._thread.wait()  # all that was given before is still ended
             while self._waiting:
                 told = self._waiting.popleft()
                 self._tell(told)

@@ -69,7 +69,7 @@ def test_a_thread_of_signals_that_has_died_is_started_again(
     feed = Feed(app, find_fence)
     feed.look()
     thread: Any = feed._thread  # noqa: SLF001
-    eventually(lambda: not thread.is_alive())
+    eventually(lambda: not thread.is_running)
     assert looks.acquire(blocking=False)
     feed.look()
     try:

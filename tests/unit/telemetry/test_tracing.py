@@ -110,13 +110,13 @@ def test_a_batch_that_comes_just_before_the_end_is_ended(
     spans = Spans()
     set_provider(monkeypatch, spans.provider())
     tracing.refresh()
-    tracing._thread = threading.current_thread()  # noqa: SLF001 - it is between two looks at what waits
+    tracing._thread._thread = threading.current_thread()  # noqa: SLF001 - it is between two looks at what waits
     begin(tracing).note_sent()
     tracing.end_batch()
-    tracing._is_stopped = True  # noqa: SLF001
+    tracing._thread.stop()  # noqa: SLF001
     tracing._run()  # noqa: SLF001
     assert len(spans.all()) == 2
-    tracing._thread = None  # noqa: SLF001
+    tracing._thread._thread = None  # noqa: SLF001
 
 
 def test_text_from_elsewhere_can_be_exported(tracing: Tracing, monkeypatch: pytest.MonkeyPatch) -> None:

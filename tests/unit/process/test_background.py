@@ -1,0 +1,157 @@
+"""A background thread is started again when it has died, and ends when it is told to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from redbeat.errors import RedBeatError
+from redbeat.log.events import TELEMETRY_FAILED
+from redbeat.process.background import BackgroundThread
+from tests.support.polling import eventually
+
+LONG_SECONDS = 3600.0
+
+Make = Callable[[Callable[[], None]], BackgroundThread]
+
+
+@pytest.fixture
+def made() -> Iterator[Make]:
+    threads: list[BackgroundThread] = []
+
+    def make(work: Callable[[], None]) -> BackgroundThread:
+        threads.append(BackgroundThread("redbeat-test", work))
+        return threads[-1]
+
+    yield make
+    for thread in threads:
+        thread.stop(60.0)
+
+
+def names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_it_runs_once_however_often_it_is_started_and_stop_waits_for_its_end(
+    made: Make,
+) -> None:
+    ended = []
+
+    def work() -> None:
+        while not thread.wait(LONG_SECONDS):
+            pass
+        ended.append(True)
+
+    thread = made(work)
+    assert not thread.was_started
+    assert thread.stop(60.0), "what was never started doesn't run"
+    thread = made(work)
+    for _ in range(3):
+        thread.start()
+    assert names().count("redbeat-test") == 1
+    assert thread.is_running
+    assert not thread.is_over
+    assert thread.stop(60.0)
+    assert ended == [True]
+    assert thread.was_started
+    assert not thread.is_running
+    assert thread.wait(LONG_SECONDS), "nothing is waited for any more"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_one_that_has_died_is_started_again(
+    made: Make,
+) -> None:
+    deaths = [SystemError("as a timeout of gevent's")]
+
+    def work() -> None:
+        if deaths:
+            raise deaths.pop()
+        thread.wait(LONG_SECONDS)
+
+    thread = made(work)
+    thread.start()
+    eventually(lambda: not thread.is_running)
+    assert not deaths
+    thread.start()
+    assert thread.is_running
+
+
+def test_a_wake_ends_a_wait_and_none_is_lost_before_one(
+    made: Make,
+) -> None:
+    waits = threading.Semaphore(0)
+
+    def work() -> None:
+        while not thread.wait(LONG_SECONDS):
+            waits.release()
+
+    thread = made(work)
+    thread.wake()
+    thread.start()
+    assert waits.acquire(timeout=60), "it was woken before it ran"
+    thread.wake()
+    assert waits.acquire(timeout=60)
+
+
+def test_one_that_is_at_work_is_not_waited_for_longer_than_asked(
+    made: Make,
+) -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        done.wait(60)
+
+    thread = made(work)
+    thread.start()
+    assert not thread.stop()
+    assert not thread.stop(0.01)
+    assert thread.is_over
+    done.set()
+    assert thread.stop(60.0)
+
+
+def test_it_is_over_in_a_process_that_was_forked_off(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def work() -> None:
+        thread.wait(LONG_SECONDS)
+
+    thread = made(work)
+    thread.start()
+    parent = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: parent + 1)
+        assert thread.is_over
+        assert thread.wait(LONG_SECONDS)
+    assert not thread.is_over
+
+
+def test_what_it_survives_is_logged_once_for_each_type_until_its_text_changes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    thread = BackgroundThread("redbeat-test", lambda: None)
+    for exc in (
+        ValueError("a"),
+        ValueError("a"),
+        KeyError("a"),
+        ValueError("b"),
+        RedBeatError("A sentence."),
+    ):
+        thread.report("It fails", exc, TELEMETRY_FAILED, part="It")
+    thread.report("Another fails", ValueError("b"), TELEMETRY_FAILED, part="It", reason="that's all")
+    records = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert [one.getMessage() for one in records] == [
+        "beat: It fails: ValueError: a",
+        "beat: It fails: KeyError: 'a'",
+        "beat: It fails: ValueError: b",
+        "beat: It fails: RedBeatError: A sentence.",
+        "beat: Another fails: ValueError: b",
+    ]
+    assert [bool(one.exc_info) for one in records] == [True, True, True, False, True]
+    events = [one.redbeat for one in records]  # type: ignore[attr-defined]
+    assert events[0] == {"event": TELEMETRY_FAILED.name, "part": "It", "reason": "ValueError: a"}
+    assert events[-1]["reason"] == "that's all"
