@@ -5,6 +5,7 @@ Invariant: what is wrong is found before anything is written, and what is writte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -35,6 +36,8 @@ from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import zone_for
 from redbeat.cli.words import one_line, relative, when_in
 from redbeat.cli.zone import zone_options
+from redbeat.config.config import ensure_conf
+from redbeat.config.ping_urls import is_allowed, parse_ping_url
 from redbeat.config.suggestions import did_you_mean
 from redbeat.diagnostics.routes import load_tasks
 from redbeat.entries.describe import description_of
@@ -88,6 +91,7 @@ def add(
         ) from None
     report_entry(session, name, "Added", is_json)
     _hint_at_task(session, task)
+    _hint_at_ping_host(session, given)
 
 
 @click.command("set", cls=SessionCommand)
@@ -168,6 +172,7 @@ def set_(
         verb = f"Change {', '.join(field.replace('_', '-') for field in fields)} of"
         done = "{} changed.".format
         change_selected(session, found, change, verb, "Changing", done, is_yes=yes, is_json=is_json)
+    _hint_at_ping_host(session, given)
 
 
 def _change(
@@ -225,6 +230,18 @@ def _hint_at_task(session: Session, task: str) -> None:
     known = [name for name in session.app.tasks if not name.startswith("celery.")]
     if known and task not in known:
         session.note(f"The application has no task {one_line(task)!r}.{did_you_mean(task, known)}")
+
+
+def _hint_at_ping_host(session: Session, given: Mapping[str, Any]) -> None:
+    """Warn that beat won't call ``--ping-url``, if its settings are those of this command."""
+    if "ping_url" not in given:
+        return
+    url = parse_ping_url(given["ping_url"])
+    if not is_allowed(url, ensure_conf(session.app).ping_hosts):
+        session.note(
+            f"redbeat_ping_hosts doesn't have {url.authority} in the settings here: unless it has where beat "
+            "runs, beat doesn't call this ping_url."
+        )
 
 
 def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -148,3 +149,8 @@ def parse_ping_host(text: Any) -> PingHost:
     if is_wild and ("." not in host or re.fullmatch(r"[0-9.:]+", host)):  # all of .com, or no name at all
         raise ValueError
     return PingHost(host, port, is_wild)
+
+
+def is_allowed(url: PingUrl, hosts: Iterable[str]) -> bool:
+    """Tell whether ``url`` may be called where ``redbeat_ping_hosts`` is ``hosts``."""
+    return any(parse_ping_host(host).allows(url) for host in hosts)

@@ -24,6 +24,7 @@ from redbeat.diagnostics.checks.finding import Severity as Severity
 from redbeat.diagnostics.checks.finding import worst_of as worst_of
 from redbeat.diagnostics.checks.leader import LEADER_CHECKS, check_writer
 from redbeat.diagnostics.checks.orphans import ORPHAN_CHECKS
+from redbeat.diagnostics.checks.pings import Pings
 from redbeat.diagnostics.checks.runs import RunChecks
 from redbeat.diagnostics.checks.server import SERVER_CHECKS
 from redbeat.diagnostics.checks.tasks import Tasks, check_message, check_routes
@@ -114,7 +115,7 @@ def examine(
 
 
 def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Finding]]]:
-    tasks, versions, ways, runs = Tasks(), Versions(), Ways(), RunChecks()
+    tasks, versions, ways, runs, pings = Tasks(), Versions(), Ways(), RunChecks(), Pings()
     of_entries = (
         *ENTRY_CHECKS,
         check_writer,
@@ -124,6 +125,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
         versions.note_entry,
         ways.note_entry,
         runs.note_entry,
+        pings.note_entry,
     )
 
     def check_entries(context: Context) -> Iterator[Finding]:
@@ -141,6 +143,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
     yield versions.tell
     yield ways.tell
     yield runs.tell
+    yield pings.tell
     yield from ORPHAN_CHECKS
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from redbeat import signals
 from redbeat.config.config import ensure_conf
-from redbeat.config.ping_urls import PingUrl, parse_ping_host, parse_ping_url
+from redbeat.config.ping_urls import PingUrl, is_allowed, parse_ping_url
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import try_decode
 from redbeat.errors import RedBeatError
@@ -81,7 +81,7 @@ class EntryPings:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._hosts = [parse_ping_host(host) for host in ensure_conf(app).ping_hosts]
+        self._hosts = ensure_conf(app).ping_hosts
         self._heard: deque[_Heard] = deque()
         self._taken: list[_Heard] = []  # from there, while their entries are read
         self._left_out = 0
@@ -209,7 +209,7 @@ class EntryPings:
         if entry is None or entry.policy.ping_url is None:
             return nothing
         url = parse_ping_url(entry.policy.ping_url)
-        if not any(host.allows(url) for host in self._hosts):
+        if not is_allowed(url, self._hosts):
             self._refuse(name, f"{url.authority} isn't in redbeat_ping_hosts")
             return nothing
         return _Wish(url, entry.policy.needs_tracking or is_tracked(self._app), until)

@@ -42,6 +42,20 @@ Get = Callable[[str], RedBeatSchedulerEntry]
 # -- add
 
 
+def test_a_service_that_these_settings_keep_beat_from_calling_is_told(make_app: MakeApp) -> None:
+    app = make_app(redbeat_ping_hosts=["known.example"])
+    there, elsewhere = ("--ping-url", "https://known.example/s"), ("--ping-url", "http://h.local:8000/secret")
+    said = "redbeat_ping_hosts doesn't have h.local:8000 in the settings here"
+    for command in (("add", "a", "echo", "--every", "60"), ("set", "a"), ("set", "--match", "*", "--yes")):
+        assert call(app, *command, *there, *(["--replace"] if "add" in command else [])).stderr == ""
+        done = call(app, *command, *elsewhere, *(["--replace"] if "add" in command else []))
+        assert done.exit_code == 0
+        assert said in done.stderr
+        assert "secret" not in done.output
+    assert call(app, "set", "a", "--every", "5").stderr == "", "what isn't given isn't told of again"
+    assert call(app, "set", "a", "--unset", "ping-url").stderr == ""
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

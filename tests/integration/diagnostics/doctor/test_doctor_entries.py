@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from click.testing import Result
 from redbeat import RedBeatSchedulerEntry
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_worker, write_app
+from tests.support.command_line import call
 from tests.support.doctoring import (
     LATER,
     Ask,
@@ -163,6 +165,37 @@ def test_queues_that_nobody_consumes(
         "The runs of optional go to this queue, and no worker takes from it (1 worker answered)."
     )
     assert found == {}
+
+
+# -- whom beat calls
+
+
+def test_entries_whose_services_are_not_called(findings: Any, client: redis.Redis, app: Celery) -> None:
+    def save(name: str, url: str, **values: Any) -> None:
+        RedBeatSchedulerEntry(name, "echo", 60, ping_url=url, app=app, **values).save()
+
+    save("off", "https://hc-ping.com/secret", enabled=False)
+    save("called", "https://known.example/secret")
+    assert findings(redbeat_ping_hosts=["known.example"]) == {}
+    for number in range(7):
+        save(f"a{number}", f"http://pings.local:{8000 + number}/secret")
+    found = only(findings(redbeat_ping_hosts=["known.example"]), "ping-hosts", "warning")
+    assert found["about"] == "redbeat_ping_hosts"
+    assert "the hosts of 7 ping_urls" in found["problem"]
+    named = re.findall(r"a(\d) \(pings\.local:800(\d)\)", found["problem"])
+    assert len(named) == 5
+    assert all(name == port for name, port in named)
+    assert found["problem"].endswith(" and 2 more.")
+    assert "secret" not in json.dumps(found)
+    assert "8 ping_urls" in only(findings(), "ping-hosts", "warning")["problem"], "the default is none"
+
+
+def test_without_the_application_a_host_that_is_missing_is_a_note(server: Server, app: Celery) -> None:
+    RedBeatSchedulerEntry("a", "echo", 60, ping_url="https://hc-ping.com/secret", app=app).save()
+    done = call(app, "--url", server.url(1), "doctor", "--json")
+    [found] = [one for one in json.loads(done.output)["findings"] if one["kind"] == "ping-hosts"]
+    assert (found["severity"], done.exit_code) == ("note", 0)
+    assert "of 1 ping_url, so nobody is told of the runs of a (hc-ping.com)." in found["problem"]
 
 
 # -- which way messages go
