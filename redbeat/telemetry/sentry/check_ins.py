@@ -124,6 +124,7 @@ class CheckIns:
         for signal in self._receivers:
             signal.disconnect(sender=self._app, dispatch_uid=_UID)
         set_monitors(self._app, None)
+        self._outlet.stop()
         give_back(self._integration)
         self._integration = None
         if self._store is not None:

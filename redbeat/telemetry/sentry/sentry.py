@@ -28,6 +28,8 @@ Status = Literal["in_progress", "ok", "error"]
 PIECE, PIECE_SECONDS = 25, 0.5
 #: how long it is waited for, and after how long anew if that was in vain
 PATIENCE_SECONDS, RETRY_SECONDS = 4.0, 60.0
+#: how long the last ones are waited for, when beat ends
+STOP_SECONDS = 2.0
 
 _NAMESPACE = uuid.UUID("b1f1d0a8-1f0f-4a3e-9d43-5c1d3c3e2f77")
 
@@ -122,6 +124,12 @@ class Outlet:
             reason = f"it hasn't taken what it was sent within {PATIENCE_SECONDS:g} s"
             extra = TELEMETRY_FAILED.of(part="Sentry", reason=reason)
             logger.error("beat: Sentry may miss check-ins: %s.", reason, extra=extra)
+
+    def stop(self) -> None:
+        """Wait for those that weren't waited for: not every process lets Sentry's code do so at its end."""
+        if self._waiting and self._clock() >= self._retry_at:
+            sys.modules["sentry_sdk"].flush(timeout=STOP_SECONDS)
+            self._waiting = 0
 
 
 def _id_of(name: str, due: datetime) -> str:

@@ -102,6 +102,21 @@ def test_what_comes_now_and_then_is_waited_for_at_once(monkeypatch: pytest.Monke
     assert sentry.flushed == [1, 1, 1]
 
 
+def test_the_last_ones_are_waited_for_at_the_end_if_sentry_takes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sentry = Slow(monkeypatch)
+    outlet = Outlet(lambda: sentry.now)
+    sentry.send(outlet, 3)
+    for _ in range(2):
+        outlet.stop()
+    assert sentry.flushed == [1, 3]
+    sentry.takes_seconds = 3600.0
+    sentry.send(outlet, 30)
+    outlet.stop()
+    assert sentry.flushed == [1, 3, 25], "it isn't waited for a second time"
+
+
 def test_a_sentry_that_takes_nothing_is_waited_for_once_a_minute_and_told_of_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
