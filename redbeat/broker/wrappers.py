@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import Any
 
@@ -51,7 +51,7 @@ def is_known_wrapper(present: Any, original: Any) -> bool:
         if type(present) is not FunctionType:
             return False
         module, name = str(present.__globals__.get("__name__")), present.__code__.co_name
-        inner = [cell.cell_contents for cell in present.__closure__ or ()]
+        inner = list(_contents_of(present))
         functions = [one for one in inner if type(one) is FunctionType]
         if (module, name) == _SWITCH:
             if not any(one.__globals__.get("__name__") in _KNOWN for one in functions):
@@ -62,6 +62,13 @@ def is_known_wrapper(present: Any, original: Any) -> bool:
             return True
         present = functions[0] if functions else None
     return False
+
+
+def _contents_of(function: FunctionType) -> Iterator[Any]:
+    """Yield what ``function`` uses of the functions around it."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty: that variable has no value yet, or was deleted
+            yield cell.cell_contents
 
 
 @contextmanager
