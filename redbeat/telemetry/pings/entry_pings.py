@@ -20,7 +20,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import try_decode
 from redbeat.errors import RedBeatError
 from redbeat.history import FAILED_OUTCOMES
-from redbeat.log.events import PING_REFUSED, PINGS_LEFT_OUT
+from redbeat.log.events import PING_REFUSED, PINGS_LEFT_OUT, TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.background import BackgroundThread
@@ -154,7 +154,7 @@ class EntryPings:
         except RedBeatError:  # beat itself tells that Redis is away
             return AWAY_SECONDS
         except Exception as exc:  # noqa: BLE001 - if this thread ended, nobody would be told any more
-            self._refuse("", f"{type(exc).__name__}: {exc}")
+            self._report(exc)
             return AWAY_SECONDS
         if self._heard:
             return 0.0
@@ -232,6 +232,17 @@ class EntryPings:
         else:
             self._said.pop(one.entry, "")
             self._services.note_well(one.url, self._waiting.note_well(one.url.service), one.entry)
+
+    def _report(self, exc: Exception) -> None:
+        """Log an unexpected error: once, until its text changes."""
+        reason = f"{type(exc).__name__}: {exc}"
+        if self._said.is_news("", reason):
+            logger.error(
+                "beat: The services of entries can't be told now, trying again: %s",
+                reason,
+                exc_info=exc,
+                extra=TELEMETRY_FAILED.of(part="EntryPings", reason=reason),
+            )
 
     def _refuse(self, entry: str, reason: str) -> None:
         """Log why the service of an entry isn't told: once, until that changes."""

@@ -271,3 +271,16 @@ def test_an_entry_that_raises_an_error_when_it_is_read_keeps_no_other_waiting(
     pings.step()
     assert receiver.paths == ["/well"]
     assert "Nobody is told of the runs of odd (ping_url): RuntimeError: a bug" in caplog.text
+
+
+def test_an_unexpected_error_is_told_of_once_and_the_thread_goes_on(
+    watched: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pings = EntryPings(watched)
+    monkeypatch.setattr(pings, "_waiting", None)
+    assert [pings.step() for _ in range(3)] == [entry_pings.AWAY_SECONDS] * 3
+    [told] = caplog.records
+    assert told.getMessage().startswith(
+        "beat: The services of entries can't be told now, trying again: Attrib"
+    )
+    assert told.exc_info is not None
