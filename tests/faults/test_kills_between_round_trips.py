@@ -1,6 +1,6 @@
 """Schedulers ended by SIGKILL at their first step, at their second, and so on until one survives a burst.
 
-Each time another scheduler finishes what is left.
+Each time another scheduler finishes what is left. The short form leaves steps out, other ones each time.
 """
 
 from __future__ import annotations
@@ -39,42 +39,46 @@ LEASE_SECONDS = 0.1
 Wiring = Callable[[Fuse, pytest.MonkeyPatch], None]
 
 
+def steps_of(chance: random.Random, stride: int) -> itertools.count[int]:
+    """Every step, in the long form; else every so many, from a random one on."""
+    stride = 1 if IS_LONG else stride
+    return itertools.count(chance.randint(1, stride), stride)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_at_every_round_trip(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
+    layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    report(kill_at_every_step(layout, between_round_trips, itertools.count(1), monkeypatch))
+    report(kill_at_every_step(layout, between_round_trips, steps_of(chance, 3), monkeypatch))
 
 
 #: what decides in one step with the send, and what reserves before it; the others differ by their addresses
 @pytest.mark.parametrize("layout", LAYOUTS if IS_LONG else ["two dbs", "no lock", "rabbitmq"], indirect=True)
 def test_a_scheduler_of_runs_that_must_not_overlap_killed_at_every_round_trip(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
+    layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    report(kill_at_every_step(layout, between_round_trips, itertools.count(1), monkeypatch, overlap="skip"))
+    report(kill_at_every_step(layout, between_round_trips, steps_of(chance, 3), monkeypatch, overlap="skip"))
 
 
 @pytest.mark.parametrize("layout", ["rabbitmq"], indirect=True)
 def test_a_scheduler_killed_at_every_message(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
+    layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    report(kill_at_every_step(layout, between_messages, itertools.count(1), monkeypatch))
+    report(kill_at_every_step(layout, between_messages, steps_of(chance, 5), monkeypatch))
 
 
 @pytest.mark.parametrize("layout", ["rabbitmq"], indirect=True)
 def test_a_scheduler_killed_with_confirms_in_flight(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
+    layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    report(kill_at_every_step(layout, between_confirms, itertools.count(1), monkeypatch))
+    report(kill_at_every_step(layout, between_confirms, steps_of(chance, 5), monkeypatch))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_on_the_wire(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    stride = 1 if IS_LONG else 11
-    steps = itertools.count(chance.randint(1, stride), stride)
-    report(kill_at_every_step(layout, on_the_wire, steps, monkeypatch))
+    report(kill_at_every_step(layout, on_the_wire, steps_of(chance, 11), monkeypatch))
 
 
 def kill_at_every_step(

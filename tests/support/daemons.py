@@ -1,10 +1,13 @@
 """Server programs on free ports of 127.0.0.1, each with a directory of its own.
 
-Invariant: what a `Daemon` starts, `stop()` ends and removes, by its own pid.
+Invariant: what a `Daemon` starts, `stop()` ends and removes, by its own pid. Until then its port is nobody
+else's, also while it is killed: sentinels look for it there, and would make a replica of what they find.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import re
 import shutil
@@ -27,10 +30,46 @@ class ServerMissingError(Exception):
     """This machine has no server of that kind."""
 
 
+class _Claims:
+    """Which ports belong to servers, running or not: a lock each, in a file that all processes have open.
+
+    The kernel gives up the locks of a process that ends.
+    """
+
+    def __init__(self) -> None:
+        self._path = Path(tempfile.gettempdir()) / f"redbeat-ports-{os.getuid()}"
+        self._file: int | None = None
+        self._own: set[int] = set()  # a process's locks don't keep out itself
+
+    def claim(self, port: int) -> bool:
+        """Take the port, unless a server has it."""
+        if port in self._own:
+            return False
+        if self._file is None:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        self._own.add(port)
+        return True
+
+    def release(self, port: int) -> None:
+        if port in self._own and self._file is not None:
+            self._own.discard(port)
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, port)
+
+
+_claims = _Claims()
+
+
 def pick_port() -> int:
-    """A port that nobody listens on at this moment; the server's own bind has the last word."""
+    """A port that nobody listens on at this moment, and no server's; the own bind has the last word."""
     while True:
         port = random.choice(_PORTS)
+        if not _claims.claim(port):
+            continue
+        _claims.release(port)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -89,6 +128,7 @@ class Daemon(ABC):
     def stop(self) -> None:
         """End it for good and remove its data. Harmless when repeated."""
         self.process.kill()  # nothing is worth an orderly end
+        _claims.release(self.port)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self: Self) -> Self:
@@ -100,11 +140,14 @@ class Daemon(ABC):
     def _start_on_a_free_port(self) -> None:
         for _ in range(20):
             self.port = pick_port()
-            self._configure()
+            if not _claims.claim(self.port):
+                continue
             try:
+                self._configure()
                 self.process = self._launch()
                 return
-            except AssertionError as exc:
-                if not self._port_taken.search(str(exc)):
+            except BaseException as exc:
+                _claims.release(self.port)
+                if not isinstance(exc, AssertionError) or not self._port_taken.search(str(exc)):
                     raise
         raise RuntimeError("found no free port in 20 tries")

@@ -321,7 +321,7 @@ def test_a_batch_declares_a_fleeting_queue_once(
 def test_a_queue_that_went_between_two_batches_is_there_again(
     make_scheduler: MakeScheduler, client: redis.Redis, rabbitmq: RabbitMQ
 ) -> None:
-    queue = kombu.Queue("short", queue_arguments={"x-expires": 200})
+    queue = kombu.Queue("short", queue_arguments={"x-expires": 60_000})
     scheduler = make_scheduler(broker_url=rabbitmq.url(), task_queues=[kombu.Queue("celery"), queue])
     app = scheduler.app
     for _ in range(2):

@@ -82,6 +82,22 @@ def test_a_server_takes_another_port_when_its_own_is_taken(
             assert server.port == expected
 
 
+def test_the_port_of_a_killed_server_is_nobody_elses_in_any_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server() as server:
+        server.kill()
+        source = (
+            "from tests.support import daemons\n"
+            f"choices = [{server.port}, {daemons.pick_port()}]\n"
+            "daemons.random.choice = lambda _: choices.pop(0)\n"
+            "daemons.pick_port(); print(len(choices), 'left')"
+        )
+        with Process([sys.executable, "-c", source], cwd=ROOT) as other:
+            other.wait_for("0 left")
+        choices = [server.port, daemons.pick_port()]
+        monkeypatch.setattr(daemons.random, "choice", lambda _: choices.pop(0))
+        assert daemons.pick_port() != server.port
+
+
 def test_a_bad_option_fails_with_the_log_of_the_server(kind: Kind) -> None:
     with pytest.raises(AssertionError, match="no-such-option"):
         Server(kind, no_such_option=1)
