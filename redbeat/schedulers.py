@@ -126,14 +126,7 @@ class RedBeatScheduler(Scheduler):
         )
         self._head_score: float | None = None
         self._broker_tried_at = 0.0  # monotonic
-        timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
-        self._broker = Broker(
-            app,
-            self.Producer,
-            timing.publish_seconds(self.config.publish_timeout),
-            connect_seconds=timing.connect_seconds(self.config.publish_timeout),
-            sends_once=self.config.delivery == "at_most_once",
-        )
+        self._broker = self._make_broker(app)
         self._reports = Reports(self.config.keys.name)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._tracing = Tracing(lambda: self.look_ahead.now, lambda: self._broker.peer)
@@ -167,15 +160,30 @@ class RedBeatScheduler(Scheduler):
         if self.config.log_format == "json":
             use_json()  # while the banner is made already, as the log is set up after it
         if not lazy:
-            if self.config.log_format == "json":
-                complete_json()
-            self.config.warn_of_unknown()
-            pin_settings(app)
-            with ending_briefly():
-                self.store.connect()
-                check_eviction(self.store)
-            if self.lock_key is None:
-                self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
+            self._open(app)
+
+    def _make_broker(self, app: Any) -> Broker:
+        """Return the broker: waiting for it ends well before the lock, or a lease, does."""
+        timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
+        return Broker(
+            app,
+            self.Producer,
+            timing.publish_seconds(self.config.publish_timeout),
+            connect_seconds=timing.connect_seconds(self.config.publish_timeout),
+            sends_once=self.config.delivery == "at_most_once",
+        )
+
+    def _open(self, app: Any) -> None:
+        """Look at the settings, and at the server; without a lock, begin to lead."""
+        if self.config.log_format == "json":
+            complete_json()
+        self.config.warn_of_unknown()
+        pin_settings(app)
+        with ending_briefly():
+            self.store.connect()
+            check_eviction(self.store)
+        if self.lock_key is None:
+            self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
     # -- one tick
 

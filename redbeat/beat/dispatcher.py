@@ -360,9 +360,7 @@ class Dispatcher:
                 first = left[0]
                 if not are_drafts and isinstance(first, CompiledRun) and first.message.on_call is None:
                     left.popleft()
-                    batch.collected.append(
-                        (first, self._announce(first, is_told=not self._is_decided_later(batch, first)))
-                    )
+                    self._collect(batch, first)
                     continue
                 if not self._broker.has_time():
                     batch.give_back(left)
@@ -376,36 +374,48 @@ class Dispatcher:
                 self._disruptions.note_begun()
                 try:
                     if not are_drafts and isinstance(run, CompiledRun):
-                        batch.collected.append(
-                            (run, self._announce(run, is_told=not self._is_decided_later(batch, run)))
-                        )
-                        continue
-                    sent = self._send_run(batch, run)
-                    if isinstance(sent, Publication) and not sent.is_confirmed:
-                        batch.unconfirmed.append((run, sent))
-                    elif isinstance(sent, tuple) and sent:
-                        batch.collected.append((run, sent))
+                        self._collect(batch, run)
                     else:
-                        if self._is_decided_later(batch, run):
-                            self._reports.tell_of(run)  # it went at once, so nothing is decided any more
-                        batch.note_published(run)
-                        batch.events += run.events
-                        self._disruptions.note_sent(run)
+                        self._note_sent(batch, run, self._send_run(batch, run))
                 except (SystemExit, KeyboardInterrupt, GeneratorExit, RedBeatError):
                     raise
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary; asyncio has such errors
-                    if self._broker.is_away:
-                        # all of them are sent, oldest first, when the broker is back
-                        batch.give_back([*self._note_settled(batch), run, *left])
-                        return
-                    if batch.has_lost:  # the error may be that of a message before
-                        batch.doubtful.add(run.claimed.key)
-                        left.extendleft(reversed([*self._note_settled(batch), run]))
-                        continue
-                    self._recorder.retry_later(batch, run, exc)
-                    if self._broker.breaks > breaks:
-                        self._disruptions.note_broken(run)
-                        left = deque(self._disruptions.order(left))
+                    left = self._note_failed(batch, run, exc, left, has_broken=self._broker.breaks > breaks)
+
+    def _note_sent(self, batch: Batch, run: Run, sent: tuple[Push, ...] | Publication) -> None:
+        """Note what is left to do for ``run``: its messages are confirmed or pushed later, or nothing."""
+        if isinstance(sent, Publication) and not sent.is_confirmed:
+            batch.unconfirmed.append((run, sent))
+        elif isinstance(sent, tuple) and sent:
+            batch.collected.append((run, sent))
+        else:
+            if self._is_decided_later(batch, run):
+                self._reports.tell_of(run)  # it went at once, so nothing is decided any more
+            batch.note_published(run)
+            batch.events += run.events
+            self._disruptions.note_sent(run)
+
+    def _note_failed(
+        self, batch: Batch, run: Run, exc: BaseException, left: deque[Run], *, has_broken: bool
+    ) -> deque[Run]:
+        """Note what becomes of ``run``, which couldn't be sent; return the runs that are sent now.
+
+        Arguments:
+            left: those that come after it.
+            has_broken: a connection was broken meanwhile.
+        """
+        if self._broker.is_away:
+            # all of them are sent, oldest first, when the broker is back
+            batch.give_back([*self._note_settled(batch), run, *left])
+            return deque()
+        if batch.has_lost:  # the error may be that of a message before
+            batch.doubtful.add(run.claimed.key)
+            return deque([*self._note_settled(batch), run, *left])
+        self._recorder.retry_later(batch, run, exc)
+        if has_broken:
+            self._disruptions.note_broken(run)
+            return deque(self._disruptions.order(left))
+        return left
 
     def _put_off(self, batch: Batch, runs: Iterable[Run]) -> None:
         """Leave runs that may end connections to another batch; those that have failed keep their pause."""

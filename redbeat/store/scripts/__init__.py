@@ -252,21 +252,31 @@ def _commit_request(
             commit.labels,
         )
         keys.append(claimed.key)
-    decided: list[str] = []
-    for form, claimed_score, score, claimed_meta, new_meta, record, valid_until, run, counted in decisions:
-        until = "" if valid_until is None else score_text(valid_until)
-        decided += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record, until
-        decided += _NO_RUN if run is None else _run_texts(run, histories)
-        decided.append(counted)
-    formed: list[str] = []
-    for kind, is_strict, new_error, new_definition, new_policy, writes, *of_run in forms:
-        flag, queued = "1" if is_strict else "0", " ".join(writes)
-        formed += kind, flag, new_error or "", new_definition or "", new_policy or "", queued, *of_run
     where = [target.server if queues else "", target.home_db, target.broker_db]
     counts = [len(recorded), histories.kept, len(decisions), len(forms), len(running)]
-    told = [histories.tells, *entries, *decided, *formed, *values]
+    told = [histories.tells, *entries, *_decision_texts(decisions, histories), *_form_texts(forms), *values]
     args = [*fence.args(), len(commits), *where, *counts, *told]
     return Request([*keys, *running, *recorded, *queues], args)
+
+
+def _decision_texts(decisions: _Numbers, histories: Histories) -> list[str]:
+    """Return what the script reads of each decision: what was claimed, and what takes its place."""
+    texts: list[str] = []
+    for form, claimed_score, score, claimed_meta, new_meta, record, valid_until, run, counted in decisions:
+        until = "" if valid_until is None else score_text(valid_until)
+        texts += form, claimed_score, score, digest_of(claimed_meta or ""), new_meta or "", record, until
+        texts += _NO_RUN if run is None else _run_texts(run, histories)
+        texts.append(counted)
+    return texts
+
+
+def _form_texts(forms: _Numbers) -> list[str]:
+    """Return what the script reads of each form: what many entries have in common."""
+    texts: list[str] = []
+    for kind, is_strict, new_error, new_definition, new_policy, writes, *of_run in forms:
+        flag, queued = "1" if is_strict else "0", " ".join(writes)
+        texts += kind, flag, new_error or "", new_definition or "", new_policy or "", queued, *of_run
+    return texts
 
 
 def reserve_runs(
