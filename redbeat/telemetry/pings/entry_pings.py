@@ -154,7 +154,8 @@ class EntryPings:
         except RedBeatError:  # beat itself tells that Redis is away
             return AWAY_SECONDS
         except Exception as exc:  # noqa: BLE001 - if this thread ended, nobody would be told any more
-            self._report(exc)
+            what = "The services of entries can't be told now, trying again"
+            self._thread.report(what, exc, TELEMETRY_FAILED, part="EntryPings")
             return AWAY_SECONDS
         if self._heard:
             return 0.0
@@ -232,17 +233,6 @@ class EntryPings:
         else:
             self._said.pop(one.entry, "")
             self._services.note_well(one.url, self._waiting.note_well(one.url.service), one.entry)
-
-    def _report(self, exc: Exception) -> None:
-        """Log an unexpected error: once, until its text changes."""
-        reason = f"{type(exc).__name__}: {exc}"
-        if self._said.is_news("", reason):
-            logger.error(
-                "beat: The services of entries can't be told now, trying again: %s",
-                reason,
-                exc_info=exc,
-                extra=TELEMETRY_FAILED.of(part="EntryPings", reason=reason),
-            )
 
     def _refuse(self, entry: str, reason: str) -> None:
         """Log why the service of an entry isn't told: once, until that changes."""
