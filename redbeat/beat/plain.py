@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from functools import lru_cache
 from os import urandom
 from sys import getsizeof
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.schedules import crontab, schedule
 
@@ -46,6 +46,9 @@ from redbeat.task_ids import task_id_of
 from redbeat.telemetry.metrics.labels import ROUTING, LabelBook
 from redbeat.telemetry.sentry.monitors import headers_of_check_in, monitors_of
 from redbeat.telemetry.tracing.tracing import Tracing
+
+if TYPE_CHECKING:  # it needs OpenTelemetry
+    from redbeat.telemetry.tracing.spans import RunSpan
 
 #: entries with longer definitions aren't kept; characters
 MAX_DEFINITION = 65_536
@@ -126,6 +129,16 @@ class PlainEntry:
     labels_version: int = -1
 
 
+class _Decided(NamedTuple):
+    """A claimed entry that runs, and when; ``run_count``: how many runs it had."""
+
+    plain: PlainEntry
+    message: Message
+    claimed: Claimed
+    turn: Turn
+    run_count: int
+
+
 class PlainEntries:
     """The plain entries of one beat.
 
@@ -166,30 +179,64 @@ class PlainEntries:
             is_left_out: tells whether the entry under a key goes the ordinary way in any case.
         """
         self._check_ground()
-        tags = iter(delivery_tags(len(rows)))
+        decided, others = self._decide_all(rows, now, send, is_left_out)
+        # what is done for each run is done in loops of its own: the processor is twice as quick at that
+        task_ids = [task_id_of(one.claimed.key, one.turn.due) for one in decided]
+        spans = self._begin_spans(decided, task_ids)
+        tags = delivery_tags(len(decided))
         runs: list[CompiledRun] = []
-        others: list[Claimed] = []
         book = self._book
+        for one, task_id, span, tag in zip(decided, task_ids, spans, tags, strict=True):
+            plain, shape = one.plain, one.message.shape
+            run = None
+            # it is dropped if the message of another entry differs
+            if not shape.is_dropped and (span is not None or not shape.is_traced or self._tracing is None):
+                try:
+                    run = _plan(one, task_id, span, tag)
+                except Exception as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
+                    logger.debug("beat: %s isn't planned the quick way: %r", one.claimed.key, exc)
+            if run is None:
+                others.append(one.claimed)
+                continue
+            if plain.labels_version != book.version:
+                plain.labels = book.id_of(plain.name, plain.task, plain.route or {}, is_asked=plain.is_asked)
+                plain.labels_version = book.version
+            run.sent.labels = plain.labels
+            runs.append(run)
+        return runs, others
+
+    def _decide_all(
+        self, rows: Sequence[Claimed], now: float, send: Send, is_left_out: Callable[[str], bool]
+    ) -> tuple[list[_Decided], list[Claimed]]:
+        """Return what is decided about plain entries, and the rows of the others."""
+        decided: list[_Decided] = []
+        others: list[Claimed] = []
         for claimed in rows:
             plain = self._entry_of(claimed, send)
-            run = None
+            one = None
             if plain is not None and plain.message is not None and not is_left_out(claimed.key):
                 try:
-                    run = _plan(plain, plain.message, claimed, now, tags, self._tracing)
+                    one = _decide(plain, plain.message, claimed, now)
                 except Exception as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
                     logger.debug("beat: %s isn't planned the quick way: %r", claimed.key, exc)
-            if run is None:
+            if one is None:
                 others.append(claimed)
             else:
-                assert plain is not None  # noqa: S101 - it has a run
-                if plain.labels_version != book.version:
-                    plain.labels = book.id_of(
-                        plain.name, plain.task, plain.route or {}, is_asked=plain.is_asked
-                    )
-                    plain.labels_version = book.version
-                run.sent.labels = plain.labels
-                runs.append(run)
-        return runs, others
+                decided.append(one)
+        return decided, others
+
+    def _begin_spans(self, decided: Sequence[_Decided], task_ids: Sequence[str]) -> Sequence[RunSpan | None]:
+        tracing = self._tracing
+        if tracing is None or tracing.headers is None:
+            return [None] * len(decided)
+        return [
+            tracing.begin(
+                plain.name, plain.task, task_id, turn.due, turn.at.timestamp(), message.shape.destination
+            )
+            if message.shape.is_traced
+            else None
+            for (plain, message, _, turn, _), task_id in zip(decided, task_ids, strict=True)
+        ]
 
     def still_current(self, runs: Sequence[CompiledRun]) -> list[CompiledRun]:
         """Return those of ``runs``, planned in an earlier batch, that would be the same in this one."""
@@ -374,15 +421,8 @@ def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
     return last_run, int(found[8])
 
 
-def _plan(
-    plain: PlainEntry,
-    message: Message,
-    claimed: Claimed,
-    now: float,
-    tags: Iterator[str],
-    tracing: Tracing | None,
-) -> CompiledRun | None:
-    """Return the run of a claimed entry; None where ``plan_run`` might decide anything else."""
+def _decide(plain: PlainEntry, message: Message, claimed: Claimed, now: float) -> _Decided | None:
+    """Return when a claimed entry runs; None where ``plan_run`` might decide anything else."""
     is_special = claimed.error or claimed.is_asked or claimed.revision or claimed.next_score
     if is_special or len(claimed.meta or "") > MAX_META:
         return None
@@ -402,20 +442,19 @@ def _plan(
     is_doubtful = turn.is_whole or claimed.is_meta_foreign
     if last_run and is_doubtful and not timetable.agrees(claimed.key, turn, last_run, has_run=count > 0):
         return None
-    task_id = task_id_of(claimed.key, turn.due)
-    span = None
-    if tracing is not None and message.shape.is_traced:
-        due_at, queue = turn.at.timestamp(), message.shape.destination
-        span = tracing.begin(plain.name, plain.task, task_id, turn.due, due_at, queue)
-        if span is None:
-            return None
+    return _Decided(plain, message, claimed, turn, count)
+
+
+def _plan(one: _Decided, task_id: str, span: RunSpan | None, tag: str) -> CompiledRun:
+    """Return the run of a claimed entry; ``tag``: the delivery tag of its message."""
+    plain, message, claimed, turn, count = one
     trace = NO_HEADERS if span is None else span.headers
     values = Values(task_id, turn.due, turn.expires, turn.expiration_seconds, trace)
     new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count + 1}}}'
     plain.meta, plain.last_run, plain.count = new_meta, turn.ran_at, count + 1
     sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,), run=turn.run, task_id=task_id)
     sent.counted = claimed.nominal
-    pushes = message.pushes(values, next(tags))
+    pushes = message.pushes(values, tag)
     return CompiledRun(
         claimed,
         claimed.nominal,

@@ -32,9 +32,13 @@ _MAX_VALUE = 250
 
 _PRODUCER, _CLIENT = trace.SpanKind.PRODUCER, trace.SpanKind.CLIENT
 _TRACEPARENT = "traceparent"
+_write_ids = "00-{:032x}-{:016x}-{:02x}".format
 
 #: runs are no part of whatever is going on in the process of beat
 _ROOT = Context()
+
+#: the trace state of nearly all spans; most others with nothing in them are equal, and few are this one
+_NO_STATE = trace.INVALID_SPAN_CONTEXT.trace_state
 
 
 class RunSpan:
@@ -44,14 +48,17 @@ class RunSpan:
         span: the API's.
         headers: what the run's message carries of it.
         queue: the name of the run's queue; '': it isn't known yet.
+        task_id: the run's.
+        ended_at: when its message was on its queue, or couldn't be sent, UNIX seconds; 0: neither.
+        error: why it couldn't be sent.
     """
 
     __slots__ = (
         "_due_at",
-        "_ended_at",
-        "_error",
-        "_is_named",
+        "_known_queue",
         "_note",
+        "ended_at",
+        "error",
         "headers",
         "queue",
         "span",
@@ -67,38 +74,31 @@ class RunSpan:
         queue: str,
         note: Callable[[RunSpan], float],
     ) -> None:
-        self.span, self.headers, self.task_id, self.queue = span, headers, task_id, queue
-        self._is_named = bool(queue)
-        self._due_at, self._ended_at = due_at, 0.0
-        self._error: BaseException | None = None
+        self.span = span
+        self.headers = headers
+        self.task_id = task_id
+        self._due_at = due_at
+        self.queue = self._known_queue = queue
+        self.ended_at = 0.0
+        self.error: BaseException | None = None
         self._note = note
 
     def note_sent(self) -> None:
         """Note that the message is on its queue now."""
-        if not self._ended_at and self.span.is_recording():
+        if not self.ended_at and self.span.is_recording():
             # not before it was due: where Redis' clock was set back, say
-            self._ended_at = max(self._note(self), self._due_at)
+            self.ended_at = max(self._note(self), self._due_at)
 
     def note_failed(self, exc: BaseException) -> None:
         """Note that the message couldn't be sent because of ``exc``."""
-        self._error = exc
+        self.error = exc
         self.note_sent()
 
-    @property
-    def is_sent(self) -> bool:
-        """Whether the message is on its queue."""
-        return self._error is None
-
-    @property
-    def ended_ns(self) -> int:
-        """When it ended, UNIX nanoseconds."""
-        return _nanoseconds(self._ended_at)
-
-    def end(self) -> None:
-        """Tell of it."""
-        span, error = self.span, self._error
-        span.set_attribute("redbeat.lateness_seconds", round(self._ended_at - self._due_at, 6))
-        if self.queue and not self._is_named:
+    def end(self, ended_ns: int) -> None:
+        """Tell of it; ``ended_ns`` is ``ended_at`` in nanoseconds."""
+        span, error = self.span, self.error
+        span.set_attribute("redbeat.lateness_seconds", round(self.ended_at - self._due_at, 6))
+        if self.queue != self._known_queue:
             span.update_name(f"create {_value(self.queue)}")
             span.set_attribute("messaging.destination.name", _value(self.queue))
         if error is not None:
@@ -108,7 +108,7 @@ class RunSpan:
                 "error.type", name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
             )
             span.set_status(trace.Status(trace.StatusCode.ERROR, _reason(error)))
-        span.end(self.ended_ns)
+        span.end(ended_ns)
 
 
 class Spans:
@@ -126,7 +126,7 @@ class Spans:
         self._tracer = tracer
         self.propagator = propagator
         self._is_w3c = _is_w3c(propagator)
-        self._in_general = Memory[tuple[str, str], tuple[str, dict[str, Any]]](1_000)
+        self._in_general = Memory[tuple[str, str, str], tuple[str, dict[str, Any]]](1_000)
         plain, stated = (
             self._inject(trace.NonRecordingSpan(_made_up(state)))
             for state in (trace.TraceState(), trace.TraceState([("redbeat", "example")]))
@@ -154,33 +154,39 @@ class Spans:
             queue: '': it isn't known yet.
             note: is called when the run was sent, or couldn't be; returns what time it is.
         """
-        name, in_general = self._in_general.get((system, queue)) or self._find_general(system, queue)
+        name, in_general = self._in_general.get((system, queue, task)) or self._find_general(
+            system, queue, task
+        )
         attributes = {
             **in_general,
             "messaging.message.id": _value(task_id),
-            "celery.task_name": _value(task),
             "redbeat.entry": _value(entry),
             "redbeat.due": due,
         }
-        span = self._tracer.start_span(name, _ROOT, _PRODUCER, attributes, start_time=_nanoseconds(due_at))
+        span = self._tracer.start_span(name, _ROOT, _PRODUCER, attributes, (), _nanoseconds(due_at))
         context = span.get_span_context()
         if not context.is_valid:
             return None
-        if self._is_w3c and not context.trace_state:  # what the propagator writes, in a third of the time
-            ids = f"{context.trace_id:032x}-{context.span_id:016x}"
-            headers = {_TRACEPARENT: f"00-{ids}-{context.trace_flags:02x}"}
+        state = context.trace_state
+        if self._is_w3c and (state is _NO_STATE or not state):
+            # what the propagator writes, in a fifth of the time
+            ids = _write_ids(context.trace_id, context.span_id, context.trace_flags)
+            headers = {_TRACEPARENT: ids}
         else:
             headers = self._inject(span)
             if len(headers) != len(self.headers.names):
                 headers = _ordered(headers, self.headers.names)
         return RunSpan(span, headers, task_id, due_at, queue, note)
 
-    def _find_general(self, system: str, queue: str) -> tuple[str, dict[str, Any]]:
-        """Return the name and the attributes that the spans of all runs to one queue have."""
+    def _find_general(self, system: str, queue: str, task: str) -> tuple[str, dict[str, Any]]:
+        """Return the name and the attributes that the spans of all runs of a task to one queue have."""
         attributes = _operation("create", system)
         if queue:
             attributes["messaging.destination.name"] = _value(queue)
-        found = self._in_general[system, queue] = f"create {_value(queue)}".rstrip(), attributes
+        attributes["celery.task_name"] = _value(task)
+        found = f"create {_value(queue)}".rstrip(), attributes
+        if len(queue) + len(task) <= _MAX_VALUE:  # else they would take much memory
+            self._in_general[system, queue, task] = found
         return found
 
     def use(self, run: RunSpan) -> Any:
@@ -200,9 +206,12 @@ class Spans:
         Arguments:
             began_at: when beat began to send them, UNIX seconds.
         """
+        ended_at, ended_ns = 0.0, 0
         for run in runs:
-            run.end()
-        sent = [run for run in runs if run.is_sent]
+            if run.ended_at != ended_at:  # those that left in one step have the same
+                ended_at, ended_ns = run.ended_at, _nanoseconds(run.ended_at)
+            run.end(ended_ns)
+        sent = [run for run in runs if run.error is None]
         for first in range(0, len(sent), MAX_LINKS):
             self._tell_of_sending(sent[first : first + MAX_LINKS], _nanoseconds(began_at), peer)
 
@@ -222,7 +231,7 @@ class Spans:
             context = trace.set_span_in_context(sent[0].span, _ROOT)
         else:
             attributes["messaging.batch.message_count"] = len(sent)
-        ended_ns = max(run.ended_ns for run in sent)
+        ended_ns = _nanoseconds(max([run.ended_at for run in sent]))
         span = self._tracer.start_span(
             f"send {queue}".rstrip(),
             context,
@@ -274,6 +283,8 @@ def _nanoseconds(seconds: float) -> int:
 
 def _value(text: str) -> str:
     """Return ``text``, which may be from elsewhere, as an attribute: exporters can't write surrogates."""
+    if len(text) <= _MAX_VALUE and text.isprintable():  # as nearly all are
+        return text
     return shorten(printable(text), _MAX_VALUE)
 
 

@@ -70,7 +70,8 @@ class Echo:
             made = [*values[:2], *expiry, call.policy_headers, bool(tag)]
             return (Push("lpush", "celery", json.dumps(made)),)
 
-        return SimpleNamespace(size_bytes=100, expires_seconds=None, pushes=pushes)
+        shape = SimpleNamespace(is_dropped=False, is_traced=False)
+        return SimpleNamespace(size_bytes=100, expires_seconds=None, pushes=pushes, shape=shape)
 
     def is_current(self, _message: Any) -> bool:
         return True
