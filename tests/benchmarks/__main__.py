@@ -25,10 +25,11 @@ from .metrics import metrics
 from .pings import pings
 from .spike import spike
 from .targets import verdicts
+from .tracing import traced
 
 CASES: dict[str, Callable[[Bench], None]] = {
     "burst": bursts.burst, "variants": bursts.variants, "tracked": bursts.tracked,
-    "traced": bursts.traced,
+    "traced": traced,
     "rabbitmq": bursts.rabbitmq, "spike": spike,
     "pings": pings, "metrics": metrics, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,

@@ -52,6 +52,8 @@ class Sizes:
     counted_runs: int = 1_000
     counted_rounds: int = 8
     scrapes: int = 7
+    traced: int = 1_000
+    traced_rounds: int = 25
     repeats: int = 3
     burst_repeated: int = 10_000  # a larger one takes minutes: once is enough
     limit_seconds: int = 150
@@ -71,6 +73,8 @@ QUICK = Sizes(
     lateness_seconds=5,
     idle_rounds=50,
     turned=1_000,
+    traced=300,
+    traced_rounds=3,
     counted=1_000,
     counted_runs=300,
     counted_rounds=1,

@@ -20,9 +20,6 @@ NEVER_RUN = "burst of entries that have never run, messages/s"
 TOGETHER, LOGGED = "at one due time", "with the log at INFO"
 RECEIVERS, EVENTS = "with signal receivers", "with task-sent events"
 TRACKED, UNTRACKED = "with all runs tracked", "with none tracked"
-TRACED, UNSAMPLED = "with a span of each run", "with spans that aren't sampled"
-UNTRACED = "without a tracer provider"
-SPANS = "create spans of OpenTelemetry's SDK alone, spans/s"
 RABBITMQ = "burst to RabbitMQ, messages/s"
 
 _WAYS = {OURS: "scheduler", OLD: "old", LOOP: "loop", BATCHED: "batched", FLOOR: "floor"}
@@ -33,11 +30,6 @@ _VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     LOGGED: ({"log_file": "beat.log"}, (OURS,)),
 }
 _TRACKING: dict[str, dict[str, Any]] = {UNTRACKED: {}, TRACKED: {"is_tracked": True}}
-_TRACING: dict[str, dict[str, Any]] = {
-    UNTRACED: {},
-    UNSAMPLED: {"spans": "unsampled"},
-    TRACED: {"spans": "sampled"},
-}
 _RABBITMQ_WAYS = {OURS: "scheduler", CONFIRMED: "confirmed", LOOP: "unconfirmed"}
 
 
@@ -80,18 +72,6 @@ def tracked(bench: Bench) -> None:
             _add(bench, of_variant(NEVER_RUN, variant), OURS, due, bursts[0])
 
 
-def traced(bench: Bench) -> None:
-    """The same, with OpenTelemetry's SDK in the process, and what as many spans cost alone."""
-    due = bench.sizes.due
-    for _ in range(bench.sizes.repeats):
-        for variant, options in _TRACING.items():
-            bursts = run_burst(bench, OURS, due, **options)
-            _add(bench, of_variant(BURST, variant), OURS, due, bursts[-1])
-            _add(bench, of_variant(NEVER_RUN, variant), OURS, due, bursts[0])
-        [alone] = run_burst(bench, OURS, due, way="spans", spans="sampled")
-        _add(bench, SPANS, OURS, due, {**alone, "sent": due})
-
-
 def rabbitmq(bench: Bench) -> None:
     """A burst to RabbitMQ; one loop waits for each confirm, the other for none."""
     due = bench.sizes.due
@@ -119,7 +99,6 @@ def run_burst(bench: Bench, subject: str, due: int, **changes: Any) -> list[dict
         "log_file": "",
         "has_receivers": False,
         "is_tracked": False,
-        "spans": "",
         "apart_micros": 100,  # as of entries that are saved one after the other
         **changes,
     }

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from . import bursts, cases, lateness, metrics, pings, spike
+from . import bursts, cases, lateness, metrics, pings, spike, tracing
 from .bench import Sizes
 from .results import BATCHED, CONFIRMED, LOOP, NOT_YET, OLD, OURS, Cost, Results
 
@@ -92,6 +92,9 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     def faster_saving(case: str) -> float:
         return value(case, OURS, sizes.saved) / value(cases.SAVE, OLD, sizes.saved)
 
+    def here(case: str) -> float:
+        return value(case, OURS, sizes.traced)
+
     def later(case: str) -> float:
         return value(case, OURS, count)
 
@@ -124,6 +127,13 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     yield f"{due:,} due at one minute, against {LOOP}", ">= 15", times, sooner
     yield "messages before that minute", "<= 0", trips, lambda: value(spike.EARLY, OURS, due)
     yield "one of our scripts, p99", "<= 10", ms, lambda: value(pings.SCRIPT["p99"], OURS, due)
+    for kind in tracing.KINDS:
+        yield (
+            f"tracing in beat, {kind} spans, against such create spans and contexts alone",
+            "<= 1",
+            times,
+            partial(lambda kind: here(tracing.TRACING[kind]) / here(tracing.CARRIED[kind]), kind),
+        )
     for form in metrics.FORMS:
         scraped = f"scrape of {sizes.counted:,} entries, {form}"
         yield scraped, "<= 100", ms, partial(value, metrics.SCRAPE[form], OURS, sizes.counted)

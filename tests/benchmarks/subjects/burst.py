@@ -1,11 +1,10 @@
 """Many messages at once: options `way`, `due`, `db`, `limit_seconds`, `server_pid`, and what is connected:
 `settings` of Celery's, `log_file` for the log at INFO, `has_receivers` of signals, whether the app
-`is_tracked`, whether OpenTelemetry records `spans` ("", "sampled", "unsampled"); and `apart_micros`, which
-lie between the due times of two entries.
+`is_tracked`; and `apart_micros`, which lie between the due times of two entries.
 
 Ways: `scheduler` sends `due` entries twice, first when they have never run, and again when their own schedule
 lets all of them be due once more; `old` sends entries that have run, once; `loop`, `batched` and `floor` send
-as many messages, and `spans` makes as many spans, and sends nothing.
+as many messages.
 
 All connections stand, and all scripts are loaded, before the clock starts.
 """
@@ -133,50 +132,6 @@ def floor() -> Iterator[Callable[[], None]]:
     yield send
 
 
-def spans() -> Iterator[Callable[[], None]]:
-    """Make spans as those of runs, and what messages carry of them: what OpenTelemetry's SDK costs."""
-    from opentelemetry import propagate, trace
-    from opentelemetry.context import Context
-
-    tracer, nowhere = trace.get_tracer("bench"), Context()
-
-    def send() -> None:
-        for number in range(options.due):
-            attributes = {
-                "messaging.system": "redis",
-                "messaging.operation.name": "create",
-                "messaging.operation.type": "create",
-                "messaging.destination.name": QUEUE,
-                "messaging.message.id": f"id-{number}",
-                "celery.task_name": TASK,
-                "redbeat.entry": f"{TASK}-{number}",
-                "redbeat.due": "2030-01-01T00:00:00",
-            }
-            kind = trace.SpanKind.PRODUCER
-            span = tracer.start_span(f"create {QUEUE}", nowhere, kind, attributes, start_time=number)
-            propagate.inject({}, trace.set_span_in_context(span, nowhere))
-            span.set_attribute("redbeat.lateness_seconds", 0.5)
-            span.end(number + 1)
-
-    yield send
-
-
-def record_spans(which: str) -> None:
-    """Record spans, and throw them away."""
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
-
-    class Nowhere(SpanExporter):
-        def export(self, spans: Any) -> SpanExportResult:
-            return SpanExportResult.SUCCESS
-
-    provider = TracerProvider(sampler=ALWAYS_ON if which == "sampled" else ALWAYS_OFF)
-    provider.add_span_processor(BatchSpanProcessor(Nowhere(), max_queue_size=2 * options.due + 1000))
-    trace.set_tracer_provider(provider)
-
-
 def receive(**_: Any) -> None:
     """What a receiver does is not counted: that it is called is."""
 
@@ -184,12 +139,9 @@ def receive(**_: Any) -> None:
 if options.has_receivers:
     before_task_publish.connect(receive)
     after_task_publish.connect(receive)
-if options.spans:
-    record_spans(options.spans)
 if options.log_file:
     app.log.setup_logging_subsystem(loglevel="INFO", logfile=options.log_file)
 ways = {"scheduler": scheduler, "old": old, "loop": loop, "batched": batched, "floor": floor}
-ways["spans"] = spans
 bursts = []
 for send in ways[options.way]():
     broker.delete(QUEUE)

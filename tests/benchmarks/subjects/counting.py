@@ -11,47 +11,24 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
 import redis
-from celery.schedules import schedule as interval
-from fill import TASK
+from again import let_be_due, save
 from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
 
 import redbeat
 import redbeat.store.scripts as commit_scripts
 import redbeat.store.scripts.runs as run_scripts
-from redbeat import RedBeatSchedulerEntry
 from redbeat.beat import plain
 from redbeat.log.text import sha1_of_text
 from redbeat.store.runs import Runs
 from redbeat.store.scripts.runs import Delivery, End
 
-EVERY = timedelta(hours=1)
-#: between the due times of two entries
-APART_MICROS = 100
 ENDS = 100
 LEASE_MS = 600_000
-
-# Lets entries be due again as if they had run an hour before that.
-_LET_BE_DUE = """
-local second, every, name, meta = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[4], ARGV[5]
-for i = 0, ARGV[3] - 1 do
-  local key, micros = 'redbeat:' .. name .. '-' .. i, i * ARGV[6]
-  local meta = string.format(meta, micros % 1000000)
-  redis.call('HSET', key, 'meta', meta, 'meta_sha1', redis.sha1hex(meta))
-  redis.call('ZADD', 'redbeat::schedule', string.format('%d.%06d', second, micros % 1000000), key)
-end
-"""
-_META = (
-    '{{"last_run_at": {{"__type__": "datetime", "year": {0.year}, "month": {0.month}, "day": {0.day}, "hour":'
-    ' {0.hour}, "minute": {0.minute}, "second": {0.second}, "microsecond": %d, "timezone": "UTC"}},'
-    ' "total_run_count": 3}}'
-)
 
 options = read_options()
 app = make_app(options.server, options.db, redbeat_metrics_entries=options.labelled)
@@ -114,25 +91,6 @@ def make_switch() -> Switch:
     return switch
 
 
-def save() -> None:
-    """Write entries that have run, and are due later."""
-    now = datetime.now(timezone.utc)
-    RedBeatSchedulerEntry.save_many(
-        RedBeatSchedulerEntry(f"{TASK}-{number}", TASK, interval(EVERY), last_run_at=now, app=app)
-        for number in range(options.due)
-    )
-
-
-def let_be_due() -> None:
-    at = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(seconds=1)
-    while datetime.now(timezone.utc) < at + timedelta(seconds=1):
-        time.sleep(0.01)
-    meta = _META.format(at - EVERY)
-    schedule.eval(
-        _LET_BE_DUE, 0, int(at.timestamp()), int(EVERY.total_seconds()), options.due, TASK, meta, APART_MICROS
-    )
-
-
 def begin_all() -> list[End]:
     """Begin all runs that were sent, as a worker does; return how each is to end."""
     runs, ends = Runs(leader.store), []
@@ -161,7 +119,7 @@ def run_round(is_counted: bool) -> dict[str, Any]:
     switch.turn(is_counted)
     schedule.delete("redbeat::figures")
     broker.delete(QUEUE)
-    let_be_due()
+    let_be_due(schedule, options.due)
     burst = measure(partial(send_due, leader), options)
     sent, counted = broker.llen(QUEUE), count_words("sent")
     assert counted == (sent if is_counted else 0), f"{counted} of {sent} are counted"
@@ -177,7 +135,7 @@ def run_round(is_counted: bool) -> dict[str, Any]:
 
 switch = make_switch()
 leader = lead(app)
-save()
+save(app, options.due)
 for is_counted in (True, False):  # connections stand, messages are compiled, scripts are loaded
     run_round(is_counted)
 rounds: Sequence[dict[str, Any]] = [
