@@ -183,6 +183,27 @@ def test_an_entry_is_decoded_and_compiled_once_until_its_definition_changes(app:
     assert [call.args for call in compiler.calls] == [[], [1], []]
 
 
+def test_a_run_goes_the_ordinary_way_where_the_message_of_another_entry_shows_that_its_own_is_wrong(
+    app: Celery,
+) -> None:
+    class Doubting(Echo):
+        """Drops what it made of the first entry when it meets the third."""
+
+        def compile(self, call: Call, rehearse: Any) -> Any:
+            made = super().compile(call, rehearse)
+            if len(self.calls) == 1:
+                self.first = made
+            elif len(self.calls) == 3:
+                self.first.shape.is_dropped = True
+            return made
+
+    entries = kept_by(app, Doubting())
+    rows = [claim(number) for number in range(4)]
+    runs, others = plans(entries, rows, NOON.timestamp())
+    assert [run.claimed for run in runs] == rows[1:]
+    assert others == rows[:1]
+
+
 def test_a_changed_setting_takes_effect_at_the_next_batch(app: Celery) -> None:
     entries = kept_by(app, Echo())
     noon_in_berlin = {"__type__": "crontab", "minute": "0", "hour": "14"}
