@@ -5,8 +5,12 @@ VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-LONG_FORMS := tests/faults tests/integration/beat/test_backlog.py tests/integration/beat/test_invariants.py \
-  tests/integration/cli/test_a_long_list.py tests/integration/telemetry/test_prometheus.py
+LONG_FORMS := tests/faults tests/contract/test_downgrade.py tests/integration/beat/test_backlog.py \
+  tests/integration/beat/test_changes_of_the_app.py tests/integration/beat/test_failing_entries.py \
+  tests/integration/beat/test_invariants.py tests/integration/broker/test_compiled_messages.py \
+  tests/integration/cli/test_a_long_list.py tests/integration/documentation/test_benchmarks.py \
+  tests/integration/manifest/test_large_files.py tests/integration/store/test_acl.py \
+  tests/integration/telemetry/test_prometheus.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest faults bench check docs screenshots clean

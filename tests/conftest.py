@@ -57,6 +57,14 @@ def pytest_make_parametrize_id(config: pytest.Config, val: Any, argname: str) ->
     return shorten(text, 60, placeholder="...") if is_always_so else None
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with long files, where several processes share them."""
+    if hasattr(config, "workerinput"):
+        from tests.support.distribution import is_long  # here, as xdist may be switched off
+
+        items.sort(key=lambda item: not is_long(item.nodeid))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Say which tests go to the same process, where there are several."""

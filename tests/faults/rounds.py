@@ -1,16 +1,29 @@
-"""Rounds of kills at random instants: how many, how large, and how each is played and counted."""
+"""The short form of tests and the long one; rounds of kills, how many, and how each is played and counted."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from tests.faults.bursts import Burst, Tally
 from tests.faults.layouts import Layout
 
 IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
+
+Case = TypeVar("Case")
+
+
+def some_of(cases: Iterable[Case], count: int) -> list[Case]:
+    """All of them in the long form; else so many, other ones in each run, in their order."""
+    known = list(cases)
+    if IS_LONG:
+        return known
+    chosen = random.Random(os.environ["REDBEAT_SEED"]).sample(range(len(known)), count)
+    return [known[number] for number in sorted(chosen)]
+
 
 ROUNDS = range(12 if IS_LONG else 1)
 RUNS = 1500 if IS_LONG else 600

@@ -1,10 +1,26 @@
-"""Which tests of a run by several processes go to the same process."""
+"""Which tests of a run by several processes go to the same process, and which begin first."""
 
 from __future__ import annotations
 
 from zlib import crc32
 
 from xdist.scheduler import LoadFileScheduling
+
+#: by its name each of these would begin late, and it takes half a minute or more: others wait for its end
+_LONG = (
+    *("tests/integration/documentation/test_readme.py", "tests/integration/documentation/test_benchmarks.py"),
+    *("tests/integration/manifest/test_applied_files.py", "tests/integration/manifest/test_large_files.py"),
+    *("tests/integration/runs/test_worker_endings.py", "tests/integration/runs/test_worker_runs.py"),
+    *("tests/integration/singleton/test_singleton.py", "tests/integration/telemetry/test_prometheus.py"),
+    *("tests/unit/process/test_budget.py", "tests/unit/schedules/test_transitions.py"),
+    *("tests/unit/schedules/test_rrule_limits.py", "tests/unit/schedules/test_walltimes.py"),
+)
+
+
+def is_long(nodeid: str) -> bool:
+    """Whether a test's file is to begin before others."""
+    return nodeid.startswith(_LONG)
+
 
 #: how many processes have a RabbitMQ node: its start takes ten seconds of processor time
 RABBITMQ_NODES = 2

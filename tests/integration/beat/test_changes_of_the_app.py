@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from celery import Celery
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
+from tests.faults.rounds import some_of
 from tests.integration.beat.test_quick_way import masked, somebody_listening
 from tests.integration.conftest import ONE_SERVER, MakeApp, MakeScheduler
 from tests.support.apps import celery_beat, write_app
@@ -220,8 +222,7 @@ def beat_that_changes(server: Server, folder: Path, change: str, at: int) -> Ite
         assert "Traceback" not in beat.output(), beat.output()
 
 
-@pytest.mark.parametrize("kind", ["burst", "spike"])
-@pytest.mark.parametrize("change", AMID)
+@pytest.mark.parametrize(("change", "kind"), some_of(product(AMID, ["burst", "spike"]), 3))
 @ONE_SERVER
 def test_a_change_by_a_thread_counts_from_the_next_batch_on(
     server: Server,

@@ -318,7 +318,7 @@ def test_a_batch_declares_a_fleeting_queue_once(
 
 
 @ONE_SERVER
-def test_a_queue_that_went_between_two_batches_is_there_again(
+def test_a_queue_of_rabbitmq_that_went_between_two_batches_is_there_again(
     make_scheduler: MakeScheduler, client: redis.Redis, rabbitmq: RabbitMQ
 ) -> None:
     queue = kombu.Queue("short", queue_arguments={"x-expires": 60_000})

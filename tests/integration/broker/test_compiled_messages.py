@@ -33,6 +33,7 @@ from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.policy.headers import headers_of
 from redbeat.policy.policy import Policy
 from tests.conftest import SEED, MakeApp
+from tests.faults.rounds import IS_LONG
 from tests.integration.broker.test_message_fidelity import FORMATS, QUEUES, ROWS, add_tasks
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
@@ -340,6 +341,9 @@ def change_something(app: Celery, chance: Chance) -> None:
     )()
 
 
+RANDOM_MESSAGES = 1_600 if IS_LONG else 700
+
+
 @pytest.mark.parametrize("part", range(2))
 def test_thousands_of_random_messages_are_those_of_apply_async(
     make_app: MakeApp, server: Server, part: int
@@ -349,7 +353,7 @@ def test_thousands_of_random_messages_are_those_of_apply_async(
     chance = Chance(seed)
     reasons: Counter[str] = Counter()
     sent = 0  # by this version of Celery: older ones raise an error for more of these calls
-    while sent < 1_600:
+    while sent < RANDOM_MESSAGES:
         app = make_app(**chance.settings(server))
         add_random_tasks(app, chance)
         compiling = make_compiling(app)
@@ -363,7 +367,7 @@ def test_thousands_of_random_messages_are_those_of_apply_async(
             compiling.begin_batch()
         compiling.broker.close()
     print(reasons.most_common(40))
-    assert reasons[""] > 840, "else this test would show little"
+    assert reasons[""] > 0.52 * RANDOM_MESSAGES, "else this test would show little"
     assert not [reason for reason in reasons if "Celery" in reason or "kombu" in reason]
 
 

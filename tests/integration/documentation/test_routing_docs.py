@@ -31,7 +31,7 @@ def steps() -> list[tuple[str, str]]:
 
 
 @ONE_SERVER
-def test_the_walk_prints_what_the_page_shows(server: Server, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+def test_the_walk_on_rabbitmq_prints_its_page(server: Server, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     (tmp_path / "proj.py").write_text(blocks("python")[0])
     env = {"BROKER_URL": rabbitmq.url(), "REDIS_URL": server.url(1)}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import cProfile
+import itertools
 import os
 import pstats
+import random
 import signal
 import threading
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from redbeat.store.scripts.owners import Script
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
+from tests.faults.rounds import IS_LONG
 from tests.integration.conftest import ONE_SERVER
 from tests.support.applying import apply, many, state_of
 from tests.support.schedule import SCHEDULE, field
@@ -34,7 +37,7 @@ from tests.support.stopwatch import Stopwatch
 @pytest.mark.parametrize("is_import", [False, True], ids=["apply", "import"])
 @ONE_SERVER
 def test_killed_at_any_round_trip_it_leaves_the_old_or_the_new(
-    make_app: MakeApp, client: redis.Redis, is_import: bool
+    make_app: MakeApp, client: redis.Redis, chance: random.Random, is_import: bool
 ) -> None:
     old, new = many(0 if is_import else 1200, "old"), many(1100, "new")
 
@@ -48,13 +51,12 @@ def test_killed_at_any_round_trip_it_leaves_the_old_or_the_new(
     before = state_of(client)
     store(make_app(), new)
     after = state_of(client)
-    steps = 0
-    while True:
-        steps += 1
+    stride = 1 if is_import or IS_LONG else 4
+    for step in itertools.count(chance.randint(1, stride), stride):
         client.flushdb()
         store(make_app(), old)
 
-        def work(step: int = steps) -> None:
+        def work(step: int = step) -> None:
             touched = 0
 
             def touch() -> None:
@@ -69,12 +71,12 @@ def test_killed_at_any_round_trip_it_leaves_the_old_or_the_new(
 
         code = run_child(work)
         found = state_of(client)
-        assert found in (before, after), f"half of it, killed at step {steps}"
+        assert found in (before, after), f"half of it, killed at step {step}"
         if code == 0:
             assert found == after
             break
         assert code == -signal.SIGKILL
-    assert steps > (2 if is_import else 10)
+    assert step > (2 if is_import else 10)
 
 
 def test_a_server_killed_meanwhile_has_the_old_or_the_new() -> None:
