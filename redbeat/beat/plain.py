@@ -180,7 +180,7 @@ class PlainEntries:
         """
         self._check_ground()
         decided, others = self._decide_all(rows, now, send, is_left_out)
-        # spans are begun in a loop of their own: amid the other steps that takes up to twice as long
+        # spans are begun in a loop of their own: amid the other steps that takes longer, up to twice as long
         task_ids = [task_id_of(one.claimed.key, one.turn.due) for one in decided]
         spans = self._begin_spans(decided, task_ids)
         tags = delivery_tags(len(decided))
