@@ -10,7 +10,7 @@ LONG_FORMS := tests/faults tests/contract/test_downgrade.py tests/integration/be
   tests/integration/beat/test_invariants.py tests/integration/broker/test_compiled_messages.py \
   tests/integration/cli/test_a_long_list.py tests/integration/documentation/test_benchmarks.py \
   tests/integration/manifest/test_large_files.py tests/integration/store/test_acl.py \
-  tests/integration/telemetry/test_prometheus.py
+  tests/integration/telemetry/test_prometheus.py tests/unit/schedules/test_transitions.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest faults bench check docs screenshots clean
