@@ -171,9 +171,16 @@ class Process:
 
     def kill(self) -> int:
         """SIGKILL to it and its children, as a crash would; returns the exit code."""
-        if self.is_running:
-            self._kill_group()
-        return self.wait()
+        if not self.is_running:
+            return self.wait()
+        family: list[int] = []
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # without /proc, or it ends just now
+            family = self.family()
+        self._kill_group()
+        code = self.wait()
+        # its children have its connections, and the server gives the next message to one that isn't closed
+        self.ends_of(family)
+        return code
 
     def __enter__(self) -> Process:
         """Leave with SIGTERM; a process that stays all the same is killed, and fails the test."""
