@@ -277,7 +277,7 @@ def test_an_unexpected_error_is_told_of_once_and_the_thread_goes_on(
     watched: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pings = EntryPings(watched)
-    monkeypatch.setattr(pings, "_waiting", None)
+    monkeypatch.setattr(pings, "_waiting", None)  # no bug is known that raises there
     assert [pings.step() for _ in range(3)] == [entry_pings.AWAY_SECONDS] * 3
     [told] = caplog.records
     assert told.getMessage().startswith(
