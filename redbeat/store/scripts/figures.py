@@ -23,10 +23,12 @@ class Taken(NamedTuple):
     Attributes:
         now: the server's clock, UNIX seconds.
         figures: labels' id, colon and word, to how often that was counted.
+        unknown: ids of labels that aren't stored; what was counted under them is taken the next time.
     """
 
     now: float
     figures: dict[str, int]
+    unknown: tuple[str, ...] = ()
 
 
 class Counted(NamedTuple):
@@ -55,12 +57,14 @@ def take_figures(
         teller_ms: where there is no lock, for how long this beat shows the metrics; 0: the leader does.
         labels: new ones, as JSON by their ids.
     """
-    status, now, taken = _TAKE_FIGURES(
+    status, now, taken, unknown = _TAKE_FIGURES(
         client,
         [lock_key, keys.figures, keys.totals, keys.minutes, keys.labels],
         [token, teller_ms, *chain.from_iterable(labels.items())],
     )
-    return Taken(float(now), figures_of(_by_turns(taken))) if text_of(status) == "ok" else None
+    if text_of(status) != "ok":
+        return None
+    return Taken(float(now), figures_of(_by_turns(taken)), tuple(map(text_of, unknown)))
 
 
 def count_states(client: Any, schedule_key: str, cursor: str, limit: int) -> Counted:

@@ -11,10 +11,11 @@
 -- ARGV[2] teller_ms  for how long the caller goes on to be the one that shows the metrics; 0: the lock says who leads
 -- ARGV[3..] new labels, two for each: their id, and JSON
 --
--- Returns {status, now, taken}
+-- Returns {status, now, taken, unknown}
 --   status  'ok', or 'lost' when the token is another one (then nothing was taken)
 --   now     the server's clock, UNIX seconds
 --   taken   fields and numbers, by turns
+--   unknown  the ids of labels that aren't stored: what was counted under them is left for the next call
 local lock, figures, totals, minutes, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, teller_ms = ARGV[1], tonumber(ARGV[2])
 
@@ -25,7 +26,7 @@ local holder = redis.call('GET', lock)
 if teller_ms > 0 and (not holder or holder == token) then
   redis.call('SET', lock, token, 'PX', teller_ms)
 elseif holder ~= token then
-  return {'lost', now, {}}
+  return {'lost', now, {}, {}}
 end
 
 if teller_ms == 0 and redis.call('HGET', totals, 'leader') ~= token then
@@ -36,7 +37,7 @@ end
 -- with one long field a hash isn't searched from its beginning for each of its fields, however few there are
 local long_field = '- what was counted since beat has looked; in a hash with so long a field each is found at once -'
 local found = redis.call('HGETALL', figures)
-if #found == 0 or (#found == 2 and found[1] == long_field) then return {'ok', now, {}} end
+if #found == 0 or (#found == 2 and found[1] == long_field) then return {'ok', now, {}, {}} end
 local number = math.floor(tonumber(time[1]) / 60)
 local slot = tostring(number % 60)
 local is_read, minute = pcall(cjson.decode, redis.call('HGET', minutes, slot) or '')
@@ -48,15 +49,18 @@ for word, amount in pairs(is_same and minute.counted or {}) do  -- others may ha
 end
 
 local known = {[''] = true}
-local sums, left = {}, {}
+local sums, left, unknown = {}, {}, {}
 for place = 1, #found, 2 do
   local field, amount = found[place], string.match(found[place + 1], '^%d+$')
   local mark, id, words = string.match(field, '^(%??)([^:]*):([%l_/%d+]+)$')
   local is_figure = words and amount and #amount < 18
-  if is_figure and known[id] == nil then known[id] = redis.call('HGET', labels, id) ~= false end
-  if is_figure and mark == '' and not known[id] then  -- the beat that has given the labels may be about to store them
+  if is_figure and known[id] == nil then
+    known[id] = redis.call('HGET', labels, id) ~= false
+    if not known[id] then unknown[#unknown + 1] = id end
+  end
+  if is_figure and mark == '' and not known[id] then  -- the beat that has given the labels stores them next
     left[#left + 1], left[#left + 2] = '?' .. field, amount
-  elseif is_figure then  -- if they aren't known yet, that beat is dead, or their entry is gone
+  elseif is_figure then  -- if they aren't known yet, no beat has them, or their entry is gone
     for word in string.gmatch(words, '[^+]+') do
       field = (known[id] and id or '') .. ':' .. word
       sums[field] = (sums[field] or 0) + tonumber(amount)
@@ -77,4 +81,4 @@ end
 redis.call('DEL', figures)
 redis.call('HSET', figures, long_field, '')
 for place = 1, #left, 2 do redis.call('HINCRBY', figures, left[place], left[place + 1]) end
-return {'ok', now, taken}
+return {'ok', now, taken, unknown}

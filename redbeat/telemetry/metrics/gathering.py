@@ -11,7 +11,7 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -233,6 +233,7 @@ class Gathering:
             return
         self._token, self._taken_at = token, asked_at
         self._add(figures, taken.figures)
+        self._store_again(taken.unknown)
         if time.monotonic() >= self._next_upkeep_at:
             self._next_upkeep_at = time.monotonic() + UPKEEP_SECONDS
             self._keep_up(figures)
@@ -282,6 +283,11 @@ class Gathering:
             self._totals[name] = self._totals.get(name, 0) + number
         if any(name.partition(":")[0] not in self._labels for name in taken):  # another beat has given them
             self._labels |= figures.read_labels()
+
+    def _store_again(self, unknown: Iterable[str]) -> None:
+        """Let labels be stored that aren't, though they were: Redis has lost its data."""
+        known = self.book.known
+        self.book.unsaved.extend((id_, known[id_]) for id_ in unknown if id_ in known)
 
     def _keep_up(self, figures: Figures) -> None:
         """Forget the labels of entries that are gone, and what was counted under labels that nobody knows."""

@@ -234,6 +234,24 @@ def test_what_a_beat_counted_that_died_before_it_stored_the_labels_is_not_lost(
 
 
 @ONE_SERVER
+def test_labels_are_stored_again_when_redis_has_lost_its_data(app: Celery, client: redis.Redis) -> None:
+    gathering = gathering_of(app)
+    write_due(client, "report")
+    id_ = gathering.book.id_of("report", "tasks.report", {}, is_asked=False)
+    for lost in (False, True):
+        if lost:
+            client.delete(NAMES.labels, NAMES.totals, NAMES.minutes, NAMES.figures)
+        client.hincrby(NAMES.figures, f"{id_}:sent", 2)
+        gathering.gather()
+        gathering.gather()
+        stored: Any = client.hgetall(NAMES.totals)
+        assert {name: int(number) for name, number in stored.items() if "sent" in name} == {f"{id_}:sent": 2}
+        assert list(Figures(Store(app)).read_labels()) == [id_]
+    assert gathering.view is not None
+    assert gathering.view.totals[f"{id_}:sent"] == 4
+
+
+@ONE_SERVER
 def test_beats_without_a_lock_know_the_labels_that_another_one_has_given_or_removed(
     make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:

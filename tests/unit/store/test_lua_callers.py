@@ -144,7 +144,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "take_figures": (
         lambda client: figures.take_figures(client, KEYS, "the-lock", "the-token", 12, {}),
-        ["ok", "1.5", []],
+        ["ok", "1.5", [], []],
         {"lock": "the-lock", "token": "the-token", "teller_ms": 12, **OF_FIGURES},
         {},
     ),
