@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Container, Mapping
 from contextlib import closing, suppress
 from datetime import datetime
 from typing import Any
@@ -17,7 +18,9 @@ from redbeat.broker.ways import describe_messages
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import RequestBroken
 from redbeat.entries.calendar_loading import save_by_calendars
+from redbeat.entries.loading import try_decode
 from redbeat.entries.ownership import note_statics, plan_statics
+from redbeat.entries.pauses import keep_pause
 from redbeat.entries.saving import encode_entry
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
@@ -160,7 +163,8 @@ def store_entries(
 ) -> None:
     """Store ``entries`` (name to entry or its keyword arguments); a bad one is reported and skipped.
 
-    An entry that is stored already with the same values isn't written.
+    An entry that is stored already with the same values isn't written. One that is paused stays so, unless
+    ``entries`` says whether it is.
     """
     are_new = False
     # entries are made chunk by chunk, so that only one chunk is in memory
@@ -179,19 +183,22 @@ def _store_chunk(
 ) -> bool:
     """Store the entries of one chunk; return whether all of them were new."""
     made: dict[str, Any] = {}
+    named: dict[str, Container[str]] = {}
     bad: set[str] = set()
     for name, fields in chunk:
         try:
             entry = make_entry(name, fields)
             key: str = entry.key
             key.encode("utf-8")  # a name that can't be encoded would fail the whole chunk
-            made[key] = entry
+            made[key], named[key] = entry, fields if isinstance(fields, Mapping) else ()
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             _report(name, exc)
 
     def decide(stored: Stored, now: datetime) -> Write | None:
         entry = made[stored.key]
         try:
+            if stored.policy and '"paused"' in stored.policy:
+                entry = _with_pause(entry, stored, named[stored.key])
             is_scheduled = stored.score is not None and stored.meta is not None and stored.error is None
             if is_scheduled and encode_entry(entry, stored) == (stored.definition, stored.policy or ""):
                 return None
@@ -220,6 +227,16 @@ def _store_chunk(
             _store_chunk(store, fence, make_entry, half)
         return False
     return set(outcomes) == {"new"}
+
+
+def _with_pause(entry: Any, stored: Stored, fields: Container[str]) -> Any:
+    """Return ``entry`` with the pause of the entry that is stored: a new leader mustn't end it."""
+    before = try_decode(type(entry), stored, entry.app)
+    if before is None:
+        return entry
+    paused = copy.copy(entry)
+    keep_pause(paused, before, fields)
+    return paused
 
 
 def _report(name: str, exc: Exception) -> None:

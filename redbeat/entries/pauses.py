@@ -2,12 +2,12 @@
 
 Owns the decision which of them stay as they are. Invariant: pausing changes only entries that run, so one
 that is paused already keeps its note; resuming changes only entries that are paused, so a disabled one stays
-disabled.
+disabled; and where the code or a file says nothing about a pause, storing its entries ends none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -53,6 +53,13 @@ def is_paused_for(entry: RedBeatSchedulerEntry, note: str | None, by: str | None
         wanted is None or (found is not None and (found == wanted or fnmatchcase(found, wanted)))
         for found, wanted in ((entry.pause_note, note), (entry.paused_by, by))
     )
+
+
+def keep_pause(entry: RedBeatSchedulerEntry, before: RedBeatSchedulerEntry, fields: Container[str]) -> None:
+    """Pause ``entry`` as ``before`` is, which it replaces, unless ``fields`` given for it speak of it."""
+    if before.paused and not any(name in fields for name in ("enabled", *PAUSE_FIELDS)):
+        entry.enabled = before.enabled
+        entry.set_policy({name: getattr(before.policy, name) for name in PAUSE_FIELDS})
 
 
 def rest(

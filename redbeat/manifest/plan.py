@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -21,6 +21,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.fields import ENTRY_FIELDS, STATE_FIELDS
 from redbeat.entries.loading import try_decode
 from redbeat.entries.notation import write_schedule
+from redbeat.entries.pauses import keep_pause
 from redbeat.entries.saving import encode_entry, plan_write, stored_after, why_never
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers
@@ -232,7 +233,7 @@ def _plan_entry(
     plan.changes.append(change)
     before = try_decode(type(entry), stored, plan.app) if stored.exists else None
     if before is not None:
-        _keep_pause(entry, before, declared.entries[entry.name])
+        keep_pause(entry, before, declared.entries[entry.name])
         if before.enabled and is_pause_over(entry, now):  # the file's pause, which beat has ended
             entry.enabled = True
             entry.set_policy(dict.fromkeys(PAUSE_FIELDS))
@@ -259,13 +260,6 @@ def _plan_entry(
         plan.difference.changed[entry.name] = differences
     else:
         plan.difference.same.append(entry.name)
-
-
-def _keep_pause(entry: RedBeatSchedulerEntry, before: Any, fields: Mapping[str, Any]) -> None:
-    """Keep the pause of the stored entry if the file says nothing about it."""
-    if before.paused and not fields.keys() & {"enabled", *PAUSE_FIELDS}:
-        entry.enabled = before.enabled
-        entry.set_policy({name: getattr(before.policy, name) for name in PAUSE_FIELDS})
 
 
 def shown_fields(entry: RedBeatSchedulerEntry | None) -> dict[str, Any]:

@@ -57,6 +57,24 @@ def test_statics_are_stored_at_start_in_the_form_of_2x(
     assert score_of(client, "hourly") == pytest.approx(server_now(client) + 3600, abs=5)
 
 
+def test_an_entry_that_somebody_has_paused_stays_paused_when_another_beat_leads(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    first = make_scheduler(beat_schedule={"paused": HOURLY, "enabled": HOURLY})
+    for name in ("paused", "enabled"):
+        Entry.get(name, first.app).pause("the printer is broken", by="ada")
+    first.close()
+    changed = {**HOURLY, "args": ["new"]}
+    scheduler = make_scheduler(beat_schedule={"paused": changed, "enabled": {**HOURLY, "enabled": True}})
+    paused = Entry.get("paused", scheduler.app)
+    assert (paused.paused, paused.enabled, paused.args) == (True, False, ["new"])
+    assert (paused.pause_note, paused.paused_by) == ("the printer is broken", "ada")
+    assert Entry.get("enabled", scheduler.app).enabled, "the code says so"
+    paused.resume()
+    scheduler.close()
+    assert Entry.get("paused", make_scheduler(beat_schedule={"paused": changed}).app).enabled
+
+
 def test_only_the_leader_stores_them(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
     leader = make_scheduler(beat_schedule={"old": HOURLY})
     standby = make_scheduler(beat_schedule={"new": HOURLY})
