@@ -6,6 +6,7 @@ Invariant: what is wrong is found before anything is written, and what is writte
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -43,11 +44,13 @@ from redbeat.diagnostics.routes import load_tasks
 from redbeat.entries.describe import description_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.saving import why_never
-from redbeat.errors import EntryChanged
+from redbeat.errors import EntryChanged, RedBeatError
 from redbeat.log.text import counted
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
+from redbeat.store.owners import Owners
+from redbeat.store.store import Store
 
 #: how often a change is tried again because somebody else has changed the entry meanwhile
 MAX_TRIES = 10
@@ -173,6 +176,8 @@ def set_(
         done = "{} changed.".format
         change_selected(session, found, change, verb, "Changing", done, is_yes=yes, is_json=is_json)
     _hint_at_ping_host(session, given)
+    if name is not None:
+        _hint_at_beat_schedule(session, name)
 
 
 def _change(
@@ -242,6 +247,16 @@ def _hint_at_ping_host(session: Session, given: Mapping[str, Any]) -> None:
             f"redbeat_ping_hosts doesn't have {url.authority} in the settings here: unless it has where beat "
             "runs, beat doesn't call this ping_url."
         )
+
+
+def _hint_at_beat_schedule(session: Session, name: str) -> None:
+    """Warn that the change of an entry of ``beat_schedule`` doesn't last."""
+    with suppress(RedBeatError):  # a right that is missing, say; the entry is stored
+        if name in Owners(Store(session.app)).statics().names:
+            session.note(
+                f"{one_line(name)} is in beat_schedule, and as it is there it is stored again when a beat "
+                "starts, or becomes leader: change it there, too. Only a pause lasts."
+            )
 
 
 def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:

@@ -22,6 +22,7 @@ from redbeat.policy.policy import FIELDS, PAUSE_FIELDS
 from redbeat.schedules import clocked, cron, rrule
 from tests.conftest import MakeApp
 from tests.integration.cli.conftest import Call
+from tests.integration.conftest import MakeScheduler
 from tests.support.command_line import call
 from tests.support.schedule import messages, write_raw
 from tests.support.servers import Server
@@ -54,6 +55,16 @@ def test_a_service_that_these_settings_keep_beat_from_calling_is_told(make_app: 
         assert "secret" not in done.output
     assert call(app, "set", "a", "--every", "5").stderr == "", "what isn't given isn't told of again"
     assert call(app, "set", "a", "--unset", "ping-url").stderr == ""
+
+
+def test_a_change_of_an_entry_of_beat_schedule_does_not_last_and_that_is_told(
+    make_scheduler: MakeScheduler,
+) -> None:
+    app = make_scheduler(beat_schedule={"hourly": {"task": "echo", "schedule": 3600}}).app
+    done = call(app, "set", "hourly", "--every", "60")
+    assert "hourly is in beat_schedule, and as it is there it is stored again" in done.stderr
+    assert call(app, "add", "own", "echo", "--every", "60").exit_code == 0
+    assert call(app, "set", "own", "--every", "30").stderr == ""
 
 
 @pytest.mark.parametrize(
