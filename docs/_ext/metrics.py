@@ -13,12 +13,13 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import redbeat.store.figures
+import redbeat.telemetry
 import redbeat.telemetry.metrics.table
 from redbeat.history import ENDED_OUTCOMES, OUTCOMES
 from redbeat.store.figures import REASONS, WORDS
 from redbeat.telemetry.metrics.table import METRICS
 
-ALERTS = Path(__file__).parents[1] / "monitoring" / "alerts.yml"
+ALERTS = Path(redbeat.telemetry.__file__).parent / "monitoring" / "alerts.yml"
 SOURCES = (str(redbeat.telemetry.metrics.table.__file__), str(redbeat.store.figures.__file__), str(ALERTS))
 
 

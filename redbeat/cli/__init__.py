@@ -17,6 +17,7 @@ from redbeat.cli.downgrading import downgrade
 from redbeat.cli.editing import add, delete, set_
 from redbeat.cli.files import apply, export, import_, plan
 from redbeat.cli.listing import count, list_, show
+from redbeat.cli.monitoring import monitoring
 from redbeat.cli.next_runs import next_
 from redbeat.cli.pausing import pause, resume
 from redbeat.cli.purging import purge
@@ -63,6 +64,7 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
     "Operate": {
         status: "who leads, and whether the schedule is late",
         doctor: "what is wrong, and what to do about it",
+        monitoring: "the folder with alerts for Prometheus and a dashboard for Grafana",
         downgrade: "what celery-redbeat 2.x can't run; take it out of the schedule",
         purge: "remove what deleted entries have left behind; asks first",
         singleton: "run any command on one machine at a time",

@@ -146,6 +146,10 @@ def runs(
         return
     if not shown:
         session.note("There are no such runs.")
+        if states is None and begin is None:
+            session.note(
+                "These would be runs in progress; --since 1d shows past ones, --state failed,lost errors."
+            )
         return
     session.draw(run_lines(shown, now, zone, session.console, with_names=name is None))
     if any(run.state == "sent" for run in shown) and not has_workers(session.app):

@@ -102,7 +102,7 @@ def files_of_the_package() -> set[str]:
     return {
         str(path.relative_to(ROOT))
         for path in (ROOT / "redbeat").rglob("*")
-        if path.suffix in (".py", ".lua") or path.name == "py.typed"
+        if path.suffix in (".py", ".lua", ".yml", ".json") or path.name == "py.typed"
     }
 
 

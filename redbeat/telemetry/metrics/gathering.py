@@ -265,7 +265,7 @@ class Gathering:
 
     def _look_at_entries(self, store: Store, now: float) -> None:
         """Find what is overdue, and what fails; what is kept of entries that are gone is forgotten so."""
-        self._overdue, self._streaks = find_overdue(store, now), dict(streaks_of(store, MAX_STREAKS))
+        self._overdue, self._streaks = find_overdue(store, now), dict(streaks_of(store, MAX_STREAKS, now))
 
     def _take_unsaved(self) -> list[tuple[str, Labels]]:
         unsaved, found = self.book.unsaved, []

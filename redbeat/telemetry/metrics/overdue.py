@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
@@ -24,6 +24,7 @@ from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.figures import Figures
 from redbeat.store.histories import Histories
+from redbeat.store.records import Stored
 from redbeat.store.run_record import RunRecord, State
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
@@ -151,11 +152,24 @@ def _allowed_seconds(entry: RedBeatSchedulerEntry, period: timedelta | None) -> 
     return max(entry.policy.max_runtime or seconds, MIN_SECONDS)
 
 
-def streaks_of(store: Store, limit: int) -> Mapping[str, int]:
-    """Return how many of their last runs have failed in a row, of the entries with most, by their names."""
+def streaks_of(store: Store, limit: int, now: float) -> Mapping[str, int]:
+    """Return how many of their last runs have failed in a row, of the entries with most, by their names.
+
+    Entries that don't run at ``now``, the server's UNIX seconds, are left out: whoever has paused one knows.
+    """
     figures = Figures(store)
     entries = figures.read_streaks(limit)
     counts = dict(zip(entries, Runs(store).failing(entries), strict=True))
     # somebody has reset the count, or deleted the entry
     figures.forget_streaks([key for key, count in counts.items() if not count])
-    return {store.keys.name(key): count for key, count in counts.items() if count}
+    _, found = store.read_entries([key for key, count in counts.items() if count])
+    app, moment = store.config.app, moment_of(now)
+    return {store.keys.name(one.key): counts[one.key] for one in found if _runs_at(one, moment, app)}
+
+
+def _runs_at(stored: Stored, moment: datetime, app: Any) -> bool:
+    """Tell whether an entry is enabled; what can't be used isn't, and shows elsewhere."""
+    try:
+        return decode_entry(RedBeatSchedulerEntry, stored, app).is_enabled_at(moment)
+    except (EntryNotFound, EntryCorrupt):
+        return False

@@ -102,7 +102,7 @@ METRICS = {
             "gauge",
             True,
             "How many of an entry's last runs have failed or were lost, back to the last one that has "
-            "succeeded; ``other``: the most of all other entries.",
+            "succeeded; ``other``: the most of all other entries. 0 while an entry is paused or disabled.",
             ("entry",),
         ),
         Metric("redbeat_info", "gauge", False, "Always 1; ``version`` is RedBeat's.", ("version",)),

@@ -167,9 +167,9 @@ class Services:
         """
         if self._failing.pop(url.service, False):
             logger.info(
-                "beat: The service %s answers again%s; %s left out.",
+                "beat: The service %s answers again%s%s.",
                 url.service,
                 "" if entry is None else f", and is told of the runs of entries (last: {printable(entry)})",
-                counted(left_out, "call was", "calls were"),
+                f"; {counted(left_out, 'call was', 'calls were')} left out" if left_out else "",
                 extra=PING_BACK.of(service=url.service, entry=entry, count=left_out),
             )

@@ -81,7 +81,9 @@ def test_a_state_chooses_runs_in_progress_and_past(ask: Call, busy: None) -> Non
         "report-3", "report-2",
     ]  # fmt: skip
     assert ask("runs", "report").stdout == ""
-    assert "There are no such runs." in ask("runs", "report").stderr
+    hint = "--since 1d shows past ones"
+    assert f"There are no such runs.\nThese would be runs in progress; {hint}" in ask("runs", "report").stderr
+    assert hint not in ask("runs", "report", "--state", "lost").stderr
 
 
 def test_a_state_in_the_table_chooses_what_is_in_it(ask: Call, busy: None, progress: Progress) -> None:

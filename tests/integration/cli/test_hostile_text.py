@@ -207,7 +207,7 @@ def commands(folder: Path) -> list[list[str]]:
 
 
 def test_every_command_is_looked_at(tmp_path: Path) -> None:
-    assert {words[0] for words in commands(tmp_path)} | {"singleton"} == set(redbeat.commands)
+    assert {words[0] for words in commands(tmp_path)} | {"monitoring", "singleton"} == set(redbeat.commands)
 
 
 def test_no_command_gives_orders_in_a_pipe(app: Celery, client: redis.Redis, tmp_path: Path) -> None:

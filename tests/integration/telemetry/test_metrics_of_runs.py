@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from redbeat.store.store import Store
 from redbeat.telemetry.metrics import gathering as module
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
-from redbeat.telemetry.metrics.overdue import find_overdue
+from redbeat.telemetry.metrics.overdue import find_overdue, streaks_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.progress import NAMES, Progress
 from tests.support.rights import gathering_of
@@ -432,6 +433,24 @@ def test_a_success_says_when_the_next_one_is_expected(
         due + 3600 + 600, abs=1
     )
     assert client.zscore(NAMES.expected, NAMES.about("last").running) is None
+
+
+@ONE_SERVER
+def test_failures_in_a_row_are_shown_of_entries_that_run(app: Celery, client: redis.Redis) -> None:
+    store, now = Store(app), server_now(client)
+    counts = {"runs": 3, "paused": 5, "disabled": 4, "until": 6, "broken": 7}
+    for name, count in counts.items():
+        about = NAMES.about(name)
+        client.zadd(NAMES.streaks, {about.running: count})
+        client.set(about.failing, count)
+        Entry(name, "t", 60, app=app, enabled=name != "disabled").save()
+    Entry.get("paused", app).pause()
+    Entry.get("until", app).pause(until=datetime.fromtimestamp(now + 60, timezone.utc))
+    client.hset("redbeat:broken", "definition", "{")
+    assert streaks_of(store, 10, now) == {"runs": 3}
+    assert streaks_of(store, 10, now + 61) == {"runs": 3, "until": 6}
+    Entry.get("paused", app).resume()
+    assert streaks_of(store, 10, now) == {"runs": 3, "paused": 5}, "it hasn't succeeded since"
 
 
 @ONE_SERVER

@@ -34,7 +34,7 @@ from tests.support.schedule import LOCK, SCHEDULE, SELDOM, write_raw
 from tests.support.servers import Server
 from tests.support.tracked import Tracked
 
-MONITORING = Path(__file__).parents[3] / "docs" / "monitoring"
+MONITORING = Path(__file__).parents[3] / "redbeat" / "telemetry" / "monitoring"
 JOB = "redbeat"
 TAKEOVER_SECONDS = 5
 

@@ -13,7 +13,7 @@ import yaml
 from redbeat.cli import redbeat as commands
 from redbeat.telemetry.metrics.table import METRICS
 
-MONITORING = Path(__file__).parents[3] / "docs" / "monitoring"
+MONITORING = Path(__file__).parents[3] / "redbeat" / "telemetry" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text("utf-8"))
 RULES = yaml.safe_load((MONITORING / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
 
@@ -82,7 +82,7 @@ def test_each_alert_says_what_to_do_first_by_a_command_that_there_is() -> None:
     for rule in RULES:
         texts = rule["annotations"]
         assert texts["summary"].endswith(".")
-        found = re.findall(r"`celery redbeat (\w+)", texts["description"])
+        found = re.findall(r"`celery -A proj redbeat (\w+)", texts["description"])
         named |= set(found)
         assert found or "/healthz" in texts["description"] or "Start another" in texts["description"], rule[
             "alert"
