@@ -79,9 +79,9 @@ class Prometheus(Daemon):
             raise AssertionError(f"{parameters}: {exc.read().decode()}") from exc
 
     def _configure(self) -> None:
-        (self.directory / "rules.yml").write_text(self._rules, "utf-8")
+        (self.directory / "redbeat.yml").write_text(self._rules, "utf-8")
         every_second = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
-        configuration = {"global": every_second, "rule_files": ["rules.yml"], **self._given}
+        configuration = {"global": every_second, "rule_files": ["redbeat.yml"], **self._given}
         (self.directory / "prometheus.yml").write_text(yaml.safe_dump(configuration), "utf-8")
 
     def _launch(self) -> Process:

@@ -13,6 +13,7 @@ import pytest
 from redbeat.log.events import EVENTS
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, stop_worker, write_app
+from tests.support.documents import write_files
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK
 from tests.support.servers import Server
@@ -143,14 +144,19 @@ def test_the_error_that_ends_beat_is_one_record_and_so_is_a_line_in_pieces(
     assert failed["exception"]["type"] == "StoreUnavailable"
 
 
-@pytest.mark.parametrize("own", ["handler", "formatter"])
+#: an application that has a handler of the root logger
+HANDLER = """
+import logging
+handler = logging.StreamHandler()
+handler.setFormatter(logging.Formatter("own: %(message)s"))
+logging.getLogger().addHandler(handler)
+"""
+
+
+@pytest.mark.parametrize("own", ["handler", "the page's formatter"])
 def test_the_handlers_of_an_application_stay_as_they_are(server: Server, tmp_path: Path, own: str) -> None:
-    given = "redbeat.log.JsonFormatter()" if own == "formatter" else "logging.Formatter('own: %(message)s')"
-    extra = (
-        "import logging, redbeat.log\nhandler = logging.StreamHandler()\n"
-        f"handler.setFormatter({given})\n"
-        "logging.getLogger().addHandler(handler)\n"
-    )
+    written = {path.name: path for path in write_files("docs/monitoring.rst", tmp_path / "page")}
+    extra = HANDLER if own == "handler" else written["logs.py"].read_text("utf-8")
     settings = {"redbeat_log_format": "json", "worker_hijack_root_logger": False}
     write_app(tmp_path, "own", server.url(), extra=extra, beat_schedule={"now": ENTRY}, **settings)
     with celery_beat(tmp_path, "own") as beat:
