@@ -90,7 +90,7 @@ class StoreUnavailable(RedBeatError, RedisConnectionError):
 
     def __init__(self, message: str, *, advice: str = "") -> None:
         super().__init__(f"{message.removesuffix('.')}. ({advice})" if advice else message)
-        self.plain = message
+        self.plain = printable(message)
 
 
 class StoreRefused(RedBeatError, ResponseError):

@@ -16,7 +16,7 @@ from redbeat.cli.words import in_words_of
 from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
-from redbeat.errors import ConfigurationError, RedBeatError
+from redbeat.errors import ConfigurationError, RedBeatError, StoreUnavailable
 from redbeat.leadership.status import LATE_AFTER_SECONDS, State, Status, document_of, judge, read_status
 from redbeat.log.text import printable
 from redbeat.process import exit_codes as exits
@@ -62,7 +62,8 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
     except ConfigurationError as exc:
         raise CommandLineError(str(exc), exits.CONFIG) from None
     except RedBeatError as exc:
-        state, problem = State.UNREACHABLE, str(exc)
+        state = State.UNREACHABLE
+        problem = exc.plain if isinstance(exc, StoreUnavailable) else str(exc)
     else:
         state, problem = judge(found, late_after_seconds)
     if is_json:

@@ -154,7 +154,9 @@ class Leadership:
         if heartbeat is not None:
             # the heartbeat is an excuse only where it waits for Redis, too
             progressed_at = max(progressed_at, heartbeat.excused_at)
-            return Pulse(Role.LEADER, progressed_at, heartbeat.confirmed_at)
+            is_replaceable = heartbeat.has_given_up or heartbeat.lost is not None
+            role = Role.STANDBY if is_replaceable else Role.LEADER
+            return Pulse(role, progressed_at, heartbeat.confirmed_at)
         now = time.monotonic()
         if asks_since is not None:
             progressed_at = now

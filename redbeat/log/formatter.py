@@ -15,6 +15,7 @@ from typing import Any
 
 from redbeat.log.events import ATTRIBUTE, TIMES
 from redbeat.log.logger import printable_traceback
+from redbeat.log.text import whole_characters
 
 #: how many characters of a message, of a value and of a traceback are shown at most
 MAX_MESSAGE, MAX_VALUE, MAX_TRACEBACK = 10_000, 2_000, 20_000
@@ -129,6 +130,6 @@ def _text(value: Any, limit: int = MAX_MESSAGE) -> str:
         else:
             text = str(value)
         text = text if len(text) <= limit else f"{text[:limit]}..."
-        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+        return whole_characters(text)
     except Exception as exc:  # noqa: BLE001 - a value without a text
         return f"not shown: {type(exc).__name__}"

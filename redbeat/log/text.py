@@ -58,6 +58,11 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def whole_characters(text: str) -> str:
+    """Return ``text`` with halves of characters (surrogates) escaped: some readers refuse them in JSON."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def as_stored(text: str) -> bytes:
     """Return the bytes of ``text`` as they are in Redis, also where they aren't UTF-8."""
     return text.encode("utf-8", "surrogateescape")

@@ -18,6 +18,7 @@ from typing import Any
 from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.leadership.status import State, Status, ask_status, document_of, judge
+from redbeat.log.text import whole_characters
 from redbeat.process.memory import Memory
 from redbeat.telemetry.endpoint.condition import Condition
 from redbeat.telemetry.endpoint.exchange import Page, Request, Response, text_response
@@ -97,7 +98,16 @@ def _verdict(status: str, role: str, problem: str) -> Response:
 
 def _json(is_well: bool, document: dict[str, Any]) -> Response:
     code = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
-    return Response(code, "application/json", json.dumps(document).encode() + b"\n")
+    return Response(code, "application/json", json.dumps(_whole(document)).encode() + b"\n")
+
+
+def _whole(value: Any) -> Any:
+    """Return ``value``, of a document, with whole characters: what is in Redis may not be UTF-8."""
+    if isinstance(value, str):
+        return whole_characters(value)
+    if isinstance(value, dict):
+        return {name: _whole(member) for name, member in value.items()}
+    return [_whole(member) for member in value] if isinstance(value, list) else value
 
 
 def _metrics_page(metrics: Metrics | None) -> Page:
@@ -156,7 +166,8 @@ class StatusPage:
         try:
             found = self._read()
         except RedBeatError as exc:
-            state, problem = State.UNREACHABLE, str(exc)
+            state = State.UNREACHABLE
+            problem = exc.plain if isinstance(exc, StoreUnavailable) else str(exc)
         else:
             state, problem = judge(found)
         document = document_of(ensure_conf(self._app), found, state, problem)

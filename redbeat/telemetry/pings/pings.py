@@ -25,7 +25,7 @@ from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from redbeat.telemetry.endpoint.condition import Condition
-from redbeat.telemetry.endpoint.health import find_obstacle
+from redbeat.telemetry.endpoint.health import find_hang, find_obstacle
 from redbeat.telemetry.pings.calls import CallFailed, Services, call
 
 #: how often the service is called
@@ -92,7 +92,8 @@ class Pings:
             self._said.clear()
             return STEP_SECONDS
         signs = self._condition.read()
-        if signs.role is Role.STANDBY or signs.unanswered_seconds is None or signs.is_stopping:
+        is_waiting = signs.role is Role.STANDBY and not find_hang(signs)
+        if is_waiting or signs.unanswered_seconds is None or signs.is_stopping:
             return STEP_SECONDS
         obstacle = find_obstacle(signs) or self._find_fault(fence)
         if obstacle:

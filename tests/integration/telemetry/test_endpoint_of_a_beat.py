@@ -256,6 +256,8 @@ def test_a_beat_that_hangs_is_not_alive_and_one_that_was_paused_is(
             assert found.status == 503
             assert "a publish or a signal handler hangs" in found.json["problem"]
         eventually(lambda: verdict(other_port, "/readyz") == (200, "ready", "leader"), retry_on=(OSError,))
+        for page, word in {"/healthz": "stuck", "/readyz": "not ready"}.items():
+            assert verdict(port, page) == (503, word, "standby"), "it has given up its lock"
         assert standby.output().count("redbeat_http") == 1
 
         eventually(lambda: time.monotonic() > paused_at + STUCK_SECONDS + 1)

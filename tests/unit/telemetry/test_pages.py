@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from redbeat.errors import StoreUnavailable
 from redbeat.leadership.status import Status
 from redbeat.telemetry.endpoint import pages as module
 from redbeat.telemetry.endpoint.exchange import Page, Request, Response
@@ -120,3 +122,25 @@ def test_a_redis_that_says_nothing_is_asked_by_one_thread_only(
     eventually(lambda: "redbeat-status" not in [one.name for one in threading.enumerate()])
     assert ask(page).status == HTTPStatus.OK
     assert len(asked) == 2, "an answer of long ago was given"
+
+
+def test_the_status_has_no_halves_of_characters(
+    fake_app: Celery, reading: tuple[threading.Event, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading[0].set()
+    monkeypatch.setattr(module, "STATUS_SECONDS", 3600)
+    view: Any = SimpleNamespace(overdue=SimpleNamespace(names=("no UTF-8: \udcff", "\N{SNOWMAN}")))
+    found = json.loads(ask(pages_of(fake_app, ANY, view=lambda: view)["/status"]).body)
+    assert found["overdue"] == ["no UTF-8: \\udcff", "\N{SNOWMAN}"]
+
+
+def test_the_status_gives_a_probe_no_advice_that_is_for_the_log(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask_status(_app: Any) -> Status:
+        raise StoreUnavailable("Redis is gone.", advice="A setting makes beat wait for it.")
+
+    monkeypatch.setattr(module, "ask_status", ask_status)
+    found = ask(pages_of(fake_app, ANY)["/status"])
+    assert found.status == HTTPStatus.SERVICE_UNAVAILABLE
+    assert json.loads(found.body)["problem"] == "Redis is gone."
