@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -21,7 +21,7 @@ from redbeat.beat.claims import Claims
 from redbeat.beat.dispatcher import Dispatcher
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
-from redbeat.beat.log_format import complete_json, use_json
+from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
@@ -115,6 +115,8 @@ class RedBeatScheduler(Scheduler):
         super().__init__(app, lazy=True, **kwargs)
         self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
         with ending_briefly(is_logging=not lazy):
+            is_json = choose_format(app, is_logging=not lazy)
+        with ending_briefly(is_logging=not lazy, set_up=partial(set_up_early, app) if is_json else None):
             self.config = ensure_conf(app)
             self.store = Store(app)
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
@@ -157,8 +159,6 @@ class RedBeatScheduler(Scheduler):
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
-        if self.config.log_format == "json":
-            use_json()  # while the banner is made already, as the log is set up after it
         if not lazy:
             self._open(app)
 
@@ -175,8 +175,6 @@ class RedBeatScheduler(Scheduler):
 
     def _open(self, app: Any) -> None:
         """Look at the settings, and at the server; without a lock, begin to lead."""
-        if self.config.log_format == "json":
-            complete_json()
         self.config.warn_of_unknown()
         pin_settings(app)
         with ending_briefly():

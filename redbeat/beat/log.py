@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from redbeat.beat.planner import OrdinaryRun, Run
+from redbeat.beat.service import is_process_of_worker
 from redbeat.entries.failures import sha1_of
 from redbeat.errors import ConfigurationError, LockLost, RedBeatError
 from redbeat.leadership.lock import LeaderLock
@@ -67,14 +68,17 @@ def told_of_loss(exc: LockLost) -> LockLost:
 class ending_briefly:  # noqa: N801 - a context manager; contextlib's would put the traceback back
     """Raises RedBeat's errors without their traceback, as :func:`brief` does.
 
-    A wrong configuration ends the program ``celery beat`` with a sentence and exit code 78.
+    A wrong configuration ends the program ``celery beat`` with a sentence and exit code 78, and so the beat
+    inside a worker.
 
     Arguments:
         is_logging: the log is set up. Otherwise the sentence goes to stderr.
+        set_up: sets the log up now, so that the sentence goes there; None: it isn't wanted.
     """
 
-    def __init__(self, *, is_logging: bool = True) -> None:
+    def __init__(self, *, is_logging: bool = True, set_up: Callable[[], None] | None = None) -> None:
         self._is_logging = is_logging
+        self._set_up = set_up
 
     def __enter__(self) -> None:
         pass
@@ -82,9 +86,11 @@ class ending_briefly:  # noqa: N801 - a context manager; contextlib's would put 
     def __exit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
         if not isinstance(exc, RedBeatError):
             return
-        if isinstance(exc, ConfigurationError) and is_beat_command():
+        if isinstance(exc, ConfigurationError) and (is_beat_command() or is_process_of_worker()):
             if not self._is_logging:
-                raise CommandLineError(str(exc), CONFIG) from None
+                if self._set_up is None:
+                    raise CommandLineError(str(exc), CONFIG) from None
+                self._set_up()
             logger.critical(
                 "beat: %s", exc, extra=BEAT_MISCONFIGURED.of(setting=exc.setting, reason=str(exc))
             )

@@ -10,10 +10,12 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import click
 from celery.signals import after_setup_logger, after_setup_task_logger
 from celery.utils.log import ColorFormatter, get_multiprocessing_logger
 
-from redbeat.beat.standard_streams import write_whole_records
+from redbeat.beat.standard_streams import tell_once_where_redirected, write_whole_records
+from redbeat.config.config import log_format_of
 from redbeat.log.formatter import JsonFormatter
 from redbeat.log.logger import logger
 
@@ -21,14 +23,39 @@ from redbeat.log.logger import logger
 _NAMES = ("celery", "celery.task", "celery.redirected")
 
 
-def use_json() -> None:
+def choose_format(app: Any, *, is_logging: bool) -> bool:
+    """Do as ``redbeat_log_format`` of ``app`` says; return whether it says JSON.
+
+    Arguments:
+        is_logging: the log is set up. Otherwise it will be later.
+
+    Raises:
+        ConfigurationError: the setting can't be used.
+    """
+    is_json = log_format_of(app) == "json"
+    if is_json:
+        _use_json()
+    if is_logging:
+        tell_once_where_redirected()
+    if is_logging and is_json:
+        _complete_json()
+    return is_json
+
+
+def set_up_early(app: Any) -> None:
+    """Set the log up as the command ``celery beat`` is about to do, which ends before that."""
+    options = click.get_current_context().params
+    app.log.setup(options.get("loglevel"), options.get("logfile"))
+
+
+def _use_json() -> None:
     """Let Celery's handlers write JSON: those that there are, and those that it sets up later."""
     after_setup_logger.connect(_reformat, dispatch_uid="redbeat-log-format")
     after_setup_task_logger.connect(_reformat, dispatch_uid="redbeat-log-format")
     _reformat()
 
 
-def complete_json() -> None:
+def _complete_json() -> None:
     """Write whole records where the log is JSON; log that it isn't where it is the application's own."""
     handlers = logging.getLogger().handlers  # not that of processes: Celery sets it up in any case
     if any(isinstance(one.formatter, JsonFormatter) for one in handlers):

@@ -18,6 +18,12 @@ from billiard.process import current_process
 _HAS_BEEN_TERMINATED: list[bool] = getattr(billiard.common, "_should_have_exited", [False])
 
 
+def is_process_of_worker() -> bool:
+    """Tell whether this process is the one that a worker has started for its beat."""
+    embedded_class = getattr(celery.beat, "_Process", None)
+    return embedded_class is not None and isinstance(current_process(), embedded_class)
+
+
 class BeatService:
     """A running beat.
 
@@ -42,10 +48,7 @@ class BeatService:
     @property
     def is_embedded(self) -> bool:
         """Whether this is the beat inside a worker, which no supervisor starts again."""
-        if threading.current_thread() is not threading.main_thread():
-            return True
-        embedded_class = getattr(celery.beat, "_Process", None)
-        return embedded_class is not None and isinstance(current_process(), embedded_class)
+        return threading.current_thread() is not threading.main_thread() or is_process_of_worker()
 
     def note_tick(self) -> None:
         """Show Celery that a tick that waits isn't stuck."""

@@ -1,4 +1,4 @@
-"""What reaches standard output and error of a beat that logs JSON, as whole records.
+"""What reaches standard output and error of beat: the error that ends it once, and in JSON whole records.
 
 Celery makes a record of each piece that is written there: of each value of a ``print``, and of each character
 ``^`` of Python's last traceback. Owns how pieces are joined to lines, and what is said of the error that ends
@@ -29,6 +29,16 @@ def write_whole_records() -> None:
         stream = getattr(sys, name)
         if isinstance(stream, LoggingProxy) and not isinstance(stream, _WholeLines):
             setattr(sys, name, _WholeLines(stream.logger, stream.loglevel))
+    _tell_last_error_once()
+
+
+def tell_once_where_redirected() -> None:
+    """Tell of the error that ends the process in one record if Celery makes records of stderr."""
+    if isinstance(sys.stderr, LoggingProxy):
+        _tell_last_error_once()
+
+
+def _tell_last_error_once() -> None:
     if not isinstance(sys.excepthook, _LastWords):
         sys.excepthook = _LastWords(sys.excepthook)
 

@@ -5,7 +5,7 @@ Invariant: a :class:`RedBeatConfig` holds only values that were checked, and mak
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +37,24 @@ def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
             name = key.lower().removeprefix(namespace) if isinstance(key, str) else ""
             if name.startswith("redbeat_"):
                 yield name, mapping[key]
+
+
+def _value(explicit: Mapping[str, Any], setting: Setting) -> Any:
+    """Return the checked value of ``setting``, or its default."""
+    return _parse(setting, explicit[setting.name]) if setting.name in explicit else setting.default
+
+
+def _parse(setting: Setting, value: Any, given_as: str | None = None) -> Any:
+    name = given_as or setting.name
+    try:
+        return setting.parse(value)
+    except (ValueError, TypeError) as exc:
+        shown = "its value (not shown here)" if setting.is_secret else repr(value)
+        if name == "redbeat_redis_url" and isinstance(value, str):
+            shown = repr(sanitize_url(value))
+        message = f"{name}: {shown} isn't allowed; use {setting.allowed}."
+        # an error without a text says nothing as a cause
+        raise ConfigurationError(message, name) from (exc if str(exc) else None)
 
 
 class RedBeatConfig:
@@ -88,8 +106,8 @@ class RedBeatConfig:
         self._explicit = dict(_explicit_settings(self.app.conf))
         #: what was said about this app, and needn't be said again
         self.said = Memory[str, str]()
-        for name, setting in SETTINGS.items():
-            setattr(self, setting.attribute, self._value(name))
+        for setting in SETTINGS.values():
+            setattr(self, setting.attribute, _value(self._explicit, setting))
         # where a setting isn't given, its value follows from the app or from other settings
         self.redis_url = self.redis_url or self._broker_url()
         self.redbeat_redis_options = self._redis_options(self.redbeat_redis_options)
@@ -140,26 +158,9 @@ class RedBeatConfig:
         Raises:
             ConfigurationError: what was given isn't allowed as the setting, either.
         """
-        checked = self._parse(SETTINGS["redbeat_lock_timeout"], given, given_as="lock_timeout")
-        configured = self._parse(SETTINGS["redbeat_lock_timeout"], self.lock_timeout)
+        checked = _parse(SETTINGS["redbeat_lock_timeout"], given, given_as="lock_timeout")
+        configured = _parse(SETTINGS["redbeat_lock_timeout"], self.lock_timeout)
         return checked or configured or max(5 * max_interval_seconds, MIN_DEFAULT_LOCK_SECONDS)
-
-    def _value(self, name: str) -> Any:
-        """Return the checked value of ``name``, or its default."""
-        setting = SETTINGS[name]
-        return self._parse(setting, self._explicit[name]) if name in self._explicit else setting.default
-
-    def _parse(self, setting: Setting, value: Any, given_as: str | None = None) -> Any:
-        name = given_as or setting.name
-        try:
-            return setting.parse(value)
-        except (ValueError, TypeError) as exc:
-            shown = "its value (not shown here)" if setting.is_secret else repr(value)
-            if name == "redbeat_redis_url" and isinstance(value, str):
-                shown = repr(sanitize_url(value))
-            message = f"{name}: {shown} isn't allowed; use {setting.allowed}."
-            # an error without a text says nothing as a cause
-            raise ConfigurationError(message, name) from (exc if str(exc) else None)
 
     def _broker_url(self) -> str:
         conf = self.app.conf
@@ -187,7 +188,7 @@ class RedBeatConfig:
             broker_options = self.app.conf.broker_transport_options or {}
             known = {name: value for name, value in broker_options.items() if name in OPTIONS}
             setting = SETTINGS["redbeat_redis_options"]
-            options = dict(self._parse(setting, known, given_as="broker_transport_options"))
+            options = dict(_parse(setting, known, given_as="broker_transport_options"))
         if "master_name" in options:
             options.setdefault("service_name", options.pop("master_name"))
         return options
@@ -201,7 +202,7 @@ class RedBeatConfig:
         if scheme_of(broker) not in REDIS_SCHEMES:
             return False
         setting = SETTINGS["redbeat_redis_use_ssl"]
-        return self._parse(setting, self.app.conf.broker_use_ssl, given_as="broker_use_ssl")  # type: ignore[no-any-return]
+        return _parse(setting, self.app.conf.broker_use_ssl, given_as="broker_use_ssl")  # type: ignore[no-any-return]
 
     def _key_prefix(self, prefix: str) -> str:
         if not self.is_cluster:
@@ -249,6 +250,16 @@ class RedBeatConfig:
 def _reserved_names(prefix: str, lock_key: str | None) -> frozenset[str]:
     lock_name = Keys(prefix).name(lock_key or "")
     return RESERVED_NAMES | ({lock_name} if lock_name else frozenset())
+
+
+def log_format_of(app: Any) -> str:
+    """Return ``redbeat_log_format`` alone: it says how an error about any other setting is logged.
+
+    Raises:
+        ConfigurationError: it can't be used.
+    """
+    explicit = dict(_explicit_settings(app.conf))
+    return str(_value(explicit, SETTINGS["redbeat_log_format"]))
 
 
 def ensure_conf(app: Any) -> RedBeatConfig:
