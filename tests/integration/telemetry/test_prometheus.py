@@ -79,9 +79,10 @@ ENTRIES: dict[str, dict[str, Any]] = {
 def in_seconds(rules: str) -> str:
     """The rules, with a second for each minute: in ranges, in waits, and in what is too late.
 
-    But for leaders that change again and again: with their three seconds each this takes longer.
+    But for leaders that change again and again: with their three seconds each this takes longer. And a rate
+    over two seconds would see too few scrapes.
     """
-    rules = rules.replace("[15m]", "[45m]")
+    rules = rules.replace("[15m]", "[45m]").replace("[2m]", "[4m]")
     rules = re.sub(r"(\[|for: |offset )(\d+)m", r"\1\2s", rules)
     found: dict[str, Any] = yaml.safe_load(rules)
     for rule in found["groups"][0]["rules"]:
