@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import billiard.common
@@ -24,6 +25,38 @@ def is_process_of_worker() -> bool:
     return embedded_class is not None and isinstance(current_process(), embedded_class)
 
 
+class Ended:
+    """Whether beat has ended: Celery's ``threading.Event`` without its lock.
+
+    The handler of SIGTERM sets it. With a lock, a second SIGTERM at that very moment would wait for ever for
+    the handler that it has interrupted.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._awaited = threading.Lock()
+        self._awaited.acquire()
+
+    def is_set(self) -> bool:
+        """Tell whether it has."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Note that it has; calling it amid another call does no harm."""
+        self._is_set = True
+        self._let_go()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it has, ``timeout`` seconds at most; return whether it has."""
+        if not self._is_set and self._awaited.acquire(timeout=-1 if timeout is None else timeout):
+            self._let_go()  # the next one that waits
+        return self._is_set
+
+    def _let_go(self) -> None:
+        with suppress(RuntimeError):  # it was free
+            self._awaited.release()
+
+
 class BeatService:
     """A running beat.
 
@@ -33,6 +66,10 @@ class BeatService:
 
     def __init__(self, service: Any) -> None:
         self._service = service
+        # signals are handled in the main thread, where nobody waits for the end of this beat yet
+        has_handlers = threading.current_thread() is threading.main_thread()
+        if has_handlers and isinstance(getattr(service, "_is_stopped", None), threading.Event):
+            service._is_stopped = Ended()  # noqa: SLF001 - Celery's handler sets it
 
     @property
     def is_stopping(self) -> bool:
