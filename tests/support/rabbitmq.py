@@ -15,6 +15,7 @@ import struct
 from pathlib import Path
 
 from .daemons import Daemon, ServerMissingError, pick_port
+from .polling import eventually
 from .processes import Process
 
 # Debian's rabbitmq-server on PATH changes to another user and keeps a shell around; this is what it calls.
@@ -107,6 +108,11 @@ class RabbitMQ(Daemon):
     def pause(self) -> None:
         """Freeze it: the kernel still accepts connections and bytes for it, and nothing answers."""
         self.process.signal(signal.SIGSTOP)
+        eventually(self._is_frozen)  # its threads stop one after the other
+
+    def _is_frozen(self) -> bool:
+        states = Path(f"/proc/{self.process.pid}/task").glob("*/stat")  # there are none but on Linux
+        return all(state.read_text().rpartition(")")[2].split()[0] == "T" for state in states)
 
     def resume(self) -> None:
         """Let it go on where it was paused. Harmless when it was not."""

@@ -37,7 +37,7 @@ UPKEEP_SECONDS = 60.0
 #: taken some; seconds
 GAP_SECONDS = 6.0
 #: how many entries are counted by their states in one script, and how many scripts there are in one second
-SLICE, SLICES = 100, 20
+SLICE, SLICES = 60, 33
 #: how many entries whose state isn't obvious are read at a time: it takes about a millisecond
 OTHERS = 10
 #: how many times as long as a count took nothing is counted after it; and for so many seconds at least
