@@ -23,6 +23,7 @@ import pytest
 import redis
 from celery import Celery, _state  # no other name
 from celery.signals import after_task_publish, before_task_publish
+from celery.utils.collections import ChainMap
 from kombu import pools
 from kombu.transport import memory
 
@@ -85,6 +86,9 @@ def apps_stay_with_their_test() -> Iterator[None]:
     finalizers, default_app = _state._on_app_finalizers, _state.default_app  # noqa: SLF001
     current_app = _state._tls.current_app  # noqa: SLF001
     of_celery = {one for one in finalizers if one.__module__ == "celery.app.builtins"}
+    observers: Any = ChainMap._observers  # noqa: SLF001 - in Celery 5.3 all apps learn of each one's changes
+    if observers:
+        observers.clear()
     _state._on_app_finalizers = of_celery  # noqa: SLF001
     _state.default_app = _state._tls.current_app = None  # noqa: SLF001
     yield
