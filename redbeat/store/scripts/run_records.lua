@@ -47,7 +47,7 @@ end
 local function decode_waiting(text)
   local is_read, waiting = pcall(cjson.decode, text or '')
   if not (is_read and type(waiting) == 'table' and type(waiting.due) == 'string') then return nil end
-  if not string.match(waiting.due, '^[%d.]+$') or (tonumber(waiting.due) or 1e11) >= 1e11 then return nil end
+  if not string.match(waiting.due, '^[%d.e+]+$') or (tonumber(waiting.due) or 1e11) >= 1e11 then return nil end
   if type(waiting['for']) ~= 'string' then waiting['for'] = '' end
   return waiting
 end

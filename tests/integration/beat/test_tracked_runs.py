@@ -532,3 +532,21 @@ def test_the_log_says_so_if_a_run_is_held_back_while_no_live_worker_tracks_runs(
     assert len(said) == (0 if has_worker else 1)
     assert all("A run of entry was held back" in message for message in said)
     assert all("redbeat.track_runs(app)" in message for message in said)
+
+
+def test_the_run_that_waits_is_known_however_the_server_writes_its_due_time(
+    scheduler: RedBeatScheduler, client: redis.Redis
+) -> None:
+    """Valkey writes some scores with an exponent: of 17 digits, say."""
+    hold(scheduler.app, client)
+    first = write_tracked(client, overlap="buffer_one")
+    scheduler.tick()
+    waiting = running_of(client, "entry")[""]
+    whole, fraction = f"{first:.6f}".split(".")
+    exponent = f"{whole[0]}.{whole[1:]}{fraction}e+{len(whole) - 1}"
+    client.hset(NAMES.about("entry").running, "", json.dumps({**waiting, "due": exponent}))
+    make_due_again(client)
+    scheduler.tick()
+    assert running_of(client, "entry")[""]["due"] == exponent
+    skipped, _ = history_of(client, "entry")[:2]
+    assert (skipped["outcome"], skipped["behind"]) == ("skipped", expected_id("entry", first))
