@@ -27,7 +27,7 @@ from redbeat.entries.calendar_loading import (
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
 from redbeat.entries.loading import try_decode
-from redbeat.errors import CalendarError, CalendarNotFound
+from redbeat.errors import CalendarError, CalendarNotFound, StoreRefused
 from redbeat.log.logger import logger
 from redbeat.log.text import is_utf8, printable
 from redbeat.schedules.exclusions import Exclusions, spelled
@@ -192,19 +192,11 @@ class Calendar(Exclusions):
         """
         app = app_or_default(app)
         store, added = Store(app), cls(name, days, app=app).days
+        removed = [*map(spelled, without)]
         for _ in range(MAX_CHANGES):
             before = read_fields(store, [name])[name]
-            if isinstance(before, Unusable) and not before.is_missing:
-                raise CalendarError(before.reason, name)
-            fields = {} if isinstance(before, Unusable) else before
-            kept = {day: label for day, label in fields.items() if day != ABOUT}
-            for day in map(spelled, without):
-                if kept.pop(day, None) is None:
-                    raise CalendarError(f"{name}: there is no {day} to remove.", name)
-            changed = cls(name, {**kept, **added}, fields.get(ABOUT, "") if about is None else about, app)
-            read = "none" if isinstance(before, Unusable) else before
-            if Calendars(store).replace(name, {ABOUT: changed.about, **changed.days}, read):
-                changed.retime(calendar_from(name, before))
+            changed = changed_from(name, before, added, removed, about, app, cls)
+            if save_over(changed, before):
                 return changed
         raise CalendarError(
             f"{name}: somebody else changed it each time it was to be saved; try again.", name
@@ -233,6 +225,43 @@ class Calendar(Exclusions):
         again.
         """
         Calendars(Store(self.app)).replace(self.name, {})
+
+
+def changed_from(
+    name: str,
+    before: Mapping[str, str] | Unusable,
+    added: Mapping[str, str],
+    removed: Iterable[str],
+    about: str | None,
+    app: Any,
+    kind: type[Calendar] = Calendar,
+) -> Calendar:
+    """Return what ``Calendar.change`` makes of a calendar that has the fields ``before``; it isn't stored."""
+    if isinstance(before, Unusable) and before.kind is None:
+        raise StoreRefused(before.reason)
+    if isinstance(before, Unusable) and not before.is_missing:
+        raise CalendarError(before.reason, name)
+    fields = {} if isinstance(before, Unusable) else before
+    kept = {day: label for day, label in fields.items() if day != ABOUT}
+    for day in removed:
+        if kept.pop(day, None) is None:
+            raise CalendarError(f"{name}: there is no {day} to remove.", name)
+    return kind(name, {**kept, **added}, fields.get(ABOUT, "") if about is None else about, app)
+
+
+def save_over(calendar: Calendar, before: dict[str, str] | Unusable) -> bool:
+    """Store ``calendar`` in place of what was read, ``before``, as its ``save`` does; one step.
+
+    Returns False if it isn't that any more; then nothing was written.
+    """
+    if isinstance(before, Unusable) and before.kind is None:
+        raise StoreRefused(before.reason)  # what is there isn't known
+    read = before.kind if isinstance(before, Unusable) else before
+    fields = {ABOUT: calendar.about, **calendar.days}
+    if not Calendars(Store(calendar.app)).replace(calendar.name, fields, read):
+        return False
+    calendar.retime(calendar_from(calendar.name, before))
+    return True
 
 
 def _plan_retiming(

@@ -13,10 +13,14 @@
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
      |    +-- EntryTooExpensive     its next run takes too long to compute
+     +-- RunNotSent                 a run that somebody asks for can't be sent
+     |    +-- BrokerUnavailable     its broker can't be reached or used
+     |    +-- CallRefused           its task can't be called so
      +-- CalendarError              a calendar can't be used (also ValueError)
      |    +-- CalendarNotFound      no such calendar (also KeyError)
      +-- FileError                  a file of entries can't be used (also ValueError)
      |    +-- OwnedByOthers         entries in it belong to another owner
+     +-- AccessDenied               a user of the dashboard may not do this
      +-- CommandFailed              a singleton's command can't be started, or its watchdog is gone
      +-- LockError                  something about the lock
           +-- LockNotAcquired       a tick without the lock (also AttributeError)
@@ -36,8 +40,11 @@ from redis.exceptions import LockNotOwnedError, ResponseError
 from redbeat.log.text import printable
 
 __all__ = [
+    "AccessDenied",
+    "BrokerUnavailable",
     "CalendarError",
     "CalendarNotFound",
+    "CallRefused",
     "CommandFailed",
     "ConfigurationError",
     "EntryBusy",
@@ -52,6 +59,7 @@ __all__ = [
     "LockNotAcquired",
     "OwnedByOthers",
     "RedBeatError",
+    "RunNotSent",
     "StoreCorrupt",
     "StoreRefused",
     "StoreUnavailable",
@@ -162,6 +170,26 @@ class EntryTooExpensive(EntryError):
     """Computing when the entry runs takes more processor time than one entry may have."""
 
 
+class RunNotSent(RedBeatError):
+    """A run that somebody asks for couldn't be sent: by ``trigger``, ``backfill`` or ``rerun`` of a person.
+
+    Attributes:
+        name: the entry's.
+    """
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
+class BrokerUnavailable(RunNotSent):
+    """Its broker can't be reached, or refuses."""
+
+
+class CallRefused(RunNotSent):
+    """Its task can't be called with these arguments and options."""
+
+
 class CalendarError(RedBeatError, ValueError):
     """A calendar in Redis can't be used, or one can't be stored.
 
@@ -205,6 +233,18 @@ class OwnedByOthers(FileError):
     def __init__(self, message: str, origin: str, owners: dict[str, str] | None = None) -> None:
         super().__init__(message, origin)
         self.owners = owners or {}
+
+
+class AccessDenied(RedBeatError):
+    """A user of the dashboard may not do this; nothing was changed.
+
+    Attributes:
+        right: the right that it takes; None: it isn't a matter of rights.
+    """
+
+    def __init__(self, message: str, right: str | None = None) -> None:
+        super().__init__(message)
+        self.right = right
 
 
 class CommandFailed(RedBeatError):

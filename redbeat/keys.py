@@ -19,9 +19,10 @@ DEFAULT_CLUSTER_PREFIX = "{redbeat}:"
 RESERVED_NAMES = frozenset(
     (
         *(":schedule", ":statics", ":static-owners", ":downgraded", ":lock", ":released", ":tick", ":wake"),
-        ":pinged",
+        *(":pinged", ":standbys"),
         *(":deadlines", ":events", ":events-read", ":failures", ":workers"),
         *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
+        *(":audit", ":tokens"),
     )
 )
 #: and what no entry's name may begin with
@@ -32,9 +33,10 @@ BACKFILLING_NAMES = ":backfilling:"
 OWNER_NAMES = ":owner:"
 RUNNING_NAMES = ":running:"
 FAILING_NAMES = ":failing:"
+CHANGE_NAMES = ":change:"
 RESERVED_BEGINNINGS = (
     *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
-    FAILING_NAMES,
+    *(FAILING_NAMES, CHANGE_NAMES),
 )
 
 _GLOB = re.compile(r"([*?\[\]\\^])")
@@ -105,6 +107,8 @@ class Keys:
     """channel: every write to the schedule is announced here, so that a waiting beat looks at once"""
     released = _OwnKey("released")
     """string with a time to live: the token of the beat or singleton that has released the lock last"""
+    standbys = _OwnKey("standbys")
+    """zset with a time to live: who stands by, scored by when they looked at the lock last, UNIX seconds"""
     pinged = _OwnKey("pinged")
     """string with a time to live: which of several beats without a lock has called redbeat_ping_url last"""
     deadlines = _OwnKey("deadlines")
@@ -132,6 +136,10 @@ class Keys:
     succeeded, UNIX seconds"""
     streaks = _OwnKey("streaks")
     """zset: likewise of each entry whose last run has failed, scored by how many have in a row"""
+    audit = _OwnKey("audit")
+    """stream: who has changed what, by the command line and the dashboard"""
+    tokens = _OwnKey("tokens")
+    """hash: id of each token of the dashboard, to JSON: its name and rights, and the SHA-256 of its secret"""
 
     def singleton(self, name: str) -> str:
         """Return the default key of a singleton's lock: a string with a time to live."""
@@ -198,6 +206,18 @@ class Keys:
         """set: who has applied calendars from a file: the owner, a tab, and the calendar's name."""
         return self.owner("")  # an owner's name isn't empty
 
+    def change(self, id: str) -> str:  # noqa: A002 - it is what the dashboard calls it
+        """Return the key of what is known of a change of the dashboard: a string with a time to live."""
+        return f"{self.prefix}{CHANGE_NAMES}{id}"
+
+    def requested(self, key: str, request: str) -> str:
+        """Return the key that remembers for a day what a request has sent of the entry under ``key``.
+
+        Arguments:
+            request: its SHA-256, in hex digits.
+        """
+        return f"{self.about(self.name(key)).backfilling}:{request}"
+
     def name(self, key: str) -> str:
         """Return the name of the entry under ``key``."""
         return key.removeprefix(self.prefix)
@@ -205,6 +225,10 @@ class Keys:
     def may_be_entry(self, key: str) -> bool:
         """Tell whether ``key`` is one that the documented rights of a writer are about."""
         return key.startswith(self.prefix) and self.name(key)[:1] not in ("", ":")
+
+    def owns(self, key: str) -> bool:
+        """Tell whether ``key`` is one of the schedule's, or could be some day."""
+        return key.startswith(self.prefix) or key in (self.schedule, self.statics)
 
     def prefixed(self, key: str) -> str:
         """Return ``key`` itself where it has the prefix, else with the prefix in front."""

@@ -160,7 +160,13 @@ class RedBeatScheduler(Scheduler):
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
         if not lazy:
-            self._open(app)
+            self.config.warn_of_unknown()
+            pin_settings(app)
+            with ending_briefly():
+                self.store.connect()
+                check_eviction(self.store)
+            if self.lock_key is None:
+                self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
     def _make_broker(self, app: Any) -> Broker:
         """Return the broker: waiting for it ends well before the lock, or a lease, does."""
@@ -172,16 +178,6 @@ class RedBeatScheduler(Scheduler):
             connect_seconds=timing.connect_seconds(self.config.publish_timeout),
             sends_once=self.config.delivery == "at_most_once",
         )
-
-    def _open(self, app: Any) -> None:
-        """Look at the settings, and at the server; without a lock, begin to lead."""
-        self.config.warn_of_unknown()
-        pin_settings(app)
-        with ending_briefly():
-            self.store.connect()
-            check_eviction(self.store)
-        if self.lock_key is None:
-            self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
     # -- one tick
 

@@ -7,7 +7,7 @@ import uuid
 
 from redbeat.log.text import as_stored
 
-__all__ = ["TASK_ID_NAMESPACE", "rerun_id_of", "task_id_of"]
+__all__ = ["TASK_ID_NAMESPACE", "request_id_of", "rerun_id_of", "task_id_of"]
 
 #: task ids are UUIDs of version 5 in this namespace
 TASK_ID_NAMESPACE = uuid.UUID("6f0d8a52-3a5c-4e0b-9d0e-2c1f5f3b7a41")
@@ -37,3 +37,13 @@ def rerun_id_of(key: str, due: str, number: int) -> str:
         number: 1 for the first rerun of what was due then, 2 for the second, and so on.
     """
     return task_id_of(key, f"{due}\n{number}")
+
+
+def request_id_of(key: str, request: str) -> str:
+    """Return the task id of a run of an entry that a request has asked for.
+
+    Arguments:
+        key: as of :func:`task_id_of`.
+        request: what tells the request from others.
+    """
+    return task_id_of(key, f"request\n{request}")

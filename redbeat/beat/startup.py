@@ -183,14 +183,14 @@ def _store_chunk(
 ) -> bool:
     """Store the entries of one chunk; return whether all of them were new."""
     made: dict[str, Any] = {}
-    named: dict[str, Container[str]] = {}
+    given: dict[str, Container[str]] = {}  # by the same keys, the names of the fields
     bad: set[str] = set()
     for name, fields in chunk:
         try:
             entry = make_entry(name, fields)
             key: str = entry.key
             key.encode("utf-8")  # a name that can't be encoded would fail the whole chunk
-            made[key], named[key] = entry, fields if isinstance(fields, Mapping) else ()
+            made[key], given[key] = entry, fields if isinstance(fields, Mapping) else ()
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             _report(name, exc)
 
@@ -198,7 +198,7 @@ def _store_chunk(
         entry = made[stored.key]
         try:
             if stored.policy and '"paused"' in stored.policy:
-                entry = _with_pause(entry, stored, named[stored.key])
+                entry = _with_pause(entry, stored, given[stored.key])
             is_scheduled = stored.score is not None and stored.meta is not None and stored.error is None
             if is_scheduled and encode_entry(entry, stored) == (stored.definition, stored.policy or ""):
                 return None

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from redbeat.cli.auditing import audit
 from redbeat.cli.calendars import calendar
 from redbeat.cli.diagnostics import doctor, why
 from redbeat.cli.downgrading import downgrade
@@ -27,7 +28,9 @@ from redbeat.cli.session import Session
 from redbeat.cli.singleton import singleton
 from redbeat.cli.status import status
 from redbeat.cli.timeline import timeline
+from redbeat.cli.tokens import token
 from redbeat.cli.triggering import backfill, trigger
+from redbeat.cli.web import web
 from redbeat.process.exit_codes import ExitingGroup
 
 #: the sections of ``--help``: commands with a line of at most 80 columns each
@@ -64,6 +67,9 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
     "Operate": {
         status: "who leads, and whether the schedule is late",
         doctor: "what is wrong, and what to do about it",
+        audit: "who has changed what, and when",
+        token: "tokens of the dashboard's API: add, list, revoke",
+        web: "the dashboard: see and run the schedule in a browser",
         monitoring: "the folder with alerts for Prometheus and a dashboard for Grafana",
         downgrade: "what celery-redbeat 2.x can't run; take it out of the schedule",
         purge: "remove what deleted entries have left behind; asks first",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,20 @@ from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import plain_table
 from redbeat.cli.values import Value
-from redbeat.cli.words import one_line
 from redbeat.config.suggestions import did_you_mean
-from redbeat.entries.calendar_loading import ABOUT, Unusable, calendar_from, read_fields
-from redbeat.errors import StoreRefused
+from redbeat.entries.calendar_loading import ABOUT, Unusable, read_fields
+from redbeat.entries.wording import one_line
 from redbeat.log.text import counted
-from redbeat.manifest.format import read_calendar
+from redbeat.manifest.calendar_documents import (
+    calendar_documents,
+    calendar_exists,
+    calendar_names,
+    calendar_of_file,
+    count_days,
+)
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
-from redbeat.schedules.exclusions import Exclusions, spelled
+from redbeat.schedules.exclusions import spelled
 from redbeat.store.store import Store
 
 #: widths in the table: of a name, of all columns with numbers and times, and the least for another column
@@ -60,7 +65,7 @@ def list_(ctx: click.Context, /, is_json: bool) -> None:
     session = Session.of(ctx)
     names = _names(session)
     documents = [
-        {**document, "days": _count(document["days"])[0], "spans": _count(document["days"])[1]}
+        {**document, "days": count_days(document["days"])[0], "spans": count_days(document["days"])[1]}
         for document in _documents(session, names)
     ]
     if is_json:
@@ -141,11 +146,13 @@ def set_(
     entries that name the calendar are computed again.
     """
     session = Session.of(ctx)
-    if not days and not without and about is None and _exists(session, name):
+    if not days and not without and about is None and calendar_exists(session.app, name):
         raise CommandLineError("There is nothing to change; give a DAY, --remove or --about.", exits.USAGE)
-    changed = _stating_errors(
-        lambda: Calendar.change(name, dict(days), without=without, about=about, app=session.app)
-    )
+    details = {"days": dict(days) or None, "remove": list(without) or None, "about": about}
+    with session.audited("calendar set", [name], details):
+        changed = _stating_errors(
+            lambda: Calendar.change(name, dict(days), without=without, about=about, app=session.app)
+        )
     _report(session, changed, is_json)
 
 
@@ -191,7 +198,7 @@ def import_(
     if is_replacing and is_adding:
         raise CommandLineError("Give either --replace or --add.", exits.USAGE)
     read = _stating_errors(lambda: _read(session, name, file, about, until))
-    if _exists(session, name) and not (is_replacing or is_adding):
+    if calendar_exists(session.app, name) and not (is_replacing or is_adding):
         raise CommandLineError(
             f"There is a calendar {one_line(name)!r} already: --replace puts the file's days in place of its "
             "own, and --add adds them.",
@@ -208,10 +215,13 @@ def import_(
         if gone:
             what = f"{_counted(dict.fromkeys(gone, ''))} from the calendar {one_line(name)}"
             ask(f"Remove {what} at {session.server} ({names_in_words(gone)})?", is_yes=yes)
-        _stating_errors(read.save)
-    else:
-        text = about if about is not None else read.about or None
-        read = _stating_errors(lambda: Calendar.change(name, read.days, about=text, app=session.app))
+    details = {"file": file, "days": len(read.days), "replace": is_replacing or None}
+    with session.audited("calendar import", [name], details):
+        if is_replacing:
+            _stating_errors(read.save)
+        else:
+            text = about if about is not None else read.about or None
+            read = _stating_errors(lambda: Calendar.change(name, read.days, about=text, app=session.app))
     _report(session, read, is_json)
 
 
@@ -238,8 +248,9 @@ def delete(
     if not dry_run:
         ask(f"Delete {what} at {session.server} ({names_in_words(chosen)})?", is_yes=yes)
         _users_of(session, chosen, is_forced=force)  # again, as the question may have taken long
-        for name in chosen:
-            Calendar(name, app=session.app).delete()
+        with session.audited("calendar delete", chosen, {"force": force or None}):
+            for name in chosen:
+                Calendar(name, app=session.app).delete()
     if is_json:
         session.print_json({"deleted": 0 if dry_run else len(chosen), "names": chosen, "is_dry_run": dry_run})
     elif dry_run:
@@ -272,23 +283,17 @@ def _in_words(entries: Sequence[str]) -> str:
     return f"{words}, {names_in_words(entries)}" if entries else words
 
 
-def _exists(session: Session, name: str) -> bool:
-    fields = read_fields(Store(session.app), [name])[name]
-    return not (isinstance(fields, Unusable) and fields.is_missing)
-
-
 def _names(session: Session) -> list[str]:
     """Return the names of the calendars; without the right to scan keys, of those that entries name."""
-    try:
-        return Calendar.names(session.app)
-    except StoreRefused:
+    names, is_complete = calendar_names(session.app)
+    if not is_complete:
         session.note("Calendars that no entry names aren't seen: this user may not look at every key (SCAN).")
-        return sorted(find_users(Store(session.app)))
+    return names
 
 
 def _existing(session: Session, name: str) -> str:
     """Return ``name`` if there is such a calendar."""
-    if not _exists(session, name):
+    if not calendar_exists(session.app, name):
         hint = one_line(did_you_mean(name, _names(session)))
         raise CommandLineError(
             f"There is no calendar {one_line(name)!r} at {session.server}.{hint}", exits.NO_INPUT
@@ -297,47 +302,12 @@ def _existing(session: Session, name: str) -> str:
 
 
 def _documents(session: Session, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the documents of calendars, as ``--json`` prints them."""
-    store, zone, now = Store(session.app), session.app.timezone, session.now()
-    found = read_fields(store, names)
     with meter("Reading"):
-        users = find_users(store, found) if found else {}
-    documents = []
-    for name, fields in found.items():
-        read = calendar_from(name, fields)
-        days = (
-            {}
-            if isinstance(fields, Unusable)
-            else {day: fields[day] for day in sorted(fields) if day != ABOUT}
-        )
-        following = read.next_excluded(now, zone) if isinstance(read, Exclusions) else None
-        if isinstance(following, datetime):
-            following = following.astimezone(zone)
-        documents.append(
-            {
-                "name": name,
-                "about": "" if isinstance(fields, Unusable) else fields.get(ABOUT, ""),
-                "days": days,
-                "entries": users.get(name, []),
-                "next_excluded": following and following.isoformat(),
-                "error": read.reason if isinstance(read, Unusable) else None,
-            }
-        )
-    return documents
-
-
-def _count(fields: Iterable[str]) -> tuple[int, int]:
-    """Return how many days and how many spans these fields exclude."""
-    dates = [field for field in fields if not ("T" in field or ":" in field)]
-    spans = sum("T" in field or ":" in field for field in fields)
-    try:
-        return Exclusions(dates).count_days(), spans
-    except ValueError:  # a broken calendar is listed, too
-        return len(dates), spans
+        return calendar_documents(session.app, names)
 
 
 def _counted(fields: Mapping[str, str]) -> str:
-    days, spans = _count(fields)
+    days, spans = count_days(fields)
     words = [counted(days, "day", "days")] if days or not spans else []
     return " and ".join([*words, *([counted(spans, "span", "spans")] if spans else [])])
 
@@ -360,14 +330,6 @@ def _read(session: Session, name: str, file: str, about: str | None, until: date
     origin = "stdin" if file == "-" else file
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        text = data.decode("utf-8-sig")
     except OSError as exc:
         raise CommandLineError(f"{origin}: can't be read: {exc.strerror}.", exits.NO_INPUT) from None
-    except UnicodeDecodeError:
-        raise CommandLineError(f"{origin}: is no UTF-8.", exits.USAGE) from None
-    if file.lower().endswith(".ics") or text.lstrip()[:15].upper() == "BEGIN:VCALENDAR":
-        return Calendar.from_ical(name, data, until, about or "", session.app)
-    fields = read_calendar(text, name, origin)
-    return Calendar(
-        name, fields.get("days") or (), about if about is not None else fields.get("about", ""), session.app
-    )
+    return calendar_of_file(name, data, origin, about, until, session.app)

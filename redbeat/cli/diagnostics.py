@@ -6,8 +6,8 @@ Invariant: without ``--fix`` nothing is written.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from datetime import datetime, tzinfo
-from typing import Any
 
 import click
 from rich.text import Text
@@ -17,14 +17,14 @@ from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import clock, in_words_of, label_of, one_line
 from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
 from redbeat.diagnostics.facts import Facts, read_facts
 from redbeat.diagnostics.fixes import repair
-from redbeat.diagnostics.ways import find_obstacle
+from redbeat.diagnostics.ways import document_of_way, find_obstacle
 from redbeat.diagnostics.why import VERDICTS, explain
-from redbeat.errors import ConfigurationError, EntryNotFound
+from redbeat.entries.wording import clock, in_words_of, label_of, one_line
+from redbeat.errors import EntryNotFound
 from redbeat.log.text import counted, printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, Seconds
@@ -95,35 +95,17 @@ def doctor(
         _show(session, found, is_complete)
     repairs: list[str] = []
     if is_fixing:
-        for sentence in repair(session.app, found.findings, is_dry):
-            repairs.append(sentence)
-            if not is_json:
-                session.say(sentence)
+        about = [one.repair.target for one in found.findings if one.repair is not None]
+        with session.audited("doctor --fix", about) if about and not is_dry else nullcontext():
+            for sentence in repair(session.app, found.findings, is_dry):
+                repairs.append(sentence)
+                if not is_json:
+                    session.say(sentence)
         if not repairs and not is_json:
             session.say("There is nothing that --fix can repair.")
     if is_json:
-        session.print_json(_document(session, found, repairs if is_fixing else None))
+        session.print_json(found.to_dict(repairs if is_fixing else None))
     ctx.exit(found.severity)
-
-
-def _document(session: Session, found: Diagnosis, repairs: list[str] | None) -> dict[str, Any]:
-    """Return what ``--json`` prints."""
-    return {
-        "severity": found.severity.name.lower() if found.findings else None,
-        "exit_code": int(found.severity),
-        "server": _server_of(session),
-        "entries": found.seen,
-        "findings": [finding.to_dict() for finding in found.findings],
-        "more": dict(found.more),
-        "repairs": repairs,
-    }
-
-
-def _server_of(session: Session) -> str | None:
-    try:
-        return session.server
-    except ConfigurationError:  # the findings have it
-        return None
 
 
 def _show(session: Session, found: Diagnosis, is_complete: bool) -> None:
@@ -183,8 +165,7 @@ def why(ctx: click.Context, name: str, at: datetime | None, is_json: bool) -> No
     answer = explain(facts, None if at is None else in_zone(at, zone))
     obstacle = _find_obstacle(session, facts)
     if is_json:
-        way = None if obstacle is None else {"compiled": not obstacle, "reason": obstacle or None}
-        session.print_json({"name": name, **answer.to_dict(), "messages": way})
+        session.print_json({"name": name, **answer.to_dict(), "messages": document_of_way(obstacle)})
         return
     word = answer.verdict.replace("-", " ")
     when = f" at {_shown(answer.at, zone)}" if answer.at else ""

@@ -8,8 +8,8 @@ from datetime import tzinfo
 from typing import Any
 
 from redbeat.cli.session import Session
-from redbeat.cli.words import one_line, when_in
 from redbeat.entries.fields import shown_value
+from redbeat.entries.wording import one_line, when_in
 from redbeat.manifest.diff import Difference
 from redbeat.manifest.plan import Plan
 from redbeat.schedules.timezones import time_of

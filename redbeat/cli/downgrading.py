@@ -10,11 +10,11 @@ import click
 from redbeat.cli.documents import json_option
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.words import in_words_of, one_line
 from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
 from redbeat.diagnostics.compatibility import EFFECTS
 from redbeat.diagnostics.downgrade import Findings, Obstacle, examine, put_all_away
+from redbeat.entries.wording import in_words_of, one_line
 from redbeat.leadership.status import read_status
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
@@ -49,7 +49,8 @@ def downgrade(ctx: click.Context, /, is_yes: bool, is_complete: bool, is_json: b
     taken: list[str] = []
     changed: list[str] = []
     if is_yes and found.obstacles:
-        with meter("Taking out", len(found.obstacles)) as progress:
+        about = [one.name for one in found.obstacles]
+        with session.audited("downgrade", about), meter("Taking out", len(about)) as progress:
             for one, is_away in put_all_away(session.app, found.obstacles, progress):
                 (taken if is_away else changed).append(one.name)
     if is_json:

@@ -5,14 +5,13 @@ Invariant: what is wrong is found before anything is written, and what is writte
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES
-from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, json_option
+from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, json_option
 from redbeat.cli.names import NAME, chosen_names, entry_called, listed_entry
 from redbeat.cli.options import (
     POLICY,
@@ -34,23 +33,20 @@ from redbeat.cli.selection import (
     select,
 )
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import zone_for
-from redbeat.cli.words import one_line, relative, when_in
 from redbeat.cli.zone import zone_options
-from redbeat.config.config import ensure_conf
-from redbeat.config.ping_urls import is_allowed, parse_ping_url
-from redbeat.config.suggestions import did_you_mean
-from redbeat.diagnostics.routes import load_tasks
+from redbeat.diagnostics.hints import hint_at_beat_schedule, hint_at_ping_host, hint_at_task
+from redbeat.entries.audit import given_of
 from redbeat.entries.describe import description_of
+from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.marks import zone_for
 from redbeat.entries.saving import why_never
-from redbeat.errors import EntryChanged, RedBeatError
+from redbeat.entries.wording import one_line, relative, when_in
+from redbeat.errors import EntryChanged
 from redbeat.log.text import counted
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
-from redbeat.store.owners import Owners
-from redbeat.store.store import Store
 
 #: how often a change is tried again because somebody else has changed the entry meanwhile
 MAX_TRIES = 10
@@ -85,7 +81,9 @@ def add(
     values = changes_of(given, zone, session.now(), {})
     entry = RedBeatSchedulerEntry(name, task, enabled=not disabled, app=session.app, **values)
     try:
-        entry.save(if_unchanged=not replace)
+        entry.check_save(if_unchanged=not replace)  # raises before anything is written
+        with session.audited("add", [name], {**given_of(entry), "replace": replace or None}):
+            entry.save(if_unchanged=not replace)
     except EntryChanged:
         raise CommandLineError(
             f"There is an entry {one_line(name)!r} already: --replace puts this one in its place, and "
@@ -93,8 +91,8 @@ def add(
             exits.USAGE,
         ) from None
     report_entry(session, name, "Added", is_json)
-    _hint_at_task(session, task)
-    _hint_at_ping_host(session, given)
+    hints = [hint_at_task(session.app, task)] if session.has_own_app else []
+    _tell(session, [*hints, *_ping_hints(session, given)])
 
 
 @click.command("set", cls=SessionCommand)
@@ -162,22 +160,32 @@ def set_(
         if match is None or is_json:
             report_entry(session, name, "Changed", is_json)
 
-    if name is not None and dry_run:
-        changed(name)
-        session.note(f"{one_line(name)} would be changed.")
-    elif name is not None:
-        change(name)
-    else:
-        found = select(session, str(match)).names
+    names = [name] if name is not None else select(session, str(match)).names
+    details = {"match": match, **{field: given[field] for field in fields}}
+    if name is not None:
+        changed(name).check_save()  # raises before anything is written
         if dry_run:
-            say_names(session, found, f"{counted(len(found), 'entry', 'entries')} would be changed.")
-            return
+            session.note(f"{one_line(name)} would be changed.")
+        else:
+            before = _before(entry_called(session, name), fields, removed)
+            with session.audited("set", names, details, before):
+                change(name)
+    elif dry_run:
+        say_names(session, names, f"{counted(len(names), 'entry', 'entries')} would be changed.")
+        return
+    else:
         verb = f"Change {', '.join(field.replace('_', '-') for field in fields)} of"
         done = "{} changed.".format
-        change_selected(session, found, change, verb, "Changing", done, is_yes=yes, is_json=is_json)
-    _hint_at_ping_host(session, given)
-    if name is not None:
-        _hint_at_beat_schedule(session, name)
+        audited = session.audited("set", names, details)
+        change_selected(session, names, change, verb, "Changing", done, audited, is_yes=yes, is_json=is_json)
+    _tell(session, [*_ping_hints(session, given), hint_at_beat_schedule(session.app, names)])
+
+
+def _before(entry: RedBeatSchedulerEntry, fields: Iterable[str], removed: set[str]) -> dict[str, Any]:
+    """Return what the fields of a stored entry are, by the names of options."""
+    known = {**(entry.options or {}), **given_of(entry), "enabled": entry.enabled}
+    names = sorted({*fields, *removed} - {"unset"})
+    return {field: known.get("schedule" if field in SCHEDULES else field) for field in names}
 
 
 def _change(
@@ -221,42 +229,13 @@ def report_entry(session: Session, name: str, done: str, is_json: bool) -> None:
         session.say(f"Next run: {when_in(due, session.zone)}, {relative(due, session.now())}")
 
 
-def _hint_at_task(session: Session, task: str) -> None:
-    """Warn that the application has no such task; it may be right, if only the workers have it."""
-    if not session.has_own_app:
-        return
-    try:
-        load_tasks(session.app)
-    except Exception as exc:  # noqa: BLE001 - the application's own code; the entry is stored
-        session.note(
-            f"Whether there is such a task isn't known: its modules can't be imported: {one_line(repr(exc))}"
-        )
-        return
-    known = [name for name in session.app.tasks if not name.startswith("celery.")]
-    if known and task not in known:
-        session.note(f"The application has no task {one_line(task)!r}.{did_you_mean(task, known)}")
+def _ping_hints(session: Session, given: Mapping[str, Any]) -> list[str]:
+    return [hint_at_ping_host(session.app, given["ping_url"])] if "ping_url" in given else []
 
 
-def _hint_at_ping_host(session: Session, given: Mapping[str, Any]) -> None:
-    """Warn that beat won't call ``--ping-url``, if its settings are those of this command."""
-    if "ping_url" not in given:
-        return
-    url = parse_ping_url(given["ping_url"])
-    if not is_allowed(url, ensure_conf(session.app).ping_hosts):
-        session.note(
-            f"redbeat_ping_hosts doesn't have {url.authority} in the settings here: unless it has where beat "
-            "runs, beat doesn't call this ping_url."
-        )
-
-
-def _hint_at_beat_schedule(session: Session, name: str) -> None:
-    """Warn that the change of an entry of ``beat_schedule`` doesn't last."""
-    with suppress(RedBeatError):  # a right that is missing, say; the entry is stored
-        if name in Owners(Store(session.app)).statics().names:
-            session.note(
-                f"{one_line(name)} is in beat_schedule, and as it is there it is stored again when a beat "
-                "starts, or becomes leader: change it there, too. Only a pause lasts."
-            )
+def _tell(session: Session, hints: Iterable[str]) -> None:
+    for hint in filter(None, hints):
+        session.note(hint)
 
 
 def _why_finished(entry: RedBeatSchedulerEntry, session: Session) -> str:
@@ -288,7 +267,7 @@ def delete(
             return
         say_names(session, chosen, f"{counted(len(chosen), 'entry', 'entries')} would be deleted.")
         return
-    with meter("Deleting", len(chosen)) as progress:
+    with session.audited("delete", chosen, {"match": match}), meter("Deleting", len(chosen)) as progress:
         total = RedBeatSchedulerEntry.delete_many(chosen, session.app, progress=progress)
     if is_json:
         session.print_json({"deleted": total, "names": chosen})

@@ -9,8 +9,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,22 +20,19 @@ from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import names_in_words
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.words import one_line
 from redbeat.cli.zone import zone_options
+from redbeat.entries.wording import one_line
 from redbeat.keys import is_owner_name
 from redbeat.log.text import counted
 from redbeat.manifest.django_celery_beat import read_django_celery_beat
-from redbeat.manifest.format import Declared, read_file, write_file
-from redbeat.manifest.plan import Plan, apply_plan, make_plan
-from redbeat.manifest.transfer import declare_beat_schedule, export_entries, plan_import
+from redbeat.manifest.format import Declared, decode_file, read_file, write_file
+from redbeat.manifest.plan import Plan, apply_plan, make_plan, owner_of
+from redbeat.manifest.transfer import IMPORTED, declare_beat_schedule, export_entries, plan_import
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, not_empty
 
 #: the exit code of ``plan`` if a file would change something
 DIFFERS = 2
-
-#: the owner of entries that were imported from ``beat_schedule``, so that beat doesn't remove them
-IMPORTED = "imported"
 
 
 def _owner(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -75,7 +72,7 @@ def plan(
     make = _maker(session, file, owner, prune, take_over)
     made = make()
     if is_json:
-        session.print_json(_document(made))
+        session.print_json(made.told())
     else:
         show_difference(session, made)
     ctx.exit(DIFFERS if made else 0)
@@ -124,9 +121,14 @@ def apply(
     if made is not None:
         confirm(made, "")
     else:
-        done = made = apply_plan(make, confirm)
+
+        def audited(made: Plan) -> AbstractContextManager[None]:
+            details = {"file": file, "owner": owner, "prune": prune or None, "take_over": take_over or None}
+            return session.audited("apply", made.names, {**details, **made.counts})
+
+        done = made = apply_plan(make, confirm, audited)
     if is_json and made is not None:
-        session.print_json({**_document(made), "is_applied": done is not None and bool(done)})
+        session.print_json({**made.told(), "is_applied": done is not None and bool(done)})
     elif done:
         for words in done.outcome:
             session.note(one_line(words))
@@ -137,24 +139,15 @@ def _maker(
     session: Session, file: str, owner: str | None, prune: bool, take_over: bool
 ) -> Callable[[], Plan]:
     declared = _read(file)
-    chosen = owner or declared.owner
-    if chosen is None:
-        raise CommandLineError(
-            f"{declared.origin}: the entries have no owner: give --owner, or 'owner:' in the file.",
-            exits.USAGE,
-        )
+    chosen = owner_of(declared, owner)
 
     def make() -> Plan:
         with meter("Reading", len(declared.entries)) as progress:
             return make_plan(
-                session.app, declared, str(chosen), prune=prune, take_over=take_over, progress=progress
+                session.app, declared, chosen, prune=prune, take_over=take_over, progress=progress
             )
 
     return make
-
-
-def _document(made: Plan) -> dict[str, Any]:
-    return {**made.to_dict(), "warnings": [*made.warnings, *made.outcome]}
 
 
 @click.command(cls=SessionCommand)
@@ -249,10 +242,15 @@ def import_(
             ask(f"Write over {_counted(made)} at {session.server} ({names_in_words(old)})?", is_yes=yes)
         return True
 
-    made = make() if dry_run else apply_plan(make, confirm)
+    def audited(made: Plan) -> AbstractContextManager[None]:
+        details: dict[str, object] = {"file": file, "owner": owner, "replace": is_replacing or None}
+        details["from"] = "beat_schedule" if from_beat_schedule else django_url and "django-celery-beat"
+        return session.audited("import", made.names, {**details, **made.counts})
+
+    made = make() if dry_run else apply_plan(make, confirm, audited)
     assert made is not None  # noqa: S101 - None would have ended the command
     if is_json:
-        session.print_json({**_document(made), "is_applied": not dry_run})
+        session.print_json({**made.told(), "is_applied": not dry_run})
         return
     if dry_run:
         show_difference(session, made)
@@ -276,10 +274,7 @@ def _tell_stored(session: Session, made: Plan) -> None:
 
 
 def _counted_changes(made: Plan) -> str:
-    count = 0
-    for difference in (made.difference, made.calendars.difference):
-        count += len(difference.added) + len(difference.changed) + len(difference.removed)
-    return "this change" if count == 1 else f"these {count} changes"
+    return "this change" if made.number == 1 else f"these {made.number} changes"
 
 
 def _counted(made: Plan) -> str:
@@ -293,12 +288,9 @@ def _read(file: str) -> Declared:
     origin = "stdin" if file == "-" else file
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return read_file(data.decode("utf-8-sig"), origin)
     except OSError as exc:
         raise CommandLineError(f"{origin}: can't be read: {exc.strerror}.", exits.NO_INPUT) from None
-    except UnicodeDecodeError as exc:
-        line = data[: exc.start].count(b"\n") + 1
-        raise CommandLineError(f"{origin}, line {line}: is no UTF-8.", exits.USAGE) from None
+    return read_file(decode_file(data, origin), origin)
 
 
 def _write(path: Path, text: str) -> None:

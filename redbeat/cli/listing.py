@@ -6,7 +6,7 @@ Invariant: a list that isn't sorted is printed as it is read, so that it needs n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, tzinfo
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
 from math import inf
@@ -14,28 +14,27 @@ from typing import Any
 
 import click
 
-from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT, document_of, iso, outcome_of
+from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import figures_rows, history_lines, run_lines
 from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import Command, Session, SessionCommand
-from redbeat.cli.tables import STATE_STYLES, entries_lines, fields_lines, policy_rows, runs_lines
+from redbeat.cli.tables import STATE_STYLES, entries_lines, fields_lines, runs_lines
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
 from redbeat.cli.zone import zone_options
 from redbeat.entries.describe import description_of
+from redbeat.entries.documents import document_of, outcome_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.overview import Overview, overview_of, policy_rows
 from redbeat.entries.query import STATES
-from redbeat.entries.runs import read_last, read_running_allowed, with_last
-from redbeat.errors import EntryError, StoreCorrupt
-from redbeat.runs.figures import Figures
+from redbeat.entries.runs import with_last
+from redbeat.entries.wording import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
 
 #: how many rows are shown on a terminal by default
 TERMINAL_ROWS = 50
 #: how many entries are counted for "50 of 230 shown"
 MOST_COUNTED = 10_000
-NEXT_RUNS, LAST_RUNS = 5, 10
 
 #: the order of states: those that need attention come first
 _BY_URGENCY = (
@@ -211,23 +210,10 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
     """Show all about the entry NAME: its fields, figures of its runs, its next runs and its last ones."""
     session = Session.of(ctx)
     entry = listed_entry(session, name)
-    try:
-        history, figures, spoilt = entry.history(LAST_RUNS), entry.figures(), ""
-    except StoreCorrupt as exc:
-        history, figures, spoilt = [], Figures(), one_line(exc)
-    running = read_running_allowed(entry)
+    found = overview_of(entry, session.zone)
     now, zone, console = session.now(), session.zone, session.console
-    upcoming, problem = _next_runs(entry, zone)
     if is_json:
-        [last_run] = read_last(session.app, [entry.key])
-        runs = {
-            "next_runs": [iso(due) for due in upcoming],
-            **outcome_of(last_run),
-            "running": None if running is None else [run.to_dict() for run in running],
-            "figures": figures.to_dict(),
-            "history": [run.to_dict() for run in history],
-        }
-        session.print_json({**document_of(entry), **runs})
+        session.print_json(found.to_dict())
         return
     state = str(entry.state)
     next_run = dict.fromkeys(filter(None, next_run_in_words(entry, zone, now, when_in)))
@@ -235,7 +221,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
     rows = [
         ("name", one_line(entry.name)),
         ("state", f"{state}: {STATES[state]}"),
-        ("error", in_words_of(one_line(entry.error or problem, 2000), zone)),
+        ("error", in_words_of(one_line(entry.error or found.problem, 2000), zone)),
         ("task", one_line(entry.task or "")),
         ("schedule", one_line(description_of(entry, zone))),
         ("args", one_line(list(entry.args)) if entry.args else ""),
@@ -244,51 +230,35 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("enabled", "yes" if entry.is_enabled_at(now) else "no"),
         *policy_rows(entry, zone),
         ("next run", ", ".join(next_run)),
-        ("next look", _next_look(entry, zone, now)),
+        ("next look", _next_look(found, zone, now)),
         ("last run", f"{when_in(last, zone)}, {relative(last, now)}" if last else ""),
         ("runs", str(entry.total_run_count)),
-        *figures_rows(figures),
+        *figures_rows(found.figures),
         ("key", one_line(entry.key)),
     ]
     given = [row for row in rows if row[1]]
     session.draw(fields_lines(given, console, STATE_STYLES.get(state, "")))
-    if upcoming:
+    if found.next_runs:
         is_at_rest = state in ("paused", "disabled")
         console.print()
         session.say("It would run" if is_at_rest else "It runs", "bold")
-        pairs = [(entry, due) for due in upcoming]
+        pairs = [(entry, due) for due in found.next_runs]
         session.draw(runs_lines(pairs, now, zone, console, with_names=False))
-    if running:
+    if found.running:
         console.print()
         session.say("In progress", "bold")
-        session.draw(run_lines(running, now, zone, console, with_names=False))
-    in_progress = {run.task_id for run in running or ()}
-    past = [run for run in history if run.task_id is None or run.task_id not in in_progress]
-    if past:
+        session.draw(run_lines(found.running, now, zone, console, with_names=False))
+    if found.past:
         console.print()
         session.say("What became of its runs", "bold")
-        session.draw(history_lines(past, now, zone, console))
-    if spoilt:
-        session.note(spoilt)
+        session.draw(history_lines(found.past, now, zone, console))
+    if found.spoilt:
+        session.note(found.spoilt)
 
 
-def _next_look(entry: RedBeatSchedulerEntry, zone: tzinfo, now: datetime) -> str:
-    """Return when beat looks at a quarantined ``entry`` again; '' for all others."""
-    stored = entry.stored
-    if entry.state != "quarantined" or stored is None or stored.score is None or stored.score < 0:
+def _next_look(found: Overview, zone: tzinfo, now: datetime) -> str:
+    """Return when beat looks at a quarantined entry again; '' for all others."""
+    if found.next_look is None:
         return ""
-    try:
-        look_at = datetime.fromtimestamp(stored.score, timezone.utc)
-    except (ValueError, OverflowError, OSError):
-        return ""
-    return ", ".join(due_in_words(look_at, zone, now, when_in)) + ": beat sees whether it can be used by then"
-
-
-def _next_runs(entry: RedBeatSchedulerEntry, zone: tzinfo) -> tuple[list[Any], str]:
-    """Return the next runs of ``entry``, and why they can't be computed."""
-    if entry.schedule is None:
-        return [], ""
-    try:
-        return entry.next_runs(NEXT_RUNS, tz=zone), ""
-    except (EntryError, ValueError, OverflowError) as exc:
-        return [], str(exc)
+    words = ", ".join(due_in_words(found.next_look, zone, now, when_in))
+    return f"{words}: beat sees whether it can be used by then"

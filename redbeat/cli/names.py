@@ -13,12 +13,12 @@ from celery.app.utils import find_app
 from click.shell_completion import CompletionItem
 
 from redbeat.cli.session import Session
-from redbeat.cli.words import one_line
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
 from redbeat.connection.retry import call_briefly
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import iter_names, read_listed
+from redbeat.entries.wording import one_line
 from redbeat.errors import EntryNotFound, StoreRefused
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError

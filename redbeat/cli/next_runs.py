@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import heapq
-import time
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta, timezone, tzinfo
-from itertools import chain, islice
+from collections.abc import Iterator
+from datetime import datetime, tzinfo
 from typing import Any
 
 import click
 
-from redbeat.cli.documents import iso, json_option
+from redbeat.cli.documents import json_option
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.selection import ONLY_MATCHING
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import clock_changes, runs_lines
+from redbeat.cli.tables import runs_lines
 from redbeat.cli.values import MOMENT, in_zone
-from redbeat.cli.words import local_time, one_line, when_in
 from redbeat.cli.zone import zone_options
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryError, EntryTooExpensive
+from redbeat.entries.documents import iso
+from redbeat.entries.marks import clock_changes
+from redbeat.entries.preview import next_runs
+from redbeat.entries.upcoming import first_of_all
+from redbeat.entries.wording import local_time, when_in
+from redbeat.errors import EntryError
 from redbeat.log.text import printable
 
-Run = tuple[datetime, str, Any]
-_INSTANT = timedelta(microseconds=1)
-_END = datetime.max.replace(tzinfo=timezone.utc)
-#: how much processor time the runs of one entry may take; seconds
-MOST_SECONDS = 2.0
 MOST_NOTED = 3
-#: entries in these states are going to run; paused ones if their pause ends by itself
-RUNNING = ("scheduled", "due", "failing", "paused")
 
 
 @click.command("next", cls=SessionCommand)
@@ -65,8 +58,9 @@ def next_(
     now, zone = session.now(), session.zone
     since = None if after is None else in_zone(after, zone)
     if name is None:
-        found = first_of_all(session, wanted, since, match)
-        runs = [(entry, due) for due, _, entry in found]
+        first, untold = first_of_all(session.app, wanted, since, match)
+        note_untold(session, untold)
+        runs = [(entry, local_time(due, zone)) for due, _, entry in first]
     elif match is not None:
         raise click.UsageError("Give either a NAME or --match, not both.")
     else:
@@ -99,38 +93,8 @@ def _runs_of_one(
         session.note(f"It is paused until {when_in(entry.paused_until, zone)}.")
     elif entry.state not in ("scheduled", "due"):
         session.note(f"It is {entry.state}; these are the runs that its schedule has.")
-    for due in entry.next_runs(wanted, after=after, tz=zone):
+    for due in next_runs(entry, wanted, after, zone, session.now()):
         yield entry, due
-
-
-def first_of_all(session: Session, wanted: int, after: datetime | None, match: str | None) -> list[Run]:
-    """Return the next runs of all entries together, or those later than ``after``, the first ones first.
-
-    Entries come by their scores, and none is sent before its score, so those that are later than the last run
-    that is wanted needn't be looked at.
-    """
-    found: list[Run] = []
-    untold: list[str] = []
-    for entry in RedBeatSchedulerEntry.list(session.app, match=match):
-        due = entry.next_due_at
-        score = -1.0 if entry.stored is None or entry.stored.score is None else entry.stored.score
-        if score < 0 or (len(found) == wanted and score > found[-1][0].timestamp()):
-            break
-        if due is not None and entry.state in RUNNING and entry.schedule is not None:
-            try:
-                dues = _upcoming(entry, due, wanted, after)
-            except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, say
-                untold.append(reason_of(entry, exc))
-                dues = [due] if after is None or due > after else []
-            runs = ((local_time(run, session.zone), entry.name, entry) for run in dues)
-            found = heapq.nsmallest(wanted, chain(found, runs), key=lambda run: run[:2])
-    note_untold(session, untold)
-    return found
-
-
-def reason_of(entry: RedBeatSchedulerEntry, exc: Exception) -> str:
-    """Return the name of ``entry``, and why its runs can't be computed."""
-    return f"{one_line(entry.name)}: {one_line(str(exc).removeprefix(f'{printable(entry.key)}: '))}"
 
 
 def note_untold(session: Session, untold: list[str]) -> None:
@@ -139,36 +103,3 @@ def note_untold(session: Session, untold: list[str]) -> None:
         session.note(f"Not all of its runs are shown: {words}")
     if len(untold) > MOST_NOTED:
         session.note(f"Nor are those of {len(untold) - MOST_NOTED} more entries.")
-
-
-def in_time(entry: RedBeatSchedulerEntry, runs: Iterable[datetime]) -> Iterator[datetime]:
-    """Yield the ``runs`` of ``entry`` while they don't take too much processor time together.
-
-    Raises:
-        EntryTooExpensive: they do.
-    """
-    until = time.thread_time() + MOST_SECONDS
-    for run in runs:
-        yield run
-        if time.thread_time() > until:
-            words = f"its schedule has more of them than {MOST_SECONDS:.0f} s of processor time suffice for."
-            raise EntryTooExpensive(words, entry.key)
-
-
-def _upcoming(
-    entry: RedBeatSchedulerEntry, due: datetime, wanted: int, after: datetime | None
-) -> list[datetime]:
-    """Return the run that ``entry`` has in Redis, at ``due``, and those that its schedule has after it.
-
-    With ``after`` those that are later; they count among the runs that a policy allows from ``due`` on.
-    """
-    policy = entry.policy
-    most = 1 if policy.one_off else policy.max_runs
-    left = wanted if most is None else max(most - entry.total_run_count, 0)
-    begin = after if after is not None and due <= after else due
-    if most is not None and begin > due:
-        before = in_time(entry, entry.runs_between(due + _INSTANT, begin))
-        left = max(left - 1 - sum(1 for _ in islice(before, left)), 0)
-    first = [due] if begin == due and due != after else []
-    later = in_time(entry, entry.runs_between(begin + _INSTANT, _END))
-    return list(islice(chain(first, later), min(left, wanted)))

@@ -6,26 +6,27 @@ what was paused is resumed.
 
 from __future__ import annotations
 
-import getpass
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
 import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES
-from redbeat.cli.documents import OBJECT_PER_ENTRY, document_of
+from redbeat.cli.documents import OBJECT_PER_ENTRY
 from redbeat.cli.names import NAME, check_stored, entry_called, listed_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import MATCH, Selection, ask_about, change_each, check_failures, select
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import zone_for
+from redbeat.cli.shell import login_name
 from redbeat.cli.values import FUTURE, Future
-from redbeat.cli.words import one_line, relative, when_in
 from redbeat.cli.zone import zone_options
+from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.marks import zone_for
 from redbeat.entries.pauses import PauseResult, is_paused_for, pause_many
+from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.errors import EntryError
 from redbeat.process.exit_codes import USAGE, CommandLineError
 
@@ -38,14 +39,6 @@ def _common_options(command: Callable[..., None]) -> Callable[..., None]:
     for add in (click.pass_context, OBJECT_PER_ENTRY, zone_options, YES, DRY_RUN):
         command = add(command)
     return command
-
-
-def login_name() -> str | None:
-    """Return the name of the user; None: the machine doesn't know it."""
-    try:
-        return os.environ.get("SUDO_USER") or getpass.getuser()
-    except (OSError, KeyError, ImportError):  # a user id without a name, as in a container
-        return None
 
 
 def _end_of(until: Future, entry: RedBeatSchedulerEntry, now: datetime, session: Session) -> datetime:
@@ -64,7 +57,7 @@ def _end_of(until: Future, entry: RedBeatSchedulerEntry, now: datetime, session:
 @click.option(
     "--until",
     type=FUTURE,
-    help="When they run again by themselves: 2h, tomorrow, 'tomorrow 9:00', 18:30, 2030-12-24T18:00.",
+    help="When they run again by themselves: 2h, 'tomorrow 9:00', 'monday 8:00', 18:30, 2030-12-24T18:00.",
 )
 @_common_options
 def pause(
@@ -124,8 +117,18 @@ def pause(
     found = None
     if match is not None:
         found = select(session, match, is_running, lambda entry: entry.state != "missing", without=names)
+    for name in names if until is not None else ():
+        entry = listed_entry(session, name)
+        if not entry.problem:
+            end_for(entry)  # raises before anything is changed
     words = ("pause", "paused", "already paused or disabled")
-    _change(session, names, rest, found, rest_all, words, is_dry_run=dry_run, is_yes=yes, is_json=is_json)
+    details = {"match": match, "note": note, "by": by, "until": until and str(until)}
+    _change(
+        *(session, names, rest, found, rest_all, words, details),
+        is_dry_run=dry_run,
+        is_yes=yes,
+        is_json=is_json,
+    )
 
 
 @click.command(cls=SessionCommand)
@@ -181,7 +184,13 @@ def resume(
 
         found = select(session, "*" if match is None else match, is_resting, is_left, without=names)
     words = ("resume", "resumed", "disabled without a pause")
-    _change(session, names, go_on, found, go_on_all, words, is_dry_run=dry_run, is_yes=yes, is_json=is_json)
+    details = {"match": match, "note": note, "by": by}
+    _change(
+        *(session, names, go_on, found, go_on_all, words, details),
+        is_dry_run=dry_run,
+        is_yes=yes,
+        is_json=is_json,
+    )
 
 
 def _change(
@@ -191,6 +200,7 @@ def _change(
     found: Selection | None,
     change_all: ChangeAll,
     words: tuple[str, str, str],
+    details: Mapping[str, Any],
     *,
     is_dry_run: bool,
     is_yes: bool,
@@ -210,22 +220,24 @@ def _change(
     if found is not None and chosen:
         left = f"{found.left} {'is' if found.left == 1 else 'are'} {resting}." if found.left else ""
         ask_about(session, verb.capitalize(), chosen, left, is_yes=is_yes)
-    if len(names) == 1 and found is None:
-        change(names[0])
-        return
-    changed, failed = change_each(names, change, lambda _done: None)
-    if found is None:
-        check_failures(session, failed, len(names))
-        return
-    with meter(done.capitalize(), len(chosen)) as progress:
-        result = change_all(chosen, progress)
-    found.left += len(result.left)
-    if is_json:
-        for name in result.changed:
-            session.print_json(document_of(listed_entry(session, name)))
-    summary = _summary(len(changed) + len(result.changed), done, found, resting)
-    (session.note if is_json else session.say)(summary)
-    check_failures(session, {**failed, **result.failed}, len(names) + len(chosen))
+    every = [*names, *chosen]
+    with session.audited(verb, every, details) if every else nullcontext():
+        if len(names) == 1 and found is None:
+            change(names[0])
+            return
+        changed, failed = change_each(names, change, lambda _done: None)
+        if found is None:
+            check_failures(session, failed, len(names))
+            return
+        with meter(done.capitalize(), len(chosen)) as progress:
+            result = change_all(chosen, progress)
+        found.left += len(result.left)
+        if is_json:
+            for name in result.changed:
+                session.print_json(document_of(listed_entry(session, name)))
+        summary = _summary(len(changed) + len(result.changed), done, found, resting)
+        (session.note if is_json else session.say)(summary)
+        check_failures(session, {**failed, **result.failed}, len(every))
 
 
 def _summary(count: int, done: str, found: Selection | None, resting: str) -> str:

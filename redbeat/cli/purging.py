@@ -11,8 +11,8 @@ from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.words import one_line
 from redbeat.diagnostics.orphans import KINDS, find_orphans, purge_orphans
+from redbeat.entries.wording import one_line
 
 #: how many are shown of each kind
 MAX_SHOWN = 20
@@ -37,7 +37,8 @@ def purge(ctx: click.Context, /, dry_run: bool, yes: bool, is_json: bool) -> Non
     removed = 0
     if found and not dry_run:
         ask(f"Remove these {len(found)} from {session.server}?", is_yes=yes)
-        with meter("Removing") as progress:
+        counts = Counter(one.kind for one in found)
+        with session.audited("purge", [one.name for one in found], counts), meter("Removing") as progress:
             removed = purge_orphans(session.app, found, progress)
     if is_json:
         left = [{"kind": one.kind, "name": one.name, "text": one.text} for one in found]

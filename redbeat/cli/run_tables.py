@@ -13,11 +13,11 @@ from rich.text import Text
 
 from redbeat.cli.grid import UNLIMITED_WIDTH, Column, Row, cut_end, cut_middle, least_width, lines_of
 from redbeat.cli.tables import WITH_DATES, style_of, titled
-from redbeat.cli.words import clock, in_words_of, one_line, relative, typed, when_in
-from redbeat.history import PastRun, error_in_words
+from redbeat.entries.run_wording import reason_of_run, remark_on
+from redbeat.entries.wording import clock, in_words_of, one_line, relative, typed
+from redbeat.history import PastRun
 from redbeat.log.text import printable
 from redbeat.runs.figures import Figures
-from redbeat.runs.progress import hold_in_words
 from redbeat.runs.run import Run
 from redbeat.schedules.durations import seconds_in_words
 
@@ -68,7 +68,7 @@ def run_lines(
         found = zip(cells, words, strict=True)
         return [Row([one[title] for title in columns], below=Text(below)) for one, below in found]
 
-    words = [_words_below(run, now, zone) for run in runs]
+    words = [remark_on(run, now, zone) for run in runs]
     moved = []
     for title in ("task id", "worker"):
         if (
@@ -111,32 +111,12 @@ def _cells(
     }
 
 
-def _words_below(run: Run, now: datetime, zone: tzinfo) -> str:
-    """Return what is wrong with a run, and until when it holds its entry."""
-    # a lease is renewed every few seconds: until when the present one lives says nothing
-    hold = "" if run.state == "started" else hold_in_words(run, now)
-    words = "; ".join(filter(None, (_reason_of(run, zone), hold)))
-    return in_words_of(one_line(words), zone)
-
-
 def _state_cell(run: Run) -> Text:
     attempt = f", attempt {run.attempt}" if run.is_running and (run.attempt or 1) > 1 else ""
     if run.is_overdue:
         return Text(f"overdue{attempt}", style="red")
     state = one_line(run.state or run.outcome or "")
     return Text(state + attempt, style=style_of(state))
-
-
-def _reason_of(run: PastRun | Run, zone: tzinfo) -> str:
-    """Return why a run wasn't sent or has failed, and what else there is to say of it."""
-    if run.last is not None:
-        many = "" if run.count is None else f", {run.count} runs"
-        return f"until {when_in(run.last, zone)}{many}: {run.why}"
-    late = "" if run.late is None else f"it has ended later, as {run.late}"
-    again = "" if run.rerun_of is None else f"a rerun of {run.rerun_of}"
-    is_past = not (isinstance(run, Run) and run.is_running)
-    attempt = f"attempt {run.attempt}" if is_past and (run.attempt or 1) > 1 else ""
-    return "; ".join(filter(None, (error_in_words(run.error), run.why, late, again, attempt)))
 
 
 def history_lines(
@@ -165,5 +145,5 @@ def history_lines(
             "task id": Text(printable(run.task_id or "")),
         }
         shown = [cells[column.title.partition(",")[0]] for column in columns]
-        rows.append(Row(shown, below=Text(in_words_of(one_line(_reason_of(run, zone)), zone))))
+        rows.append(Row(shown, below=Text(in_words_of(one_line(reason_of_run(run, zone)), zone))))
     return lines_of(columns, rows, console, beside="why" if any(row.below for row in rows) else "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -11,20 +11,36 @@ from click.shell_completion import CompletionItem
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import json_option
 from redbeat.cli.names import NAME, entry_called, listed_entry
-from redbeat.cli.pausing import login_name
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import run_lines
 from redbeat.cli.selection import ONLY_MATCHING, check_failures, names_in_words
-from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
-from redbeat.cli.triggering import naming_the_broker
+from redbeat.cli.session import INTERRUPTED, Session, SessionCommand, code_of
+from redbeat.cli.shell import login_name
 from redbeat.cli.values import MOMENT, PAST, Future, Value, in_zone
-from redbeat.cli.words import in_words_of, one_line, when_in
 from redbeat.cli.zone import zone_options
-from redbeat.config.suggestions import did_you_mean
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.rerun import RerunResult, choose_run, failed_runs, rerun_each, rerun_one
-from redbeat.entries.runs import IN_PROGRESS, SOUGHT, find_runs, give_up_runs, has_workers, with_histories
-from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired
+from redbeat.entries.rerun import (
+    RerunResult,
+    Reruns,
+    choose_run,
+    document_of_rerun,
+    find_reruns,
+    rerun_each,
+    rerun_one,
+)
+from redbeat.entries.runs import (
+    IN_PROGRESS,
+    SOUGHT,
+    find_running,
+    find_runs,
+    give_up_runs,
+    has_workers,
+    read_states,
+    with_histories,
+)
+from redbeat.entries.sending import naming_the_broker
+from redbeat.entries.wording import in_words_of, one_line, when_in
+from redbeat.errors import EntryError, LockNotAcquired, RunNotSent
 from redbeat.history import OUTCOMES
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
@@ -38,16 +54,6 @@ BY = click.option("--by", metavar="WHO", help="With --give-up: who does it. Defa
 OBJECT_PER_RUN = json_option("JSON: one object per run and line")
 
 
-def _read_states(text: str) -> list[str]:
-    """Return the states in 'failed,lost'."""
-    states = [part.strip().lower().replace("-", "_") for part in text.split(",")]
-    for state in states:
-        if state not in SOUGHT:
-            hint = did_you_mean(state, SOUGHT)
-            raise ValueError(f"there is no state {state!r}.{hint} The states: {', '.join(SOUGHT)}.")
-    return states
-
-
 class _States(Value):
     """States with commas between, the last of which the shell completes."""
 
@@ -59,7 +65,7 @@ class _States(Value):
         return [CompletionItem(before + comma + state) for state in SOUGHT if state.startswith(last)]
 
 
-STATES = _States("states", _read_states)
+STATES = _States("states", read_states)
 
 
 @click.command(cls=SessionCommand)
@@ -134,8 +140,7 @@ def runs(
         raise CommandLineError("--yes and --by are for --give-up.", exits.USAGE)
     now, zone = session.now(), session.zone
     begin = None if since is None else since(now, zone)
-    sought = states or (SOUGHT if begin else ["running"])
-    found = find_runs(session.app, sought, name=name, match=match, since=begin)
+    found = find_runs(session.app, states, name=name, match=match, since=begin)
     if not found and name is not None:
         listed_entry(session, name)  # else it was deleted, and has runs all the same
     most = limit if limit is not None else TERMINAL_ROWS if session.is_on_terminal and not is_json else 0
@@ -148,7 +153,7 @@ def runs(
         session.note("There are no such runs.")
         if states is None and begin is None:
             session.note(
-                "These would be runs in progress; --since 1d shows past ones, --state failed,lost errors."
+                "None is in progress. --since 1d shows past runs, --state failed,lost what went wrong."
             )
         return
     session.draw(run_lines(shown, now, zone, session.console, with_names=name is None))
@@ -163,7 +168,7 @@ def _give_up(
 ) -> None:
     """End the runs in progress of one entry that are in these states, as lost."""
     now, zone = session.now(), session.zone
-    found = [run for run in find_runs(session.app, states, name=name) if run.is_running]
+    found = find_running(session.app, name, states)
     if not found:
         listed_entry(session, name)  # else it was deleted, and has runs all the same
         session.note("There are no such runs.")
@@ -173,7 +178,9 @@ def _give_up(
         session.note(f"{run.task_id}: {in_words_of(one_line(words), zone)}.")
     what = counted(len(found), "run", "runs")
     ask(f"Give up {what} of {one_line(name)} at {session.server}?", is_yes=is_yes)
-    done = give_up_runs(session.app, found, by if by is not None else login_name())
+    details = {"task_ids": [run.task_id for run in found], "by": by}
+    with session.audited("runs --give-up", [name], details):
+        done = give_up_runs(session.app, found, by if by is not None else login_name())
     if is_json:
         for run in done:
             session.print_json(run.to_dict())
@@ -244,14 +251,16 @@ def _rerun_one(session: Session, name: str, due: datetime | None, *, is_dry: boo
     if is_dry:
         run = choose_run(entry, moment)
         if is_json:
-            session.print_json(_document(run, None))
+            session.print_json(document_of_rerun(run, None))
         else:
             session.say(f"{_told_of(session, run)} would be sent once more.")
         return
-    with naming_the_broker(session.app, name):
+    chosen = choose_run(entry, moment)  # raises before anything is written
+    details = {"due": moment or chosen.due, "task_id": chosen.task_id}
+    with session.audited("rerun", [name], details), naming_the_broker(session.app, name):
         run, result = rerun_one(entry, moment)
     if is_json:
-        session.print_json(_document(run, result.id))
+        session.print_json(document_of_rerun(run, result.id))
     else:
         session.say(f"{_told_of(session, run)} is sent once more; its task id is {result.id}.")
 
@@ -263,38 +272,21 @@ def _told_of(session: Session, run: Run) -> str:
     return f"The run of {one_line(run.name)} that was due at {when_in(run.due, session.zone)}{outcome}"
 
 
-def _document(run: Run, task_id: str | None) -> dict[str, Any]:
-    """Return what ``--json`` prints of a run that is sent once more, with its new task id."""
-    due = run.due.isoformat()
-    return {"name": run.name, "due": due, "outcome": run.outcome, "rerun_of": run.task_id, "task_id": task_id}
-
-
 def _rerun_every(
     session: Session, since: Future, match: str | None, *, is_dry: bool, is_yes: bool, is_json: bool
 ) -> None:
     """Send all runs once more that have failed since a time and match, each once."""
-    failed: dict[str, str] = {}
-    found: dict[str, list[Run]] = {}
-    entries: dict[str, RedBeatSchedulerEntry] = {}
     begin = since(session.now(), session.zone)
-    for name, listed in failed_runs(session.app, begin, match or "*").items():
-        try:
-            entries[name] = RedBeatSchedulerEntry.get(name, session.app)
-        except EntryNotFound:
-            continue
-        except EntryError as exc:
-            failed[name] = str(exc)
-            continue
-        found[name] = rerun_each(entries[name], listed, dry_run=True).sent
-    found = {name: found[name] for name in sorted(found) if found[name]}
+    to_do = find_reruns(RedBeatSchedulerEntry, session.app, begin, match or "*")
+    found, entries, failed = to_do.runs, to_do.entries, to_do.failed
     total = sum(map(len, found.values()))
     what = f"{counted(total, 'run', 'runs')} of {names_in_words(list(found))}" if total else "0 runs"
-    held = _held_among(found, entries)
+    held = _held_among(to_do)
     if is_dry:
         every = with_histories(session.app, [run for listed in found.values() for run in listed])
         if is_json:
             for run in every:
-                session.print_json(_document(run, None))
+                session.print_json(document_of_rerun(run, None))
         elif every:
             session.draw(run_lines(every, session.now(), session.zone, session.console, with_names=True))
         session.note(f"{what} would be sent once more.{held and f' {held}'}")
@@ -304,27 +296,29 @@ def _rerun_every(
         if held and not is_yes:
             session.note(held)
         ask(f"Send {what} at {session.server} once more?", is_yes=is_yes)
-    result = _send_every(session, entries, found, total, failed, is_json=is_json)
-    words = f"Sent {counted(len(result.sent), 'run', 'runs')} once more."
-    (session.note if is_json else session.say)(words)
-    check_failures(session, failed, len(failed) + len(entries))
-    if result.left:
-        raise CommandLineError(
-            f"{counted(len(result.left), 'run was', 'runs were')} not sent, as other runs of the same "
-            "entries are in progress; the same command sends what is left later. "
-            f"{one_line(result.left[0][1])}",
-            exits.TRY_AGAIN,
-        )
+    details = {"match": match, "since": begin, "runs": total}
+    with session.audited("rerun", found, details) if total else nullcontext():
+        result = _send_every(session, to_do, total, is_json=is_json)
+        words = f"Sent {counted(len(result.sent), 'run', 'runs')} once more."
+        (session.note if is_json else session.say)(words)
+        check_failures(session, failed, len(failed) + len(entries))
+        if result.left:
+            raise CommandLineError(
+                f"{counted(len(result.left), 'run was', 'runs were')} not sent, as other runs of the same "
+                "entries are in progress; the same command sends what is left later. "
+                f"{one_line(result.left[0][1])}",
+                exits.TRY_AGAIN,
+            )
 
 
-def _held_among(found: dict[str, list[Run]], entries: dict[str, RedBeatSchedulerEntry]) -> str:
+def _held_among(to_do: Reruns) -> str:
     """Return how many of these runs can't be sent at once, as the overlap of their entries says; '': none."""
-    names = [name for name in found if len(found[name]) > 1 and entries[name].policy.overlap != "allow"]
+    names = to_do.held
     if not names:
         return ""
-    runs = counted(sum(len(found[name]) for name in names), "run", "runs")
+    runs = counted(sum(len(to_do.runs[name]) for name in names), "run", "runs")
     if len(names) == 1:
-        overlap = f"its overlap is {entries[names[0]].policy.overlap}"
+        overlap = f"its overlap is {to_do.entries[names[0]].policy.overlap}"
         which = f"one of the {runs} of {names_in_words(names)}"
     else:
         overlap, which = "their overlap isn't allow", f"one each of the {runs} of {names_in_words(names)}"
@@ -333,14 +327,12 @@ def _held_among(found: dict[str, list[Run]], entries: dict[str, RedBeatScheduler
 
 def _send_every(
     session: Session,
-    entries: dict[str, RedBeatSchedulerEntry],
-    found: dict[str, list[Run]],
+    to_do: Reruns,
     total: int,
-    failed: dict[str, str],
     *,
     is_json: bool,
 ) -> RerunResult:
-    """Send the runs that were found, entry by entry; note in ``failed`` which entries can't be sent."""
+    """Send the runs that were found, entry by entry; note in ``to_do`` which entries can't be sent."""
     result = RerunResult()
     with meter("Sending", total) as progress:
 
@@ -348,16 +340,16 @@ def _send_every(
             result.sent.append(run)
             progress(len(result.sent))
             if is_json:
-                session.print_json(_document(run, task_id))
+                session.print_json(document_of_rerun(run, task_id))
 
-        for name, listed in found.items():
+        for name, listed in to_do.runs.items():
             try:
                 with naming_the_broker(session.app, name):
-                    result.left += rerun_each(entries[name], listed, progress=note).left
+                    result.left += rerun_each(to_do.entries[name], listed, progress=note).left
             except (EntryError, LockNotAcquired) as exc:
-                failed[name] = str(exc)
-            except CommandLineError as exc:
-                raise CommandLineError(f"{exc.message} {_rest(len(result.sent))}", exc.exit_code) from None
+                to_do.failed[name] = str(exc)
+            except RunNotSent as exc:
+                raise CommandLineError(f"{exc} {_rest(len(result.sent))}", code_of(exc)) from None
             except KeyboardInterrupt:
                 raise CommandLineError(f"Interrupted. {_rest(len(result.sent))}", INTERRUPTED) from None
     return result

@@ -7,6 +7,7 @@ that can't be changed doesn't stop the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,9 @@ from redbeat.cli.confirmation import ask
 from redbeat.cli.names import nothing_matches
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Command, Session
-from redbeat.cli.words import one_line
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import EntryError, EntryNotFound
+from redbeat.entries.wording import one_line
+from redbeat.errors import EntryError, EntryNotFound, RunNotSent
 from redbeat.log.text import counted
 from redbeat.process.exit_codes import NO_INPUT, USAGE, CommandLineError
 
@@ -115,6 +116,7 @@ def change_selected(
     verb: str,
     title: str,
     summary: Callable[[int], str],
+    audited: AbstractContextManager[None],
     *,
     is_yes: bool,
     is_json: bool,
@@ -125,13 +127,15 @@ def change_selected(
         verb: begins the question: 'Change queue of'.
         title: of the bar.
         summary: makes the last line from the number of entries that were changed.
+        audited: is entered around the changes.
     """
     if names:
         ask_about(session, verb, names, is_yes=is_yes)
-    with meter(title, len(names)) as progress:
-        done, failed = change_each(names, change, progress)
-    (session.note if is_json else session.say)(summary(len(done)))
-    check_failures(session, failed, len(names))
+    with audited if names else nullcontext():
+        with meter(title, len(names)) as progress:
+            done, failed = change_each(names, change, progress)
+        (session.note if is_json else session.say)(summary(len(done)))
+        check_failures(session, failed, len(names))
 
 
 def change_each(
@@ -148,7 +152,7 @@ def change_each(
             done.append(name)
         except EntryNotFound:
             pass
-        except EntryError as exc:
+        except (EntryError, RunNotSent) as exc:
             failed[name] = str(exc)
         except CommandLineError as exc:
             if exc.exit_code != NO_INPUT:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, tzinfo
 from typing import Any, TypeVar
 
@@ -20,13 +20,16 @@ from rich.segment import Segment
 from rich.text import Text
 
 from redbeat.cli.grid import UNLIMITED_WIDTH
+from redbeat.cli.shell import host_name, login_name
 from redbeat.cli.silence import telling_of_silence
-from redbeat.cli.words import one_line
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import is_no_permission
+from redbeat.entries.audit import audited
+from redbeat.entries.wording import one_line
 from redbeat.errors import (
     CalendarError,
+    CallRefused,
     ConfigurationError,
     EntryBusy,
     EntryChanged,
@@ -34,6 +37,7 @@ from redbeat.errors import (
     EntryNotFound,
     FileError,
     RedBeatError,
+    RunNotSent,
     StoreRefused,
     StoreUnavailable,
 )
@@ -195,6 +199,25 @@ class Session:
         """Return the time of the server's clock, in UTC."""
         return Server(Store(self.app)).now()
 
+    def audited(
+        self,
+        verb: str,
+        names: Iterable[str],
+        details: Mapping[str, Any] | None = None,
+        before: Mapping[str, Any] | None = None,
+    ) -> AbstractContextManager[None]:
+        """Return what writes into the audit list that the user makes a change, when it is entered.
+
+        Arguments:
+            names: of what is changed.
+            details: what was given; what is None wasn't.
+            before: what some of that was before.
+        """
+        given = {name: value for name, value in (details or {}).items() if value is not None}
+        return audited(
+            self.app, login_name() or "", "cli", verb, names, given, host=host_name(), before=before
+        )
+
     def require_application(
         self, command: str, why: str = "sends messages, and needs the application's broker and tasks"
     ) -> None:
@@ -216,17 +239,20 @@ def stating_errors() -> Iterator[None]:
             said += (
                 " (this user of Redis lacks a right to it; docs: configuration, Users with limited rights)"
             )
-        raise CommandLineError(said, _code_of(exc)) from None
+        raise CommandLineError(said, code_of(exc)) from None
     except click.UsageError as exc:
         raise CommandLineError(exc.format_message(), exits.USAGE) from None
 
 
-def _code_of(exc: RedBeatError) -> int:
+def code_of(exc: RedBeatError) -> int:
+    """Return the exit code of a command that an error has ended."""
     if isinstance(exc, EntryNotFound):
         return exits.NO_INPUT
     if isinstance(exc, ConfigurationError):
         return exits.CONFIG
-    if isinstance(exc, StoreUnavailable):
+    if isinstance(exc, CallRefused):
+        return exits.USAGE
+    if isinstance(exc, (StoreUnavailable, RunNotSent)):
         return exits.UNAVAILABLE
     if isinstance(exc, StoreRefused):
         return exits.NO_PERMISSION

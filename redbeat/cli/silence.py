@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import Any
 
-from redbeat.cli.words import one_line
+from redbeat.entries.wording import one_line
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.store.server import Server
 from redbeat.store.store import Store

@@ -12,10 +12,10 @@ import click
 from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.session import Session
 from redbeat.cli.tables import fields_lines
-from redbeat.cli.words import in_words_of
 from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
+from redbeat.entries.wording import in_words_of
 from redbeat.errors import ConfigurationError, RedBeatError, StoreUnavailable
 from redbeat.leadership.status import LATE_AFTER_SECONDS, State, Status, document_of, judge, read_status
 from redbeat.log.text import printable
@@ -89,6 +89,7 @@ def _lines(found: Status | None) -> list[tuple[str, str]]:
     if found.lock_key is not None:
         lines[1:1] = [
             ("lock", _describe_lock(found)),
+            ("standbys", _describe_standbys(found)),
             ("last tick", _when(found, found.last_tick) or "unknown"),
         ]
     return lines
@@ -101,6 +102,13 @@ def _describe_leader(found: Status) -> str:
     if leader.host is None:
         return f"unknown, a beat of celery-redbeat 2.x perhaps; its token is {leader.token}"
     return f"{leader.host}, process {leader.pid}, since {_when(found, leader.since)}"
+
+
+def _describe_standbys(found: Status) -> str:
+    if found.standbys is None:
+        return "unknown, as this user of Redis may not read who stands by"
+    words = [f"{one.host}, process {one.pid}, since {_when(found, one.since)}" for one in found.standbys]
+    return "; ".join(words) or "none"
 
 
 def _describe_lock(found: Status) -> str:

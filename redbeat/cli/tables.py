@@ -6,7 +6,7 @@ Invariant: no text of an entry's is taken for markup, and a narrow terminal lose
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from itertools import chain, islice
 from typing import Any
 
@@ -26,28 +26,21 @@ from redbeat.cli.grid import (
     cut_start,
     lines_of,
 )
-from redbeat.cli.words import (
+from redbeat.entries.describe import description_of
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import failure_of
+from redbeat.entries.marks import clock_changes
+from redbeat.entries.runs import Last
+from redbeat.entries.wording import (
     clock,
     in_words_of,
     label_of,
     next_run_in_words,
-    offset_of,
     one_line,
     relative,
-    when_in,
 )
-from redbeat.entries.describe import description_of
-from redbeat.entries.due import is_pause_over
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.failures import failure_of
-from redbeat.entries.fields import shown_value
-from redbeat.entries.forms import LENGTHS
-from redbeat.entries.runs import Last
 from redbeat.history import COUNTED_OUTCOMES, ENDED_OUTCOMES, FAILED_OUTCOMES
 from redbeat.log.text import counted, printable, shorten
-from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
-from redbeat.schedules.durations import length_in_words, seconds_in_words
-from redbeat.schedules.occurrences import zone_of
 
 STATE_STYLES = {
     "scheduled": "green",
@@ -68,12 +61,6 @@ NEVER = UNLIMITED_WIDTH + 1
 _REASON = 300
 #: how much of any other text is shown, also in a pipe, as it may be megabytes; --json has all of it
 _PIPED = 1_000
-
-
-def zone_for(entry: RedBeatSchedulerEntry) -> tzinfo:
-    """Return the time zone that the schedule of ``entry`` goes by."""
-    zone: tzinfo = entry.app.timezone if entry.schedule is None else zone_of(entry.schedule, entry.policy)
-    return zone
 
 
 def plain_table() -> Table:
@@ -192,23 +179,6 @@ def fields_lines(
             yield Text.assemble((head, "bold"), " " * (indent - cell_len(head)), line)
 
 
-def policy_rows(entry: RedBeatSchedulerEntry, zone: tzinfo) -> list[tuple[str, str]]:
-    """Return the fields of the policy that aren't defaults."""
-    rows = []
-    fields = set(FIELDS) - set(PAUSE_FIELDS if is_pause_over(entry, entry.seen_at) else ())
-    for field in filter(fields.__contains__, FIELDS):
-        value = shown_value(field, getattr(entry.policy, field))
-        if value != getattr(NO_POLICY, field):
-            if isinstance(value, bool):
-                text = "yes" if value else "no"
-            elif field in LENGTHS:
-                text = length_in_words(value)
-            else:
-                text = when_in(value, zone) if isinstance(value, datetime) else one_line(value)
-            rows.append((field, text))
-    return rows
-
-
 def runs_lines(
     runs: Sequence[tuple[Any, datetime]], now: datetime, zone: tzinfo, console: Console, *, with_names: bool
 ) -> Iterator[Text]:
@@ -225,30 +195,3 @@ def runs_lines(
         cells += [Text(printable(str(entry.name)))] if with_names else []
         rows.append(Row(cells, above=Text("; ".join(changes), style="yellow")))
     return lines_of(columns, rows, console, beside="clocks" if any(row.above for row in rows) else "")
-
-
-def clock_changes(runs: Sequence[tuple[Any, datetime]], zone: tzinfo) -> Iterator[list[str]]:
-    """Yield for each run, in words, how clocks have changed since the run before it in the list.
-
-    Those of ``zone``, in which they are shown, and those that the entries go by.
-    """
-    zones = {label_of(one): one for one in (zone, *(zone_for(entry) for entry, _ in runs))}
-    before: datetime | None = None
-    for _, due in runs:
-        changes = []
-        for label, one in zones.items() if before is not None else ():
-            was, now = (_offset(before, one), _offset(due, one)) if before is not None else (None, None)
-            if was is not None and now is not None and was != now:
-                way = "forward" if now > was else "back"
-                by = seconds_in_words(abs((now - was).total_seconds()))
-                after = offset_of(due.astimezone(one))
-                changes.append(f"clocks go {way} here: {label} by {by}, to {after}")
-        yield changes
-        before = due
-
-
-def _offset(moment: datetime, zone: tzinfo) -> timedelta | None:
-    try:
-        return moment.astimezone(zone).utcoffset()
-    except OverflowError:  # outside the years 1 to 9999
-        return None

@@ -13,6 +13,7 @@ from celery.app import app_or_default
 
 from redbeat.config.address import Address
 from redbeat.config.masking import sanitize_url
+from redbeat.config.networks import Network
 from redbeat.config.settings import OPTIONS as OPTIONS
 from redbeat.config.settings import SETTINGS as SETTINGS
 from redbeat.config.settings import Setting as Setting
@@ -100,6 +101,10 @@ class RedBeatConfig:
     statics_owners: tuple[str, ...]  # the first counts, the others are former ones
     wait_replicas: int
     http: Address | None
+    web_hosts: tuple[str, ...]
+    web_proxies: tuple[Network, ...]
+    web_tasks: tuple[str, ...]
+    web_hide: tuple[str, ...]
 
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)

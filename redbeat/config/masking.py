@@ -33,6 +33,11 @@ _SPACED_URL = re.compile(
 )
 
 
+def is_secret_name(name: str) -> bool:
+    """Tell whether a value of this name, an argument's say, may be a password."""
+    return bool(_SECRET_NAME.search(name) or _LINE_NAME.search(name))
+
+
 def sanitize_url(url: str) -> str:
     """Return ``url`` with every password masked, also where it lists several servers.
 

@@ -6,12 +6,14 @@ Pure: a row's ``parse`` takes a value and returns the one to use, or raises.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
 from redbeat.config.address import MAX_PATH_BYTES, Address, parse_address
+from redbeat.config.networks import parse_networks
 from redbeat.config.ping_urls import parse_ping_host, parse_ping_url
 from redbeat.config.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
@@ -36,6 +38,9 @@ OPTIONS: dict[str, str] = {
     "master_name": "kombu's name for ``service_name``",
 }
 
+
+#: a host as a browser names it, perhaps with a port, or all hosts below a name
+_WEB_HOST = re.compile(r"(\*\.)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 
 _CREDENTIALS = ("username", "password")
 
@@ -74,6 +79,19 @@ def _url(value: Any) -> str | None:
     if not isinstance(value, str) or scheme_of(value) not in REDIS_SCHEMES:
         raise ValueError
     return value
+
+
+def _patterns(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) and one for one in value):
+        raise ValueError
+    return tuple(value)
+
+
+def _web_hosts(value: Any) -> tuple[str, ...]:
+    hosts = _patterns(value)
+    if not all(_WEB_HOST.fullmatch(host) for host in hosts):
+        raise ValueError
+    return hosts
 
 
 def _options(value: Any) -> dict[str, Any]:
@@ -399,6 +417,42 @@ SETTINGS: dict[str, Setting] = {
             "Which hosts beat may call for entries with a ``ping_url``. Without a port the scheme's own is "
             "meant. See :ref:`dead-mans-switch`.",
             default_words="none, so that no ``ping_url`` is called",
+        ),
+        Setting(
+            "redbeat_web_hosts",
+            (),
+            _web_hosts,
+            "a list of hosts, such as 'redbeat.example.com', '*.example.com' or 'tower:8080'",
+            "The names under which the dashboard may be asked for, besides those of the machine itself. See "
+            ":doc:`web`.",
+            default_words="none, so that only ``localhost`` and its addresses are",
+        ),
+        Setting(
+            "redbeat_web_proxies",
+            (),
+            parse_networks,
+            "a list of addresses or networks, such as '10.0.0.0/8' or '::1', and 'unix' for a unix socket",
+            "The reverse proxies in front of the dashboard, whose ``X-Forwarded-`` headers count. See "
+            ":doc:`web`.",
+            default_words="none",
+        ),
+        Setting(
+            "redbeat_web_tasks",
+            ("*",),
+            _patterns,
+            "a list of patterns of task names, such as 'reports.*'",
+            "The tasks that the dashboard and its API may run, and give to entries. Running a task is "
+            "running code: limit this where people are let in who may not. See :doc:`web`.",
+            default_words='all: ``["*"]``',
+        ),
+        Setting(
+            "redbeat_web_hide",
+            ("*password*", "*token*"),
+            _patterns,
+            "a list of patterns of argument names, such as '*password*'",
+            "The arguments of tasks that the dashboard and its API don't show, by their names; positional "
+            "ones by those of the task's parameters. Case doesn't count. See :doc:`web`.",
+            default_words='``["*password*", "*token*"]``',
         ),
         Setting(
             "redbeat_metrics_entries",

@@ -11,6 +11,7 @@ import ssl
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -56,6 +57,9 @@ RETRYING_DEFAULTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeou
 
 #: how a server says in which script of ours an error has come
 _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
+
+#: what a server says of a missing right to a key or a channel: it doesn't name it
+_UNNAMED = re.compile(r"access (a|one of the) (key|channel)", re.IGNORECASE)
 
 #: the lengths of most values, as they are sent in front of them
 _LENGTHS = [b"$%d\r\n" % size for size in range(4096)]
@@ -111,6 +115,20 @@ _CERTIFICATES: dict[int, str] = {
 _INHERITED: list[Any] = []
 
 
+#: an app, and the client that stands in for its own in this thread or task
+_IN_PLACE: ContextVar[tuple[Any, Any] | None] = ContextVar("redbeat_client", default=None)
+
+
+@contextmanager
+def using_client(app: Any, client: Any) -> Iterator[None]:
+    """Within this, let ``client`` stand in for that of ``app``, in this thread or task alone."""
+    before = _IN_PLACE.set((app, client))
+    try:
+        yield
+    finally:
+        _IN_PLACE.reset(before)
+
+
 def get_redis(app: Any = None) -> Any:
     """Return the app's client: an injected ``app.redbeat_redis``, or one made now and kept there.
 
@@ -121,6 +139,9 @@ def get_redis(app: Any = None) -> Any:
         StoreUnavailable: no node of a cluster can be reached. Only a cluster's client connects at once.
     """
     app = app_or_default(app)
+    in_place = _IN_PLACE.get()
+    if in_place is not None and in_place[0] is app:
+        return in_place[1]
     client = getattr(app, "redbeat_redis", None)
     ours, made_by = getattr(app, "redbeat_redis_made", (None, 0))
     if client is not None and client is ours and made_by != os.getpid():
@@ -392,6 +413,8 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
     except redis.exceptions.ResponseError as exc:
         COUNTS.errors += 1
         reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help nobody
+        if _UNNAMED.search(reason):
+            reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
         raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {reason}") from exc
     except RedBeatError:
         raise

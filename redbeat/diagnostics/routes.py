@@ -18,8 +18,11 @@ from kombu.common import Broadcast
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
 from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.query import read_listed
 from redbeat.entries.queues import is_missing
-from redbeat.errors import ConfigurationError
+from redbeat.entries.wording import one_line
+from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, RedBeatError
 
 _EXCHANGE_TYPES: Mapping[str, Any] = STANDARD_EXCHANGE_TYPES
 _FIELDS = ("queue", "exchange", "exchange_type", "routing_key", "priority")
@@ -52,6 +55,107 @@ class Route:
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dict of plain JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the runs of an entry go, or a call of a task.
+
+    Attributes:
+        name: what was asked about.
+        task: the name of the task.
+        is_entry: an entry is called so; else it was taken for the name of a task.
+        is_task_known: the app has this task.
+    """
+
+    name: str
+    task: str
+    is_entry: bool
+    is_task_known: bool
+    route: Route
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a dict of plain JSON."""
+        about = {"name": self.name, "task": self.task, "is_task_known": self.is_task_known}
+        return {**about, **self.route.to_dict()}
+
+
+def find_destination(app: Any, name: str, tried: Mapping[str, Any]) -> Destination:
+    """Return where the runs of the entry ``name`` go; if there is none, a call of the task ``name``.
+
+    The modules with the tasks of ``app`` are imported.
+
+    Arguments:
+        tried: options that replace the entry's.
+
+    Raises:
+        ConfigurationError: they can't be imported, or the routes of the application don't know.
+        EntryCorrupt: the entry can't be used.
+    """
+    try:
+        load_tasks(app)
+    except Exception as exc:
+        raise ConfigurationError(f"Its tasks can't be imported: {one_line(repr(exc))}") from exc
+    try:
+        entry: Any = read_listed(RedBeatSchedulerEntry, app, name)
+    except EntryNotFound:
+        is_entry, task, options = False, name, dict(tried)
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+    else:
+        if entry.problem:
+            raise EntryCorrupt(f"{one_line(name)} can't be used: {one_line(entry.problem)}", entry.key)
+        is_entry, task, options = True, entry.task, {**(entry.options or {}), **tried}
+        args, kwargs = entry.args or [], entry.kwargs or {}
+    try:
+        route = find_route(app, task, args, kwargs, options)
+    except RedBeatError:
+        raise
+    except Exception as exc:
+        words = one_line(repr(exc))
+        raise ConfigurationError(
+            f"The application's routes don't know where {one_line(task)} goes: {words}"
+        ) from exc
+    return Destination(name, task, is_entry, task in app.tasks, route)
+
+
+def hint_at_nothing(app: Any, task: str) -> str:
+    """Return the warning about a name that is neither an entry's nor a task's."""
+    return (
+        "There is no such entry, and the application has no such task: it is taken for one that is sent by "
+        f"its name.{did_you_mean(task, app.tasks)}"
+    )
+
+
+def in_words(found: Route) -> str:
+    """Return where a message goes, as the end of a sentence."""
+    if found.queues:
+        names = " and ".join(one_line(queue) for queue in found.queues)
+        return f"the queue {names}" if len(found.queues) == 1 else f"the queues {names}"
+    if found.exchange_type == "fanout":
+        return f"everybody who listens to the exchange {one_line(found.exchange)}"
+    if found.exchange_type == "headers":
+        return f"the headers exchange {one_line(found.exchange)}, which goes by the message's headers"
+    return (
+        f"the {one_line(found.exchange_type)} exchange {one_line(found.exchange)}; the application knows no "
+        f"queue that is bound there with {one_line(found.routing_key)!r}"
+    )
+
+
+def parts_of(found: Route) -> list[tuple[str, object, str]]:
+    """Return each part of a route that a rule has decided: what it is, its value, and the rule."""
+    values = {
+        "queue": found.declared or found.exchange,
+        "exchange": found.exchange or "the broker's own",
+        "exchange_type": found.exchange_type,
+        "routing_key": found.routing_key,
+        "priority": found.priority,
+    }
+    return [
+        (field.replace("_", " "), value, found.rules[field])
+        for field, value in values.items()
+        if field in found.rules
+    ]
 
 
 def load_tasks(app: Any) -> None:

@@ -71,13 +71,18 @@ class Answer:
         }
 
 
-def told_by(facts: Facts, run: PastRun) -> Answer:
-    """Return the answer that a record of the run itself gives."""
+def told_by(facts: Facts, run: PastRun, *, with_id: bool = True) -> Answer:
+    """Return the answer that a record of the run itself gives.
+
+    Arguments:
+        with_id: the task id of a run that was sent is told.
+    """
     if run.is_sent:
         by = " by hand" if run.is_manual else ""
         again = "" if run.rerun_of is None else f", as a rerun of {run.rerun_of}"
-        reason = f"It was sent{by} at {shown(run.at)}, {run.late_seconds:.1f} s after its time{again}"
-        reason = f"{reason}, with the task id {run.task_id}. {_told_of_end(facts, run)}"
+        reason = f"It was sent{by} at {shown(run.at)}, {_late_in_words(run)}{again}"
+        which = f", with the task id {run.task_id}" if with_id else ""
+        reason = f"{reason}{which}. {_told_of_end(facts, run)}"
         progress = _progress_of(facts, run)
         is_begun = progress is not None and progress.state != "sent"
         return Answer("running" if is_begun else run.outcome, run.due, reason.rstrip(), run)
@@ -106,6 +111,11 @@ def told_by(facts: Facts, run: PastRun) -> Answer:
             run,
         )
     return Answer("unsent", run.due, f"{closed(why)} What became of it then isn't recorded.", run)
+
+
+def _late_in_words(run: PastRun) -> str:
+    late = run.late_seconds
+    return f"{seconds_in_words(late)} after its time" if late >= 0.0005 else "on time"
 
 
 def _told_of_end(facts: Facts, run: PastRun) -> str:

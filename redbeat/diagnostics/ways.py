@@ -28,6 +28,11 @@ def find_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
     return joined(find_app_obstacle(app), find_entry_obstacle(app, entry))
 
 
+def document_of_way(obstacle: str | None) -> dict[str, Any] | None:
+    """Return as plain JSON which way messages go, by what ``find_obstacle`` has found; None: not known."""
+    return None if obstacle is None else {"compiled": not obstacle, "reason": obstacle or None}
+
+
 def find_app_obstacle(app: Any) -> str:
     """Return all that keeps every message of ``app`` from being compiled; '': nothing does."""
     config = ensure_conf(app)

@@ -6,9 +6,12 @@ entry's history. The schedule isn't touched.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -27,7 +30,7 @@ from redbeat.store.histories import Histories
 from redbeat.store.records import score_text
 from redbeat.store.server import Server
 from redbeat.store.store import Store
-from redbeat.task_ids import task_id_of
+from redbeat.task_ids import request_id_of, task_id_of
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -46,6 +49,65 @@ def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> Async
     task_id = str(overrides.get("task_id") or uuid.uuid4())
     record = sent_record(score_text(now.timestamp()), task_id, is_manual=True)
     return send(entry, now, {**overrides, "task_id": task_id}, record, now)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A run that somebody has asked for.
+
+    Attributes:
+        is_repeated: an earlier try of the same request has sent it.
+    """
+
+    task_id: str
+    is_repeated: bool = False
+
+
+def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> Sent | None:
+    """Return the run that a request has sent within a day; None: it hasn't.
+
+    Raises:
+        EntryError: it has sent one with other arguments.
+    """
+    found = Histories(Store(entry.app)).read_request(entry.key, _digest_of(request))
+    if found is None:
+        return None
+    task_id, _, digest = found.partition(" ")
+    if digest != _digest_of(_text_of(overrides)):
+        raise EntryError(f"{entry.key}: trigger: the same key was used for other arguments.", entry.key)
+    return Sent(task_id, is_repeated=True)
+
+
+def trigger_once(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> Sent:
+    """Send one run of ``entry`` now, unless the same request has done so within a day; return which.
+
+    It is sent before that is remembered: after a kill in between it is sent again, with the same id.
+
+    Raises:
+        EntryError: the request has sent a run with other arguments.
+        LockNotAcquired: it, or somebody else, is sending runs of the entry at this moment.
+    """
+    histories = Histories(Store(entry.app))
+    found = sent_by(entry, request, overrides)
+    if found is not None:
+        return found
+    with histories.backfilling(entry.key):
+        found = sent_by(entry, request, overrides)
+        if found is not None:
+            return found
+        task_id = request_id_of(entry.key, request)
+        trigger(entry, {**overrides, "task_id": task_id})
+        text = f"{task_id} {_digest_of(_text_of(overrides))}"
+        histories.note_request(entry.key, _digest_of(request), text)
+        return Sent(task_id)
+
+
+def _text_of(overrides: Mapping[str, Any]) -> str:
+    return json.dumps(overrides, sort_keys=True, default=str)
+
+
+def _digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def backfill(

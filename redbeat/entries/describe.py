@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import crontab, schedule, solar
 from dateutil.rrule import DAILY
 
+from redbeat.entries.wording import label_of
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.occurrences import clocked, cron, is_own_kind, rrule, zone_of
 from redbeat.schedules.recurrence import FREQUENCIES
@@ -84,6 +85,15 @@ def description_of(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> st
         return str(entry.describe() if tz is None else entry.describe(tz))
     except (ValueError, ArithmeticError):  # a date at the limit of years, say; the list must go on
         return repr(entry.schedule)
+
+
+def zones_in_words(entry: RedBeatSchedulerEntry, shown: tzinfo) -> str:
+    """Return in which zone an entry's times are shown, and by which its schedule goes, if that is another."""
+    words = f"times in {label_of(shown)}"
+    if entry.schedule is None or isinstance(entry.schedule, (clocked, solar)) or _is_interval(entry.schedule):
+        return words
+    own = label_of(zone_of(entry.schedule, entry.policy))
+    return words if own == label_of(shown) else f"{words}; its schedule goes by {own}"
 
 
 def _describe_schedule(schedule_: Any, zone: tzinfo) -> str:

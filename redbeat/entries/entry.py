@@ -7,6 +7,7 @@ is strict: exactly the keys of celery-redbeat 2.x, besides unknown ones that are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import datetime, timezone, tzinfo
 from functools import partial
@@ -310,14 +311,29 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
 
         def plan(stored: Stored, now: datetime) -> Write | None:
             if if_unchanged:
-                _check_name(self)  # one of RedBeat's own keys isn't an entry that somebody has changed
-                check_unchanged(self.key, loaded, stored)
+                self._check_unchanged(loaded, stored)
             return self.plan_save(stored, now)
 
         # an entry that was loaded or saved before is stored
         write = partial(store.write_entry, self.key, plan, may_be_new=loaded is None)
         save_by_calendars(store, [self], write)
         return self
+
+    def check_save(self, *, if_unchanged: bool = False) -> None:
+        """Raise what ``save`` would raise now, and store nothing."""
+        store, tried = Store(self.app), copy(self)  # as planning changes last_run_at
+
+        def plan() -> None:
+            now, (stored,) = store.read_entries([self.key])
+            if if_unchanged:
+                self._check_unchanged(self.stored, stored)
+            plan_save(tried, stored, now)
+
+        save_by_calendars(store, [tried], plan)
+
+    def _check_unchanged(self, loaded: Stored | None, stored: Stored) -> None:
+        _check_name(self)  # one of RedBeat's own keys isn't an entry that somebody has changed
+        check_unchanged(self.key, loaded, stored)
 
     def _change_stored(self, change: Callable[[Any, datetime], None]) -> None:
         def plan(stored: Stored, now: datetime) -> Write | None:

@@ -10,18 +10,18 @@ import json
 import math
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Any
 
 from celery.schedules import BaseSchedule
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.decoder import RedBeatJSONEncoder, decode, objects_of
+from redbeat.decoder import RedBeatJSONEncoder, decode, from_timestamp, objects_of, plain_json
 from redbeat.schedules.codec import encode_schedule, read_cron
 from redbeat.schedules.crontab import CRON_FIELDS
 from redbeat.schedules.durations import is_span, read_seconds, write_seconds
-from redbeat.schedules.rfc5545 import read_rule
+from redbeat.schedules.rfc5545 import read_rule, write_rule
 from redbeat.schedules.timezones import zone_called
 
 #: the forms of a schedule's object: the key that names the form, and the keys that may be beside it
@@ -169,16 +169,67 @@ def _in_words(encoded: dict[str, Any]) -> Any:
     elif kind == "solar":
         candidate = {"solar": encoded.get("event"), "lat": encoded.get("lat"), "lon": encoded.get("lon")}
     elif kind == "rrule":
-        return {name: value for name, value in encoded.items() if value is not None}
+        encoded = {name: value for name, value in encoded.items() if value is not None}
+        candidate = _rule_in_words(encoded)
     return candidate if candidate is not None and _stands_for(candidate, encoded) else encoded
 
 
 def _stands_for(candidate: Any, encoded: dict[str, Any]) -> bool:
     try:
-        found = encode_schedule(decode(json.dumps(read_schedule(candidate))))
-        return bool(json.loads(json.dumps(found)) == encoded)
+        found = plain_json(encode_schedule(decode(json.dumps(read_schedule(candidate)))))
     except (ValueError, TypeError, RecursionError):
         return False
+    if found["__type__"] == "rrule":
+        found = {name: value for name, value in found.items() if value is not None}
+    return bool(found == encoded)
+
+
+def _rule_in_words(encoded: dict[str, Any]) -> dict[str, str] | None:
+    try:
+        start, until = (_moment_in(encoded, name) for name in ("dtstart", "until"))
+        # a rule without a start is stored with this one
+        has_none = encoded.get("dtstart") == 0 and not encoded.get("dtstart_tz") and "count" not in encoded
+        return {"rrule": write_rule(encoded, None if has_none else start, until)}
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, OSError):
+        return None
+
+
+def _moment_in(encoded: dict[str, Any], name: str) -> datetime | None:
+    seconds = encoded.get(name)
+    return None if seconds is None else from_timestamp(seconds, encoded.get(f"{name}_tz") or 0)
+
+
+def write_plainly(encoded: dict[str, Any]) -> Any:
+    """Return what ``write_schedule`` does, also where what it writes is stored in another form.
+
+    A number in a crontab counts as its text, one value in a rule as a list of one, as Python code gives them;
+    and of the zone of a time its offset counts.
+    """
+    written = write_schedule(encoded)
+    if written != {name: value for name, value in encoded.items() if value is not None}:
+        return written
+    plainer = {name: _plainer(str(encoded.get("__type__")), name, value) for name, value in encoded.items()}
+    again = write_schedule(plainer)
+    return again if "__type__" not in again else written
+
+
+def _plainer(kind: str, name: str, value: Any) -> Any:
+    if kind == "crontab" and name in CRON_FIELDS:
+        values = value if isinstance(value, list) else [value]
+        return ",".join(str(one).replace(" ", "") for one in values)
+    if kind == "clocked" and isinstance(value, dict):
+        moment = decode(json.dumps(value))
+        return plain_json(moment.replace(tzinfo=timezone(moment.utcoffset())))
+    if kind != "rrule" or value is None:
+        return value
+    if name == "wkst":
+        return value["wkday"] if isinstance(value, dict) else value
+    if not name.startswith("by"):
+        return value
+    values = value if isinstance(value, list) else [value]
+    if name == "byweekday":
+        values = [one if isinstance(one, dict) else {"__type__": "weekday", "wkday": one} for one in values]
+    return values
 
 
 def _length(seconds: Any) -> Any:

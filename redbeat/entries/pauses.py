@@ -56,7 +56,11 @@ def is_paused_for(entry: RedBeatSchedulerEntry, note: str | None, by: str | None
 
 
 def keep_pause(entry: RedBeatSchedulerEntry, before: RedBeatSchedulerEntry, fields: Container[str]) -> None:
-    """Pause ``entry`` as ``before`` is, which it replaces, unless ``fields`` given for it speak of it."""
+    """Let ``entry`` be paused as ``before`` is, which it replaces.
+
+    Arguments:
+        fields: the names of those that ``entry`` was given: if they say whether it is paused, that counts.
+    """
     if before.paused and not any(name in fields for name in ("enabled", *PAUSE_FIELDS)):
         entry.enabled = before.enabled
         entry.set_policy({name: getattr(before.policy, name) for name in PAUSE_FIELDS})

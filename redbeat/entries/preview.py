@@ -20,10 +20,18 @@ _INSTANT = timedelta(microseconds=1)
 
 
 def next_runs(
-    entry: RedBeatSchedulerEntry, count: int, after: datetime | None, tz: tzinfo | None
+    entry: RedBeatSchedulerEntry,
+    count: int,
+    after: datetime | None,
+    tz: tzinfo | None,
+    now: datetime | None = None,
 ) -> list[datetime]:
-    """Return the next runs of ``entry``, at most ``count``; see its method of the same name."""
-    runs = islice(_runs(entry, None if after is None else in_utc(after), rests=True), count)
+    """Return the next runs of ``entry``, at most ``count``; see its method of the same name.
+
+    ``now``: by the server's clock; None: by this machine's.
+    """
+    since = None if after is None else in_utc(after)
+    runs = islice(_runs(entry, since, rests=True, now=now), count)
     shown_in = tz or zone_of(entry.schedule, entry.policy)
     return [due.astimezone(shown_in) for due in runs]
 
@@ -36,7 +44,13 @@ def runs_between(entry: RedBeatSchedulerEntry, begin: datetime, end: datetime) -
         yield due.astimezone(shown_in)
 
 
-def _runs(entry: RedBeatSchedulerEntry, after: datetime | None, *, rests: bool = False) -> Iterator[datetime]:
+def _runs(
+    entry: RedBeatSchedulerEntry,
+    after: datetime | None,
+    *,
+    rests: bool = False,
+    now: datetime | None = None,
+) -> Iterator[datetime]:
     """Yield the runs of ``entry`` later than ``after``; None: from now on, beginning with its first one.
 
     ``rests``: leave out those before the end of its pause.
@@ -44,18 +58,22 @@ def _runs(entry: RedBeatSchedulerEntry, after: datetime | None, *, rests: bool =
     Raises:
         EntryTooExpensive: finding one takes too long.
     """
-    return limited_steps(entry.key, _unlimited_runs(entry, entry.bounds(), after, rests))
+    return limited_steps(entry.key, _unlimited_runs(entry, entry.bounds(), after, rests, now))
 
 
 def _unlimited_runs(
-    entry: RedBeatSchedulerEntry, policy: Policy, after: datetime | None, rests: bool
+    entry: RedBeatSchedulerEntry,
+    policy: Policy,
+    after: datetime | None,
+    rests: bool,
+    now: datetime | None,
 ) -> Iterator[datetime]:
     limit = 1 if policy.one_off else policy.max_runs
     left = None if limit is None else max(limit - entry.total_run_count, 0)
     never_ran_at = _score_of_new(entry)
     anchor = never_ran_at if entry.last_run_at is None else in_utc(entry.last_run_at)
     first, until = None, paused_until(entry)
-    now = datetime.now(timezone.utc)
+    now = datetime.now(timezone.utc) if now is None else now
     if rests and until is not None and until > now and (after is None or after < until):
         after = until - _INSTANT
         if entry.last_run_at is not None:

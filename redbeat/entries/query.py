@@ -7,7 +7,7 @@ is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -84,7 +84,7 @@ def list_entries(
             name = ensure_conf(app).keys.name(stored.key)
             if match is not None and not fnmatchcase(name, match):
                 continue
-            entry = _entry_of(cls, stored, app, now)
+            entry = entry_of(cls, stored, app, now)
             if (
                 (task is None or fnmatchcase(str(entry.task), task))
                 and (enabled is None or entry.is_enabled_at(now) == enabled)
@@ -118,10 +118,45 @@ def read_listed(cls: type[EntryT], app: Any, name: str) -> EntryT:
     store = Store(app)
     now, stored = store.read_entry(store.keys.entry(name))
     if not stored.exists:
-        stored = replace(stored, score=Members(store).scores_of([stored.key])[0])
+        # a member may be a bare name; one that begins like a key is another entry's
+        members = [one for one in (stored.key, name) if store.keys.entry_of(one) == stored.key]
+        scores = Members(store).scores_of(members)
+        stored = replace(stored, score=next((one for one in scores if one is not None), None))
         if stored.score is None:
             raise EntryNotFound(f"{stored.key}: there is no such entry.", stored.key)
-    return _entry_of(cls, stored, app, now)
+    return entry_of(cls, stored, app, now)
+
+
+def entries_at(cls: type[EntryT], app: Any, members: Sequence[tuple[str, float]]) -> list[EntryT]:
+    """Return the entries of members of the schedule, which have these scores, as ``list_entries`` would."""
+    store = Store(app)
+    now, found = store.read_entries([store.keys.entry_of(member) for member, _ in members])
+    return [
+        entry_of(cls, _with_score(stored, score), app, now)
+        for stored, (_, score) in zip(found, members, strict=True)
+    ]
+
+
+def entries_called(cls: type[EntryT], app: Any, names: Sequence[str]) -> list[EntryT | None]:
+    """Return the entries of these names as ``read_listed`` would; None for one that there isn't."""
+    store = Store(app)
+    now, found = store.read_entries([store.keys.entry(name) for name in names])
+    unknown = [place for place, stored in enumerate(found) if stored.score is None]
+    away: Mapping[str, float | None] | None = None
+    for place in unknown:  # there are few
+        stored, name = found[place], names[place]
+        scores = Members(store).scores_of([stored.key, name])  # a member may be a bare name
+        score = next((one for one in scores if one is not None), None)
+        if score is None and stored.exists:
+            away = store.read_downgraded() if away is None else away
+            if stored.key in away:
+                found[place] = replace(stored, score=away[stored.key] or 0.0, is_away=True)
+        elif score is not None:
+            found[place] = replace(stored, score=score)
+    return [
+        entry_of(cls, stored, app, now) if stored.exists or stored.score is not None else None
+        for stored in found
+    ]
 
 
 def _read_away(store: Store, last_score: float | None = None) -> Iterator[tuple[Stored, datetime]]:
@@ -141,18 +176,50 @@ def iter_names(app: Any, store: Store | None = None) -> Iterator[str]:
         yield from map(store.keys.name, page)
 
 
+def name_pages(store: Store) -> Iterator[list[str]]:
+    """Yield the names in the schedule, in any order, about 500 at a time; some may come twice."""
+    for page in Members(store).scan():
+        yield [store.keys.name(member) for member, _ in page]
+    yield [store.keys.name(key) for key in store.read_downgraded()]
+
+
 def scan_entries(cls: type[EntryT], app: Any, match: str | None = None) -> Iterator[EntryT]:
     """Yield the stored entries in any order.
 
     Unlike with :func:`list_entries`, an entry that is there all the time is yielded exactly once, even if its
     due time is moved meanwhile.
     """
-    store = Store(app)
+    for stored, now in scan_stored(app, match):
+        yield entry_of(cls, stored, app, now)
+
+
+def scan_stored(
+    app: Any,
+    match: str | None = None,
+    last_score: float | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[tuple[Stored, datetime]]:
+    """Yield what is stored of the entries that :func:`scan_entries` yields, and the server's clock.
+
+    Arguments:
+        match: a pattern of the name.
+        last_score: only those with a score from 0 to this; None: all.
+        progress: called with how many entries it has come to so far, yielded or not.
+    """
+    store, come_to = Store(app), 0
     for page in _scan(store):
-        members = [one for one in page if match is None or fnmatchcase(store.keys.name(one), match)]
+        come_to += len(page)
+        if progress is not None:
+            progress(come_to)
+        members = [
+            member
+            for member, score in page.items()
+            if (match is None or fnmatchcase(store.keys.name(member), match))
+            and (last_score is None or 0 <= score <= last_score)
+        ]
         now, entries = store.read_entries([store.keys.entry_of(member) for member in members])
         for member, stored in zip(members, entries, strict=True):
-            yield _entry_of(cls, _with_score(stored, page[member]), app, now)
+            yield _with_score(stored, page[member]), now
 
 
 def _scan(store: Store) -> Iterator[dict[str, float]]:
@@ -203,7 +270,7 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
             yield member, _with_score(stored, score), now
 
 
-def _entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> EntryT:
+def entry_of(cls: type[EntryT], stored: Stored, app: Any, now: datetime) -> EntryT:
     """Return the entry that ``stored`` was at ``now``; one that can't be used has what can be read of it."""
     try:
         made: Any = decode_entry(cls, stored, app)
@@ -239,12 +306,8 @@ def states_of(store: Store, scores: Mapping[str, float]) -> list[str]:
     """Return the state of each member of the schedule, with its score."""
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
-    now, entries = store.read_entries([store.keys.entry_of(member) for member in scores])
-    app = store.config.app
-    return [
-        _entry_of(RedBeatSchedulerEntry, _with_score(stored, score), app, now).state or ""
-        for stored, score in zip(entries, scores.values(), strict=True)
-    ]
+    entries = entries_at(RedBeatSchedulerEntry, store.config.app, [*scores.items()])
+    return [entry.state or "" for entry in entries]
 
 
 def state_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str:

@@ -21,7 +21,7 @@ from celery.result import AsyncResult
 
 from redbeat.entries.runs import BEGINNING, MOST_FAILURES, MOST_KEPT, read_failures, read_history
 from redbeat.entries.sending import send
-from redbeat.errors import EntryBusy, EntryError
+from redbeat.errors import EntryBusy, EntryError, EntryNotFound
 from redbeat.history import FAILED_OUTCOMES, PastRun, sent_record
 from redbeat.process.signals import hold_interrupts
 from redbeat.runs.run import Run, run_of_failure, run_of_past
@@ -114,6 +114,54 @@ def rerun_each(
             result.sent.append(run)
             progress(run, task_id)
     return result
+
+
+@dataclass
+class Reruns:
+    """What ``rerun`` of all entries would send once more.
+
+    Attributes:
+        runs: by the entry's name, in the order of names; no list is empty.
+        entries: those that have failed runs, by their names.
+        failed: why others can't be used, by their names.
+    """
+
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    entries: dict[str, RedBeatSchedulerEntry] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def held(self) -> list[str]:
+        """The names of entries whose ``overlap`` lets their several runs go one at a time only."""
+        several = (name for name, runs in self.runs.items() if len(runs) > 1)
+        return [name for name in several if self.entries[name].policy.overlap != "allow"]
+
+
+def find_reruns(kind: type[RedBeatSchedulerEntry], app: Any, since: datetime, match: str = "*") -> Reruns:
+    """Return the runs of all matching entries that have failed since a time, and weren't repeated yet.
+
+    Arguments:
+        kind: the class of entries.
+    """
+    found = Reruns()
+    runs: dict[str, list[Run]] = {}
+    for name, listed in failed_runs(app, since, match).items():
+        try:
+            entry = found.entries[name] = kind.get(name, app)
+        except EntryNotFound:
+            continue
+        except EntryError as exc:
+            found.failed[name] = str(exc)
+            continue
+        runs[name] = rerun_each(entry, listed, dry_run=True).sent
+    found.runs = {name: runs[name] for name in sorted(runs) if runs[name]}
+    return found
+
+
+def document_of_rerun(run: Run, task_id: str | None) -> dict[str, Any]:
+    """Return as plain JSON a run that is sent once more, with its new task id; None: it is only planned."""
+    due = run.due.isoformat()
+    return {"name": run.name, "due": due, "outcome": run.outcome, "rerun_of": run.task_id, "task_id": task_id}
 
 
 class _Repeater:

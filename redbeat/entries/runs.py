@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.config.config import ensure_conf
+from redbeat.config.suggestions import did_you_mean
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, OUTCOMES, PastRun, decode_history
 from redbeat.runs.figures import Figures, figures_of
 from redbeat.runs.run import STATES, Run, in_progress, run_of_failure, run_of_past, run_of_record, runs_of
@@ -132,19 +133,49 @@ def read_figures(entry: RedBeatSchedulerEntry) -> Figures:
 
 def read_last(app: Any, keys: Sequence[str]) -> list[Last]:
     """Return what became of the last runs of entries, by their keys, as far as this user may read it."""
+    return [last for last, _ in read_recent(app, keys)]
+
+
+def read_recent(app: Any, keys: Sequence[str]) -> list[tuple[Last, Sequence[str]]]:
+    """Return the same, and the outcomes of the latest records, at most ``LATEST``, the oldest first."""
     store = Store(app)
-    found: list[Last] = []
+    found: list[tuple[Last, Sequence[str]]] = []
     for chunk in in_chunks(keys):
         records = Histories(store).newest_allowed(chunk, LATEST) or [[]] * len(chunk)
         failures = Runs(store).failing_allowed(chunk)
-        found += map(Last, map(_last_outcome, records), failures)
+        for texts, count in zip(records, failures, strict=True):
+            outcomes = [run.outcome for run in decode_history(texts, str)]
+            found.append((Last(_last_of(outcomes), count), outcomes[::-1]))
     return found
 
 
-def _last_outcome(records: Iterable[str]) -> str | None:
-    runs = decode_history(records, str)
-    ended = (run.outcome for run in runs if run.outcome in ENDED_OUTCOMES)
-    return next(ended, runs[0].outcome if runs else None)
+def read_last_outcomes(app: Any, keys: Sequence[str]) -> list[str | None]:
+    """Return the ``outcome`` that ``read_last`` tells of each; the newest record is often enough."""
+    histories, found = Histories(Store(app)), list[str | None]()
+    for chunk in in_chunks(keys):
+        newest = histories.newest_allowed(chunk, 1) or [[]] * len(chunk)
+        outcomes = [[run.outcome for run in decode_history(texts, str)] for texts in newest]
+        unsure = [
+            place
+            for place, found_first in enumerate(outcomes)
+            if not found_first or found_first[0] not in ENDED_OUTCOMES
+        ]
+        more = histories.newest_allowed([chunk[place] for place in unsure], LATEST) or []
+        for place, texts in zip(unsure, more, strict=True):
+            outcomes[place] = [run.outcome for run in decode_history(texts, str)]
+        found += map(_last_of, outcomes)
+    return found
+
+
+def _last_of(outcomes: Sequence[str]) -> str | None:
+    """Return the last outcome, of those that the newest records tell, the newest first."""
+    return next((one for one in outcomes if one in ENDED_OUTCOMES), outcomes[0] if outcomes else None)
+
+
+def count_running(app: Any, keys: Sequence[str]) -> list[int | None]:
+    """Return how many runs of each entry, by its key, are in progress; None: this user may not read it."""
+    found = Runs(Store(app)).read_each_allowed(keys)
+    return [None] * len(keys) if found is None else [len(in_progress(records)) for records in found]
 
 
 def with_last(entries: Iterable[Any]) -> Iterator[tuple[Any, Last]]:
@@ -161,7 +192,7 @@ def has_workers(app: Any) -> bool:
 
 def find_runs(
     app: Any,
-    sought: Iterable[str] = ("running",),
+    sought: Iterable[str] | None = None,
     *,
     name: str | None = None,
     match: str | None = None,
@@ -173,11 +204,13 @@ def find_runs(
     the rest of them; others are found as far as the histories of their entries go back.
 
     Arguments:
-        sought: some of ``SOUGHT``.
+        sought: some of ``SOUGHT``; None: those in progress, and with ``since`` all.
         name: of the entry; None: all.
         match: a pattern of names.
         since: only runs that have ended, or were recorded, or are in progress, at this time or later.
     """
+    if sought is None:
+        sought = ("running",) if since is None else SOUGHT
     wanted, store = set(sought), Store(app)
     now = Server(store).now()
 
@@ -186,13 +219,13 @@ def find_runs(
 
     found: list[Run] = []
     if wanted & IN_PROGRESS.keys():
-        records = [(one, record) for one, record in _in_progress_of(store, name) if is_meant(one)]
+        records = [(one, record) for one, record in in_progress_of(store, name) if is_meant(one)]
         deadlines = Runs(store).deadlines([(store.keys.entry(one), record) for one, record in records])
         running = [
             run_of_record(one, record, now, deadline=deadline)
             for (one, record), deadline in zip(records, deadlines, strict=True)
         ]
-        found += [run for run in running if wanted & _states_of(run)]
+        found += [run for run in running if wanted & words_of(run)]
     past: list[Run] = []
     others = wanted & OUTCOMES.keys()
     if wanted & set(FAILED_OUTCOMES):
@@ -201,13 +234,34 @@ def find_runs(
             past += [run for run in failures if run.outcome in wanted and is_meant(run.name)]
             others -= set(FAILED_OUTCOMES)
     if others:
-        past += (run for run in _past_of(store, name, is_meant, now) if run.outcome in others)
+        names = map(store.keys.name, Members(store).entries()) if name is None else iter([name])
+        for chunk in in_chunks(filter(is_meant, names)):
+            past += (run for run in past_of(store, chunk, now) if run.outcome in others)
     found.sort(key=lambda run: run.due, reverse=True)
-    past.sort(key=_recorded_at, reverse=True)
-    return found + [run for run in past if since is None or _recorded_at(run) >= since]
+    past.sort(key=recorded_at, reverse=True)
+    return found + [run for run in past if since is None or recorded_at(run) >= since]
 
 
-def _states_of(run: Run) -> set[str]:
+def find_running(app: Any, name: str, states: Iterable[str]) -> list[Run]:
+    """Return the runs in progress of one entry that are in some of these states of ``IN_PROGRESS``."""
+    return [run for run in find_runs(app, states, name=name) if run.is_running]
+
+
+def read_states(text: str) -> list[str]:
+    """Return the states in 'failed,lost', for ``find_runs``.
+
+    Raises:
+        ValueError: there is no such state.
+    """
+    states = [part.strip().lower().replace("-", "_") for part in text.split(",")]
+    for state in states:
+        if state not in SOUGHT:
+            hint = did_you_mean(state, SOUGHT)
+            raise ValueError(f"there is no state {state!r}.{hint} The states: {', '.join(SOUGHT)}.")
+    return states
+
+
+def words_of(run: Run) -> set[str]:
     """Return the words by which a run in progress is found."""
     return {"running", str(run.state)} | ({"overdue"} if run.is_overdue else set())
 
@@ -239,13 +293,14 @@ def read_failures(store: Store, since: datetime) -> list[Run] | None:
     return None if found is None else [run_of_failure(one) for one in found]
 
 
-def _recorded_at(run: Run) -> datetime:
+def recorded_at(run: Run) -> datetime:
     """Return when a past run was recorded; in milliseconds, as those that have failed are listed so."""
     moment = run.ended_at or run.sent_at or run.last or run.due
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
-def _in_progress_of(store: Store, name: str | None) -> Iterator[tuple[str, RunRecord]]:
+def in_progress_of(store: Store, name: str | None) -> Iterator[tuple[str, RunRecord]]:
+    """Yield the runs in progress of one entry, or of all, with the entry's name."""
     every = Runs(store).all()
     if name is not None:
         key = store.keys.entry(name)
@@ -254,12 +309,10 @@ def _in_progress_of(store: Store, name: str | None) -> Iterator[tuple[str, RunRe
         yield from ((store.keys.name(key), one) for one in in_progress([record]))
 
 
-def _past_of(store: Store, name: str | None, is_meant: Callable[[str], bool], now: datetime) -> Iterator[Run]:
-    """Yield the past runs in the histories of entries."""
-    names = map(store.keys.name, Members(store).entries()) if name is None else [name]
-    for chunk in in_chunks(one for one in names if is_meant(one)):
-        keys = [store.keys.entry(one) for one in chunk]
-        texts, running = Histories(store).newest(keys, MOST_KEPT), Runs(store).read(keys)
-        for one, key, records, progress in zip(chunk, keys, texts, running, strict=True):
-            runs = runs_of(one, progress, decode_history(records, partial(id_of, key)), now)
-            yield from (run for run in runs if not run.is_running)
+def past_of(store: Store, names: Sequence[str], now: datetime) -> Iterator[Run]:
+    """Yield the past runs in the histories of entries, entry by entry; two round trips."""
+    keys = [store.keys.entry(name) for name in names]
+    texts, running = Histories(store).newest(keys, MOST_KEPT), Runs(store).read(keys)
+    for name, key, records, progress in zip(names, keys, texts, running, strict=True):
+        runs = runs_of(name, progress, decode_history(records, partial(id_of, key)), now)
+        yield from (run for run in runs if not run.is_running)

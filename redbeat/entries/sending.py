@@ -5,17 +5,21 @@ Invariant: it keeps to the entry's ``overlap``, and is recorded before a worker 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from celery.beat import BeatLazyFunc
 from celery.result import AsyncResult
+from kombu.exceptions import OperationalError
 
 from redbeat.broker.ground import options_of_task
+from redbeat.config.masking import sanitize_url
 from redbeat.entries.validation import find_kind_problem
-from redbeat.errors import EntryBusy, EntryError
+from redbeat.entries.wording import one_line
+from redbeat.errors import BrokerUnavailable, CallRefused, EntryBusy, EntryError, RedBeatError, RunNotSent
 from redbeat.policy.expiry import queue_limit_of, wait_seconds
 from redbeat.policy.headers import headers_of
 from redbeat.runs.limits import limits_of
@@ -28,6 +32,27 @@ from redbeat.store.store import Store
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
+
+
+@contextmanager
+def naming_the_broker(app: Any, name: str) -> Iterator[None]:
+    """Turn any error of sending a message of the entry ``name`` into one sentence.
+
+    Raises:
+        RunNotSent: in place of an error of the task, the serializer or the broker.
+    """
+    # kombu counts KeyError among the errors of Redis, but any code may raise one
+    broken = tuple(kind for kind in app.connection_for_write().connection_errors if kind is not KeyError)
+    try:
+        yield
+    except RedBeatError:
+        raise
+    except (OperationalError, *broken) as exc:
+        url = sanitize_url(app.conf.broker_write_url or app.conf.broker_url or "the default broker")
+        raise BrokerUnavailable(f"The broker {url} can't be used: {one_line(exc)}", name) from exc
+    except Exception as exc:
+        refused = CallRefused if isinstance(exc, TypeError) else RunNotSent
+        raise refused(f"{one_line(name)} can't be sent: {one_line(repr(exc))}", name) from exc
 
 
 def send(

@@ -36,6 +36,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "enabled": ((bool, NoneType), "true or false"),
     "total_run_count": ((int, NoneType), "a whole number"),
 }
+#: the fields with what a task is given, which may be secrets: these are never quoted
+_GIVEN = ("args", "kwargs", "options", "headers")
 #: a definition from its schedule to its end, for a schedule without objects in it
 _PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
 #: with more brackets than this, JSON that could be written may be nested too deep to be read
@@ -50,13 +52,13 @@ def find_kind_problem(field: str, value: Any) -> str | None:
     kinds, what = _KINDS[field]
     if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
         return None
-    return f"must be {what}, not {_shown(value)}"
+    return f"must be {what}, not {_kind_of(value) if field in _GIVEN else _shown(value)}"
 
 
 def find_problem(definition: Any, meta: Any) -> str | None:
     """Return what is wrong with a decoded definition and meta, as a sentence; None: nothing is."""
     if not isinstance(definition, dict):
-        return f"definition: must be an object, not {_shown(definition)}."
+        return f"definition: must be an object, not {_kind_of(definition)}."
     schedule_ = definition.get("schedule")
     if schedule_ is None:
         return "definition: schedule: is missing."
@@ -67,7 +69,8 @@ def find_problem(definition: Any, meta: Any) -> str | None:
     if task is None:
         return "definition: task: is missing."
     if not isinstance(task, str) or not task or not is_utf8(task):
-        return f"definition: task: must be the name of a task, not {_shown(task)}."
+        shown = _shown(task) if isinstance(task, str) else _kind_of(task)
+        return f"definition: task: must be the name of a task, not {shown}."
     for name in ("args", "kwargs", "options"):
         if not isinstance(definition.get(name), _KINDS[name][0]):
             return f"definition: {name}: {find_kind_problem(name, definition[name])}."
@@ -82,7 +85,7 @@ def find_problem(definition: Any, meta: Any) -> str | None:
 def find_meta_problem(meta: Any) -> str | None:
     """Return what is wrong with a decoded meta, as a sentence; None: nothing is."""
     if not isinstance(meta, dict):
-        return f"meta: must be an object, not {_shown(meta)}."
+        return f"meta: must be an object, not {_kind_of(meta)}."
     if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
         return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
     if _is_out_of_range(meta.get("last_run_at")):
@@ -137,11 +140,11 @@ def find_unwritable(entry: RedBeatSchedulerEntry) -> str | None:
     if not isinstance(entry.schedule, BaseSchedule):
         return f"schedule must be a schedule, a timedelta or a number of seconds, not {entry.schedule!r}"
     if not isinstance(entry.args, (list, tuple, type(None))):
-        return f"args must be a list or a tuple, not {entry.args!r}"
+        return f"args must be a list or a tuple, not {_kind_of(entry.args)}"
     if not isinstance(entry.kwargs, dict) or not isinstance(entry.options, dict):
         return "kwargs and options must be dicts"
     if not isinstance(entry.options.get("headers"), (dict, type(None))):
-        return f"options: headers must be a dict, not {entry.options['headers']!r}"
+        return f"options: headers must be a dict, not {_kind_of(entry.options['headers'])}"
     if not isinstance(entry.enabled, bool):
         return f"enabled must be True or False, not {entry.enabled!r}"
     return None
@@ -174,6 +177,17 @@ def _is_plain_end(end: str) -> bool:
     if plain:
         decode(plain[1])
     return plain is not None
+
+
+def _kind_of(value: Any) -> str:
+    """Return what kind of value this is, or a number itself."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    return _shown(value)
 
 
 def _shown(value: Any) -> str:

@@ -17,6 +17,7 @@ from redbeat.connection.retry import ClientError
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.lock import LeaderLock, fence_of
+from redbeat.leadership.presence import Presence
 from redbeat.leadership.pulse import Pulse, Role
 from redbeat.log.events import (
     LEADER_ACQUIRED,
@@ -59,6 +60,7 @@ class Leadership:
         self.timing = timing
         self._store = store
         self._heartbeat: Heartbeat | None = None
+        self._presence = Presence(store)
         self._progressed_at = time.monotonic()
         self._retries = COUNTS.retries
         store.on_progress = self._note_answer
@@ -97,6 +99,7 @@ class Leadership:
             self.candidacy = self._new_candidacy(self.lock_key)
         try:
             if not self.candidacy.acquire():
+                self._presence.note()
                 return False
         except LockLost as exc:  # it was taken, and ended before it was renewed; nothing was done meanwhile
             logger.debug("beat: The lock was held for a moment only: %s", exc)
@@ -112,6 +115,7 @@ class Leadership:
                 extra=LEADER_TAKEN_OVER.of(lock=self.lock_key, holder=self.lock.replaced),
             )
         logger.info("beat: Acquired lock", extra=LEADER_ACQUIRED.of(lock=self.lock_key))
+        self._presence.leave()
         return True
 
     def _new_candidacy(self, lock_key: str) -> LeaderLock:
@@ -222,6 +226,7 @@ class Leadership:
     def resign(self) -> None:
         """Release the lock, or one that was asked for without an answer; Redis isn't waited for long."""
         self._stop_heartbeat()
+        self._presence.leave()
         lock, self.lock, self.candidacy = self.lock or self.candidacy, None, None
         if lock is None or (isinstance(lock, LeaderLock) and not lock.token):
             return

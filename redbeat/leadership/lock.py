@@ -161,7 +161,7 @@ class LeaderLock:
         if rest_ms != NO_KEY and not silent and not self.token:
             return False
         # set before the answer, so that it is released if this beat ends now; and used again if none comes
-        self.token = token = self.token or _new_token()
+        self.token = token = self.token or new_token()
         taken_ms, slack_ms = min(self.timeout_ms, TAKEN_MS), int(self.timing.slack_seconds * 1000)
         mark = self._store.keys.released
         is_ours = self._key.take(token, taken_ms, mark, silent=silent, rest_ms=rest_ms, slack_ms=slack_ms)
@@ -320,5 +320,6 @@ def holder_of(token: str) -> Holder | None:
         return None
 
 
-def _new_token() -> str:
+def new_token() -> str:
+    """Return a token that says which process has it since now, and that no other one has."""
     return f"{TOKEN_MARK}:{socket.gethostname()}:{os.getpid()}:{time.time():.0f}:{secrets.token_hex(8)}"

@@ -1,11 +1,12 @@
-"""Who leads, and whether the schedule is being worked on: for programs and probes, and for beat's endpoint.
+"""Who leads, who stands by, and whether the schedule is being worked on: for programs, probes, and endpoint.
 
-Owns the request to Redis that answers both, the verdict about the answer, and its form as a document.
+Owns the request to Redis that answers this, the verdict about the answer, and its form as a document.
 Invariant: it writes nothing, and ``read_status`` takes no longer than MAX_LOOK_SECONDS, whatever Redis does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import IntEnum
@@ -23,6 +24,8 @@ MAX_LOOK_SECONDS = 5.0
 
 #: the schedule is late if its oldest due entry, or its leader's last tick, is older than this
 LATE_AFTER_SECONDS = 60.0
+#: a leader shows every 2 seconds that it lives; one that hasn't for so long may be gone
+SILENT_AFTER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,24 @@ class Leader:
 
 
 @dataclass(frozen=True)
+class Standby:
+    """A beat that waits for the lock.
+
+    Attributes:
+        host: the name of its machine.
+        pid: its process id there.
+        since: since when it has stood by, by its machine's clock, UTC.
+        last_look: when it last said so, by the server's clock, UTC: every 5 seconds, and it looks at the lock
+            each second.
+    """
+
+    host: str
+    pid: int
+    since: datetime
+    last_look: datetime
+
+
+@dataclass(frozen=True)
 class Status:
     """Who leads, and what is due. Times are UTC, by the server's clock.
 
@@ -59,6 +80,8 @@ class Status:
         backlog: how many entries are due.
         oldest_due: since when the first of them is due; None: none is, or only those with the score 0, which
             means "now" whenever it was written.
+        standbys: who waits for the lock, at most 100, those first that have waited longest; None: not known,
+            as this user may not read it.
     """
 
     now: datetime
@@ -67,10 +90,17 @@ class Status:
     last_tick: datetime | None
     backlog: int
     oldest_due: datetime | None
+    standbys: Sequence[Standby] | None = ()
 
     def seconds_since(self, moment: datetime | None) -> float | None:
         """Return the age of ``moment`` in seconds, None for None."""
         return None if moment is None else max((self.now - moment).total_seconds(), 0.0)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the leader has shown no sign of life for longer than one that is well."""
+        seconds = self.seconds_since(self.leader.last_tick) if self.leader is not None else None
+        return (seconds or 0.0) > SILENT_AFTER_SECONDS
 
 
 class State(IntEnum):
@@ -99,10 +129,11 @@ def ask_status(app: Any = None) -> Status:
     """Return what ``read_status`` does, and raise the same; it takes as long as the client waits."""
     config = ensure_conf(app)
     with Store.hasty(config.app) as store:
-        return _status(store.vitals(), config)
+        return status_of(store.vitals(), config)
 
 
-def _status(vitals: Vitals, config: RedBeatConfig) -> Status:
+def status_of(vitals: Vitals, config: RedBeatConfig) -> Status:
+    """Return what Redis' answer means."""
     holder = holder_of(vitals.token)
     is_foreign = bool(vitals.token) and holder is None
     # beats without a lock, and celery-redbeat 2.x, don't write the tick: what is there is an earlier leader's
@@ -124,10 +155,22 @@ def _status(vitals: Vitals, config: RedBeatConfig) -> Status:
         last_tick=last_tick,
         backlog=vitals.due,
         oldest_due=None if vitals.oldest is None else datetime.fromtimestamp(vitals.oldest, timezone.utc),
+        standbys=() if config.lock_key is None else _standbys(vitals.standbys),
     )
 
 
-def _moment(tick: str) -> datetime | None:
+def _standbys(found: Mapping[str, float] | None) -> Sequence[Standby] | None:
+    if found is None:
+        return None
+    standbys = []
+    for who, looked_at in found.items():
+        holder, last_look = holder_of(who), _moment(looked_at)
+        if holder is not None and last_look is not None:  # else no beat has written it
+            standbys.append(Standby(holder.host, holder.pid, holder.since, last_look))
+    return sorted(standbys, key=lambda one: (one.since, one.host, one.pid))
+
+
+def _moment(tick: str | float) -> datetime | None:
     try:
         return datetime.fromtimestamp(float(tick), timezone.utc)
     except (ValueError, OverflowError, OSError):
@@ -175,12 +218,22 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
             "token": leader.token,
             "ttl_seconds": leader.ttl_seconds,
         },
+        "standbys": found and _told(found.standbys),
         "last_tick": found and _iso(found.last_tick),
         "last_tick_age_seconds": found and found.seconds_since(found.last_tick),
         "backlog": found and found.backlog,
         "oldest_due": found and _iso(found.oldest_due),
         "oldest_due_age_seconds": found and found.seconds_since(found.oldest_due),
     }
+
+
+def _told(standbys: Sequence[Standby] | None) -> list[dict[str, Any]] | None:
+    if standbys is None:
+        return None
+    return [
+        {"host": one.host, "pid": one.pid, "since": _iso(one.since), "last_look": _iso(one.last_look)}
+        for one in standbys
+    ]
 
 
 def _iso(moment: datetime | None) -> str | None:

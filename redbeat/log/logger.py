@@ -134,6 +134,10 @@ def _printing(named: logging.Logger) -> logging.Logger:
 
 logger: logging.Logger = _printing(get_logger("celery.beat"))
 
+#: what the dashboard says: an application in which it is mounted may have set up no logging, and of Celery's
+#: loggers nothing is seen then; of any other one Python prints warnings and errors on stderr
+web_logger: logging.Logger = _printing(logging.getLogger("redbeat.web"))
+
 #: what workers say about the runs that they track
 runs_logger: logging.Logger = _printing(get_logger("celery.redbeat"))
 

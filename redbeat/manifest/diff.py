@@ -31,6 +31,11 @@ class Difference:
     def __bool__(self) -> bool:
         return bool(self.added or self.changed or self.removed)
 
+    @property
+    def number(self) -> int:
+        """How many entries or calendars change."""
+        return len(self.added) + len(self.changed) + len(self.removed)
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dict of plain JSON, without secrets."""
         return {

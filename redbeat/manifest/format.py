@@ -99,6 +99,19 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
+def decode_file(data: bytes, origin: str = "-") -> str:
+    """Return the text of a file.
+
+    Raises:
+        FileError: it isn't UTF-8.
+    """
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        line = data[: exc.start].count(b"\n") + 1
+        raise FileError(f"{origin}, line {line}: is no UTF-8.", origin, line) from exc
+
+
 def read_file(text: str, origin: str = "-") -> Declared:
     """Return the contents of ``text``, which is YAML or JSON.
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -82,9 +83,34 @@ class Plan:
     def __bool__(self) -> bool:
         return bool(self.difference) or bool(self.calendars.changes)
 
+    @property
+    def number(self) -> int:
+        """How many entries and calendars change."""
+        return self.difference.number + self.calendars.difference.number
+
     def to_dict(self) -> dict[str, Any]:
         """Return what would change as a dict of plain JSON."""
         return {**self.difference.to_dict(), "calendars": self.calendars.difference.to_dict()}
+
+    def told(self) -> dict[str, Any]:
+        """Return the same with all that there is to say about it."""
+        return {**self.to_dict(), "warnings": [*self.warnings, *self.outcome]}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the entries that change, and of the calendars."""
+        own, calendars = self.difference, self.calendars.difference
+        return [
+            *(*own.added, *own.changed, *own.removed),
+            *(f"calendar {name}" for name in (*calendars.added, *calendars.changed, *calendars.removed)),
+        ]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many entries are added, changed and removed, and how many calendars change."""
+        own = self.difference
+        counts = {"added": len(own.added), "changed": len(own.changed), "removed": len(own.removed)}
+        return {**counts, "calendars": len(self.calendars.changes)}
 
 
 def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
@@ -107,6 +133,21 @@ def entry_of(declared: Declared, name: str, app: Any) -> RedBeatSchedulerEntry:
         named = next((one for one in given if re.match(rf"(?:a )?{one}\b", reason)), None)
         reason = reason if named is None else reason.removeprefix(named).lstrip(": ")
         raise declared.fault(path if named is None else (*path, named), reason) from exc
+
+
+def owner_of(declared: Declared, given: str | None = None) -> str:
+    """Return the owner of the entries of a file: the one that was given, else the one that it names.
+
+    Raises:
+        FileError: there is none.
+    """
+    owner = given or declared.owner
+    if owner is None:
+        raise FileError(
+            f"{declared.origin}: the entries have no owner: give --owner, or 'owner:' in the file.",
+            declared.origin,
+        )
+    return owner
 
 
 @garbage_kept()
@@ -324,8 +365,18 @@ def _stands(store: Store, plan: Plan) -> bool:
     return is_stored(store, plan.calendars)
 
 
+class _Differs(EntryChanged):
+    """What a plan was made from has changed, and the new plan isn't the one that was confirmed."""
+
+    def __init__(self, plan: Plan, reason: EntryChanged) -> None:
+        super().__init__(str(reason), reason.key)
+        self.plan = plan
+
+
 def apply_plan(
-    make: Callable[[], Plan], confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True
+    make: Callable[[], Plan],
+    confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True,
+    audited: Callable[[Plan], AbstractContextManager[object]] = lambda _plan: nullcontext(),
 ) -> Plan | None:
     """Make a plan and carry it out; return it, or None if ``confirm`` returned False.
 
@@ -335,26 +386,39 @@ def apply_plan(
     Arguments:
         make: makes the plan.
         confirm: called with the plan, and with the reason why it was made again, '' for the first one.
+        audited: returns what is entered around carrying out a plan that was confirmed.
 
     Raises:
         EntryChanged: the entries changed at each of ``MAX_ATTEMPTS`` attempts.
     """
-    plan, why, shown = make(), "", None
-    for _ in range(MAX_ATTEMPTS):
-        document = json.dumps(plan.to_dict(), sort_keys=True)
-        if document != shown and not confirm(plan, why):
+    plan, why, attempts = make(), "", iter(range(1, MAX_ATTEMPTS))
+    while True:
+        if not confirm(plan, why):
             return None
-        shown = document
         if not plan:
             return plan
         try:
+            with audited(plan):
+                return _carry_out(plan, make, attempts)
+        except _Differs as exc:
+            plan, why = exc.plan, str(exc)
+
+
+def _carry_out(plan: Plan, make: Callable[[], Plan], attempts: Iterator[int]) -> Plan:
+    """Carry out ``plan``, or one that is made again and does the same; return it."""
+    shown = json.dumps(plan.to_dict(), sort_keys=True)
+    while True:
+        try:
             commit(plan)
         except EntryChanged as exc:
-            plan, why, last = make(), str(exc), exc
+            if next(attempts, None) is None:
+                raise EntryChanged(
+                    f"{exc} That has happened {MAX_ATTEMPTS} times in a row; look for a program that writes "
+                    "it all the time.",
+                    exc.key,
+                ) from exc
+            plan = make()
+            if json.dumps(plan.to_dict(), sort_keys=True) != shown:
+                raise _Differs(plan, exc) from exc
         else:
             return plan
-    raise EntryChanged(
-        f"{last} That has happened {MAX_ATTEMPTS} times in a row; look for a program that writes it all the "
-        "time.",
-        last.key,
-    )

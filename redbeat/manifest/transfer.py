@@ -39,6 +39,9 @@ from redbeat.store.store import Store
 
 Progress = Callable[[int], object]
 
+#: the owner of entries that were imported from ``beat_schedule``, so that beat doesn't remove them
+IMPORTED = "imported"
+
 #: the values of ``next_run`` that aren't times
 NEVER, UNSCHEDULED = "never", "unscheduled"
 

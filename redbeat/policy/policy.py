@@ -305,7 +305,7 @@ def decode_policy(text: str | None) -> dict[str, Any]:
         return {}
     values = decode(text)
     if not isinstance(values, dict):
-        raise ValueError(f"must be an object, not {values!r}.")
+        raise ValueError("must be an object.")
     return values
 
 

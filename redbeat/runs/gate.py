@@ -115,8 +115,13 @@ def _find_refusal(run: Present) -> Exception | None:
             begun = _wait(run, begun)
     if begun is None and run.ticket.is_expired:  # as without tracking
         return Expired("its message has expired, and Redis doesn't say whether it was begun before")
-    if begun is None or begun.answer in (Answer.GO, Answer.OVER):
+    if begun is None or begun.answer is Answer.GO:
         return None
+    if begun.answer is Answer.OVER:
+        # another task of a workflow has attempts of its own
+        if run.ticket.delivery.root or not run.ticket.is_doubtful:
+            return None
+        return Duplicate("its message was delivered twice, and a later attempt has ended")
     if begun.answer is Answer.EXPIRED:
         return Expired("its message has expired, and no worker had begun it in time")
     if begun.answer is Answer.SUPERSEDED:

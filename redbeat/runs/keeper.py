@@ -1,7 +1,8 @@
 """The keeper: a thread of a worker's main process that renews runs' leases, and delivers their outcomes.
 
 Owns a connection, and all that the worker knows of the runs that it has in progress. Invariant: a lease is
-renewed only while Celery knows the request, so what nobody will ever hear of again ends by itself. While
+renewed only while Celery knows the request, and not for long after its task has ended, so what nobody will
+ever hear of again ends by itself. While
 Redis is away outcomes are kept, 10,000 at most, and delivered later. A run whose lease or outcome can't be
 written costs no other run anything.
 """
@@ -48,6 +49,10 @@ RIGHTS_SECONDS = 3600.0
 SOCKET_SECONDS = 2.0
 #: how long it has at the end of the worker
 LAST_SECONDS = 3.0
+#: how long a task may have ended before its outcome is told; after that its lease isn't renewed
+UNTOLD_SECONDS = 30.0
+#: a task is seen so often to have ended, at least: the whole worker may have been stopped in between
+UNTOLD_LOOKS = 3
 #: an outcome, or a lease, that can't be written by itself is given up after so many tries
 MAX_REFUSALS = 3
 
@@ -58,6 +63,10 @@ class Execution(Protocol):
     delivery: Delivery
     accepted_at: float  # monotonic
     is_over: bool
+    untold_seconds: float  # for how long its task has ended, as has_ended said
+
+    def has_ended(self) -> bool:
+        """Tell whether its task has ended, whoever knows."""
 
     def terminate(self, why: str) -> None:
         """Terminate the task, as beat wants it; called again and again until it has ended."""
@@ -90,6 +99,7 @@ class Keeper:
         self._refusals: dict[str, int] = {}
         self._store: Store | None = None
         self._renew_at = 0.0
+        self._looked_at = 0.0
         self._row_at = 0.0
         self._deliver_at = 0.0
         self._is_stopping = False
@@ -288,16 +298,21 @@ class Keeper:
     def _executions(self, now: float) -> list[Execution]:
         """Return the executions whose leases are to be renewed.
 
-        Not those that have only begun: their leases are new, or still to be refused by the gate.
+        Not those that have only begun: their leases are new, or still to be refused by the gate. Nor those
+        whose end nobody tells.
         """
         found: list[Execution] = []
+        seconds = min(now - self._looked_at, UNTOLD_SECONDS / UNTOLD_LOOKS)
+        self._looked_at = now
         for token, reference in list(self._held.items()):
             execution = reference()
             if execution is None or execution.is_over:
                 del self._held[token]
                 self._refusals.pop(token, None)
             elif now - execution.accepted_at >= self._period_seconds:
-                found.append(execution)
+                _count_untold(execution, seconds)
+                if execution.untold_seconds < UNTOLD_SECONDS:
+                    found.append(execution)
         return found
 
     def _note_failure(self, exc: Exception) -> None:
@@ -348,6 +363,21 @@ class Keeper:
             )
         if self._store is not None:
             self._store.close()
+
+
+def _count_untold(execution: Execution, seconds: float) -> None:
+    """Note that ``seconds`` have gone by, if its task has ended; else none have."""
+    if not execution.has_ended():
+        execution.untold_seconds = 0.0
+        return
+    before, execution.untold_seconds = execution.untold_seconds, execution.untold_seconds + seconds
+    if before < UNTOLD_SECONDS <= execution.untold_seconds:
+        runs_logger.error(
+            "runs: The run %s of %s has ended, and this worker's main thread doesn't say how: it seems to "
+            "hang, so restart the worker. The run's lease isn't renewed any more, so it will be lost.",
+            execution.delivery.task_id,
+            execution.delivery.name,
+        )
 
 
 def _is_about_all(exc: Exception) -> bool:

@@ -39,7 +39,7 @@ class Expired(Ignore):
 
 
 class Duplicate(Ignore):
-    """A message was delivered twice, and the task that was begun first goes on."""
+    """A message was delivered twice: the task that was begun first goes on, or a later attempt has ended."""
 
 
 class Busy(Reject):

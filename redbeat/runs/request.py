@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
+from celery.bootsteps import RUN
 from celery.concurrency.base import BasePool
 from celery.platforms import signals
 from celery.utils.imports import symbol_by_name
@@ -25,6 +26,7 @@ from redbeat.runs.deliveries import Ticket, kept_headers, may_have_begun, read_d
 from redbeat.runs.gate import pass_gate
 from redbeat.runs.keeper import Keeper
 from redbeat.runs.outcomes import Seen, Told, Verdict, judge_failure, judge_return
+from redbeat.runs.processes import has_ended
 from redbeat.runs.publishing import Present, at_work
 from redbeat.store.runs import Delivery, End
 
@@ -51,6 +53,16 @@ class Station:
         """Whether the worker's pool can terminate a task."""
         return can_terminate(self.controller.pool)
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether the thread that handles messages hears of tasks, too.
+
+        It doesn't while it connects to the broker again, but will; and at its end it hears of them elsewhere.
+        """
+        consumer = self.controller.consumer
+        blueprint = consumer.blueprint
+        return bool(blueprint.state == RUN and blueprint.started == len(consumer.steps))
+
     def call_soon(self, call: Callable[[], None]) -> None:
         """Call it in the thread in which the worker handles messages."""
         self.controller.consumer.call_soon(call)
@@ -68,6 +80,7 @@ class TrackedExecution:
         delivery: which it is.
         accepted_at: when its task was begun, monotonic; 0: it wasn't yet.
         is_over: its outcome is known.
+        untold_seconds: for how long its task has ended, and its outcome isn't known.
         seen: what has happened to it.
         told: what the process that ran the task has told.
     """
@@ -76,6 +89,7 @@ class TrackedExecution:
         self.delivery = delivery
         self.accepted_at = 0.0
         self.is_over = False
+        self.untold_seconds = 0.0
         self.seen = Seen()
         self.told: Told | None = None
         self._station = station
@@ -110,6 +124,14 @@ class TrackedExecution:
         """Note that the task has been begun."""
         self.accepted_at = time.monotonic()
         self._station.keeper.hold(self)
+
+    def has_ended(self) -> bool:
+        """Tell whether the task has ended, as far as can be seen without the thread that tells of it."""
+        request = self._request()
+        with Harmless("looking for the process of a run"):
+            if request is not None and self._station.is_listening:
+                return has_ended(self._station.controller.pool, request.worker_pid)
+        return False
 
     def end(self, verdict: Verdict | None) -> None:
         """Deliver its outcome, unless it has one already; None: this delivery has none."""

@@ -68,7 +68,7 @@ class Exclusions:
             if day is not None:
                 days.append((day, day + 1))
                 continue
-            first, last = _bounds_of(field)
+            first, last = bounds_of(field)
             if isinstance(first, datetime):
                 spans.append((first, last))
             else:
@@ -134,7 +134,7 @@ def spelled(day: Any) -> str:
         field = _spelled_point(day)
     if not isinstance(field, str):
         raise ValueError(f"{day!r} is not {_ALLOWED}.")
-    _bounds_of(field)
+    bounds_of(field)
     return field
 
 
@@ -145,8 +145,12 @@ def _spelled_point(point: Any) -> str:
     return point.isoformat() if isinstance(point, date) else str(point)
 
 
-def _bounds_of(field: str) -> tuple[Any, Any]:
-    """Return the first and the last day of ``field``, or the start and the end of a span, in UTC."""
+def bounds_of(field: str) -> tuple[Any, Any]:
+    """Return the first and the last day of ``field``, or the start and the end of a span, in UTC.
+
+    Raises:
+        ValueError: it is neither.
+    """
     first_text, slash, last_text = field.partition("/")
     try:
         if _DATE.fullmatch(first_text):

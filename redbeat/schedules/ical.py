@@ -40,7 +40,7 @@ def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> d
         content = text.encode() if isinstance(text, str) else text
         parsed: Any = icalendar.Calendar.from_ical(content)
         events = recurring_ical_events.of(parsed).between(since, until)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as exc:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as exc:
         raise ValueError(f"no iCalendar file that can be used: {exc}.") from exc
     days: dict[str, str] = {}
     for event in sorted(events, key=lambda event: str(event["DTSTART"].dt)):

@@ -1,12 +1,15 @@
-"""Recurrence rules as RFC 5545 writes them, 'FREQ=DAILY;BYHOUR=9', read into arguments of ``rrule``. Pure.
+"""Recurrence rules as RFC 5545 writes them, 'FREQ=DAILY;BYHOUR=9', read into arguments of ``rrule``, and
+written. Pure.
 
-Invariant: an error names the part of the rule that is wrong.
+Besides what the RFC knows, a time may have an offset, 20300101T090000+0100: all that is stored of a start's
+time zone. Invariant: an error names the part of the rule that is wrong.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, time, timezone, tzinfo
+from collections.abc import Mapping
+from datetime import datetime, time, timedelta, timezone, tzinfo
 from typing import Any
 
 from dateutil.rrule import FR, MO, SA, SU, TH, TU, WE
@@ -17,19 +20,19 @@ from redbeat.schedules.timezones import instant_of, zone_called
 
 _WEEKDAYS = {"MO": MO, "TU": TU, "WE": WE, "TH": TH, "FR": FR, "SA": SA, "SU": SU}
 _DAY = re.compile(r"(?P<nth>[+-]?\d{1,3})?(?P<day>MO|TU|WE|TH|FR|SA|SU)")
-_MOMENT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d))?(Z?)")
+_MOMENT = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d))?(?:(Z)|([+-])(\d\d):?(\d\d))?", re.ASCII)
 
 #: the parts that are lists of whole numbers, and their names as arguments
 _LISTS = {
-    "BYSECOND": "bysecond",
-    "BYMINUTE": "byminute",
-    "BYHOUR": "byhour",
-    "BYMONTHDAY": "bymonthday",
-    "BYYEARDAY": "byyearday",
-    "BYWEEKNO": "byweekno",
     "BYMONTH": "bymonth",
-    "BYSETPOS": "bysetpos",
+    "BYWEEKNO": "byweekno",
+    "BYYEARDAY": "byyearday",
+    "BYMONTHDAY": "bymonthday",
     "BYEASTER": "byeaster",
+    "BYHOUR": "byhour",
+    "BYMINUTE": "byminute",
+    "BYSECOND": "bysecond",
+    "BYSETPOS": "bysetpos",
 }
 _PARTS = ("FREQ", "INTERVAL", "COUNT", "UNTIL", "BYDAY", "WKST", *_LISTS)
 
@@ -135,6 +138,53 @@ def _read_moment(name: str, text: str, zone: tzinfo, time_of_day: time) -> datet
         if hour is not None:
             time_of_day = time(int(hour), int(minute), int(second))
         moment = datetime.combine(datetime(int(year), int(month), int(day)), time_of_day)  # noqa: DTZ001 - below
+        if match[8]:
+            offset = timedelta(hours=int(match[9]), minutes=int(match[10]))
+            return moment.replace(tzinfo=timezone(-offset if match[8] == "-" else offset))
     except ValueError as exc:
         raise ValueError(f"{name}: {text}: {exc}.") from exc
     return moment.replace(tzinfo=timezone.utc) if match[7] else instant_of(moment, zone).astimezone(zone)
+
+
+def write_rule(fields: Mapping[str, Any], start: datetime | None, until: datetime | None) -> str:
+    """Return the text of a rule, which ``read_rule`` reads as the same one.
+
+    Arguments:
+        fields: as in the rule's JSON, without its times; what is None is left out.
+        start: its DTSTART; None: it is left out.
+        until: its end, if it has one.
+
+    Raises:
+        ValueError, TypeError, KeyError: a field is none that a rule has.
+    """
+    names = {number: name for name, number in FREQUENCIES.items()}
+    parts = [f"FREQ={names[fields['freq']]}"]
+    if fields.get("interval", 1) != 1:
+        parts.append(f"INTERVAL={fields['interval']}")
+    if fields.get("count") is not None:
+        parts.append(f"COUNT={fields['count']}")
+    if until is not None:
+        parts.append(f"UNTIL={_written(until)}")
+    if fields.get("byweekday") is not None:
+        parts.append(f"BYDAY={','.join(map(_written_day, _many(fields['byweekday'])))}")
+    for part, name in _LISTS.items():
+        if fields.get(name) is not None:
+            parts.append(f"{part}={','.join(map(str, _many(fields[name])))}")
+    if fields.get("wkst") is not None:
+        parts.append(f"WKST={_written_day(fields['wkst'])}")
+    rule = ";".join(parts)
+    return rule if start is None else f"DTSTART:{_written(start)} RRULE:{rule}"
+
+
+def _many(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _written(moment: datetime) -> str:
+    offset = moment.utcoffset()
+    return f"{moment:%Y%m%dT%H%M%S}{f'{moment:%z}' if offset else 'Z'}"
+
+
+def _written_day(day: Any) -> str:
+    number, nth = (day["wkday"], day.get("n")) if isinstance(day, dict) else (day, None)
+    return f"{nth or ''}{list(_WEEKDAYS)[number]}"

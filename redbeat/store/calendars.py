@@ -42,6 +42,16 @@ class Calendars:
             found = replace_calendar(self._store.client, key, fields.items(), wake=wake, read=read)
         return found is not None
 
+    def some_names(self, cursor: int) -> tuple[list[str], int]:
+        """Return the names that one step of a look at every key finds, sorted, and where the next begins.
+
+        The first one begins at 0, and 0 is where the last one leads. A name may come twice.
+        """
+        [part] = self._store.parts
+        start = part.keys.calendar("")
+        keys, following = Server(self._store).scan_step(start, cursor)
+        return sorted(key.removeprefix(start) for key in keys), following
+
     def names(self) -> list[str]:
         """Return the names of all; this looks at every key under the prefix."""
 

@@ -16,7 +16,7 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
-from redbeat.store.records import Fence
+from redbeat.store.records import Fence, text_of
 from redbeat.store.rights import EVENTS, SIGNALS
 from redbeat.store.scripts.events import Event as Event
 from redbeat.store.scripts.events import News, note_told, read_events
@@ -67,6 +67,16 @@ class Events:
                 raise
             self._store.rights.note(SIGNALS, exc.__cause__)
             return None
+
+    def last_id(self) -> str:
+        """Return the id of the last event; '': there is none, or this user may not read them."""
+        key = self._store.keys.events
+
+        def read() -> str:
+            found = self._store.ask(lambda client: client.xrevrange(key, count=1), key, "stream")
+            return text_of(found[0][0]) if found else ""
+
+        return self._store.rights.ask(SIGNALS, read, lambda: "")
 
     def note_told(self, teller: str, before: str, last: str, *, is_done: bool) -> bool:
         """Remember that ``teller`` has told up to the event ``last``; False: another beat tells by now.

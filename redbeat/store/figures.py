@@ -114,6 +114,15 @@ class Figures:
         key = self._store.keys.totals
         return figures_of(self._store.ask(lambda client: client.hgetall(key), key, "hash"))
 
+    def read_minutes(self) -> tuple[bool, dict[int, dict[str, int]]]:
+        """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
+        since 1970, under all labels together; what can't be read of it is left out.
+        """
+        keys = self._store.keys
+        is_counted = bool(self._store.ask(lambda client: client.exists(keys.totals)))
+        texts = self._store.ask(lambda client: client.hgetall(keys.minutes), keys.minutes, "hash")
+        return is_counted, dict(filter(None, map(_minute_of, map(text_of, texts.values()))))
+
     def read_labels(self) -> dict[str, Labels]:
         """Return the labels by their ids; those that can't be read, or have another id, are left out."""
         key = self._store.keys.labels
@@ -211,3 +220,13 @@ class Figures:
 
 def _delete(key: str, names: Sequence[str], client: Any) -> Any:
     return client.hdel(key, *map(as_stored, names))
+
+
+def _minute_of(text: str) -> tuple[int, dict[str, int]] | None:
+    """Return the number of a minute, and what was counted in it; others may have written anything."""
+    try:
+        found = json.loads(text)
+        number, counted = int(found["minute"]), found["counted"].items()
+        return number, {word: int(amount) for word, amount in counted if amount == amount and amount >= 0}
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None

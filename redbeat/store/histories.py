@@ -26,6 +26,8 @@ RECORD_BYTES = 16 * 1024
 
 #: how long the lock of a backfill that was killed lives on, milliseconds
 BACKFILLING_MS = 30_000
+#: for how long it is remembered what a request has sent, seconds
+REQUEST_SECONDS = 24 * 3600
 
 
 class Histories:
@@ -107,6 +109,17 @@ class Histories:
         """Remember that ``backfill`` has sent the run of this due time."""
         _, backfilled, _ = self._store.keys.beside(key)
         self._store.ask(lambda client: client.sadd(backfilled, due), backfilled, "set")
+
+    def read_request(self, key: str, request: str) -> str | None:
+        """Return what is remembered of a request for a run of an entry; None: nothing is."""
+        name = self._store.keys.requested(key, request)
+        found = self._store.ask(lambda client: client.get(name), name, "string")
+        return None if found is None else text_of(found)
+
+    def note_request(self, key: str, request: str, text: str) -> None:
+        """Remember for ``REQUEST_SECONDS`` what a request for a run of an entry has sent."""
+        name = self._store.keys.requested(key, request)
+        self._store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name, "string")
 
     @contextmanager
     def backfilling(self, key: str) -> Iterator[Callable[[], None]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from math import inf
 from typing import Any
 
@@ -36,8 +38,58 @@ class Members:
     def rank_of(self, member: str) -> int | None:
         """Return its place, 0 for the next one due; None: it isn't there."""
         key = self._store.parts.of(member).keys.schedule
-        rank: int | None = self._store.ask(lambda client: client.zrank(key, member))
+        rank: int | None = self._store.ask(lambda client: client.zrank(key, as_stored(member)))
         return rank
+
+    def slice(self, offset: int, count: int) -> list[tuple[str, float]]:
+        """Return at most ``count`` of what ``in_order`` yields, from the place ``offset`` on; 0: the first.
+
+        It takes no longer far behind than at the beginning.
+        """
+        if len(self._store.parts) > 1:
+            return [*islice(chain.from_iterable(self.in_order()), offset, offset + count)]
+        key, never, number = self._sizes()
+        last = min(offset + count, number) - 1
+        first_never = number - never  # the place of the first that never runs
+        rows: list[tuple[str, float]] = []
+        for first, end, shift in (
+            (offset, min(last, first_never - 1), never),
+            (max(offset, first_never), last, -first_never),
+        ):
+            if first <= end:
+                rows += self._ranked(key, first + shift, end + shift)
+        return rows
+
+    def place_after(self, member: str, score: float) -> int:
+        """Return the place, as ``slice`` takes it, of the first behind ``member`` with ``score``.
+
+        ``member`` need not be there any more, or may have another score.
+        """
+        before = _place_of((member, score))
+        if len(self._store.parts) > 1:
+            return sum(1 for row in chain.from_iterable(self.in_order()) if _place_of(row) <= before)
+        key, never, number = self._sizes()
+        rank = self.rank_of(member)
+        if rank is not None and self.scores_of([member]) == [score]:
+            return (rank - never) % number + 1
+
+        def place_at(place: int) -> tuple[bool, float, bytes]:
+            rank = (place + never) % number
+            found = self._ranked(key, rank, rank)
+            return _place_of(found[0]) if found else (True, inf, b"")  # others are removed meanwhile
+
+        return bisect_right(range(number), before, key=place_at)
+
+    def _sizes(self) -> tuple[str, int, int]:
+        """Return the key of the one part, how many of its members never run again, and how many it has."""
+        [part] = self._store.parts
+        key = part.keys.schedule
+        never = int(self._store.ask(lambda client: client.zcount(key, "-inf", "(0")))
+        return key, never, self.count()
+
+    def _ranked(self, key: str, first: int, last: int) -> list[tuple[str, float]]:
+        found = self._store.ask(lambda client: client.zrange(key, first, last, withscores=True))
+        return [(text_of(member), score) for member, score in found]
 
     def in_order(self, last_score: float | None = None) -> Iterator[list[tuple[str, float]]]:
         """Yield the members with their scores, page by page: the lowest score first, negative ones last.

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from redbeat.keys import Keys
+from redbeat.log.text import as_stored
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence, text_of
 from redbeat.store.rights import REMAINS
@@ -60,6 +62,35 @@ class Owners:
         """Return the names that ``owner`` has applied; some may belong to another owner by now."""
         return set(self._members(lambda keys: keys.owner(owner)))
 
+    def count_candidates(self, owner: str) -> int:
+        """Return how many names ``candidates`` looks through."""
+
+        def read(part: Part) -> Iterator[int]:
+            for key in (part.keys.owner(owner), part.keys.static_owners):
+                yield int(self._store.ask(partial(_size, key), key, "set"))
+
+        return sum(self._store.parts.read(read))
+
+    def candidates(self, owner: str) -> set[str]:
+        """Return the names of entries that may be ``owner``'s, from a file or from ``beat_schedule``."""
+        pairs = self._members(lambda keys: keys.static_owners)
+        beginning = f"{owner}\t"
+        return self.names_of(owner) | {
+            pair.removeprefix(beginning) for pair in pairs if pair.startswith(beginning)
+        }
+
+    def are_of(self, owner: str, names: Sequence[str]) -> list[bool]:
+        """Tell of each entry, by its name, whether it is ``owner``'s, by a file or ``beat_schedule``."""
+        found: list[bool] = []
+        for part, chunk in self._store.parts.chunks(names):
+            key, pairs = part.keys.static_owners, [as_stored(f"{owner}\t{name}") for name in chunk]
+            are_static = self._store.ask(partial(_have, key, pairs), key, "set")
+            owners = self.read([part.keys.entry(name) for name in chunk])
+            found += [
+                bool(is_static) or one == owner for is_static, one in zip(are_static, owners, strict=True)
+            ]
+        return found
+
     def calendars(self) -> dict[str, set[str]]:
         """Return the names of applied calendars, each to its owners."""
         return _by_name(self._members(lambda keys: keys.calendar_owners))
@@ -70,6 +101,15 @@ class Owners:
         names = frozenset(self._members(lambda keys: keys.statics))
         owners = _by_name(self._members(lambda keys: keys.static_owners))
         return StaticNames(names, {name: frozenset(found) for name, found in owners.items()})
+
+    def static_among(self, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` whose entries were stored from ``beat_schedule``."""
+        found: list[str] = []
+        for part, chunk in self._store.parts.chunks(names):
+            key, members = part.keys.statics, [as_stored(name) for name in chunk]
+            are_static = self._store.ask(partial(_have, key, members), key, "set")
+            found += [name for name, is_static in zip(chunk, are_static, strict=True) if is_static]
+        return found
 
     def change_statics(self, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
         """Make a ``change`` of what ``statics`` returns: 'add', 'release' or 'remove'.
@@ -108,6 +148,14 @@ class Owners:
             yield from self._store.ask(lambda client: client.smembers(key), key, "set")
 
         return map(text_of, self._store.parts.read(read))
+
+
+def _size(key: str, client: Any) -> Any:
+    return client.scard(key)
+
+
+def _have(key: str, members: Sequence[bytes], client: Any) -> Any:
+    return client.smismember(key, members)
 
 
 def _by_name(pairs: Iterable[str]) -> dict[str, set[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
@@ -455,6 +455,7 @@ class Vitals(NamedTuple):
         tick: when the leader last did something, UNIX seconds as text; '': not known.
         due: how many entries are due.
         oldest: since when the first of them is due, UNIX seconds; None: none is due at a time.
+        standbys: who stands by, and when they looked at the lock last, UNIX seconds; None: not known.
     """
 
     now: float
@@ -463,6 +464,7 @@ class Vitals(NamedTuple):
     tick: str
     due: int
     oldest: float | None
+    standbys: Mapping[str, float] | None
 
 
 @lru_cache(maxsize=1024)  # entries that are saved or run together share a few scores

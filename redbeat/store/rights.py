@@ -37,6 +37,7 @@ REMAINS = Feature(
     "What is kept beside deleted entries stays until celery redbeat purge", "+del ~redbeat::failing:*"
 )
 WAKE_UPS = Feature("Changes are noticed within a second, not at once", "+subscribe")
+STANDBYS = Feature("Standbys aren't shown", "+pexpire ~redbeat::standbys")
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
@@ -65,6 +66,12 @@ DEADLINES = Feature("Until when runs hold their entries isn't shown", "+zscore ~
 FAILING = Feature("How many runs have failed in a row isn't shown", "+get ~redbeat::failing:*", "runs")
 RUNNING = Feature("Runs in progress aren't shown", "+hgetall ~redbeat::running:*", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")
+AUDIT = Feature("Changes aren't written to the audit list", "+xadd ~redbeat::audit")
+CHANGES = Feature(
+    "What becomes of a change is known to the process of the dashboard that makes it only",
+    "+set +get +pttl ~redbeat::change:*",
+    "web",
+)
 METRICS = Feature("Runs aren't counted for metrics", "+hincrby +hsetnx +zscan +zrevrange", "monitoring")
 PUSHES = Feature(
     "Runs are delivered at least once, each run with one task id", "+info +lpush +lpop +pexpire", "delivery"

@@ -51,7 +51,7 @@ class Answer(Enum):
     SUPERSEDED = "superseded"
     #: it isn't now: another delivery of its message is at work
     BUSY = "busy"
-    #: this delivery has ended, and the question came late
+    #: this delivery has ended, and the question came late; or a later attempt has ended
     OVER = "over"
     #: it isn't: its message has expired, and no worker had begun it in time
     EXPIRED = "expired"
@@ -243,9 +243,14 @@ class Runs:
 
     def read_allowed(self, key: str) -> list[RunRecord] | None:
         """Return the runs in progress of one entry; None where this user may not read them."""
+        found = self.read_each_allowed([key])
+        return None if found is None else found[0]
 
-        def read() -> list[RunRecord] | None:
-            return self.read([key])[0]
+    def read_each_allowed(self, keys: Sequence[str]) -> list[list[RunRecord]] | None:
+        """Return what ``read`` does; None where this user may not read them."""
+
+        def read() -> list[list[RunRecord]] | None:
+            return self.read(keys)
 
         return self._store.rights.ask(RUNNING, read, lambda: None)
 

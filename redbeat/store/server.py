@@ -117,3 +117,14 @@ class Server:
         options |= self._on_node_of(beginning)
         for page in self._store.scan(lambda client, cursor: client.scan(cursor, **options)):
             yield [text_of(key) for key in page]
+
+    def scan_step(self, beginning: str, cursor: int) -> tuple[list[str], int]:
+        """Return the keys with this beginning that one step of ``scan`` finds, and where the next begins.
+
+        The first one begins at 0, and 0 is where the last one leads.
+        """
+        options = {"match": f"{glob_of(beginning)}*", "count": SCAN_SIZE, **self._on_node_of(beginning)}
+        following, page = self._store.ask(lambda client: client.scan(cursor, **options))
+        if isinstance(following, dict):  # a cluster's
+            following = next(iter(following.values()))
+        return [str(text_of(key)) for key in page], int(following)

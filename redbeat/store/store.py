@@ -68,7 +68,7 @@ from redbeat.store.records import (
     text_of,
 )
 from redbeat.store.replicas import Replicas
-from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, Rights
+from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.status import read_head, read_status
 
@@ -613,6 +613,21 @@ class Store:
 
         return self.rights.ask(DOWNGRADED, read_all, dict)
 
+    def count_downgraded(self) -> int:
+        """Return how many keys ``read_downgraded`` would return."""
+
+        def count(part: Part) -> Iterable[int]:
+            key = part.keys.downgraded
+            with suppress(StoreCorrupt):
+                yield int(self.ask(lambda client: client.hlen(key), key, "hash"))
+
+        try:
+            return sum(self.parts.read(count))
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):
+                raise
+            return len(self.read_downgraded())
+
     def put_away(self, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
         """Take entries out of the schedule, for celery-redbeat 2.x, if they haven't changed since they were
         read.
@@ -656,12 +671,21 @@ class Store:
         return self.read_entries(due + following)[1]
 
     def vitals(self) -> Vitals:
-        """Return who leads, and how much is due; one round trip."""
+        """Return who leads and stands by, and how much is due; one round trip, or two where this user may not
+        know who stands by.
+        """
+
+        def ask(keys: Keys, *, with_standbys: bool) -> Vitals:
+            standbys = keys.standbys if with_standbys else None
+            with self.translating():
+                return read_status(self.client, keys.schedule, self.config.lock_key, keys.tick, standbys)
 
         def read(part: Part) -> Iterator[Vitals]:
-            keys = part.keys
-            with self.translating():
-                yield read_status(self.client, keys.schedule, self.config.lock_key, keys.tick)
+            yield self.rights.ask(
+                STANDBYS,
+                lambda: ask(part.keys, with_standbys=self.config.lock_key is not None),
+                lambda: ask(part.keys, with_standbys=False),
+            )
 
         found = [*self.parts.read(read)]
         oldest = min((one.oldest for one in found if one.oldest is not None), default=None)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.config.config import ensure_conf
+from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import is_refusal
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.downgrade import Versions
@@ -45,11 +46,14 @@ class Diagnosis:
         findings: in the order of the checks.
         more: how many there are besides, by their kind.
         seen: how many entries were looked at.
+        server: the URL of the schedule's server, without its password; None: a finding says why it isn't
+            known.
     """
 
     findings: list[Finding] = field(default_factory=list)
     more: Counter[str] = field(default_factory=Counter)
     seen: int = 0
+    server: str | None = None
     _counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, findings: Iterable[Finding]) -> None:
@@ -66,14 +70,32 @@ class Diagnosis:
         """The highest severity of the findings; NOTE if there are none."""
         return worst_of(self.findings)
 
+    def to_dict(self, repairs: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return it as a dict of plain JSON, with the sentences about repairs; None: none were wanted."""
+        return {
+            "severity": self.severity.name.lower() if self.findings else None,
+            "exit_code": int(self.severity),
+            "server": self.server,
+            "entries": self.seen,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "more": dict(self.more),
+            "repairs": None if repairs is None else list(repairs),
+        }
+
 
 def examine(
-    app: Any, *, has_tasks: bool = True, workers_seconds: float | None = None, max_seconds: float = 30.0
+    app: Any,
+    *,
+    has_tasks: bool = True,
+    is_dashboard: bool = False,
+    workers_seconds: float | None = None,
+    max_seconds: float = 30.0,
 ) -> Diagnosis:
     """Carry out all checks of the schedule of ``app``.
 
     Arguments:
         has_tasks: it is the user's app, with its tasks and routes.
+        is_dashboard: the dashboard asks, which should have a user of its own in Redis, not beat's.
         workers_seconds: how long to wait for workers to say which queues they take from; None: don't ask.
         max_seconds: after that what is large isn't looked at any further.
 
@@ -84,6 +106,7 @@ def examine(
     diagnosis = Diagnosis()
     try:
         config = ensure_conf(app)
+        diagnosis.server = sanitize_url(config.redis_url)
         status = read_status(app)
     except ConfigurationError as exc:
         diagnosis.add([_of_setting(exc)])
@@ -98,7 +121,13 @@ def examine(
         status = Status(datetime.now(timezone.utc), None, None, None, 0, None)
     with Store.hasty(app) as store:
         context = Context(
-            config.app, store, status, has_tasks, workers_seconds, time.monotonic() + max_seconds
+            config.app,
+            store,
+            status,
+            has_tasks,
+            is_dashboard,
+            workers_seconds,
+            time.monotonic() + max_seconds,
         )
         for check in _checks(diagnosis):
             try:
@@ -131,8 +160,11 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
     def check_entries(context: Context) -> Iterator[Finding]:
         for row in context.rows():
             diagnosis.seen += 1
+            name = context.name_of(row.key)
             for check in of_entries:
-                yield from check(context, row)
+                for finding in check(context, row):
+                    is_about_it = finding.about in (name, row.key)
+                    yield replace(finding, entry=name) if is_about_it else finding
 
     yield from LEADER_CHECKS
     yield from SERVER_CHECKS

@@ -54,6 +54,7 @@ class Context:
     Attributes:
         status: who leads, and what is due.
         has_tasks: the app is the user's own, so its tasks and routes are known.
+        is_dashboard: the dashboard asks: its user of Redis isn't expected to be beat's.
         workers_seconds: how long workers are asked for their queues; None: they aren't asked.
         deadline: monotonic; after it, what is large isn't looked at any further.
     """
@@ -62,6 +63,7 @@ class Context:
     store: Store
     status: Status
     has_tasks: bool
+    is_dashboard: bool
     workers_seconds: float | None
     deadline: float
     #: what wasn't looked at, in words

@@ -44,6 +44,7 @@ class Finding:
         advice: what to do, one sentence or two.
         excerpt: the part of the stored text that is wrong; '' where there is none.
         repair: None: nothing that can be done without you.
+        entry: the name of the entry that it is about; None: it is about something else.
     """
 
     severity: Severity
@@ -53,6 +54,7 @@ class Finding:
     advice: str
     excerpt: str = ""
     repair: Repair | None = None
+    entry: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dict of plain JSON."""

@@ -19,8 +19,8 @@
 --
 -- Returns {answer, rest_ms}
 --   answer   'go'; 'superseded': it was given up, or is to be replaced, and another run holds the entry, or is to; 'busy':
---            another delivery of it is at work; 'over': this delivery has ended, and this call was late; 'expired': its
---            message has, and no worker had begun it in time
+--            another delivery of it is at work; 'over': this delivery has ended, and this call was late, or a later attempt
+--            has; 'expired': its message has, and no worker had begun it in time
 --   rest_ms  with 'busy' how long the other's lease lives, else 0
 local running, deadlines, history, events = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, task_id, due, delivery, worker = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -52,7 +52,8 @@ if not record then
     if is_read and type(past) == 'table' and past.delivery == delivery then return {'over', 0} end
     if is_read and type(past) == 'table' and not is_found and is_same_time(past.due, due) then
       is_found = past.id == nil or past.id == task_id
-      if is_found and past.ended and (tonumber(past.attempt) or 0) > attempt then return {'over', 0} end
+      local is_older = (tonumber(past.attempt) or 0) > attempt and (follows == '' or follows ~= past.delivery)
+      if is_found and past.ended and is_older then return {'over', 0} end  -- what replace() sends counts from 1 again
       if is_found and is_over(past, delivery) then return {'over', 0} end
       is_begun = is_found and past.outcome == 'lost' and past.worker and not past.late
     end

@@ -358,7 +358,7 @@ end
 local now_seconds, amounts, lateness, sent_words = tonumber(now), {}, {}, {}
 for bucket = 1, #late_bounds + 1 do sent_words[bucket] = 'sent+late/' .. bucket end
 
-local function add_amount(words, labels, amount)
+local function add_amount(labels, words, amount)
   local of_words = amounts[words]
   if not of_words then
     of_words = {}
@@ -367,13 +367,13 @@ local function add_amount(words, labels, amount)
   of_words[labels] = (of_words[labels] or 0) + amount
 end
 
-local function count_words(words, labels)
-  for word, amount in string.gmatch(words, ' ([%l_/]+)=?(%d*)') do add_amount(word, labels, tonumber(amount) or 1) end
+local function count_words(labels, words)
+  for word, amount in string.gmatch(words, ' ([%l_/]+)=?(%d*)') do add_amount(labels, word, tonumber(amount) or 1) end
 end
 
 local function count_held(entry, labels)
-  if string.find(entry.held, '"outcome":"skipped"', 1, true) then add_amount('skipped/overlap', labels, 1) end
-  count_words(entry.decision.counted, labels)
+  if string.find(entry.held, '"outcome":"skipped"', 1, true) then add_amount(labels, 'skipped/overlap', 1) end
+  count_words(labels, entry.decision.counted)
 end
 
 local function count_run(entry, labels)
@@ -381,14 +381,14 @@ local function count_run(entry, labels)
   local due = tonumber(counted)  -- there are no other words, as with most
   if not due then
     due = tonumber(string.match(counted, '^%S+'))
-    count_words(counted, labels)
+    count_words(labels, counted)
   end
   local late = due and seconds_of(now_seconds - due)
   if late and late < 31536000 then
-    add_amount(sent_words[bucket_of(late_bounds, late)], labels, 1)
+    add_amount(labels, sent_words[bucket_of(late_bounds, late)], 1)
     lateness[labels] = (lateness[labels] or 0) + late
   elseif late then  -- somebody made it due
-    add_amount('sent', labels, 1)
+    add_amount(labels, 'sent', 1)
   end
   if entry.task_id and entry.decision.form.overlap ~= 'dropped' then
     expecting[#expecting + 1], expecting[#expecting + 2] = entry.decision.expected_at, entry.running

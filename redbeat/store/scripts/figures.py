@@ -23,7 +23,7 @@ class Taken(NamedTuple):
     Attributes:
         now: the server's clock, UNIX seconds.
         figures: labels' id, colon and word, to how often that was counted.
-        unknown: ids of labels that aren't stored; what was counted under them is taken the next time.
+        unknown: ids of labels that aren't stored; of new ones what was counted is taken the next time.
     """
 
     now: float

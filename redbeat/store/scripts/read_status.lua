@@ -3,15 +3,20 @@
 -- KEYS[1] schedule  zset of entry keys, scored by due time
 -- KEYS[2] lock      the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3] tick      when the leader's last tick was
+-- KEYS[4] standbys  zset of who stands by, scored by when they looked at the lock last (the schedule's key again when
+--                   the caller may not read it)
+-- ARGV[1] life_ms   those that looked longer ago don't stand by any more, milliseconds
 --
--- Returns {now, token, rest_ms, ticked, due, oldest}
+-- Returns {now, token, rest_ms, ticked, due, oldest, standbys}
 --   now      the server's clock, UNIX seconds with microseconds, a string
 --   token    the token in the lock; '': nobody leads, or no lock is configured
 --   rest_ms  how long the lock lives, milliseconds; -1: for ever; -2: there is none
 --   ticked   when the leader last did something, UNIX seconds, a string; '': not known
 --   due      how many entries are due
 --   oldest   the lowest score of these, a string, '' for none; scores of 0 don't count, as they mean "now"
-local schedule, lock, tick = KEYS[1], KEYS[2], KEYS[3]
+--   standbys who stands by, each with when it looked, UNIX seconds, a string: at most 100
+local schedule, lock, tick, standbys = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local life_ms = tonumber(ARGV[1])
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -23,4 +28,10 @@ local ticked = redis.pcall('GET', tick)
 if type(ticked) == 'table' then ticked = '' end -- a key of another type, which the leader overwrites
 local due = redis.call('ZCOUNT', schedule, 0, now)
 local oldest = redis.call('ZRANGEBYSCORE', schedule, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
-return {now, token or '', rest_ms, ticked or '', due, oldest[2] or ''}
+local standing = {}
+if standbys ~= schedule then
+  local since = string.format('%.6f', tonumber(now) - life_ms / 1000)
+  standing = redis.pcall('ZRANGEBYSCORE', standbys, since, '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
+  if standing.err then standing = {} end -- a key of another type
+end
+return {now, token or '', rest_ms, ticked or '', due, oldest[2] or '', standing}

@@ -6,6 +6,7 @@ from typing import Any
 
 from redbeat.store.records import Head, Vitals, text_of
 from redbeat.store.scripts.script import Script
+from redbeat.store.scripts.standbys import STANDBY_MS
 
 _READ_HEAD = Script("read_head")
 _READ_STATUS = Script("read_status")
@@ -17,9 +18,24 @@ def read_head(client: Any, schedule_key: str, deadlines_key: str) -> Head:
     return Head(float(now), float(score) if score else None, float(deadline) if deadline else None)
 
 
-def read_status(client: Any, schedule_key: str, lock_key: str | None, tick_key: str) -> Vitals:
-    """Read who leads and how much is due; nothing is written."""
-    keys = [schedule_key, lock_key or schedule_key, tick_key]
-    now, token, rest_ms, tick, due, oldest = _READ_STATUS(client, keys, [])
+def read_status(
+    client: Any, schedule_key: str, lock_key: str | None, tick_key: str, standbys_key: str | None
+) -> Vitals:
+    """Read who leads and how much is due; nothing is written.
+
+    Arguments:
+        standbys_key: None: who stands by isn't asked.
+    """
+    keys = [schedule_key, lock_key or schedule_key, tick_key, standbys_key or schedule_key]
+    now, token, rest_ms, tick, due, oldest, standing = _READ_STATUS(client, keys, [STANDBY_MS])
     since = float(oldest) if oldest else None
-    return Vitals(float(now), text_of(token), int(rest_ms), text_of(tick), int(due), since)
+    standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
+    return Vitals(
+        float(now),
+        text_of(token),
+        int(rest_ms),
+        text_of(tick),
+        int(due),
+        since,
+        None if standbys_key is None else standbys,
+    )

@@ -15,7 +15,7 @@
 --   status  'ok', or 'lost' when the token is another one (then nothing was taken)
 --   now     the server's clock, UNIX seconds
 --   taken   fields and numbers, by turns
---   unknown  the ids of labels that aren't stored: what was counted under them is left for the next call
+--   unknown  the ids of labels that aren't stored
 local lock, figures, totals, minutes, labels = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, teller_ms = ARGV[1], tonumber(ARGV[2])
 

@@ -196,4 +196,4 @@ class Endpoint:
         write(client, response, has_body=has_body)
 
     def _report(self, what: str, exc: Exception) -> None:
-        self._thread.report(what, exc, TELEMETRY_FAILED, part="Endpoint", reason=what)
+        self._thread.report(what, exc, TELEMETRY_FAILED, part="Endpoint")

@@ -1,6 +1,6 @@
-"""Times, lengths of time and names as people read them on a terminal. Pure.
+"""Times, lengths of time and names as people read them. Pure.
 
-Invariant: what comes from Redis is printed on one line, and can't give orders to the terminal.
+Invariant: what comes from Redis is shown on one line, and can't give orders to a terminal.
 """
 
 from __future__ import annotations
@@ -8,14 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import datetime, timezone, tzinfo
+from typing import TYPE_CHECKING
 
-from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.text import printable, shorten
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import zone_name
 
+if TYPE_CHECKING:
+    from redbeat.entries.entry import RedBeatSchedulerEntry
+
 #: how other modules write a time in a sentence
 _IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? UTC\b", re.ASCII)
+
+_ISO_IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(?:Z|\+00:00)(?![\w:])", re.ASCII)
 
 
 def one_line(text: object, limit: int = 500) -> str:
@@ -66,6 +71,11 @@ def in_words_of(sentence: str, zone: tzinfo) -> str:
     return _IN_UTC.sub(shown, sentence)
 
 
+def in_utc(text: str) -> str:
+    """Return ``text`` with its times of ISO 8601 in UTC as sentences have them: 2026-01-31 09:30:00 UTC."""
+    return _ISO_IN_UTC.sub(lambda found: f"{found[1]} {found[2]}{found[3] or ''} UTC", text)
+
+
 def label_of(zone: tzinfo) -> str:
     """Return the name of ``zone`` as shown beside times, or its offset from UTC."""
     name = zone_name(zone) or str(zone).strip("<>")
@@ -85,7 +95,7 @@ def relative(moment: datetime | None, now: datetime) -> str:
     seconds = (moment - now).total_seconds()
     if abs(seconds) < 0.5:
         return "now"
-    words = seconds_in_words(abs(seconds))
+    words = seconds_in_words(max(abs(seconds), 1))
     return f"in {words}" if seconds > 0 else f"{words} ago"
 
 

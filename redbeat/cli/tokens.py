@@ -1,0 +1,151 @@
+"""``celery redbeat token …``: the tokens with which programs use the dashboard's API."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+from rich.text import Text
+
+from redbeat.access import Right
+from redbeat.access.rights import names_of, rights_of
+from redbeat.access.tokens import Token
+from redbeat.cli.confirmation import YES, ask
+from redbeat.cli.documents import ONE_OBJECT, json_option
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.shell import login_name
+from redbeat.cli.tables import plain_table, titled
+from redbeat.cli.values import FUTURE, Future, Value
+from redbeat.cli.zone import zone_options
+from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.wording import clock, one_line, when_in
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
+from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
+
+NEVER = "never"
+
+
+def _read_expiry(text: str) -> Future | str:
+    """Return the time that ``text`` means, as a function, or 'never'."""
+    if text.strip().lower() == NEVER:
+        return NEVER
+    read: Future = FUTURE.convert(text, None, None)
+    return read
+
+
+@click.group(cls=ExitingGroup)
+def token() -> None:
+    """Tokens for programs that use the dashboard's API: each has rights, and ends by itself."""
+
+
+@token.command(cls=SessionCommand, short_help="make one, and print it")
+@click.argument("name", callback=not_empty)
+@click.option(
+    "--right",
+    "rights",
+    type=click.Choice([right.value for right in Right]),
+    multiple=True,
+    required=True,
+    help="What it may do. Can be given several times. admin includes all, and each of the others read.",
+)
+@click.option(
+    "--expires",
+    type=Value("time", _read_expiry),
+    metavar="TIME",
+    default="90d",
+    show_default=True,
+    help="When it ends: after this time, as 30d, or at this time, as 2030-12-24; or never.",
+)
+@zone_options
+@ONE_OBJECT
+@click.pass_context
+def add(
+    ctx: click.Context, /, name: str, rights: tuple[str, ...], expires: Future | str, is_json: bool
+) -> None:
+    """Make a token called NAME, and print it. It can't be printed again: only its hash is stored."""
+    session = Session.of(ctx)
+    tokens = Tokens(Store(session.app))
+    end = None if isinstance(expires, str) else expires(session.now(), session.zone)
+    problem = tokens.find_problem(name, end)
+    if problem:
+        raise CommandLineError(problem, exits.USAGE)
+    held = rights_of(rights)
+    with session.audited("token add", [name], {"rights": names_of(held), "expires_at": end or NEVER}):
+        try:
+            made, text = tokens.add(name, rights, end, login_name() or "")
+        except ValueError as exc:  # somebody was quicker
+            raise CommandLineError(one_line(exc), exits.USAGE) from None
+    if is_json:
+        session.print_json({**made.to_dict(), "token": text})
+        return
+    session.echo(text)
+    until = f"until {when_in(end, session.zone)}" if end is not None else "for ever"
+    session.note(
+        f"This is the token {one_line(name)} ({made.id}), which has these rights {until}: "
+        f"{', '.join(names_of(held))}. It isn't shown again: keep it like a password."
+    )
+
+
+@token.command("list", cls=SessionCommand, short_help="all tokens, their rights, and until when")
+@zone_options
+@json_option("JSON: one object per token and line")
+@click.pass_context
+def list_(ctx: click.Context, /, is_json: bool) -> None:
+    """List the tokens, the oldest first, also those that have expired. Nobody can see their texts."""
+    session = Session.of(ctx)
+    found, now = Tokens(Store(session.app)).read(), session.now()
+    if is_json:
+        for token_id, one in found.items():
+            broken = {"id": token_id, "error": "It can't be read."}
+            session.print_json(broken if one is None else _document(one, now))
+        return
+    if not found:
+        session.say("There are no tokens.")
+        return
+    table = plain_table()
+    for title in ("id", "name", "rights", titled("expires", session.zone), "made", "by"):
+        table.add_column(title, no_wrap=title in ("id", "made"))
+    for token_id, one in found.items():
+        if one is None:
+            table.add_row(Text(one_line(token_id, 40)), Text("can't be read: revoke it", "red"))
+            continue
+        end = NEVER if one.expires_at is None else clock(one.expires_at, session.zone)
+        is_expired = one.is_expired(now)
+        table.add_row(
+            *(Text(one_line(text)) for text in (one.id, one.name, ", ".join(names_of(one.rights)))),
+            Text(f"{end}, expired" if is_expired else end, "red" if is_expired else ""),
+            Text(clock(one.created_at, session.zone)[:10]),
+            Text(one_line(one.created_by, 40)),
+        )
+    session.console.print(table)
+
+
+def _document(one: Token, now: datetime) -> dict[str, object]:
+    return {**one.to_dict(), "is_expired": one.is_expired(now)}
+
+
+@token.command(cls=SessionCommand, short_help="end one at once; asks first")
+@click.argument("id_or_name", metavar="ID|NAME", callback=not_empty)
+@YES
+@ONE_OBJECT
+@click.pass_context
+def revoke(ctx: click.Context, /, id_or_name: str, yes: bool, is_json: bool) -> None:
+    """End a token at once, by its id or its name; asks first."""
+    session = Session.of(ctx)
+    tokens = Tokens(Store(session.app))
+    chosen, known = tokens.called(id_or_name), tokens.list()
+    if not chosen:
+        hint = one_line(did_you_mean(id_or_name, [name for one in known for name in (one.name, one.id)]))
+        raise CommandLineError(
+            f"There is no token {one_line(id_or_name)!r} at {session.server}.{hint}", exits.NO_INPUT
+        )
+    ask(f"Revoke the token {one_line(id_or_name)} at {session.server}?", is_yes=yes)
+    names = [one.name for one in known if one.id in chosen] or [id_or_name]
+    with session.audited("token revoke", names, {"ids": list(chosen)}):
+        done = tokens.revoke(id_or_name)
+    if is_json:
+        session.print_json({"revoked": list(done)})
+    else:
+        session.say(f"Revoked the token {one_line(id_or_name)}.")

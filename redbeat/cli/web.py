@@ -1,0 +1,75 @@
+"""``celery redbeat web``: the dashboard, served by this process."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import click
+
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.shell import login_name
+from redbeat.config.address import parse_address
+from redbeat.config.config import ensure_conf
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
+
+
+@click.command(cls=SessionCommand)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8555,
+    show_default=True,
+    help="The port; 0: any that is free.",
+)
+@click.option("--read-only", is_flag=True, help="Nobody can change anything.")
+@click.option(
+    "--root-path",
+    metavar="PATH",
+    default="",
+    help="The path under which a reverse proxy has it, such as /redbeat.",
+)
+@click.pass_context
+def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path: str) -> None:
+    """Serve the dashboard, until Ctrl-C. It prints the link to open.
+
+    The link has a token, and works on this machine alone. To let other machines in, set REDBEAT_WEB_USER,
+    REDBEAT_WEB_PASSWORD and REDBEAT_WEB_RIGHTS in the environment, and put a proxy with HTTPS in front.
+    """
+    session = Session.of(ctx)
+    try:
+        from redbeat.web.server import Serving, find_basic_auth, serve
+    except ModuleNotFoundError as exc:
+        raise CommandLineError(
+            f"The dashboard needs {exc.name}, which isn't installed: pip install 'celery-redbeat[web]'.",
+            exits.UNAVAILABLE,
+        ) from None
+    if root_path and not re.fullmatch(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+", root_path):
+        raise CommandLineError("--root-path must be a path such as /redbeat.", exits.USAGE)
+    try:
+        address = parse_address(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except ValueError:
+        raise CommandLineError(f"--host: {host!r} is no host to listen at.", exits.USAGE) from None
+    config = ensure_conf(session.app)
+    config.require_redis()
+    serving = Serving(address, read_only, root_path)
+    basic = find_basic_auth(os.environ)
+    # as a beat or a worker does: nobody else would say what has gone wrong in a request
+    session.app.log.setup(loglevel="WARNING", redirect_stdouts=False)
+
+    def tell(link: str) -> None:
+        session.echo(f"The dashboard is at {link}")
+        if basic is None:
+            session.note("The link is for you alone: whoever has it can do whatever you can. Ctrl-C ends it.")
+        else:
+            names = ", ".join(config.web_hosts) or "none"
+            session.note(f"It can be asked for as localhost, and by the names in redbeat_web_hosts: {names}.")
+
+    try:
+        serve(session.app, serving, login_name() or "", basic, tell)
+    except OSError as exc:
+        raise CommandLineError(
+            f"Can't listen at {address}: {exc.strerror or exc}", exits.UNAVAILABLE
+        ) from None

@@ -1,0 +1,66 @@
+"""What is worth telling somebody who has just stored an entry: it is no mistake, but may be none of what was
+meant. Each function returns a sentence, '' for nothing to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from redbeat.config.config import ensure_conf
+from redbeat.config.ping_urls import is_allowed, parse_ping_url
+from redbeat.config.suggestions import did_you_mean
+from redbeat.diagnostics.routes import load_tasks
+from redbeat.entries.wording import one_line
+from redbeat.errors import RedBeatError
+from redbeat.store.owners import Owners
+from redbeat.store.store import Store
+
+
+def known_tasks(app: Any) -> list[str]:
+    """Return the names of the application's tasks, sorted; [] if its modules can't be imported."""
+    try:
+        load_tasks(app)
+        return sorted(name for name in app.tasks if not name.startswith("celery."))
+    except Exception:  # noqa: BLE001 - the application's own code; names are only suggested
+        return []
+
+
+def hint_at_task(app: Any, task: str) -> str:
+    """Tell that the application has no such task; it may be right, if only the workers have it."""
+    try:
+        load_tasks(app)
+    except Exception as exc:  # noqa: BLE001 - the application's own code; the entry is stored
+        return (
+            f"Whether there is such a task isn't known: its modules can't be imported: {one_line(repr(exc))}"
+        )
+    known = [name for name in app.tasks if not name.startswith("celery.")]
+    if not known or task in known:
+        return ""
+    return f"The application has no task {one_line(task)!r}.{did_you_mean(task, known)}"
+
+
+def hint_at_ping_host(app: Any, ping_url: str) -> str:
+    """Tell that beat won't call ``ping_url``, if its settings are those of this program."""
+    url = parse_ping_url(ping_url)
+    if is_allowed(url, ensure_conf(app).ping_hosts):
+        return ""
+    return (
+        f"redbeat_ping_hosts doesn't have {url.authority} in the settings here. If beat has the same, it "
+        "won't call this ping_url."
+    )
+
+
+def hint_at_beat_schedule(app: Any, names: Iterable[str]) -> str:
+    """Tell that changes of entries of ``beat_schedule`` don't last."""
+    try:
+        static = sorted(Owners(Store(app)).static_among(list(names)))
+    except RedBeatError:  # a right that is missing, say; the entries are stored
+        return ""
+    if not static:
+        return ""
+    what = "comes" if len(static) == 1 else f"and {len(static) - 1} more come"
+    return (
+        f"{one_line(static[0])} {what} from beat_schedule: this change lasts until a beat starts or "
+        "becomes leader, unless you make it there, too. (A pause would last.)"
+    )

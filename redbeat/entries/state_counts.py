@@ -1,0 +1,77 @@
+"""How many entries are in each state, counted slice by slice: for whoever can wait, or has a budget.
+
+Invariant: at most half of the time something is asked of Redis, as beat asks it, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redbeat.entries.query import STATES, states_of
+from redbeat.store.figures import Figures
+from redbeat.store.members import Members
+from redbeat.store.store import Store
+
+#: how many entries are counted by one script, and how many of those are read whose state isn't obvious
+SLICE, READ = 60, 50
+#: for how long it is counted without a rest, so that a small schedule is done at once; seconds
+AT_ONCE_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class StateCounts:
+    """How many entries are in each state, as far as they are counted.
+
+    Attributes:
+        states: each state to a number.
+        seen: how many entries were counted.
+        total: how many there are.
+    """
+
+    states: Mapping[str, int]
+    seen: int
+    total: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all were counted; some may have come or gone meanwhile."""
+        return self.seen >= self.total
+
+    @property
+    def percent(self) -> int:
+        """How much of the schedule was counted."""
+        return 100 if self.is_whole else min(100 * self.seen // max(self.total, 1), 99)
+
+
+def count_states(
+    app: Any, max_seconds: float, tell: Callable[[StateCounts], object] = lambda _found: None
+) -> StateCounts:
+    """Count the entries by their states, for so long at most; ``tell`` is called with what is found so far.
+
+    Raises:
+        StoreUnavailable, StoreRefused, StoreCorrupt.
+    """
+    store, began = Store(app), time.monotonic()
+    total, cursor = Members(store).count(), ""
+    found = Counter[str]()
+    while cursor != "0" and time.monotonic() < began + max_seconds:
+        slice_began = time.monotonic()
+        page = Figures(store).count_states(cursor or "0", SLICE)
+        cursor = page.cursor
+        found.update({"scheduled": page.scheduled, "due": page.due})
+        others = list(page.others.items())
+        for first in range(0, len(others), READ):
+            found.update(states_of(store, dict(others[first : first + READ])))
+        if slice_began > began + AT_ONCE_SECONDS:
+            time.sleep(time.monotonic() - slice_began)
+        tell(_counts_of(found, total))
+    counts = _counts_of(found, total)
+    return StateCounts(counts.states, total, total) if cursor == "0" else counts
+
+
+def _counts_of(found: Counter[str], total: int) -> StateCounts:
+    return StateCounts({state: found[state] for state in STATES}, sum(found.values()), total)

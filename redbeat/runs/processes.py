@@ -1,0 +1,54 @@
+"""The processes of a prefork pool, as a thread other than the pool's own may look at them.
+
+What becomes of a task is told by the worker's main thread, which reads it from the pipe of the task's
+process. That thread can hang: on a connection that says nothing; or in billiard, which locks the count of a
+process's results, and waits for ever if the process is killed while it reads the count itself. Then no end is
+told any more.
+
+Invariant: looking changes nothing, and a task has ended only if no process can be at work on it.
+"""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.connection import wait
+from typing import Any
+
+from billiard.pool import Pool
+
+
+def has_ended(pool: Any, pid: int | None) -> bool:
+    """Tell whether the task that a process has begun has ended, told or not; False also if nobody can know.
+
+    Arguments:
+        pool: Celery's pool.
+        pid: the process, as the pool has told it when the task was begun.
+    """
+    processes = getattr(pool, "_pool", None)
+    if pid is None or not isinstance(processes, Pool):  # threads and greenlets
+        return False
+    process = next((one for one in list(processes._pool) if one.pid == pid), None)  # noqa: SLF001
+    # only one that has ended is taken out
+    return process is None or _is_gone(process) or _has_told(processes, process)
+
+
+def _is_gone(process: Any) -> bool:
+    if process._popen.returncode is not None:  # noqa: SLF001
+        return True
+    if not hasattr(os, "waitid"):  # macOS had none
+        return False
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # it was reaped just now; or it is another process's child
+        return False
+
+
+def _has_told(processes: Any, process: Any) -> bool:
+    """Tell whether there is something to read from the process.
+
+    That its task has begun was read before, and the next that a process says is how its task has ended.
+    """
+    pipe = process.outqR_fd
+    # one that all processes share says nothing about a single one
+    is_own = getattr(processes, "_fileno_to_outq", {}).get(pipe) is process
+    return is_own and bool(wait([pipe], 0))

@@ -1,0 +1,199 @@
+"""The audit list: a stream of who has changed what, the last 10,000 records or so.
+
+Invariant: nothing here is needed to run the schedule, and a record that somebody else has spoilt is shown as
+far as it can be read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from redbeat.connection.retry import is_no_permission
+from redbeat.errors import StoreRefused
+from redbeat.log.text import as_stored
+from redbeat.store.records import text_of
+from redbeat.store.rights import AUDIT
+from redbeat.store.store import Store
+
+#: about how many records are kept
+MAX_RECORDS = 10_000
+
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+_LAST_TIME = datetime(9999, 1, 1, tzinfo=timezone.utc)
+#: the largest number behind the milliseconds of an id
+_LAST = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class AuditRecord:
+    """One change, or that it has failed.
+
+    Attributes:
+        user: who has made it, as the shell or the dashboard knows them; '' where neither does.
+        source: by which way: 'cli', 'web' or 'api'.
+        verb: the command's name, also where no command was called: 'pause', 'calendar set'.
+        names: of the first of the entries, calendars or tokens that it was about.
+        count: of how many.
+        details: what was given, as JSON has it, shortened and without secrets.
+        outcome: '', or 'failed: ' and why.
+        host: the machine of the shell, or the address of the browser; '': not known.
+        of: the id of the record of the change, in one which says that it has failed.
+        id: of the record, by which it is found again; '' before it is stored.
+        at: when it was stored, by the server's clock.
+        before: what some of the details were before, and what was removed, shortened and without secrets;
+            null: it wasn't set.
+    """
+
+    user: str
+    source: str
+    verb: str
+    names: tuple[str, ...] = ()
+    count: int = 0
+    details: dict[str, Any] = field(default_factory=dict)
+    outcome: str = ""
+    host: str = ""
+    of: str = ""
+    id: str = ""
+    at: datetime = _EPOCH
+    before: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "id": self.id,
+            "at": self.at.isoformat(),
+            "user": self.user,
+            "host": self.host or None,
+            "source": self.source,
+            "verb": self.verb,
+            "names": list(self.names),
+            "count": self.count,
+            "details": self.details,
+            "before": self.before,
+            "outcome": self.outcome or None,
+            "of": self.of or None,
+        }
+
+
+class Audit:
+    """The audit list beside the schedule of ``store``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, record: AuditRecord) -> str:
+        """Add a record, and return its id; '': this user of Redis may not, which is logged once.
+
+        Raises:
+            StoreUnavailable, StoreRefused, StoreCorrupt.
+        """
+        texts = {
+            "user": record.user,
+            "host": record.host,
+            "source": record.source,
+            "verb": record.verb,
+            "names": json.dumps(record.names),
+            "count": str(record.count),
+            "details": json.dumps(record.details),
+            "outcome": record.outcome,
+            "of": record.of,
+            "before": json.dumps(record.before) if record.before else "",
+        }
+        fields: Any = {name: as_stored(text) for name, text in texts.items() if text}
+        key = self._store.keys.audit
+
+        def add() -> str:
+            added = self._store.ask(
+                lambda client: client.xadd(key, fields, maxlen=MAX_RECORDS, approximate=True), key, "stream"
+            )
+            return str(text_of(added))
+
+        return self._store.rights.ask(AUDIT, add, lambda: "")
+
+    def last_id(self) -> str:
+        """Return the id of the last record; '': there is none, or this user of Redis may not read them.
+
+        Raises:
+            StoreUnavailable, StoreRefused, StoreCorrupt.
+        """
+        key = self._store.keys.audit
+        try:
+            found = self._store.ask(lambda client: client.xrevrange(key, count=1), key, "stream")
+        except StoreRefused as exc:
+            if not is_no_permission(exc):
+                raise
+            return ""
+        return str(text_of(found[0][0])) if found else ""
+
+    def read(self, before_id: str | None = None, count: int = 50) -> list[AuditRecord]:
+        """Return at most ``count`` records, the newest first.
+
+        Arguments:
+            before_id: the id of the last record that was read before; '' and None: none was.
+
+        Raises:
+            ValueError: ``before_id`` isn't an id.
+            StoreUnavailable, StoreRefused, StoreCorrupt.
+        """
+        key, most = self._store.keys.audit, _before(before_id) if before_id else "+"
+        if most is None:
+            return []
+        found = self._store.ask(lambda client: client.xrevrange(key, max=most, count=count), key, "stream")
+        return [_record_of(str(text_of(one)), fields) for one, fields in found]
+
+
+def _before(id: str) -> str | None:  # noqa: A002 - it is what Redis calls it
+    """Return the greatest id below ``id``; None: there is none."""
+    milliseconds, _, number = id.partition("-")
+    try:
+        at, last = int(milliseconds), int(number or 0)
+    except ValueError:
+        at = last = -1
+    if not (0 <= at <= _LAST and 0 <= last <= _LAST):
+        raise ValueError(f"{id!r} is no id of a record; the last record that was shown has one.")
+    if last:
+        return f"{at}-{last - 1}"
+    return f"{at - 1}-{_LAST}" if at else None
+
+
+def _record_of(id: str, fields: Any) -> AuditRecord:  # noqa: A002 - it is what Redis calls it
+    texts = {str(text_of(name)): str(text_of(value)) for name, value in (fields or {}).items()}
+    names, details = _json(texts.get("names"), list), _json(texts.get("details"), dict)
+    shown = tuple(name for name in names if isinstance(name, str))
+    try:
+        count = max(int(texts.get("count", "")[:20]), len(shown))
+    except ValueError:
+        count = len(shown)
+    return AuditRecord(
+        texts.get("user", ""),
+        texts.get("source", ""),
+        texts.get("verb", ""),
+        shown,
+        count,
+        details,
+        texts.get("outcome", ""),
+        texts.get("host", ""),
+        texts.get("of", ""),
+        id,
+        _time_of(id),
+        _json(texts.get("before"), dict),
+    )
+
+
+def _json(text: str | None, kind: type[Any]) -> Any:
+    """Return the array or object in ``text``; an empty one where there is none."""
+    try:
+        value = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, kind) else kind()
+
+
+def _time_of(id: str) -> datetime:  # noqa: A002 - it is what Redis calls it
+    try:
+        return _EPOCH + timedelta(milliseconds=int(id.partition("-")[0]))
+    except (ValueError, OverflowError):  # somebody has added it with an id of their own, far in the future
+        return _LAST_TIME

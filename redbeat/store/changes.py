@@ -1,0 +1,110 @@
+"""What the processes of a dashboard know of each other's changes: one string with a time to live for each.
+
+Invariants: of all processes one claims a change, and only that one writes of it; a change at work is written
+of again and again, so that its silence shows that its process has ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+
+from redbeat.store.records import text_of
+from redbeat.store.rights import CHANGES
+from redbeat.store.store import Store
+
+#: how long it is known what became of a change, seconds
+KEPT_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class ChangeRecord:
+    """One change, as the process says that makes it.
+
+    Attributes:
+        maker: tells that process from others.
+        user: who has begun it.
+        title: what it is.
+        told: how far it is, or what became of it.
+        seconds: for how long it is at work, or was.
+        status: the status code of the page that says what became of it; 0: it is at work.
+        place: the parts of the path of the page that is shown then, and ``query`` what stands behind it.
+        forgets: of which kind a process has looked at something that isn't so any more.
+        has_page: its process can show more of what became of it than ``told``.
+        silent_seconds: how long ago this was written.
+    """
+
+    maker: str
+    user: str
+    title: str
+    told: str = ""
+    seconds: float = 0.0
+    status: int = 0
+    place: tuple[str, ...] = ()
+    query: Mapping[str, str] = field(default_factory=dict)
+    forgets: tuple[str, ...] = ()
+    has_page: bool = False
+    silent_seconds: float = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, well or badly."""
+        return bool(self.status)
+
+
+class ChangeRecords:
+    """The changes of the dashboards beside the schedule of ``store``.
+
+    Every method raises StoreUnavailable, StoreRefused or StoreCorrupt where its key can't be used. Without
+    the rights to it, each process knows of its own changes alone.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def claim(self, id: str, record: ChangeRecord) -> bool:  # noqa: A002 - it is what the dashboard calls it
+        """Return whether the change is the maker's of ``record``: no other process has begun it."""
+
+        def claim() -> bool:
+            if self._set(id, record, is_new=True):
+                return True
+            found = self._read(id)  # an answer may have been lost, and the command sent again
+            return found is not None and found.maker == record.maker
+
+        return self._store.rights.ask(CHANGES, claim, lambda: True)
+
+    def write(self, id: str, record: ChangeRecord) -> None:  # noqa: A002
+        """Tell how far a change is that this process has claimed, or what became of it."""
+        self._store.rights.ask(CHANGES, lambda: self._set(id, record), lambda: False)
+
+    def read(self, id: str) -> ChangeRecord | None:  # noqa: A002
+        """Return what is known of a change; None: nothing, or not any more."""
+        return self._store.rights.ask(CHANGES, lambda: self._read(id), lambda: None)
+
+    def _set(self, id: str, record: ChangeRecord, *, is_new: bool = False) -> bool:  # noqa: A002
+        key, text = self._store.keys.change(id), json.dumps(asdict(record))
+        return bool(
+            self._store.ask(lambda client: client.set(key, text, ex=KEPT_SECONDS, nx=is_new), key, "string")
+        )
+
+    def _read(self, id: str) -> ChangeRecord | None:  # noqa: A002
+        key = self._store.keys.change(id)
+        text = self._store.ask(lambda client: client.get(key), key, "string")
+        if text is None:
+            return None
+        left_ms = self._store.ask(lambda client: client.pttl(key), key, "string")
+        found = _record_of(str(text_of(text)))
+        return found and replace(found, silent_seconds=max(KEPT_SECONDS - left_ms / 1000, 0.0))
+
+
+def _record_of(text: str) -> ChangeRecord | None:
+    """Return the record in ``text``; None for what somebody else has put there."""
+    try:
+        found = json.loads(text)
+        given = {one.name: found[one.name] for one in fields(ChangeRecord)}
+        seconds, status = float(given["seconds"]), int(given["status"])
+        given |= {"place": tuple(given["place"]), "forgets": tuple(given["forgets"])}
+        return ChangeRecord(**given | {"query": dict(given["query"]), "seconds": seconds, "status": status})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

@@ -1,0 +1,119 @@
+"""The tokens of the dashboard, in a hash: id to JSON with everything but the secret.
+
+Invariant: what can't be read is no token, and is said once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from redbeat.access.tokens import Token, make_token, parse_token, read_token
+from redbeat.keys import is_owner_name
+from redbeat.log.logger import logger
+from redbeat.log.text import as_stored, printable, shorten
+from redbeat.store.records import text_of
+from redbeat.store.server import Server
+from redbeat.store.store import Store
+
+#: how many characters a token's name has at most
+MAX_NAME = 100
+
+
+class Tokens:
+    """The tokens beside the schedule of ``store``.
+
+    Every method raises StoreUnavailable, StoreRefused or StoreCorrupt where the hash can't be used.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(
+        self, name: str, rights: Iterable[str], expires_at: datetime | None, by: str = ""
+    ) -> tuple[Token, str]:
+        """Make a token; return it and its text, which can't be found out later.
+
+        Arguments:
+            expires_at: None: never.
+            by: who makes it.
+
+        Raises:
+            ValueError: the name can't be used, or another token has it; or there is no such right.
+        """
+        problem = self.find_problem(name, expires_at)
+        if problem:
+            raise ValueError(problem)
+        now, key = Server(self._store).now(), self._store.keys.tokens
+        made, text = make_token(name, rights, now, expires_at, by)
+        self._store.ask(lambda client: client.hset(key, made.id, as_stored(made.to_json())), key, "hash")
+        return made, text
+
+    def find_problem(self, name: str, expires_at: datetime | None) -> str:
+        """Return why no token of this name can be made; '': it can be."""
+        if not is_owner_name(name) or len(name) > MAX_NAME:
+            shown = shorten(printable(name), MAX_NAME)
+            return f"A token's name has 1 to {MAX_NAME} characters, and no control characters, not {shown!r}."
+        if expires_at is not None and expires_at <= Server(self._store).now():
+            return "The token would have expired already; give a later time."
+        if self.called(name):
+            return f"There is a token {name!r} already: revoke it first, or choose another name."
+        return ""
+
+    def read(self) -> dict[str, Token | None]:
+        """Return all by their ids, the oldest first; None for what can't be used."""
+        key = self._store.keys.tokens
+        found = self._store.ask(lambda client: client.hgetall(key), key, "hash")
+        texts = {str(text_of(one)): str(text_of(text)) for one, text in found.items()}
+        tokens = {one: self._read(one, text) for one, text in texts.items()}
+
+        def made_at(one: tuple[str, Token | None]) -> float:
+            return 0.0 if one[1] is None else one[1].created_at.timestamp()
+
+        return dict(sorted(tokens.items(), key=made_at))
+
+    def list(self) -> Sequence[Token]:
+        """Return those that can be used or have expired, the oldest first."""
+        return [token for token in self.read().values() if token is not None]
+
+    def called(self, id_or_name: str) -> Sequence[str]:
+        """Return the id of the token with this id, else of those with this name: there is one, or none."""
+        tokens = self.read()
+        if id_or_name in tokens:
+            return [id_or_name]
+        return [one for one, token in tokens.items() if token is not None and token.name == id_or_name]
+
+    def revoke(self, id_or_name: str) -> Sequence[str]:
+        """End the token with this id, else those with this name; return their ids."""
+        chosen, key = self.called(id_or_name), self._store.keys.tokens
+        if chosen:
+            self._store.ask(lambda client: client.hdel(key, *map(as_stored, chosen)), key, "hash")
+        return chosen
+
+    def find(self, text: str) -> Token | None:
+        """Return the token with this text; None: there is none, it was revoked, or it has expired."""
+        parsed = parse_token(text)
+        if parsed is None:
+            return None
+        token_id, secret = parsed
+        key = self._store.keys.tokens
+        stored = self._store.ask(lambda client: client.hget(key, token_id), key, "hash")
+        token = None if stored is None else self._read(token_id, str(text_of(stored)))
+        if token is None or not token.has_secret(secret):
+            return None
+        if token.expires_at is not None and token.is_expired(Server(self._store).now()):
+            return None
+        return token
+
+    def _read(self, token_id: str, text: str) -> Token | None:
+        try:
+            return read_token(token_id, text)
+        except ValueError as exc:
+            if self._store.config.said.is_news(f"token {token_id}", text):
+                logger.warning(
+                    "beat: The token %s in %s can't be used: %s",
+                    printable(token_id),
+                    self._store.keys.tokens,
+                    shorten(printable(str(exc)), 200),
+                )
+            return None
