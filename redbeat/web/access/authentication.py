@@ -1,0 +1,197 @@
+"""Who is asking: the ways in which a user shows who they are.
+
+Owns the link that ``celery redbeat web`` prints, basic authentication, and the cookie in which a browser
+keeps a token. Invariant: no secret is kept or logged in plain text, and each is compared in constant time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from redbeat.config.networks import is_loopback
+from redbeat.errors import RedBeatError
+from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
+from redbeat.web.access.attempts import Attempts
+from redbeat.web.access.proxies import IS_FORWARDED
+from redbeat.web.access.users import User
+
+#: what a mounted dashboard is given: it returns who asks, None for nobody, and may be a coroutine function
+Auth = Callable[[Any], User | Awaitable[User | None] | None]
+
+#: how many browsers may be logged in by the link at a time; the first is forgotten
+MAX_SESSIONS = 1000
+
+
+class AuthFailed(Exception):
+    """The callable of the application has raised an error, or has returned what is no user."""
+
+
+class WayIn(Protocol):
+    """One way in which users show who they are."""
+
+    async def find(self, request: Request) -> User | None:
+        """Return who asks; None: it can't be told this way."""
+        ...
+
+
+class OwnAuth:
+    """The callable of the application in which the dashboard is mounted."""
+
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
+        self._is_async = inspect.iscoroutinefunction(auth) or inspect.iscoroutinefunction(
+            getattr(auth, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function
+        )
+
+    async def find(self, request: Request) -> User | None:
+        """Return who asks, as the callable says.
+
+        Raises:
+            AuthFailed: it raises an error, or returns anything but a User or None.
+        """
+        # the application's own request, where the dashboard is mounted by an adapter
+        asked = request.scope.get("redbeat.request", request)
+        try:
+            found: Any = self._auth(asked) if self._is_async else await run_in_threadpool(self._auth, asked)
+            if inspect.isawaitable(found):
+                found = await found
+        except RedBeatError:  # it has asked Redis, say
+            raise
+        except Exception as exc:
+            raise AuthFailed("auth has raised an error") from exc
+        if found is not None and not isinstance(found, User):
+            raise AuthFailed(f"auth must return a redbeat.web.User or None, not {type(found).__name__}")
+        return found
+
+
+class Link:
+    """The link that is printed once, as a notebook server does: its token becomes a cookie at once.
+
+    Each browser has a session of its own, which ends when it logs out.
+
+    Arguments:
+        user: who comes by it.
+    """
+
+    def __init__(self, user: User) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self._user = user
+        self._sessions: dict[bytes, None] = {}
+
+    def session_for(self, token: str) -> str | None:
+        """Return a cookie's value for somebody who has the link's token, else None."""
+        if not _is_same(token, self.token):
+            return None
+        session = secrets.token_urlsafe(32)
+        self._sessions[_digest(session)] = None
+        while len(self._sessions) > MAX_SESSIONS:
+            self._sessions.pop(next(iter(self._sessions)), None)
+        return session
+
+    def end(self, session: str) -> None:
+        """Let a cookie's value count no more."""
+        self._sessions.pop(_digest(session), None)
+
+    async def find(self, request: Request) -> User | None:
+        """Return the link's user, if the cookie is the link's and the browser is on this machine."""
+        if not is_local(request):
+            return None
+        session = request.scope["redbeat.cookies"].session(request)
+        # by its digest, so that how long it takes tells nothing of what the others are
+        return self._user if session is not None and _digest(session) in self._sessions else None
+
+
+class TokenInCookie:
+    """A token of ``celery redbeat token add``, typed into the page that asks for one, and kept in a cookie.
+
+    Arguments:
+        is_local: only browsers on this machine are let in so.
+    """
+
+    def __init__(self, app: Any, *, is_local: bool) -> None:
+        self._app = app
+        self._is_local = is_local
+
+    async def find(self, request: Request) -> User | None:
+        """Return the token's user."""
+        if self._is_local and not is_local(request):
+            return None
+        session = request.scope["redbeat.cookies"].session(request)
+        return None if session is None else await user_of_token(request, self._app, session)
+
+
+class BasicAuth:
+    """A user name and a password, as browsers ask for them.
+
+    Arguments:
+        user: who has this name and password.
+    """
+
+    def __init__(self, user: User, password: str) -> None:
+        self._user = user
+        self._digest = _digest(f"{user.name}:{password}")
+        self._attempts = Attempts()
+
+    async def find(self, request: Request) -> User | None:
+        """Return the user, if name and password are right.
+
+        Raises:
+            TooManyAttempts: too many were wrong, and these weren't looked at.
+        """
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            return None
+        try:
+            text = base64.b64decode(given.strip(), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return None
+        digest, mark = _digest(text), request.scope["redbeat.cookies"].mark(request)
+        address = request.client.host if request.client else ""
+        if not self._attempts.check(address, mark, digest, lambda: hmac.compare_digest(digest, self._digest)):
+            return None
+        request.scope["redbeat.mark"] = self._attempts.mark_of(mark)
+        return self._user
+
+
+def is_local(request: Request) -> bool:
+    """Tell whether a request comes straight from this machine."""
+    if request.scope.get(IS_FORWARDED):
+        return False
+    return is_loopback(request.client.host if request.client else None)
+
+
+def bearer_of(request: Request) -> str | None:
+    """Return the token of ``Authorization: Bearer``, None where there is none."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    return given.strip() or None if scheme.lower() == "bearer" else None
+
+
+async def user_of_token(request: Request, app: Any, text: str) -> User | None:
+    """Return the user of a stored token; None: there is none, or it has expired or was revoked."""
+    found: User | None = await request.scope["redbeat.dashboard"].threads_for_users.run(find_user, app, text)
+    return found
+
+
+def find_user(app: Any, text: str) -> User | None:
+    """Return the same, in a thread that may wait."""
+    token = Tokens(Store(app)).find(text)
+    return None if token is None else User(token.name, token.rights, token.expires_at)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _is_same(given: str, right: str) -> bool:
+    return hmac.compare_digest(_digest(given), _digest(right))

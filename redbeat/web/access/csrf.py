@@ -1,0 +1,61 @@
+"""Against requests that another site makes in a user's name: a token in each form, and who sends it.
+
+Owns the cookie and the field. Invariant: nothing changes unless both are the same, and the browser doesn't
+say that the request comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from redbeat.errors import AccessDenied
+
+#: the name of the field in forms, and of the header where there is no form
+FIELD, HEADER = "csrf_token", "x-csrf-token"
+#: how the cookie's name begins
+COOKIE = "redbeat_csrf"
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+
+
+def token_of(cookie: str | None) -> str:
+    """Return the token in a cookie, or a new one where there is none that can be used."""
+    return cookie if cookie and _TOKEN.fullmatch(cookie) else secrets.token_urlsafe(32)
+
+
+def _origin_in(text: str) -> tuple[str, str]:
+    try:
+        return urlsplit(text)[:2]
+    except ValueError:  # such as http://[
+        return "", ""
+
+
+def check(request: Request, form: Mapping[str, object], cookie: str | None) -> None:
+    """Make sure that a form was sent by one of our own pages.
+
+    Raises:
+        AccessDenied: it wasn't.
+    """
+    origin = request.headers.get("origin")
+    if origin not in (None, "null"):
+        is_own = _origin_in(origin) == (request.url.scheme, request.url.netloc)
+    else:  # a browser that is to send no referrer says "null" for forms of our own pages, too
+        unknown = "same-origin" if origin is None else "cross-site"
+        is_own = request.headers.get("sec-fetch-site", unknown) in ("same-origin", "none")
+    if not is_own:
+        raise AccessDenied(
+            "This request comes from another site, so nothing was changed. (If it doesn't, a proxy in front "
+            "changes its host or scheme: see redbeat_web_proxies.)"
+        )
+    given = str(request.headers.get(HEADER) or form.get(FIELD) or "")
+    if not cookie or not _TOKEN.fullmatch(cookie) or not hmac.compare_digest(given.encode(), cookie.encode()):
+        raise AccessDenied(
+            "This page is too old, or cookies are switched off, so nothing was changed. Reload it, and try "
+            "again."
+        )

@@ -1,0 +1,44 @@
+"""How a request is refused before anybody has looked at it: in a sentence, or for programs in a document.
+
+Invariant: below ``/api/`` every refusal is a problem document (RFC 9457).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Scope
+
+from redbeat.web.paths import is_api
+
+PROBLEM = "application/problem+json"
+#: when to try again if Redis is away, or if there is too much to do
+RETRY_AFTER_SECONDS = "5"
+
+
+def refuse(scope: Scope, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer that refuses a request."""
+    if is_api(scope):
+        return problem(status, sentence, headers)
+    return PlainTextResponse(sentence + "\n", status, headers)
+
+
+def problem(
+    status: int, detail: str, headers: Mapping[str, str] | None = None, **members: object
+) -> Response:
+    """Return a problem document.
+
+    Arguments:
+        detail: a sentence that the caller can act on.
+        members: what else a program may want to know; None is left out.
+    """
+    document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    document.update({name: value for name, value in members.items() if value is not None})
+    # a name that isn't UTF-8 goes through as an escape
+    answer = Response(json.dumps(document), status, headers, PROBLEM)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        answer.headers["Retry-After"] = RETRY_AFTER_SECONDS
+    return answer

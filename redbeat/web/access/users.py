@@ -1,0 +1,60 @@
+"""A user of the dashboard and what they may do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from redbeat.access import Right, rights_of
+from redbeat.errors import AccessDenied
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who uses the dashboard.
+
+    Arguments:
+        name: as it stands in the audit list.
+        rights: ``read``, ``pause``, ``run``, ``edit``, ``delete`` and ``admin``, as text or
+            :class:`redbeat.access.rights.Right`.
+            ``admin`` has all of them, and each of the others has ``read``.
+        until: when they aren't let in any more, with its offset from UTC, to be shown; None: it isn't known.
+
+    Raises:
+        ValueError: there is no such right.
+    """
+
+    name: str
+    rights: frozenset[Right]
+    until: datetime | None = None
+
+    def __init__(self, name: str, rights: Iterable[str | Right], until: datetime | None = None) -> None:
+        object.__setattr__(self, "name", str(name))
+        object.__setattr__(self, "rights", rights_of(rights))
+        object.__setattr__(self, "until", until)
+
+    def may(self, right: Right) -> bool:
+        """Tell whether they have ``right``."""
+        return right in self.rights
+
+    def require(self, right: Right) -> None:
+        """Raise AccessDenied if they don't have ``right``."""
+        if not self.may(right):
+            raise AccessDenied(
+                f"{self.name or 'This user'} may not do this: it takes the right {right.value!r}.",
+                right.value,
+            )
+
+    def only_reading(self) -> User:
+        """Return them with the right to read alone."""
+        return _Reader(self.name, self.rights & {Right.READ}, self.until)
+
+
+class _Reader(User):
+    """A user of a dashboard in which nobody may do more than read, whatever their rights."""
+
+    def require(self, right: Right) -> None:
+        """Raise AccessDenied if they don't have ``right``."""
+        if not self.may(right):
+            raise AccessDenied("This dashboard is read-only: nobody can change anything here.", right.value)

@@ -1,0 +1,166 @@
+"""The schedule as a file: plan, apply, export and import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redbeat.access import Right
+from redbeat.errors import FileError
+from redbeat.keys import is_owner_name
+from redbeat.log.text import counted
+from redbeat.manifest.format import Declared, decode_file, read_file, write_file
+from redbeat.manifest.plan import MAX_ENTRIES
+from redbeat.store.members import Members
+from redbeat.store.store import Store
+from redbeat.web.api.etags import changed, etag_of
+from redbeat.web.api.kinds import FLAG, TEXT, Field, Kind, one_of
+from redbeat.web.api.operations import IF_MATCH, JSON, YAML, Answer, Body, Call, Operation
+from redbeat.web.api.problems import Refusal
+from redbeat.web.api.schemas import of
+from redbeat.web.verbs import files
+from redbeat.web.verbs.files import Applied
+
+#: what a file is called in sentences about it
+ORIGIN = "body"
+
+
+def plan_file(call: Call) -> Answer:
+    """Say what applying a file would change."""
+    made = files.plan(call.actor, _declared(call), call.query["owner"], **_choices(call))
+    return _told(call, made, is_applied=False)
+
+
+def apply_file(call: Call) -> Answer:
+    """Store the entries of a file, all in one step."""
+    done = files.apply(call.actor, _declared(call), call.query["owner"], **_choices(call), seen=_seen(call))
+    return _done(call, done)
+
+
+def import_file(call: Call) -> Answer:
+    """Store the entries that export has written."""
+    declared, owner, is_replacing = _declared(call), call.query["owner"], call.query["replace"]
+    if call.query["dry_run"]:
+        made = files.import_plan(call.actor, declared, owner, is_replacing=is_replacing)
+        return _told(call, made, is_applied=False)
+    done = files.import_(call.actor, declared, owner, is_replacing=is_replacing, seen=_seen(call))
+    return _done(call, done)
+
+
+def export_file(call: Call) -> Answer:
+    """Return the stored entries as a file."""
+    count = Members(Store(call.app)).count()
+    if count > MAX_ENTRIES:
+        raise Refusal(
+            422,
+            f"There are {counted(count, 'entry', 'entries')}, more than one answer takes; celery redbeat "
+            "export writes them.",
+        )
+    found = files.export(
+        call.actor, call.query["match"], call.query["owner"], with_history=call.query["history"]
+    )
+    is_json = call.query["format"] == "json"
+    text = write_file(found.declared, is_json=is_json)
+    return Answer(text, media=JSON if is_json else YAML)
+
+
+def _declared(call: Call) -> Declared:
+    if not call.body:
+        raise FileError(f"{ORIGIN}: is empty.", ORIGIN)
+    return read_file(decode_file(call.body, ORIGIN), ORIGIN)
+
+
+def _choices(call: Call) -> dict[str, bool]:
+    return {"prune": call.query["prune"], "take_over": call.query["take_over"]}
+
+
+def _seen(call: Call) -> str | None:
+    given = call.headers[IF_MATCH].strip()
+    if not given or given == "*":
+        return None
+    if len(given) < 2 or (given[0], given[-1]) != ('"', '"'):
+        raise Refusal(400, f"{IF_MATCH} must be the ETag of a plan.")
+    return given[1:-1]
+
+
+def _told(call: Call, made: Any, *, is_applied: bool) -> Answer:
+    return Answer(
+        {**files.told(call.actor, made), "is_applied": is_applied},
+        headers={"ETag": etag_of(files.fingerprint(call.actor, made))},
+    )
+
+
+def _done(call: Call, done: Applied) -> Answer:
+    if not done.is_done:
+        raise changed(
+            "The schedule has changed since that plan was made, so nothing was done. Look at the plan again.",
+            files.fingerprint(call.actor, done.plan),
+        )
+    return Answer({**files.told(call.actor, done.plan), "is_applied": bool(done.plan)})
+
+
+def _owner(value: Any) -> str:
+    if not isinstance(value, str) or not is_owner_name(value):
+        raise ValueError("must be a name without control characters.")
+    return value
+
+
+_OWNER = Field(
+    "owner", Kind({"type": "string", "minLength": 1}, _owner), "Owner of the entries. Default: the file's."
+)
+_FILE = Body(media=(JSON, YAML, "application/x-yaml", "text/yaml"), is_needed=True)
+_APPLYING = (
+    _OWNER,
+    Field(
+        "prune",
+        FLAG,
+        "Also remove this owner's entries that aren't in the file; takes delete, too.",
+        default=False,
+    ),
+    Field("take_over", FLAG, "Take over entries of other owners.", default=False),
+)
+
+OPERATIONS: Sequence[Operation] = (
+    Operation(
+        *(
+            "PUT",
+            "/plan",
+            "plan",
+            Right.EDIT,
+            "What applying a file would change; nothing is done.",
+            plan_file,
+        ),
+        {200: of("Plan")},
+        _APPLYING,
+        _FILE,
+    ),
+    Operation(
+        *("PUT", "/apply", "apply", Right.EDIT, "Store the entries of a file, all in one step.", apply_file),
+        {200: of("Plan")},
+        _APPLYING,
+        _FILE,
+        (IF_MATCH,),
+    ),
+    Operation(
+        *("GET", "/export", "export", Right.EDIT, "The entries as a file.", export_file),
+        {200: of("File")},
+        (
+            Field("match", TEXT, "Only entries whose name matches."),
+            Field("owner", _OWNER.kind, "Only entries of this owner."),
+            Field("history", FLAG, "With the records of past runs.", default=False),
+            Field("format", one_of(("json", "yaml")), "How it is written.", default="json"),
+        ),
+        is_heavy=True,
+    ),
+    Operation(
+        *("PUT", "/import", "import", Right.EDIT, "Store the entries that export has written.", import_file),
+        {200: of("Plan")},
+        (
+            _OWNER,
+            Field("replace", FLAG, "Overwrite stored entries of the same names.", default=False),
+            Field("dry_run", FLAG, "Only say what would change.", default=False),
+        ),
+        _FILE,
+        (IF_MATCH,),
+    ),
+)

@@ -1,0 +1,174 @@
+"""What an operation of the REST interface is: its path, its verb, its right, what it is given and answers.
+
+Invariant: routes, the OpenAPI document and the table in the documentation are made from these alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from redbeat.access import Right
+from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.store.server import Server
+from redbeat.store.store import Store
+from redbeat.web.api.addresses import segment_of
+from redbeat.web.api.kinds import Field
+from redbeat.web.verbs.actor import Actor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+JSON, MERGE_PATCH, PROBLEM = "application/json", "application/merge-patch+json", "application/problem+json"
+YAML, CALENDAR, PLAIN = "application/yaml", "text/calendar", "text/plain"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an operation answers.
+
+    Attributes:
+        document: plain JSON; with ``media`` it is text.
+        media: the media type of the text; '': it is JSON.
+    """
+
+    document: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    media: str = ""
+
+
+@dataclass(frozen=True)
+class Body:
+    """What is sent to an operation.
+
+    Attributes:
+        fields: the members of its JSON object.
+        component: the name of the schema of its JSON object, which has no ``fields`` then.
+        media: the media types that are taken; the first one is assumed where a request without a body has
+            none. Others than JSON are files, which reach the operation as they are.
+        is_needed: there must be one.
+        exactly_one: of these members there must be one, and no other.
+    """
+
+    fields: Sequence[Field] = ()
+    component: str = ""
+    media: Sequence[str] = (JSON,)
+    is_needed: bool = False
+    exactly_one: Sequence[str] = ()
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the operation reads the bytes itself."""
+        return not self.fields and not self.component
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        method: of HTTP.
+        path: below ``/api/v1``; a part in braces is an address, or a value.
+        verb: the command of the command line.
+        right: what it takes. Where it depends on what is given, the verb itself asks for more.
+        about: one sentence.
+        call: does it.
+        answers: the schemas of what it answers, by status code.
+        query: the parameters of its query.
+        body: None: there is none.
+        headers: those of ``HEADERS`` that count.
+        is_heavy: it may take seconds, and one such operation is at work at a time.
+    """
+
+    method: str
+    path: str
+    verb: str
+    right: Right
+    about: str
+    call: Callable[[Call], Answer]
+    answers: Mapping[int, Any]
+    query: Sequence[Field] = ()
+    body: Body | None = None
+    headers: Sequence[str] = ()
+    is_heavy: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its name in OpenAPI."""
+        return self.call.__name__.strip("_")
+
+
+IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY = "If-Match", "If-None-Match", "Idempotency-Key"
+#: the headers of requests that some operations look at
+HEADERS = {
+    IF_MATCH: "The ETag of what was seen: if it has changed since, nothing is done (412).",
+    IF_NONE_MATCH: "'*': only if there is none yet, else nothing is done (412).",
+    IDEMPOTENCY_KEY: "Any text of the client's own, of up to 255 characters. Of several requests with the "
+    "same key within a day the first sends the run, and the others answer its task id.",
+}
+
+
+class Call:
+    """One call of an operation.
+
+    Attributes:
+        app: the Celery app.
+        actor: who calls.
+        place: what stands in the braces of the path.
+        query: the values of the query, None where there is none.
+        body: those of the body, or its object, or the bytes of a file.
+        media: the media type of the body.
+        headers: those of the request that the operation looks at, '' for one that isn't there.
+        root: the path of the interface, without a slash at its end.
+    """
+
+    def __init__(
+        self,
+        actor: Actor,
+        place: Mapping[str, str],
+        query: Mapping[str, Any],
+        body: Any,
+        media: str,
+        headers: Mapping[str, str],
+        root: str,
+    ) -> None:
+        self.app = actor.app
+        self.actor = actor
+        self.place = place
+        self.query = query
+        self.body = body
+        self.media = media
+        self.headers = headers
+        self.root = root
+
+    @property
+    def name(self) -> str:
+        """The name in the path, of an entry or a calendar."""
+        return self.place["name"]
+
+    @property
+    def config(self) -> RedBeatConfig:
+        """The app's settings."""
+        return ensure_conf(self.app)
+
+    @cached_property
+    def now(self) -> datetime:
+        """The server's clock, UTC."""
+        return Server(Store(self.app)).now()
+
+    def moment(self, given: Callable[..., datetime] | None) -> datetime | None:
+        """Return the time that a value of the kind FUTURE or PAST means; None for None."""
+        return None if given is None else given(self.now, self.app.timezone)
+
+    def href(self, *names: str) -> str:
+        """Return the path of something below the interface's own; names become addresses."""
+        return "/".join(["", *map(segment_of, names)])
+
+
+def listed(operations: Iterable[Operation]) -> Mapping[tuple[str, str], Operation]:
+    """Return operations by path and method."""
+    return {(one.path, one.method): one for one in operations}

@@ -1,0 +1,99 @@
+"""Errors of the REST interface, as problem documents (RFC 9457)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from redbeat.entries.forms import FORM_FIELDS
+from redbeat.errors import (
+    AccessDenied,
+    CalendarError,
+    CallRefused,
+    EntryBusy,
+    EntryChanged,
+    EntryError,
+    FileError,
+    RunNotSent,
+)
+from redbeat.keys import Keys
+from redbeat.log.text import printable
+from redbeat.web.access.refusals import problem
+from redbeat.web.routes import sentence_of, status_of
+
+_OPTION = re.compile(r"--(owner|take-over|replace)\b")
+
+
+class Refusal(Exception):
+    """A request that can't be carried out as it is; nothing was changed.
+
+    Attributes:
+        status: the status code.
+        detail: why, a sentence.
+        headers: of the answer.
+        members: what else a program may want to know.
+    """
+
+    def __init__(
+        self, status: int, detail: str, headers: Mapping[str, str] | None = None, **members: object
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+
+def problem_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> Response:
+    """Return the problem document of an error.
+
+    Arguments:
+        keys: of the schedule, from which the name of an entry is known.
+        place: what stands in the braces of the path.
+    """
+    if isinstance(exc, Refusal):
+        return problem(exc.status, exc.detail, exc.headers, **exc.members)
+    sentence = sentence_of(exc)
+    if isinstance(exc, FileError):  # what is an option of the command line is a parameter here
+        sentence = _OPTION.sub(lambda found: found[1].replace("-", "_"), sentence)
+    return problem(status_of(exc), sentence, None, **_members_of(exc, keys, place))
+
+
+def _members_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> dict[str, object]:
+    if isinstance(exc, AccessDenied):
+        return {"right": exc.right}
+    if isinstance(exc, CalendarError):
+        return {"calendar": exc.name}
+    if isinstance(exc, FileError):
+        return {"line": exc.line}
+    if isinstance(exc, RunNotSent):
+        return {"entry": exc.name, "field": "args" if isinstance(exc, CallRefused) else None}
+    if isinstance(exc, EntryError):
+        name = keys.name(exc.key) if exc.key.startswith(keys.prefix) else exc.key or place.get("name", "")
+        busy = exc.task_id if isinstance(exc, EntryBusy) else None
+        is_state = isinstance(exc, (EntryChanged, EntryBusy))
+        field = None if is_state else _field_in(str(exc), exc.key, name)
+        return {"entry": name or None, "task_id": busy, "field": field}
+    return {}
+
+
+def _field_in(sentence: str, *names: str) -> str | None:
+    """Return the field that a sentence about an entry begins with."""
+    for name in names:
+        sentence = sentence.removeprefix(f"{printable(name)}: ")
+    first = sentence.split(" ", 1)[0].rstrip(":,")
+    return first if first in FORM_FIELDS else None
+
+
+def refuse(_request: Request, exc: Exception | None) -> Response:
+    """Return the answer to somebody who isn't known, or can't be asked who they are."""
+    if exc is not None:
+        return problem(status_of(exc), sentence_of(exc))
+    return problem(
+        401,
+        "This takes a token: 'Authorization: Bearer TOKEN', which celery redbeat token add makes.",
+        {"WWW-Authenticate": 'Bearer realm="RedBeat"'},
+    )

@@ -1,0 +1,270 @@
+"""The table of the REST interface, and how a request becomes a call of one of its operations.
+
+Invariant: an operation is called only by somebody who has its right, with values that its table allows; and
+whatever goes wrong, the answer is a problem document.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from redbeat.config.config import ensure_conf
+from redbeat.log.text import as_stored
+from redbeat.web.api import calendars, entries, files, many, operating, pausing, running
+from redbeat.web.api.addresses import BadAddress, name_of, segments_of
+from redbeat.web.api.kinds import BadValue, read_members, read_query
+from redbeat.web.api.openapi import document_of, document_operation
+from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
+from redbeat.web.api.problems import Refusal, problem_of
+from redbeat.web.paths import root_of
+from redbeat.web.threads import TooBusy
+from redbeat.web.verbs.actor import Actor
+
+#: how deeply the JSON of a request may be nested
+MAX_DEPTH = 100
+
+OPERATIONS: Sequence[Operation] = (
+    *entries.OPERATIONS,
+    *pausing.OPERATIONS,
+    *running.OPERATIONS,
+    *many.OPERATIONS,
+    *calendars.OPERATIONS,
+    *files.OPERATIONS,
+    *operating.OPERATIONS,
+)
+
+#: the commands of the command line that aren't here, and why
+NOT_HERE: Mapping[str, str] = {
+    "token": "who has a token can't make more of them; the command line makes and revokes them",
+    "web": "it starts this interface",
+    "monitoring": "it is a folder of files",
+    "downgrade": "it is done once, by whoever replaces the beats",
+    "singleton": "it runs a command on the machine that calls it",
+}
+
+
+def _describe(call: Call) -> Answer:
+    return Answer(document_of(OPERATIONS, call.root))
+
+
+DESCRIPTION = document_operation(_describe)
+
+
+class Interface:
+    """The REST interface of one dashboard, an ASGI application."""
+
+    def __init__(self) -> None:
+        self._routes: list[tuple[Sequence[str], dict[str, Operation]]] = []
+        for operation in (*OPERATIONS, DESCRIPTION):
+            pattern = operation.path.strip("/").split("/")
+            known = next((methods for one, methods in self._routes if one == pattern), None)
+            if known is None:
+                known = {}
+                self._routes.append((pattern, known))
+            known[operation.method] = operation
+        self._heavy = threading.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        began = time.perf_counter()
+        request = Request(scope, receive)
+        dashboard = scope["redbeat.dashboard"]
+        place: Mapping[str, str] = {}
+        try:
+            operation, place = self._find(scope)
+            scope["redbeat.user"].require(operation.right)
+            body = b"" if operation.body is None else await request.body()
+            response: Response = await dashboard.threads.run(self._answer, request, operation, place, body)
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the caller gets a problem document
+            response = problem_of(exc, ensure_conf(dashboard.app).keys, place)
+        response.headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
+        if request.method == "HEAD":
+            response.body = b""
+        await response(scope, receive, send)
+
+    def _find(self, scope: Scope) -> tuple[Operation, dict[str, str]]:
+        """Return the operation that a request means, and what stands in the braces of its path."""
+        try:
+            segments = segments_of(scope)
+            for pattern, methods in self._routes:
+                place = _place_in(pattern, segments)
+                if place is None:
+                    continue
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]
+                if method in methods:
+                    return methods[method], place
+                allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])})
+                raise Refusal(405, f"This takes {', '.join(allowed)}.", {"Allow": ", ".join(allowed)})
+        except BadAddress as exc:
+            raise Refusal(400, str(exc)) from None
+        raise Refusal(
+            404,
+            "There is nothing under this address; openapi.json has those that there are. A name with a slash "
+            "is written as = and the base64url of its UTF-8.",
+        )
+
+    def _answer(
+        self, request: Request, operation: Operation, place: Mapping[str, str], body: bytes
+    ) -> Response:
+        if not operation.is_heavy:
+            return _carry_out(request, operation, place, body)
+        if not self._heavy.acquire(blocking=False):
+            raise TooBusy
+        try:
+            return _carry_out(request, operation, place, body)
+        finally:
+            self._heavy.release()
+
+
+def _place_in(pattern: Sequence[str], segments: Sequence[str]) -> dict[str, str] | None:
+    """Return what stands in the braces of ``pattern``; None: the path is another one."""
+    if len(pattern) != len(segments):
+        return None
+    place: dict[str, str] = {}
+    for wanted, segment in zip(pattern, segments, strict=True):
+        if wanted.startswith("{"):
+            place[wanted.strip("{}")] = segment
+        elif wanted != segment:
+            return None
+    for name, segment in place.items():
+        if segment in ("", ".", ".."):
+            return None
+        place[name] = name_of(segment)
+    return place
+
+
+def _carry_out(request: Request, operation: Operation, place: Mapping[str, str], body: bytes) -> Response:
+    dashboard = request.scope["redbeat.dashboard"]
+    try:
+        query = read_query(operation.query, request.query_params.multi_items())
+    except BadValue as exc:
+        raise Refusal(400, str(exc), field=exc.field or None) from None
+    media, given = _body_of(request, operation, body)
+    client = request.client
+    headers = dict.fromkeys(HEADERS, "")
+    for name in HEADERS:
+        if name in operation.headers:
+            headers[name] = ", ".join(request.headers.getlist(name))
+        elif name in request.headers and operation.method != "GET":
+            raise Refusal(400, f"{name} has no meaning here.")  # somebody relies on it
+    call = Call(
+        Actor(dashboard.app, request.scope["redbeat.user"], "api", client.host if client else ""),
+        place,
+        query,
+        given,
+        media,
+        headers,
+        root_of(request.scope),
+    )
+    return _rendered(operation.call(call))
+
+
+def _rendered(answer: Answer) -> Response:
+    if answer.media:
+        text = str(answer.document).encode("utf-8", "surrogateescape")
+        return Response(text, answer.status, answer.headers, answer.media)
+    # a name that isn't UTF-8 goes through as an escape
+    try:
+        text = json.dumps(answer.document, allow_nan=False).encode()
+    except ValueError:  # somebody has stored a number that JSON doesn't have
+        text = json.dumps(_finite(answer.document)).encode()
+    return Response(text, answer.status, answer.headers, JSON)
+
+
+def _finite(value: Any) -> Any:
+    """Return ``value`` with null for each number that JSON doesn't have."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [*map(_finite, value)]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+# -- bodies
+
+
+def _body_of(request: Request, operation: Operation, data: bytes) -> tuple[str, Any]:
+    """Return the media type of a request's body, and its values."""
+    wanted = operation.body
+    if wanted is None:
+        return "", None
+    given, _, parameters = request.headers.get("content-type", "").partition(";")
+    media = given.strip().lower()
+    if not data and not wanted.is_needed:
+        return media, read_members(wanted.fields, {})
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise Refusal(415, "The body must not be compressed.", {"Accept-Encoding": "identity"})
+    if media not in wanted.media or parameters.replace(" ", "").lower() not in ("", "charset=utf-8"):
+        header = "Accept-Patch" if request.method == "PATCH" else "Accept"
+        types = ", ".join(wanted.media)
+        raise Refusal(415, f"The Content-Type must be one of {types}, in UTF-8.", {header: types})
+    if wanted.is_file:
+        return media, data
+    value = _read_json(data)
+    if not isinstance(value, dict):
+        raise Refusal(422, "The body must be a JSON object.")
+    if wanted.component:
+        return media, value
+    try:
+        return media, read_members(wanted.fields, value)
+    except BadValue as exc:
+        raise Refusal(422, str(exc), field=exc.field or None) from None
+
+
+def _read_json(data: bytes) -> Any:
+    """Return the value of a JSON text; stricter than Python's reader.
+
+    Raises:
+        Refusal: it isn't JSON, has a name twice, NaN or Infinity, or is nested too deeply.
+    """
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse, object_pairs_hook=_unique)
+    except RecursionError:
+        raise Refusal(400, f"The body is nested more than {MAX_DEPTH} deep.") from None
+    except ValueError as exc:  # UnicodeDecodeError, and numbers of thousands of digits, too
+        raise Refusal(400, f"The body is no JSON: {exc}.") from None
+    _check(value)
+    return value
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} isn't allowed")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return made
+
+
+def _check(value: Any) -> None:
+    """Refuse what is nested too deeply, and text that no key of Redis can have."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inside: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inside += [*one, *one.values()]
+            elif isinstance(one, list):
+                inside += one
+            elif isinstance(one, str) and not one.isascii():
+                try:
+                    as_stored(one)
+                except UnicodeEncodeError:
+                    raise Refusal(400, "The body has text that isn't Unicode.") from None
+            elif isinstance(one, float) and not isfinite(one):
+                raise Refusal(400, "The body has a number that is too large.")
+        if not inside:
+            return
+        level = inside
+    raise Refusal(400, f"The body is nested more than {MAX_DEPTH} deep.")

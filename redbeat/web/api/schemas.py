@@ -1,0 +1,324 @@
+"""The JSON Schemas of what the interface takes and answers: those of the field API, and what is beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from redbeat.entries.forms import LENGTHS
+from redbeat.entries.notation import SCHEDULE_FORMS
+from redbeat.history import OUTCOMES
+
+#: where JSON Schema has the parts of a schema, and where OpenAPI has them
+_PARTS, COMPONENTS = "#/$defs/", "#/components/schemas/"
+
+
+def of(component: str) -> dict[str, Any]:
+    """Return the reference to a schema of the document."""
+    return {"$ref": f"{COMPONENTS}{component}"}
+
+
+@cache
+def published(name: str) -> Mapping[str, Any]:
+    """Return one of the schemas that are published."""
+    text = (files("redbeat") / "schema" / f"{name}.json").read_text("utf-8")
+    schema: Mapping[str, Any] = json.loads(text)
+    return schema
+
+
+def _without_parts(value: Any, prefix: str) -> Any:
+    """Return a schema whose parts stand among the components, as generators of clients want it."""
+    if isinstance(value, dict):
+        return {
+            name: f"{COMPONENTS}{prefix}.{one.removeprefix(_PARTS)}"
+            if name == "$ref" and isinstance(one, str) and one.startswith(_PARTS)
+            else _without_parts(one, prefix)
+            for name, one in value.items()
+        }
+    return [_without_parts(one, prefix) for one in value] if isinstance(value, list) else value
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": [*properties], "properties": properties}
+
+
+def _array(items: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+TEXT, FLAG, COUNT, NUMBER = {"type": "string"}, {"type": "boolean"}, {"type": "integer"}, {"type": "number"}
+MOMENT = {"type": "string", "format": "date-time"}
+MAYBE_TEXT, MAYBE_NUMBER = {"type": ["string", "null"]}, {"type": ["number", "null"]}
+MAYBE_COUNT = {"type": ["integer", "null"]}
+MAYBE_MOMENT = {"type": ["string", "null"], "format": "date-time"}
+HREF = {"type": "string", "format": "uri-reference", "description": "Its path below that of the interface."}
+ETAG = {"type": "string", "description": "What If-Match takes."}
+NEXT = {
+    "type": ["string", "null"],
+    "description": "With what to go on: of a GET the path and query below the path of the interface, of a "
+    "PUT the `cursor`; null: that was all.",
+}
+OBJECT = {"type": "object"}
+#: a schedule as in a file: text, seconds, or an object with one of these
+_FORMS: Sequence[Mapping[str, Any]] = (
+    {"type": "string", "minLength": 1},
+    {"type": "number", "exclusiveMinimum": 0},
+    {"type": "object", "oneOf": [{"required": [form]} for form in SCHEDULE_FORMS]},
+)
+
+
+def components() -> dict[str, Any]:
+    """Return the schemas of the document, by their names."""
+    definition, entry, policy = (
+        _without_parts(published(name), name.title()) for name in ("definition", "entry", "policy")
+    )
+    parts = {
+        f"Definition.{name}": _without_parts(part, "Definition")
+        for name, part in published("definition")["$defs"].items()
+    }
+    parts |= {
+        f"Policy.{name}": _without_parts(part, "Policy")
+        for name, part in published("policy")["$defs"].items()
+    }
+    fields = {**definition["properties"], **policy["properties"]}
+    for name in LENGTHS:
+        fields[name] = {**fields[name], "type": [*_types(fields[name]), "string"]}
+    fields["schedule"] = {
+        "title": "Schedule",
+        "description": "As in Redis, or as in a file: '30 7 * * mon-fri', '1h', {\"at\": ...}",
+        "anyOf": [{"oneOf": fields["schedule"]["oneOf"]}, *_FORMS],
+    }
+    fields["ping_url"] = {name: value for name, value in fields["ping_url"].items() if name != "pattern"}
+    read_only = {
+        name: {**schema, "readOnly": True}
+        for name, schema in entry["properties"].items()
+        if name not in fields
+    }
+    added = {"href": HREF, "etag": ETAG}
+    run = _run()
+    return {
+        **parts,
+        "Problem": {
+            "description": "RFC 9457. `detail` is a sentence that one can act on.",
+            **_object(type=TEXT, title=TEXT, status=COUNT, detail=TEXT),
+            "additionalProperties": True,
+        },
+        "EntryInput": {
+            "type": "object",
+            "description": "An entry as it is sent. What is read-only is ignored, so that what was answered "
+            "can be sent back; arguments that were hidden stay as they are.",
+            "required": ["task", "schedule"],
+            "properties": {**fields, **read_only, **added},
+            "additionalProperties": False,
+        },
+        "EntryPatch": {
+            "type": "object",
+            "description": "Fields to change (RFC 7396): null removes one. A schedule of another `__type__` "
+            "replaces the whole schedule.",
+            "properties": {name: {} for name in (*fields, *read_only, *added)},
+            "additionalProperties": False,
+        },
+        "Entry": {
+            "type": "object",
+            "description": entry["description"],
+            "required": [*entry["required"], "href"],
+            "properties": {**fields, **entry["properties"], **added},
+        },
+        "EntryList": _object(entries=_array(of("Entry")), next=NEXT),
+        "Count": _object(count=COUNT, next=NEXT),
+        "Deleted": {
+            **_object(deleted=COUNT, names=_array(TEXT)),
+            "description": "`next` where many were meant.",
+        },
+        "Changed": _many(changed=_array(TEXT)),
+        "TriggeredMany": _many(
+            sent={
+                **OBJECT,
+                "additionalProperties": MAYBE_TEXT,
+                "description": "The task id of each entry's run, by its name; null: it would be sent.",
+            },
+            repeated={
+                **_array(TEXT),
+                "description": "Of these an earlier request with the same key has sent the run.",
+            },
+        ),
+        "BackfilledMany": _many(
+            runs={
+                **OBJECT,
+                "additionalProperties": _array(MOMENT),
+                "description": "Those that were sent, by the entry's name.",
+            },
+            is_dry_run=FLAG,
+        ),
+        "Paused": _object(
+            changed=_array(TEXT),
+            left=_array(TEXT),
+            failed={**OBJECT, "additionalProperties": TEXT},
+            next=NEXT,
+        ),
+        "NextRuns": _object(
+            name=TEXT,
+            state=TEXT,
+            runs=_array(_object(due=MOMENT, seconds=NUMBER, marks=_array(_object(kind=TEXT, words=TEXT)))),
+        ),
+        "NextOfAll": _object(
+            runs=_array(_object(name=TEXT, href=HREF, due=MOMENT, seconds=NUMBER)), untold=_array(TEXT)
+        ),
+        "Why": _object(
+            name=TEXT,
+            verdict=TEXT,
+            reason=TEXT,
+            before=MAYBE_MOMENT,
+            after=MAYBE_MOMENT,
+            messages={"type": ["object", "null"]},
+        ),
+        "Route": _object(
+            name=TEXT,
+            task=TEXT,
+            is_task_known=FLAG,
+            queues=_array(TEXT),
+            declared=MAYBE_TEXT,
+            exchange=TEXT,
+            exchange_type=TEXT,
+            routing_key=TEXT,
+            priority=MAYBE_COUNT,
+            rules=OBJECT,
+        ),
+        "Run": run,
+        "Runs": _object(runs=_array(of("Run")), count=COUNT),
+        "PastRun": _object(
+            due=MOMENT,
+            at=MOMENT,
+            outcome={"type": "string", "enum": [*OUTCOMES]},
+            task_id=MAYBE_TEXT,
+            why=TEXT,
+        ),
+        "History": _object(name=TEXT, history=_array(of("PastRun"))),
+        "Triggered": _object(
+            name=TEXT,
+            task_id=TEXT,
+            is_repeated={**FLAG, "description": "An earlier request with the same key has sent it."},
+        ),
+        "Backfilled": _object(name=TEXT, is_dry_run=FLAG, runs=_array(MOMENT)),
+        "Rerun": _object(name=TEXT, due=MOMENT, outcome=MAYBE_TEXT, rerun_of=MAYBE_TEXT, task_id=MAYBE_TEXT),
+        "Reruns": _object(sent=COUNT, failed={**OBJECT, "additionalProperties": TEXT}, is_dry_run=FLAG),
+        "Plan": _object(
+            added=OBJECT,
+            changed=OBJECT,
+            removed=OBJECT,
+            calendars=OBJECT,
+            warnings=_array(TEXT),
+            is_applied=FLAG,
+        ),
+        "File": {**OBJECT, "properties": {"entries": OBJECT, "calendars": OBJECT, "owner": TEXT}},
+        "Calendar": _object(
+            name=TEXT,
+            about=TEXT,
+            days={**OBJECT, "additionalProperties": TEXT},
+            next_excluded=MAYBE_TEXT,
+            error=MAYBE_TEXT,
+            href=HREF,
+            etag=ETAG,
+        ),
+        "CalendarAndEntries": {
+            "allOf": [of("Calendar"), _object(entries=_array(TEXT), next=NEXT)],
+            "description": "`entries` are the names of those that name the calendar.",
+        },
+        "Calendars": _object(
+            calendars=_array(of("Calendar")),
+            is_complete={
+                **FLAG,
+                "description": "false: only those that entries name, as the dashboard may not SCAN.",
+            },
+            next=NEXT,
+        ),
+        "Status": _object(
+            state=TEXT,
+            exit_code=COUNT,
+            problem=MAYBE_TEXT,
+            server=TEXT,
+            now=MOMENT,
+            lock_key=MAYBE_TEXT,
+            leader={"type": ["object", "null"]},
+            last_tick=MAYBE_MOMENT,
+            backlog=COUNT,
+            oldest_due=MAYBE_MOMENT,
+        ),
+        "Timeline": _object(
+            begin=MOMENT,
+            end=MOMENT,
+            column_seconds=NUMBER,
+            total=_array(COUNT),
+            entries=_array(_object(name=TEXT, runs=_array(COUNT))),
+            is_complete={**FLAG, "description": "false: only `entries_seen` entries were looked at in time."},
+            entries_seen=COUNT,
+            untold=_array(TEXT),
+        ),
+        "Diagnosis": _object(
+            severity=MAYBE_TEXT,
+            exit_code=COUNT,
+            server=MAYBE_TEXT,
+            entries=COUNT,
+            findings=_array(OBJECT),
+            more=OBJECT,
+            repairs={"type": ["array", "null"], "items": TEXT},
+        ),
+        "Purged": _object(
+            leftovers=_array(_object(kind=TEXT, name=TEXT, text=TEXT)), removed=COUNT, is_dry_run=FLAG
+        ),
+        "Audit": _object(
+            records=_array(
+                _object(
+                    id=TEXT,
+                    at=MOMENT,
+                    user=TEXT,
+                    host=MAYBE_TEXT,
+                    source=TEXT,
+                    verb=TEXT,
+                    names=_array(TEXT),
+                    count=COUNT,
+                    details=OBJECT,
+                    before=OBJECT,
+                    outcome=MAYBE_TEXT,
+                    of=MAYBE_TEXT,
+                )
+            ),
+            before=MAYBE_TEXT,
+        ),
+    }
+
+
+def _many(**properties: Any) -> dict[str, Any]:
+    """Return the schema of what became of entries that were changed one after the other."""
+    failed = {**OBJECT, "additionalProperties": TEXT, "description": "Why others weren't, by their names."}
+    left = {
+        **_array(TEXT),
+        "description": "The `names` that weren't looked at in time: send the same with these.",
+    }
+    return _object(**properties, failed=failed, left=left, next=NEXT)
+
+
+def _run() -> dict[str, Any]:
+    return _object(
+        name=TEXT,
+        due=MOMENT,
+        task_id=MAYBE_TEXT,
+        state=MAYBE_TEXT,
+        outcome=MAYBE_TEXT,
+        sent_at=MAYBE_MOMENT,
+        started_at=MAYBE_MOMENT,
+        ended_at=MAYBE_MOMENT,
+        worker=MAYBE_TEXT,
+        attempt=MAYBE_COUNT,
+        run_seconds=MAYBE_NUMBER,
+        error=TEXT,
+        why=TEXT,
+    )
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    given = schema["type"]
+    return [given] if isinstance(given, str) else [*given]

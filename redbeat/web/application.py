@@ -1,0 +1,225 @@
+"""The dashboard as an application that servers and frameworks run: ``asgi_app`` and ``wsgi_app``.
+
+Owns the order of what a request goes through: its headers, proxies and host, who sends it, its size, and then
+the page or the verb.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from a2wsgi import ASGIMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from redbeat.config.config import ensure_conf
+from redbeat.config.masking import sanitize_url
+from redbeat.web import live
+from redbeat.web.access.authentication import Auth, OwnAuth, TokenInCookie, WayIn
+from redbeat.web.access.cookies import Cookies
+from redbeat.web.access.gate import Gate
+from redbeat.web.access.headers import SafeHeaders
+from redbeat.web.access.hosts import LOCAL_HOSTS, AllowedHosts
+from redbeat.web.access.limits import LimitedAddresses, LimitedBodies
+from redbeat.web.access.proxies import TrustedProxies
+from redbeat.web.api.problems import refuse as refuse_program
+from redbeat.web.api.resources import Interface
+from redbeat.web.assets import static_files
+from redbeat.web.dashboard import Dashboard
+from redbeat.web.pages import (
+    audit,
+    calendars,
+    changing,
+    doctor,
+    entries,
+    entries_chosen,
+    entry,
+    entry_actions,
+    entry_editing,
+    files,
+    login,
+    overview,
+    routing,
+    runs,
+    runs_chosen,
+    timeline,
+)
+from redbeat.web.pages.login import ask_to_log_in
+from redbeat.web.paths import STATIC, is_api
+from redbeat.web.routes import show_error
+from redbeat.web.visit import Visit
+from redbeat.web.warming import warm_up
+
+_ROOMS = (
+    login,
+    live,
+    overview,
+    entries,
+    entries_chosen,
+    entry,
+    entry_actions,
+    entry_editing,
+    timeline,
+    runs,
+    runs_chosen,
+    doctor,
+    files,
+    calendars,
+    routing,
+    audit,
+    changing,
+)
+PAGES: Sequence[BaseRoute] = [route for room in _ROOMS for route in room.ROUTES]
+
+WSGIApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+def asgi_app(
+    app: Any, auth: Auth | None = None, *, read_only: bool = False, hosts: Sequence[str] | None = None
+) -> ASGIApp:
+    """Return the dashboard of ``app`` as an ASGI application, to be mounted anywhere.
+
+    Arguments:
+        app: the Celery app.
+        auth: gets each request (Starlette's), and returns a :class:`User`, or None for nobody; it may be a
+            coroutine function. None: only browsers on this machine are let in, with a token of
+            ``celery redbeat token add``.
+        read_only: nobody can change anything.
+        hosts: the names under which it may be asked for, instead of the setting ``redbeat_web_hosts``; '*'
+            for any, where whoever is in front has looked at it.
+
+    Raises:
+        ConfigurationError: a setting can't be used.
+    """
+    return build(app, _ways_in(app, auth), is_live=True, is_read_only=read_only, hosts=hosts)
+
+
+def wsgi_app(
+    app: Any, auth: Auth | None = None, *, read_only: bool = False, hosts: Sequence[str] | None = None
+) -> WSGIApp:
+    """Return the same as a WSGI application, for Flask and others. Its pages ask for news every few seconds.
+
+    ``auth`` gets Starlette's request here, too; the WSGI environment is ``request.scope["wsgi_environ"]``.
+    """
+    application = build(app, _ways_in(app, auth), is_live=False, is_read_only=read_only, hosts=hosts)
+    return _InEachProcess(_OfWSGI(application))
+
+
+def _ways_in(app: Any, auth: Auth | None) -> list[WayIn]:
+    return [TokenInCookie(app, is_local=True)] if auth is None else [OwnAuth(auth)]
+
+
+def build(
+    app: Any,
+    ways_in: Sequence[WayIn],
+    *,
+    is_live: bool,
+    is_read_only: bool,
+    hosts: Sequence[str] | None = None,
+    place: str = "",
+    own_host: str = "",
+) -> ASGIApp:
+    """Return the dashboard with these ways in.
+
+    Arguments:
+        hosts: None: those of the setting, and this machine's own names; '*': any, as whoever is in front has
+            looked at it.
+        place: tells its cookies from those of another dashboard under the same name.
+        own_host: where its server listens, another name under which it may be asked for.
+    """
+    config = ensure_conf(app)
+    warm_up()
+    dashboard = Dashboard(app, ways_in, is_live=is_live, is_read_only=is_read_only)
+    cookies = Cookies(place or f"{app.main}:{config.key_prefix}:{sanitize_url(str(config.redis_url))}")
+    routes = Router(
+        [
+            *PAGES,
+            Mount("/api/v1", Interface()),
+            Mount(STATIC.rstrip("/"), static_files()),
+        ]
+    )
+
+    def refuse(request: Request, exc: Exception | None) -> Response:
+        if is_api(request.scope):
+            return refuse_program(request, exc)
+        visit = Visit(dashboard, request)
+        return show_error(visit, exc) if exc is not None else ask_to_log_in(visit)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # a WebSocket: nobody answers it
+            return
+        is_begun = False
+
+        async def note_begin(message: Message) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        try:
+            # a framework around it mustn't be told of what goes wrong here
+            await routes({**scope, "app": routes}, receive, note_begin)
+        except Exception as exc:
+            if is_begun:
+                raise
+            await refuse(Request(scope, receive), exc)(scope, receive, send)
+
+    inner: ASGIApp = LimitedBodies(serve)
+    inner = Gate(inner, app, ways_in, cookies, refuse, is_read_only=is_read_only)
+    inner = LimitedAddresses(inner)
+    own = [f"[{own_host}]" if ":" in own_host else own_host] if own_host else []
+    inner = AllowedHosts(inner, [*LOCAL_HOSTS, *own, *config.web_hosts] if hosts is None else hosts)
+    inner = TrustedProxies(inner, config.web_proxies)
+    outer: ASGIApp = SafeHeaders(inner)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        await outer({**scope, "redbeat.dashboard": dashboard}, receive, send)
+
+    return application
+
+
+class _OfWSGI:
+    """Take from the WSGI environment what its adapter leaves out: the client's address, where it stands
+    without a port, and the framework's own request; and leave out of answers what WSGI forbids."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        environ = scope["wsgi_environ"]
+        address = environ.get("REMOTE_ADDR") or ""
+        scope = {**scope, "client": (address, 0) if address else None}
+        if "redbeat.request" in environ:
+            scope["redbeat.request"] = environ["redbeat.request"]
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":  # connections are the server's own matter
+                headers = [one for one in message["headers"] if one[0].lower() != b"connection"]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_head)
+
+
+class _InEachProcess:
+    """A WSGI application whose event loop is started by the first request of each process: a server may fork
+    after it has loaded the application, and threads aren't inherited."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._adapter: WSGIApp | None = None
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if self._pid != os.getpid():
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._adapter = ASGIMiddleware(self._app)  # type: ignore[arg-type,assignment]
+                    self._pid = os.getpid()
+        assert self._adapter is not None  # noqa: S101 - made above
+        return self._adapter(environ, start_response)

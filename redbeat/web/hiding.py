@@ -1,0 +1,328 @@
+"""Arguments that pages and the API don't show, by ``redbeat_web_hide``.
+
+Invariant: what is hidden is hidden at every depth, and comes back unchanged when a form is saved with it. A
+positional argument has the name of its parameter, where this process has the task; else it has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from typing import Any
+
+from redbeat.config.config import ensure_conf
+from redbeat.entries.fields import without_secrets
+from redbeat.web.signatures import UNKNOWN, Parameters, parameters_of
+
+_WORD, _DOTTED = re.compile(r"[\w-]+"), re.compile(r"[\w.-]+")
+_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_TASK = re.compile(r"""["']task\\*["']\s*:\s*\\*["']([^"'\\]*)""")
+
+#: what stands in place of a hidden value
+HIDDEN = "(hidden)"
+#: the fields of an entry that hold what a task is given
+FIELDS = ("args", "kwargs", "options")
+#: what is nested more deeply isn't looked through
+MAX_DEPTH = 100
+#: what stands in place of such a field, as its schema wants it
+UNREADABLE: Mapping[str, Any] = {"args": [HIDDEN], "kwargs": {HIDDEN: HIDDEN}, "options": {HIDDEN: HIDDEN}}
+
+
+_NESTING = (Mapping, list, tuple)
+#: values that tell nothing
+_NOTHING: Sequence[Any] = (None, "", [], {})
+
+
+def _nothing_known(_task: str) -> Parameters:
+    return UNKNOWN
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """What is hidden.
+
+    Attributes:
+        patterns: of names; case doesn't count.
+        parameters_of: returns what the positional arguments of a task are called.
+    """
+
+    patterns: Sequence[str]
+    parameters_of: Callable[[str], Parameters] = _nothing_known
+
+    def hides(self, name: str) -> bool:
+        """Tell whether an argument of this name is hidden."""
+        return bool(name) and any(fnmatchcase(name.lower(), pattern.lower()) for pattern in self.patterns)
+
+    def places_of(self, value: Any) -> Mapping[int, str]:
+        """Return which positional arguments of a call are hidden: of a signature, as ``link`` has them."""
+        return self.places_in(value.get("args"), value.get("task")) if isinstance(value, Mapping) else {}
+
+    def places_in(self, args: Any, *tasks: Any) -> Mapping[int, str]:
+        """Return which of the positional arguments of tasks are hidden, with their names."""
+        if not isinstance(args, (list, tuple)) or not args or not self.patterns:
+            return {}
+        found: dict[int, str] = {}
+        for parameters in (self.parameters_of(task) for task in tasks if isinstance(task, str) and task):
+            for place in range(len(args)):
+                if self.hides(name := parameters.name_at(place)):
+                    found.setdefault(place, name)
+        return found
+
+    def hides_some(self, task: Any) -> bool:
+        """Tell whether a task has positional parameters that are hidden."""
+        known = self.parameters_of(task) if isinstance(task, str) and task else UNKNOWN
+        return any(map(self.hides, (*known.names, known.rest)))
+
+
+def hiding_of(app: Any) -> Hiding:
+    """Return what an app hides."""
+    return Hiding(ensure_conf(app).web_hide, cache(partial(parameters_of, app)))
+
+
+def hide(document: Mapping[str, Any], hiding: Hiding, *tasks: Any) -> dict[str, Any]:
+    """Return an entry's document without secrets, and without the arguments whose names match a pattern.
+
+    Arguments:
+        tasks: whose arguments they are, besides that of the document.
+    """
+    shown = without_secrets(document)
+    for name in FIELDS:
+        if name in shown:
+            value = shown[name]
+            is_deep = is_too_deep(value)
+            shown[name] = UNREADABLE[name] if is_deep else _hide_text(hide_in(value, hiding), hiding)
+    return _hide_places(shown, hiding, *tasks)
+
+
+def hide_details(details: Mapping[str, Any], hiding: Hiding, *tasks: Any) -> dict[str, Any]:
+    """Return what was given for a change without what is hidden; ``tasks`` are those that it is about.
+
+    What is nested too deeply to be looked through is hidden as a whole.
+    """
+    shown = {
+        name: HIDDEN if hiding.hides(name) or is_too_deep(value) else hide_in(value, hiding)
+        for name, value in details.items()
+    }
+    return _hide_places(shown, hiding, *tasks)
+
+
+def _hide_places(shown: dict[str, Any], hiding: Hiding, *tasks: Any) -> dict[str, Any]:
+    args = shown.get("args")
+    if isinstance(args, str):  # as some programs write them
+        is_hiding = any(map(hiding.hides_some, (shown.get("task"), *tasks)))
+        return {**shown, "args": HIDDEN} if is_hiding else shown
+    return _without_places(shown, hiding.places_in(args, shown.get("task"), *tasks))
+
+
+def _without_places(shown: dict[str, Any], places: Mapping[int, str]) -> dict[str, Any]:
+    if not places:
+        return shown
+    return {**shown, "args": [HIDDEN if place in places else one for place, one in enumerate(shown["args"])]}
+
+
+def is_too_deep(value: Any) -> bool:
+    """Tell whether a value is nested too deeply to be looked through by what recurses here."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner for one in level for inner in _values_in(one) if isinstance(inner, (Mapping, list, tuple))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _values_in(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def hide_in(value: Any, hiding: Hiding) -> Any:
+    """Return ``value`` with what stands under a matching name hidden, at every depth."""
+    if isinstance(value, Mapping):
+        shown = {
+            name: HIDDEN if hiding.hides(str(name)) else hide_in(one, hiding) for name, one in value.items()
+        }
+        # under a name that is hidden there are no arguments any more
+        return _without_places(shown, hiding.places_of({**shown, "task": value.get("task")}))
+    if isinstance(value, (list, tuple)):
+        return [hide_in(one, hiding) for one in value]
+    return value
+
+
+def _hide_text(value: Any, hiding: Hiding) -> Any:
+    """Return a field that is text, as some programs write it, hidden as a whole if it has to be."""
+    return HIDDEN if isinstance(value, str) and may_hide(value, hiding) else value
+
+
+def may_hide(text: str, hiding: Hiding) -> bool:
+    """Tell whether a text that isn't read, such as broken JSON, may have something in it that is hidden."""
+    text = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    words = {text, *_WORD.findall(text), *_DOTTED.findall(text)}
+    if "ping_url" in text or any(map(hiding.hides, words)):
+        return True
+    return any(map(hiding.hides_some, {*words, *_TASK.findall(text)}))
+
+
+def restore(given: Mapping[str, Any], stored: Mapping[str, Any], hiding: Hiding) -> dict[str, Any]:
+    """Return an entry's document, which was edited, with the stored values where it has those shown."""
+    restored = dict(given)
+    for name in FIELDS:
+        is_deep = name in restored and restored[name] == UNREADABLE[name] and is_too_deep(stored.get(name))
+        if is_deep or (restored.get(name) == HIDDEN and isinstance(stored.get(name), str)):
+            restored[name] = stored[name]
+        elif name in restored and not is_too_deep(restored[name]):
+            restored[name] = _restore_in(restored[name], stored.get(name), hiding)
+    args, was = restored.get("args"), stored.get("args")
+    if isinstance(args, (list, tuple)) and isinstance(was, (list, tuple)):
+        # with another task it comes back only where that hides it, too: else changing the task would show it
+        places = hiding.places_in(args, given.get("task", stored.get("task")))
+        known = places.keys() & hiding.places_in(was, stored.get("task")).keys()
+        restored = _with_places(restored, stored, known)
+    shown = without_secrets(stored)
+    for name, value in stored.items():
+        if value != shown[name] and restored.get(name) == shown[name]:
+            restored[name] = value
+    return restored
+
+
+def kept_hidden(given: Mapping[str, Any], stored: Mapping[str, Any], hiding: Hiding) -> str:
+    """Return the name of a hidden argument that an entry's document has as it is stored; '' for none."""
+    for field in FIELDS:
+        now, was = given.get(field), stored.get(field)
+        if is_too_deep(was):
+            if now == UNREADABLE[field] or now is was:
+                return field
+        elif found := _kept_in(now, was, hiding):
+            return found
+    args: Any = given.get("args")
+    was_args: Any = stored.get("args")
+    for place, name in hiding.places_in(was_args, stored.get("task")).items():
+        is_kept = isinstance(args, (list, tuple)) and was_args[place] in args[place : place + 1]
+        if is_kept and was_args[place] not in _NOTHING:
+            return name
+    return ""
+
+
+def _kept_in(given: Any, stored: Any, hiding: Hiding) -> str:
+    if isinstance(given, Mapping) and isinstance(stored, Mapping):
+        for place, name in hiding.places_of(stored).items():
+            args = given.get("args")
+            was = stored["args"][place]
+            if isinstance(args, (list, tuple)) and was in args[place : place + 1] and was not in _NOTHING:
+                return name
+        for name, one in given.items():
+            if name not in stored or one in _NOTHING:
+                continue
+            if hiding.hides(str(name)):
+                if one == stored[name]:
+                    return str(name)
+            elif found := _kept_in(one, stored[name], hiding):
+                return found
+    elif isinstance(given, (list, tuple)) and isinstance(stored, (list, tuple)):
+        kept = (_kept_in(now, was, hiding) for now, was in zip(given, stored, strict=False))
+        return next(filter(None, kept), "")
+    return ""
+
+
+def without_hidden(sentence: str, document: Any, hiding: Hiding) -> str:
+    """Return a sentence about a document, which may quote it, without the values that are hidden in it."""
+    if is_too_deep(document):
+        return "It can't be used as it is."
+    texts = {*_texts_hidden(document, hiding)}
+    if isinstance(document, Mapping):
+        if document.get("ping_url"):
+            texts.add(str(document["ping_url"]))
+        args: Any = document.get("args")
+        for place in hiding.places_in(args, document.get("task")):
+            texts |= {*_texts_hidden(args[place], hiding, is_under=True)}
+    for text in sorted(texts, key=len, reverse=True):
+        sentence = sentence.replace(text, HIDDEN)
+    return sentence
+
+
+def _texts_hidden(value: Any, hiding: Hiding, *, is_under: bool = False) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for place in hiding.places_of(value):
+            yield from _texts_hidden(value["args"][place], hiding, is_under=True)
+        for name, one in value.items():
+            yield from _texts_hidden(one, hiding, is_under=is_under or hiding.hides(str(name)))
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _texts_hidden(one, hiding, is_under=is_under)
+    elif is_under and value not in (None, "", True, False):
+        yield str(value)
+
+
+def left_hidden(
+    document: Mapping[str, Any], hiding: Hiding, stored: Mapping[str, Any] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the arguments that are hidden in an entry's document which is to be stored: field and name.
+
+    Arguments:
+        stored: the document that it was made from; a mark that stands at another place now hides nothing.
+    """
+    for name in FIELDS:
+        value = document.get(name)
+        if value in (HIDDEN, UNREADABLE[name]):
+            yield name, name
+        elif not is_too_deep(value):
+            yield from ((name, one) for one in _hidden_in(value, hiding))
+    before = stored or {}
+    args, tasks = document.get("args"), (document.get("task"), before.get("task"))
+    places = hiding.places_in(args, *tasks)
+    were = hiding.places_in(before.get("args"), before.get("task"))
+    if (places or were) and isinstance(args, (list, tuple)) and args != UNREADABLE["args"]:
+        for place, one in enumerate(args):
+            if one == HIDDEN and (were or place in places):
+                yield "args", places.get(place, f"argument {place + 1}")
+
+
+def _with_places(restored: dict[str, Any], was: Mapping[str, Any], known: Set[int]) -> dict[str, Any]:
+    """Return a call with the stored arguments in the places where it has their marks."""
+    if not known:
+        return restored
+    args = [
+        was["args"][place] if one == HIDDEN and place in known else one
+        for place, one in enumerate(restored["args"])
+    ]
+    return {**restored, "args": args}
+
+
+def _hidden_in(value: Any, hiding: Hiding) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        places = hiding.places_of(value)
+        yield from (name for place, name in places.items() if value["args"][place] == HIDDEN)
+        for name, one in value.items():
+            if one == HIDDEN and hiding.hides(str(name)):
+                yield str(name)
+            else:
+                yield from _hidden_in(one, hiding)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _hidden_in(one, hiding)
+
+
+def _restore_in(given: Any, stored: Any, hiding: Hiding) -> Any:
+    if isinstance(given, Mapping):
+        was = stored if isinstance(stored, Mapping) else {}
+        if "task" in was and given.get("task") != was["task"]:
+            was = {}  # a call of another task, which might show what it is given
+        restored = {
+            name: was[name]
+            if one == HIDDEN and name in was and hiding.hides(str(name))
+            else _restore_in(one, was.get(name), hiding)
+            for name, one in given.items()
+        }
+        return _with_places(restored, was, hiding.places_of(given).keys() & hiding.places_of(was).keys())
+    if isinstance(given, (list, tuple)):
+        was_list = list(stored) if isinstance(stored, (list, tuple)) else []
+        return [
+            _restore_in(one, was_list[at] if at < len(was_list) else None, hiding)
+            for at, one in enumerate(given)
+        ]
+    return given

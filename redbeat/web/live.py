@@ -1,0 +1,144 @@
+"""News for open pages: a stream that says when something has changed, so that a page asks for what it shows.
+
+Owns one look at Redis every LOOK_SECONDS while at least one page is open, however many there are. Invariants:
+the stream itself tells nothing of the schedule: what a page may see is decided when it asks; and it ends soon
+after its user may not read any more, or its server ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from redbeat.access import Right
+from redbeat.config.config import ensure_conf
+from redbeat.errors import RedBeatError
+from redbeat.leadership.status import status_of
+from redbeat.store.audit import Audit
+from redbeat.store.events import Events
+from redbeat.store.members import Members
+from redbeat.store.store import Store
+from redbeat.web.threads import Threads, TooBusy
+
+#: how often it is looked whether something has changed, and how often pages are told even if nothing has: the
+#: times on them move on; seconds
+LOOK_SECONDS, AT_LEAST_SECONDS = 2.0, 15.0
+#: for how long a page may be on its way: a change in this time before it asks for news may not be on it
+ON_ITS_WAY_SECONDS = 4.0
+#: how many pages may be open at a time; more ask by themselves
+MAX_STREAMS = 200
+#: how often it is asked whether the user of an open page is still known, seconds
+CHECK_SECONDS = 30.0
+#: how long a page waits before it asks again for a stream that has ended, milliseconds
+RETRY_MS = 3000
+
+
+class News:
+    """What is told to the open pages of one dashboard.
+
+    Arguments:
+        app: the Celery app.
+        threads: where Redis is asked.
+    """
+
+    def __init__(self, app: Any, threads: Threads) -> None:
+        self._app = app
+        self._threads = threads
+        self._waiting: set[asyncio.Event] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._changed_at = -math.inf
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more streams are possible."""
+        return len(self._waiting) >= MAX_STREAMS
+
+    async def stream(self, may_read: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
+        """Yield the events of one page, until its user may not read any more."""
+        changed, checked_at = asyncio.Event(), time.monotonic()
+        self._waiting.add(changed)
+        try:
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._look())
+            elif time.monotonic() - self._changed_at < ON_ITS_WAY_SECONDS:
+                changed.set()
+            yield f"retry: {RETRY_MS}\n\n"
+            while True:
+                if time.monotonic() >= checked_at + CHECK_SECONDS:
+                    if not await may_read():
+                        return
+                    checked_at = time.monotonic()
+                if is_server_ending():
+                    return
+                try:
+                    await asyncio.wait_for(changed.wait(), AT_LEAST_SECONDS)
+                    changed.clear()
+                    yield "event: change\ndata: \n\n"
+                except asyncio.TimeoutError:
+                    yield "event: tick\ndata: \n\n"
+        finally:
+            self._waiting.discard(changed)
+
+    async def _look(self) -> None:
+        last: object = None
+        while self._waiting:
+            try:
+                found: object = await self._threads.run(self._mark)
+            except (RedBeatError, TooBusy) as exc:
+                found = type(exc)  # that Redis has gone is news, too, and that it is back
+            # the first time, too, as nobody knows what has changed before
+            if found != last or is_server_ending():
+                self._changed_at = time.monotonic()
+                for changed in self._waiting:
+                    changed.set()
+            last = found
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _mark(self) -> object:
+        """Return something that is another value whenever the schedule, a run or a beat has changed."""
+        store = Store(self._app)
+        found = status_of(store.vitals(), ensure_conf(self._app))
+        return (
+            found.leader and found.leader.token,
+            found.is_silent,
+            [(one.host, one.pid) for one in found.standbys or ()],
+            found.backlog > 0,
+            Members(store).count(),
+            Members(store).first(1),
+            Events(store).last_id(),
+            Audit(store).last_id(),  # somebody has changed what isn't due for long
+        )
+
+
+def is_server_ending() -> bool:
+    """Tell whether uvicorn has got a signal to end: it waits for all answers then, and tells none of it."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
+
+
+async def _stream(request: Request) -> Response:
+    dashboard = request.scope["redbeat.dashboard"]
+    request.scope["redbeat.user"].require(Right.READ)
+    if not dashboard.is_live or dashboard.news.is_full or request.method == "HEAD":
+        return Response(status_code=204)  # a browser doesn't ask again then, and pages ask for themselves
+
+    async def may_read() -> bool:
+        try:
+            user = await request.scope["redbeat.find_user"]()
+        except Exception:  # noqa: BLE001 - Redis or the application can't be asked now; the stream tells nothing
+            return True
+        return user is not None and user.may(Right.READ)
+
+    headers = {"X-Accel-Buffering": "no"}  # nginx would hold the news back
+    return StreamingResponse(dashboard.news.stream(may_read), media_type="text/event-stream", headers=headers)
+
+
+ROUTES: list[BaseRoute] = [Route("/live", _stream, methods=["GET"])]

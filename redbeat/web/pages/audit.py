@@ -1,0 +1,107 @@
+"""The audit list: who has changed what, when and from where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta, tzinfo
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.entries.audit import AuditRecord, details_in_words
+from redbeat.schedules.durations import read_seconds
+from redbeat.web.background import Result, Tell
+from redbeat.web.routes import page
+from redbeat.web.verbs.showing import audit
+from redbeat.web.visit import Visit
+
+#: how many records a page has, and how many names and characters of a detail each of them shows at once
+SHOWN, NAMES, DETAIL = 50, 5, 100
+SPANS = (("", "any time"), ("1h", "1 h"), ("1d", "1 day"), ("7d", "7 days"), ("30d", "30 days"))
+_FILTERS = ("name", "user", "verb", "since")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A record as it is shown.
+
+    Attributes:
+        names: the first ones; ``others``: those that are known besides, of ``more_names``.
+        details: names and texts.
+    """
+
+    record: AuditRecord
+    names: Sequence[str]
+    others: Sequence[str]
+    more_names: int
+    details: Sequence[tuple[str, str]]
+
+
+def show_audit(visit: Visit) -> Response:
+    """Return the page."""
+    given = {field: visit.query.get(field, "").strip() for field in _FILTERS}
+    before, errors = visit.query.get("before") or None, dict[str, str]()
+    result = Result[Sequence[AuditRecord]]()
+    try:
+        span = timedelta(seconds=read_seconds(given["since"])) if given["since"] else None
+    except (ValueError, OverflowError):
+        errors["since"] = "It must be a length of time, such as 1d."
+        span = None
+    if before is not None and not _is_id(before):
+        before = None
+    if not errors:
+        result = _find(visit, given, span, before)
+    records = list(result.found or ())
+    kept = {field: value for field, value in given.items() if value}
+    last = records[SHOWN - 1].id if len(records) > SHOWN else None
+    return visit.render(
+        "audit_part.html" if visit.is_fragment else "audit.html",
+        422 if errors else 200,
+        title="Audit",
+        result=result,
+        rows=[_row_of(record, visit.zone) for record in records[:SHOWN]],
+        given=given,
+        errors=errors,
+        spans=SPANS if given["since"] in dict(SPANS) else (*SPANS, (given["since"], given["since"])),
+        is_filtered=bool(kept),
+        most=DETAIL,
+        here=visit.link("audit", **kept, before=before),
+        newest=visit.link("audit", **kept) if before is not None else None,
+        older=visit.link("audit", **kept, before=last) if last is not None else None,
+    )
+
+
+def _find(
+    visit: Visit, given: dict[str, str], span: timedelta | None, before: str | None
+) -> Result[Sequence[AuditRecord]]:
+    begin = None if span is None else visit.now - span
+
+    def find(_tell: Tell[Sequence[AuditRecord]]) -> Sequence[AuditRecord]:
+        return audit(
+            visit.actor,
+            name=given["name"] or None,
+            user=given["user"] or None,
+            verb=given["verb"] or None,
+            since=begin,
+            before_id=before,
+            limit=SHOWN + 1,
+        )
+
+    if any(given[field] for field in ("name", "user", "verb")):  # all of them may have to be looked through
+        return visit.dashboard.background.result_of("audit", (*given.items(), before), find)
+    return Result(find(lambda _found: None), is_whole=True)
+
+
+def _is_id(text: str) -> bool:
+    parts = text.split("-")
+    return len(parts) == 2 and all(one.isascii() and one.isdecimal() and len(one) <= 20 for one in parts)
+
+
+def _row_of(record: AuditRecord, zone: tzinfo) -> Row:
+    names = record.names[:NAMES]
+    details = list(details_in_words(record, zone))
+    return Row(record, names, record.names[NAMES:], record.count - len(names), details)
+
+
+ROUTES: list[BaseRoute] = [page("/audit", show_audit)]

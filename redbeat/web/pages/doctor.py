@@ -1,0 +1,200 @@
+"""The doctor: what is wrong with the schedule, what to do about it, and what can be repaired from here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.access import Right
+from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
+from redbeat.entries.wording import in_words_of
+from redbeat.log.text import counted
+from redbeat.web.background import Result, Tell
+from redbeat.web.routes import action, page
+from redbeat.web.verbs.repairing import fix
+from redbeat.web.verbs.showing import excerpts
+from redbeat.web.visit import Visit
+
+#: for how long a schedule is looked at: usually, where somebody wants all, and before a repair; seconds
+BUDGET_SECONDS, LONG_SECONDS, FIX_SECONDS = 20.0, 120.0, 20.0
+#: how old an examination may be that nobody has wanted anew, and how long workers are asked; seconds
+FRESH_SECONDS, WORKERS_SECONDS = 600.0, 2.0
+#: how many findings of a kind are shown among others, and alone
+SHOWN_OF_A_KIND, SHOWN = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}, 100
+#: how many sentences about repairs are shown
+SHOWN_REPAIRS = 200
+
+
+@dataclass(frozen=True)
+class Group:
+    """The findings of a kind and severity.
+
+    Attributes:
+        count: how many there are, with those that aren't kept.
+        shown: those that are shown.
+        fixable: how many of them can be repaired from here.
+    """
+
+    severity: Severity
+    kind: str
+    count: int
+    shown: Sequence[Finding]
+    fixable: int
+
+
+def ask_doctor(
+    visit: Visit, *, workers: bool = False, is_wanted: bool = False, is_long: bool = False, **options: Any
+) -> Result[Diagnosis]:
+    """Return what the doctor has found last, and have it look again if that is old, or wanted."""
+
+    def look(_tell: Tell[Diagnosis]) -> Diagnosis:
+        return examine(
+            visit.app,
+            is_dashboard=True,
+            workers_seconds=WORKERS_SECONDS if workers else None,
+            max_seconds=LONG_SECONDS if is_long else BUDGET_SECONDS,
+        )
+
+    return visit.dashboard.background.result_of(
+        "doctor", workers, look, fresh_seconds=FRESH_SECONDS, is_wanted=is_wanted, **options
+    )
+
+
+def groups_of(found: Diagnosis, kind: str = "", first: int = 0) -> list[Group]:
+    """Return the findings, the worst first, those of a kind together; of one kind from the ``first`` on."""
+    grouped: dict[tuple[Severity, str], list[Finding]] = {}
+    for finding in sorted(found.findings, key=lambda finding: -finding.severity):
+        grouped.setdefault((finding.severity, finding.kind), []).append(finding)
+    last = {of_kind: severity for severity, of_kind in grouped}
+    groups = []
+    for (severity, of_kind), findings in grouped.items():
+        if kind in ("", of_kind):
+            count = len(findings) + (found.more[of_kind] if last[of_kind] == severity else 0)
+            shown = findings[first : first + SHOWN] if kind else findings[: SHOWN_OF_A_KIND[severity]]
+            fixable = sum(finding.repair is not None for finding in findings)
+            groups.append(Group(severity, of_kind, count, shown, fixable))
+    return groups
+
+
+def counts_of(found: Diagnosis) -> dict[str, int]:
+    """Return how many findings there are of each severity, the worst first; none is 0."""
+    counts: dict[str, int] = {}
+    for group in groups_of(found):
+        word = group.severity.name.lower()
+        counts[word] = counts.get(word, 0) + group.count
+    return counts
+
+
+def show_doctor(visit: Visit) -> Response:
+    """Return the page, or its part that changes."""
+    workers = visit.query.get("workers") == "yes"
+    kind, first = visit.query.get("kind", ""), _number(visit.query.get("first", ""))
+    result = ask_doctor(visit, workers=workers)
+    groups = groups_of(result.found, kind, first) if result.found is not None else []
+    here = visit.link("doctor", workers="yes" if workers else None, kind=kind or None, first=first or None)
+    return visit.render(
+        "doctor_part.html" if visit.is_fragment else "doctor.html",
+        title="Doctor",
+        result=result,
+        groups=groups,
+        counts=counts_of(result.found) if result.found is not None else {},
+        excerpts=excerpts(visit.actor, [finding for group in groups for finding in group.shown]),
+        in_words=lambda sentence: in_words_of(sentence, visit.zone),
+        workers=workers,
+        kind=kind,
+        first=first,
+        most=SHOWN,
+        here=here,
+        fixable=sum(group.fixable for group in groups),
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 7 else 0
+
+
+def look_again(visit: Visit) -> Response:
+    """Have the doctor look again; it changes nothing."""
+    workers, is_long = visit.query.get("workers") == "yes", visit.query.get("long") == "yes"
+    ask_doctor(visit, workers=workers, is_wanted=True, is_long=is_long)
+    return visit.see("doctor", workers="yes" if workers else None)
+
+
+def show_fix(visit: Visit) -> Response:
+    """Return the page that says what would be repaired."""
+    kind = visit.query.get("kind", "")
+    return _ask(visit, kind, _fixable(visit, kind))
+
+
+def _ask(visit: Visit, kind: str, findings: Sequence[Finding], *, is_new: bool = False) -> Response:
+    sentences = fix(visit.actor, findings, dry_run=True)
+    return _told(visit, kind, sentences, seen=_digest_of(findings), is_new=is_new)
+
+
+def do_fix(visit: Visit) -> Response:
+    """Repair it, and say what was done."""
+    kind = str(visit.form.get("kind", ""))
+    if visit.form.get("confirmed") != "yes":
+        return visit.see("doctor", "fix", kind=kind or None)
+    seen = str(visit.form.get("seen", ""))
+    findings = _fixable(visit, kind, seen)
+    if seen and _digest_of(findings) != seen:
+        return _ask(visit, kind, findings, is_new=True)
+    sentences = fix(visit.actor, findings, dry_run=False)
+    visit.dashboard.background.forget("doctor")
+    return _told(visit, kind, sentences)
+
+
+def _told(
+    visit: Visit, kind: str, sentences: Sequence[str], *, seen: str = "", is_new: bool = False
+) -> Response:
+    is_dry = bool(seen)
+    return visit.render(
+        "doctor_fix.html",
+        412 if is_new else 200,
+        title="What would be repaired" if is_dry else "What was repaired",
+        seen=seen,
+        is_new=is_new,
+        kind=kind,
+        sentences=sentences[:SHOWN_REPAIRS],
+        more=max(len(sentences) - SHOWN_REPAIRS, 0),
+        is_dry=is_dry,
+        what=counted(len(sentences), "repair", "repairs"),
+    )
+
+
+def _fixable(visit: Visit, kind: str, seen: str = "") -> list[Finding]:
+    """Return what the doctor has found last and can be repaired.
+
+    Arguments:
+        seen: the digest of what somebody has seen; '': whatever it is. It may be what another process has
+            found: then the doctor looks anew.
+    """
+
+    def fixable(found: Diagnosis) -> list[Finding]:
+        return [one for one in found.findings if one.repair is not None and kind in ("", one.kind)]
+
+    kept: list[Result[Diagnosis]] = [visit.dashboard.background.last("doctor", key) for key in (False, True)]
+    for result in sorted(kept, key=lambda one: one.age_seconds):
+        if result.found is not None and seen in ("", _digest_of(fixable(result.found))):
+            return fixable(result.found)
+    return fixable(examine(visit.app, is_dashboard=True, max_seconds=FIX_SECONDS))
+
+
+def _digest_of(findings: Sequence[Finding]) -> str:
+    """Return what tells some repairs from others."""
+    text = repr(sorted(repr(one.repair) for one in findings))
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+ROUTES: list[BaseRoute] = [
+    page("/doctor", show_doctor),
+    page("/doctor/look", look_again),
+    page("/doctor/fix", show_fix, right=Right.ADMIN),
+    action("/doctor/fix", do_fix, right=Right.ADMIN),
+]

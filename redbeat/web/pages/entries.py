@@ -1,0 +1,342 @@
+"""The list of entries: pages in an order, and searches slice by slice.
+
+Invariant: no request reads more entries than a page has, or than its time allows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.query import STATES
+from redbeat.entries.runs import count_running, read_recent
+from redbeat.entries.search import (
+    NO_RUNS,
+    ByNextRun,
+    Order,
+    Place,
+    Row,
+    Wanted,
+    owned,
+    read_rows,
+    search,
+)
+from redbeat.entries.wording import in_words_of, next_run_in_words, one_line, when_in
+from redbeat.history import OUTCOMES
+from redbeat.log.text import is_utf8
+from redbeat.web.names import Index
+from redbeat.web.queues import Queues
+from redbeat.web.routes import page, question
+from redbeat.web.visit import Visit
+
+#: how many entries a page has
+ROWS = 50
+#: for how long is looked for matches at first, and whenever somebody goes on
+FIRST_SECONDS, MORE_SECONDS = 0.06, 0.5
+#: a longer name doesn't say in an address where a page begins; nor is a longer one told as a part of others
+MAX_IN_ADDRESS = 500
+#: how often a page asks that waits for the names, seconds
+WAIT_SECONDS = 1
+#: how many entries are shown by their names at a time, when they are asked for again
+MAX_SHOWN = 500
+
+#: the orders, and how they are called
+SORTS = {"next": "next run", "name": "name"}
+
+
+@dataclass(frozen=True)
+class View:
+    """What somebody looks at: what they search for, in which order, and from where on.
+
+    Attributes:
+        after, score: the row before, a name by name or a member with its score by next run; '': ``offset``
+            counts.
+        before: the name that comes after the page.
+    """
+
+    wanted: Wanted = Wanted()  # noqa: RUF009 - immutable
+    sort: str = "next"
+    offset: int = 0
+    after: str = ""
+    score: str = ""
+    before: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> View:
+        """Return what a query asks for; what makes no sense in it is left out."""
+        offset = query.get("offset", "")
+        return cls(
+            Wanted(**{one.name: query.get(one.name, "").strip() for one in fields(Wanted)}),
+            sort=query.get("sort", "") if query.get("sort") in SORTS else "next",
+            offset=int(offset[:12]) if offset.isdecimal() and offset.isascii() else 0,
+            after=query.get("after", ""),
+            score=query.get("score", ""),
+            before=query.get("before", ""),
+        )
+
+    @property
+    def is_by_name(self) -> bool:
+        """Whether it is in the order of names."""
+        return self.sort == "name"
+
+    @property
+    def place(self) -> Place:
+        """Where it begins, unless it has a ``before``."""
+        if not self.after:
+            return Place(None, self.offset)
+        if self.is_by_name:
+            return Place(Row(self.after), self.offset)
+        try:
+            return Place(Row("", self.after, float(self.score)), self.offset)
+        except ValueError:
+            return Place(None, self.offset)
+
+    def query(self, **changes: object) -> dict[str, object]:
+        """Return the query of this list from its beginning, or of another place in it."""
+        given = {**asdict(self.wanted), "sort": self.sort if self.is_by_name else "", **changes}
+        return {name: value for name, value in given.items() if value not in ("", None, 0)}
+
+    def query_from(self, place: Place) -> dict[str, object]:
+        """Return the query of this list from ``place`` on."""
+        row = place.after
+        known = "" if row is None else row.name if self.is_by_name else row.member
+        if not known or len(known) > MAX_IN_ADDRESS or not is_utf8(known):
+            return self.query(offset=place.offset)
+        if row is None or row.score is None:
+            return self.query(after=known)
+        return self.query(after=known, score=repr(row.score))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table.
+
+    Attributes:
+        id: of its elements, the same as long as the name is.
+        is_addressable: its name can be written in a form or an address.
+    """
+
+    entry: RedBeatSchedulerEntry
+    name: str
+    id: str
+    url: str
+    is_addressable: bool
+    due: Any
+    due_words: str
+    state: str
+    about_state: str
+    note: str
+    outcomes: Sequence[str]
+    outcome: str | None
+    failures: int
+    running: int
+    can_pause: bool
+    can_resume: bool
+    can_run: bool
+
+
+# -- showing
+
+
+def show_entries(visit: Visit) -> Response:
+    """Return the page, or the part of it that htmx asks for."""
+    view = View.of(visit.query)
+    problem = view.wanted.problem()
+    order = _order_of(visit, view) if problem is None else None
+    if problem is not None:
+        return _page(visit, view, problem=problem)
+    if order is None:
+        response = _page(visit, view, reading=visit.dashboard.names.progress)
+        response.headers["Refresh"] = str(WAIT_SECONDS)
+        return response
+    if view.wanted:
+        return _show_found(visit, view, order)
+    count = order.count()
+    if view.before and isinstance(order, Index):
+        offset = max(order.offset_before(view.before) - ROWS, 0)
+    else:
+        offset = order.offset_of(view.place)
+    if offset >= count:  # there were more before
+        offset = max(count - 1, 0) // ROWS * ROWS
+    rows = order.slice(offset, ROWS)
+    entries = [entry for entry in read_rows(visit.app, rows) if entry is not None]
+    lines = _lines(visit, entries)
+    pages = _pages(visit, view, order, offset, rows, count)
+    if visit.is_fragment:
+        return visit.render("entries_rows.html", lines=lines, pages=pages, view=view)
+    return _page(visit, view, lines=lines, pages=pages, source=visit.link("entries", **visit.query))
+
+
+def show_rows(visit: Visit) -> Response:
+    """Return the rows of entries that are shown already, as they are now."""
+    try:
+        names = json.loads(str(visit.form.get("shown", "[]")))
+    except (ValueError, RecursionError):
+        names = []
+    shown = [str(name) for name in names if is_utf8(str(name))] if isinstance(names, list) else []
+    return visit.render("entries_rows.html", lines=lines_of(visit, shown[:MAX_SHOWN]), pages=None)
+
+
+def _order_of(visit: Visit, view: View) -> Order | None:
+    """Return the order of a list; None: the names are being read."""
+    if view.wanted.owner:
+        listed = owned(visit.app, view.wanted.owner, by_name=view.is_by_name)
+        if listed is not None:
+            return listed
+    return visit.dashboard.names.look() if view.is_by_name else ByNextRun(visit.app)
+
+
+def _show_found(visit: Visit, view: View, order: Order) -> Response:
+    is_first = not (view.after or view.offset)
+    found = search(
+        visit.app,
+        order,
+        view.wanted,
+        view.place,
+        limit=ROWS,
+        seconds=FIRST_SECONDS if is_first else MORE_SECONDS,
+        queue_of=Queues(visit.app).of,
+    )
+    more = None if found.place is None else visit.link("entries", **view.query_from(found.place))
+    shown: dict[str, Any] = {"lines": _lines(visit, found.entries), "found": found, "more": more}
+    if visit.is_fragment:
+        return visit.render("entries_more.html", **shown)
+    return _page(visit, view, is_first=is_first, start=visit.link("entries", **view.query()), **shown)
+
+
+def _page(visit: Visit, view: View, **context: Any) -> Response:
+    usual: dict[str, Any] = {
+        "lines": [],
+        "pages": None,
+        "source": None,
+        "found": None,
+        "more": None,
+        "problem": "",
+        "reading": None,
+        "is_first": True,
+        "start": "",
+    }
+    return visit.render(
+        "entries.html",
+        title="Entries",
+        view=view,
+        states=STATES,
+        outcomes=(*OUTCOMES, NO_RUNS),
+        sorts=SORTS,
+        sorted_by={one: visit.link("entries", **view.query(sort=one)) for one in SORTS},
+        **{**usual, **context},
+    )
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The links to other pages, and what this one shows; None: there is none."""
+
+    first: str | None
+    previous: str | None
+    next: str | None
+    last: str | None
+    begin: int
+    end: int
+    count: int
+    age_seconds: float | None
+
+
+def _pages(visit: Visit, view: View, order: Order, offset: int, rows: Sequence[Row], count: int) -> Pages:
+    end = offset + len(rows)
+
+    def at(where: int, **changes: str) -> str:
+        given = next((value for value in changes.values()), "")
+        is_known = bool(given) and len(given) <= MAX_IN_ADDRESS and is_utf8(given)
+        return visit.link("entries", **(view.query(**changes) if is_known else view.query(offset=where)))
+
+    names = (rows[0].name, rows[-1].name) if rows and view.is_by_name else ("", "")
+    return Pages(
+        first=at(0) if offset else None,
+        previous=at(max(offset - ROWS, 0), before=names[0]) if offset else None,
+        next=at(end, after=names[1]) if end < count else None,
+        last=at((count - 1) // ROWS * ROWS) if end < count else None,
+        begin=offset + 1 if rows else 0,
+        end=end,
+        count=count,
+        age_seconds=order.age_seconds if isinstance(order, Index) else None,
+    )
+
+
+def lines_of(visit: Visit, names: Sequence[str]) -> list[Line]:
+    entries = read_rows(visit.app, [Row(name) for name in names])
+    return _lines(visit, [entry for entry in entries if entry is not None])
+
+
+def _lines(visit: Visit, entries: Sequence[RedBeatSchedulerEntry]) -> list[Line]:
+    keys = [entry.key for entry in entries]
+    recent, counts = read_recent(visit.app, keys), count_running(visit.app, keys)
+    return [
+        _line(visit, entry, last.outcome, last.failures or 0, outcomes, count or 0)
+        for entry, (last, outcomes), count in zip(entries, recent, counts, strict=True)
+    ]
+
+
+def _line(
+    visit: Visit,
+    entry: RedBeatSchedulerEntry,
+    outcome: str | None,
+    failures: int,
+    outcomes: Sequence[str],
+    count: int,
+) -> Line:
+    name, state = str(entry.name), entry.state or ""
+    due = entry.next_due_at
+    if due is not None and due.timestamp() == 0:
+        due = None  # somebody has asked for a run now: that isn't a date
+    is_addressable, is_usable = is_utf8(name), not entry.problem and state != "missing"
+    return Line(
+        entry=entry,
+        name=name,
+        id=sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12],
+        url=visit.link("entry", name=name) if is_addressable else "",
+        is_addressable=is_addressable,
+        due=due,
+        due_words="" if due is not None else next_run_in_words(entry, visit.zone, visit.now)[0],
+        state=state,
+        about_state=STATES.get(state, ""),
+        note=_note(visit, entry),
+        outcomes=outcomes,
+        outcome=outcome,
+        failures=failures,
+        running=count,
+        can_pause=is_addressable and is_usable and not entry.paused and entry.enabled and visit.may("pause"),
+        can_resume=is_addressable and is_usable and bool(entry.paused) and visit.may("pause"),
+        can_run=is_addressable
+        and is_usable
+        and visit.may("run")
+        and visit.actor.may_call(str(entry.task), entry.options),
+    )
+
+
+def _note(visit: Visit, entry: RedBeatSchedulerEntry) -> str:
+    """Return what is to be said about an entry's state."""
+    if entry.paused:
+        until = entry.paused_until
+        parts = (
+            entry.pause_note,
+            f"by {entry.paused_by}" if entry.paused_by else None,
+            f"until {when_in(until, visit.zone)}" if until is not None else None,
+        )
+        return one_line(", ".join(part for part in parts if part))
+    if entry.state == "missing":
+        return "its definition is missing"
+    return one_line(in_words_of(entry.error.removeprefix(f"{entry.key}: "), visit.zone))
+
+
+ROUTES: list[BaseRoute] = [
+    page("/entries", show_entries),
+    question("/entries/rows", show_rows),
+]

@@ -1,0 +1,197 @@
+"""What is done with an entry of the list, or with all that are chosen in it: paused, resumed, run, deleted.
+
+Invariant: what became of each is told, and what can't be undone is asked first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.access import Right
+from redbeat.entries.wording import one_line
+from redbeat.errors import BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
+from redbeat.schedules.typed_times import read_future
+from redbeat.web.pages.entries import View, lines_of
+from redbeat.web.routes import action
+from redbeat.web.verbs import editing, pausing, running
+from redbeat.web.visit import Visit
+
+#: of how many failures each is said
+MAX_TOLD = 200
+
+
+def pause_entries(visit: Visit) -> Response:
+    """Ask about entries that are to be paused; or pause them."""
+    names, note, typed = _chosen(visit), _typed(visit, "note"), _typed(visit, "until")
+    if not names or not _is_confirmed(visit):
+        return _ask(visit, "pause", names)
+    until = None
+    if typed:
+        try:
+            until = read_future(typed)(visit.now, visit.zone)
+        except (ValueError, OverflowError) as exc:
+            return _ask(visit, "pause", names, note=note, until=typed, problem=str(exc))
+        if until <= visit.now:
+            return _ask(visit, "pause", names, note=note, until=typed, problem="That is in the past.")
+    result = pausing.pause(visit.actor, names, note or None, until)
+    left = f"{_counted(result.left)} paused or disabled already"
+    return _answer(visit, names, "Paused", result.changed, result.failed, result.left, left)
+
+
+def resume_entries(visit: Visit) -> Response:
+    """Ask about entries that are to be resumed; or resume them."""
+    names = _chosen(visit)
+    if not names or not _is_confirmed(visit):
+        return _ask(visit, "resume", names)
+    result = pausing.resume(visit.actor, names)
+    left = f"{_counted(result.left)} not paused"
+    return _answer(visit, names, "Resumed", result.changed, result.failed, result.left, left)
+
+
+def run_entries(visit: Visit) -> Response:
+    """Ask about entries that are to run now; or send a run of each."""
+    names = _chosen(visit)
+    if not names or not _is_confirmed(visit):
+        return _ask(visit, "trigger", names)
+    sent, repeated, failed, end = list[str](), list[str](), dict[str, str](), ""
+    for name in names:
+        if end:
+            failed[name] = f"Not tried: {end}"
+            continue
+        try:
+            run = running.trigger_by_form(visit.actor, name, _typed(visit, "once"), {})
+            (repeated if run.is_repeated else sent).append(name)
+        except (BrokerUnavailable, StoreUnavailable) as exc:
+            failed[name] = end = str(exc)  # each further one would take as long to fail
+        except RedBeatError as exc:
+            failed[name] = str(exc)
+    left = f"{_counted(repeated)} sent a run by this form before"
+    return _answer(visit, names, "Sent a run of", sent, failed, repeated, left)
+
+
+def delete_entries(visit: Visit) -> Response:
+    """Ask about entries that are to be deleted; or delete them."""
+    names = _chosen(visit)
+    if not names or not _is_confirmed(visit):
+        return _ask(visit, "delete", names)
+    failed: dict[str, str] = {}
+    try:
+        editing.delete(visit.actor, names)
+    except EntryError as exc:
+        failed = {name: str(exc) for name in names}
+    return _answer(visit, names, "Deleted", [name for name in names if name not in failed], failed)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """How a verb is called on its button and in its question, and what is to be known before."""
+
+    label: str
+    more: str
+    tone: str = "primary"
+
+
+VERBS = {
+    "pause": Verb(
+        "Pause",
+        "Nothing is sent until they are resumed. Those that are paused or disabled stay as they are.",
+    ),
+    "resume": Verb(
+        "Resume", "Each is due at its next time from now on. Those that aren't paused stay as they are."
+    ),
+    "trigger": Verb("Run now", "The task of each is sent once, at once. Their schedules stay as they are."),
+    "delete": Verb("Delete", "They are gone for good, with their histories.", "danger primary"),
+}
+
+
+def _ask(visit: Visit, verb: str, names: Sequence[str], problem: str = "", **typed: str) -> Response:
+    view = View.of(visit.query)
+    if not names:
+        return visit.see("entries", notice="Nothing was chosen.", **view.query())
+    lines = lines_of(visit, names)
+    there = {line.name for line in lines}
+    return visit.render(
+        "entries_confirm.html",
+        422 if problem else 200,
+        title=f"{VERBS[verb].label} {_counted(names, are=False)}?",
+        verb=verb,
+        words=VERBS[verb],
+        names=names,
+        lines=lines,
+        gone=[name for name in names if name not in there],
+        address=visit.link("entries", verb, **view.query()),
+        back=visit.link("entries", **view.query()),
+        problem=problem,
+        typed={"note": "", "until": "", **typed},
+    )
+
+
+def _answer(
+    visit: Visit,
+    names: Sequence[str],
+    done: str,
+    changed: Sequence[str],
+    failed: Mapping[str, str],
+    left: Sequence[str] = (),
+    about_left: str = "",
+) -> Response:
+    """Say what became of the entries: beside their rows, in a notice, or on a page if not all was done."""
+    view = View.of(visit.query)
+    known = {*changed, *failed, *left}
+    gone = [name for name in names if name not in known]
+    which = _one(changed[0]) if len(changed) == 1 else _counted(changed, are=False)
+    told = "; ".join([*([f"{done} {which}"] if changed else []), *([about_left] if left else [])])
+    if visit.is_fragment:
+        tone = "good" if changed else "warn"
+        if failed:
+            told, tone = next(iter(failed.values())), "danger"
+        response = visit.render("entries_rows.html", lines=lines_of(visit, names), pages=None)
+        text = told or f"{_one(names[0])} is gone"
+        response.headers["HX-Trigger"] = json.dumps({"redbeat-toast": {"text": f"{text}.", "tone": tone}})
+        return response
+    if failed or gone:
+        return visit.render(
+            "entries_result.html",
+            title="Not all was done",
+            told=told,
+            failed=dict(list(failed.items())[:MAX_TOLD]),
+            rest=max(len(failed) - MAX_TOLD, 0),
+            gone=gone[:MAX_TOLD],
+            back=visit.link("entries", **view.query()),
+        )
+    return visit.see("entries", notice=f"{told[:1].upper()}{told[1:]}." if told else "", **view.query())
+
+
+def _chosen(visit: Visit) -> list[str]:
+    """Return the names that were ticked, each once."""
+    return list(dict.fromkeys(visit.names()))
+
+
+def _typed(visit: Visit, field: str) -> str:
+    return str(visit.form.get(field, "")).strip()
+
+
+def _is_confirmed(visit: Visit) -> bool:
+    return visit.form.get("confirmed") == "yes"
+
+
+def _counted(names: Sequence[str], *, are: bool = True) -> str:
+    count = "1 entry" if len(names) == 1 else f"{len(names):,} entries"
+    return f"{count} {'was' if len(names) == 1 else 'were'}" if are else count
+
+
+def _one(name: str) -> str:
+    return one_line(name, 100)
+
+
+ROUTES: list[BaseRoute] = [
+    action("/entries/pause", pause_entries, right=Right.PAUSE),
+    action("/entries/resume", resume_entries, right=Right.PAUSE),
+    action("/entries/trigger", run_entries, right=Right.RUN),
+    action("/entries/delete", delete_entries, right=Right.DELETE),
+]

@@ -1,0 +1,231 @@
+"""One entry: its fields in words and as JSON, its next runs, those in progress, and those past."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.diagnostics.facts import Facts, read_facts
+from redbeat.diagnostics.verdicts import Answer, told_by
+from redbeat.diagnostics.why import explain
+from redbeat.entries.describe import description_of, zones_in_words
+from redbeat.entries.documents import document_of
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.marks import Mark, marks_of, zone_for
+from redbeat.entries.overview import Overview, overview_of, policy_rows
+from redbeat.entries.query import MAX_SCORE, STATES, read_listed
+from redbeat.entries.raw import raw_fields, read_object
+from redbeat.entries.wording import in_words_of, label_of, next_run_in_words, one_line
+from redbeat.errors import AccessDenied, EntryError, EntryNotFound
+from redbeat.history import FAILED_OUTCOMES, PastRun
+from redbeat.runs.figures import Figures
+from redbeat.schedules.timezones import moment_of
+from redbeat.schedules.typed_times import Future, read_future, read_past
+from redbeat.web.hiding import Hiding, hide, hide_in, hiding_of, is_too_deep, may_hide, without_hidden
+from redbeat.web.routes import page
+from redbeat.web.visit import Visit
+
+#: how many next and past runs are shown, and how many somebody may ask for
+RUNS, MORE_RUNS = 10, 100
+#: how many outcomes the sparkline shows
+SPARKLINE = 20
+
+
+@dataclass(frozen=True)
+class Past:
+    """A row of the history: a run, why it went so, and whether it may be sent once more."""
+
+    run: PastRun
+    reason: str
+    can_rerun: bool
+    is_failed: bool
+
+
+def show_entry(visit: Visit) -> Response:
+    """Show the page of an entry, or for htmx the part of it that changes."""
+    entry = read_listed(RedBeatSchedulerEntry, visit.app, visit.query.get("name", ""))
+    count = MORE_RUNS if visit.query.get("more") else RUNS
+    after, after_problem = _after(visit)
+    found = overview_of(entry, visit.zone, next_runs=count, last_runs=max(count, SPARKLINE), after=after)
+    facts = _facts_of(visit, entry)
+    template = "entry_live.html" if visit.is_fragment else "entry.html"
+    return visit.render(
+        template,
+        title=one_line(entry.name, 200),
+        found=found,
+        entry=entry,
+        name=str(entry.name),
+        own_url=visit.link("entry", **dict(visit.query)),
+        has_more=count == RUNS,
+        state_words=STATES.get(str(entry.state), ""),
+        listed_at=_listed_at(entry),
+        figures_words=figures_in_words(found.figures),
+        zones_words=zones_in_words(entry, visit.zone),
+        error=_error(visit, entry, found),
+        description=description_of(entry, visit.zone),
+        next_words=", ".join(filter(None, next_run_in_words(entry, visit.zone, visit.now))),
+        next_runs=_marked(visit, entry, found, after or visit.now),
+        after=after,
+        after_problem=after_problem,
+        history=[_past(visit, facts, run) for run in found.past[:count]],
+        outcomes=[run.outcome for run in reversed(found.history[:SPARKLINE])],
+        sent=_sent(visit, found),
+        why_not=why_not_run(visit, entry),
+        own_zone=label_of(zone_for(entry)),
+        **({} if visit.is_fragment else {"answer": _answer(visit, facts), **_fields(visit, entry)}),
+    )
+
+
+def _fields(visit: Visit, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    """Return what the page alone shows, as it changes with an edit only."""
+    hiding = hiding_of(visit.app)
+    document = {**document_of(entry), **({} if not entry.problem else raw_fields(entry.stored))}
+    shown = hide(document, hiding)
+    raw, is_kept_back = raw_text(entry, hiding)
+    return {
+        "is_json": visit.query.get("as") == "json",
+        "document": shown,
+        "arguments": [
+            (name, one_line(json.dumps(shown[name], ensure_ascii=False, default=str), 4000))
+            for name in ("args", "kwargs", "options")
+            if shown.get(name)
+        ],
+        "policy": policy_rows(entry, visit.zone) if not entry.problem else [],
+        "raw": raw,
+        "is_kept_back": is_kept_back,
+    }
+
+
+def _sent(visit: Visit, found: Overview) -> str:
+    """Return the task id of the run that was just sent from here; '': it isn't shown."""
+    task_id = visit.query.get("sent", "")
+    shown = [*(run.task_id for run in found.running or ()), *(run.task_id for run in found.history)]
+    return task_id if task_id in shown else ""
+
+
+def _error(visit: Visit, entry: RedBeatSchedulerEntry, found: Overview) -> str:
+    """Return what is wrong with the entry; it may quote what is stored."""
+    words = entry.error or found.problem
+    if entry.problem:
+        words = without_hidden(words, raw_fields(entry.stored), hiding_of(visit.app))
+    return in_words_of(one_line(words, 2000), visit.zone)
+
+
+def raw_text(entry: RedBeatSchedulerEntry, hiding: Hiding) -> tuple[str, bool]:
+    """Return what stands in Redis of an entry that can't be used, and whether it is kept back.
+
+    What isn't JSON can't be hidden in part: if it may have a hidden argument, none of it is shown.
+    """
+    stored = entry.stored
+    if stored is None or not entry.problem:
+        return "", False
+    texts, is_kept_back = [], False
+    for field, text in (("definition", stored.definition), ("policy", stored.policy), ("meta", stored.meta)):
+        if not text:
+            continue
+        value = read_object(text)
+        shown = None if value is None else hide(value, hiding)
+        if is_too_deep(shown) or (shown is None and may_hide(text, hiding)):
+            is_kept_back = True
+        elif shown is not None:
+            texts.append(f"{field}: {json.dumps(hide_in(shown, hiding), indent=2, ensure_ascii=False)}")
+        else:
+            texts.append(f"{field}: {text[:100_000]}")
+    return "\n".join(texts), is_kept_back
+
+
+def _listed_at(entry: RedBeatSchedulerEntry) -> datetime | None:
+    """Return the time at which an entry stands in the schedule, be there a definition or not."""
+    score = entry.stored.score if entry.stored is not None else None
+    if not score or not 0 < score < MAX_SCORE:
+        return None
+    return moment_of(score)
+
+
+def figures_in_words(figures: Figures) -> str:
+    """Return how many of an entry's last runs have succeeded, and how many have failed since."""
+    if figures.runs == 1:
+        return "the only run that is recorded " + ("succeeded" if figures.succeeded else "didn't")
+    words = f"{figures.succeeded} of the last {figures.runs} runs"
+    row = figures.failures_in_a_row or 0
+    if not row:
+        return words
+    return f"{words}; the last one failed" if row == 1 else f"{words}; the last {row} failed"
+
+
+def _facts_of(visit: Visit, entry: RedBeatSchedulerEntry) -> Facts | None:
+    """Return what explains runs; None: the entry's hash is gone."""
+    try:
+        return read_facts(visit.app, str(entry.name))
+    except EntryNotFound:
+        return None
+
+
+def _after(visit: Visit) -> tuple[datetime | None, str]:
+    """Return the time after which next runs are asked for, and what is wrong with what was typed."""
+    text = visit.query.get("after", "").strip()
+    try:
+        return read_future(text)(visit.now, visit.zone) if text else None, ""
+    except (ValueError, OverflowError) as exc:
+        return None, one_line(exc)
+
+
+def _marked(
+    visit: Visit, entry: RedBeatSchedulerEntry, found: Overview, since: datetime
+) -> list[tuple[datetime, list[Mark]]]:
+    try:
+        marks = marks_of(entry, found.next_runs, visit.zone, since) if found.next_runs else []
+    except (EntryError, ValueError, OverflowError):  # it takes too long: the runs are known all the same
+        marks = [[] for _ in found.next_runs]
+    return list(zip(found.next_runs, marks, strict=True))
+
+
+def _past(visit: Visit, facts: Facts | None, run: PastRun) -> Past:
+    reason = told_by(facts, run, with_id=False).reason if facts is not None else run.why or run.error
+    is_failed = run.outcome in FAILED_OUTCOMES
+    return Past(run, in_words_of(one_line(reason, 1000), visit.zone), run.is_sent, is_failed)
+
+
+def _answer(visit: Visit, facts: Facts | None) -> tuple[Answer | None, str]:
+    """Return why the run at the time that somebody asks for did or did not happen, and its words."""
+    text = visit.query.get("at", "").strip()
+    if not text or facts is None:
+        return None, ""
+    try:
+        at = _moment(text)(visit.now, visit.zone)
+    except ValueError as exc:
+        return None, one_line(exc)
+    answer = explain(facts, at)
+    return answer, in_words_of(one_line(answer.reason, 1000), visit.zone)
+
+
+def _moment(text: str) -> Future:
+    """Return a time of the past as it is typed, or one that is to come."""
+    try:
+        return read_past(text)
+    except ValueError:
+        return read_future(text)
+
+
+def why_not_run(visit: Visit, entry: RedBeatSchedulerEntry) -> str:
+    """Return why the entry's task can't be run or changed from here; '': it can."""
+    if not (visit.may("run") or visit.may("edit")) or entry.task is None:
+        return ""
+    try:
+        visit.actor.require_call(str(entry.task), entry.options)
+    except AccessDenied as exc:
+        return str(exc)
+    return ""
+
+
+def see_entry(visit: Visit, name: str, notice: str, **query: str) -> Response:
+    """Send the browser to the page of an entry."""
+    return visit.see("entry", notice=notice, name=name, **query)
+
+
+ROUTES: list[BaseRoute] = [page("/entry", show_entry)]

@@ -1,0 +1,244 @@
+"""What somebody types into the form of an entry, looked at before it is stored.
+
+Invariant: what is hidden stays hidden in everything that is shown, and a draft changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from redbeat.diagnostics.hints import hint_at_ping_host, hint_at_task
+from redbeat.entries.describe import description_of, zones_in_words
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.marks import Mark, marks_of
+from redbeat.entries.preview import next_runs
+from redbeat.entries.problems import find_problems
+from redbeat.entries.query import read_listed
+from redbeat.errors import AccessDenied, EntryError, EntryNotFound, RedBeatError
+from redbeat.manifest.diff import differing
+from redbeat.web.hiding import hide, hiding_of, without_hidden
+from redbeat.web.pages.entry_form import document_of, editable, read_json
+from redbeat.web.verbs.editing import draft, fields_of, revision_of, whole
+from redbeat.web.visit import Visit
+
+#: how many next runs a preview has
+NEXT_RUNS = 10
+
+#: a line of a diff: '+' or '-', and text
+Line = tuple[str, str]
+
+
+@dataclass
+class Draft:
+    """What somebody wants an entry to be.
+
+    Attributes:
+        name: of the entry that is changed; '': it is a new one.
+        base: its editable document as they have seen it, what is hidden in it hidden; {} for a new one.
+        revision: of that document.
+        given: the editable document that they want.
+        problems: what is wrong with it, by field; under '' what belongs to no field.
+        way: 'form' or 'json'.
+        text: what they have typed as JSON.
+        before: the entry as it is stored by now; None: there is none.
+    """
+
+    name: str
+    base: Mapping[str, Any]
+    revision: str
+    given: dict[str, Any] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    way: str = "form"
+    text: str = ""
+    before: RedBeatSchedulerEntry | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the entry is added."""
+        return not self.name
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields that they have changed; None: they have emptied it."""
+        return {name: after for name, (_, after) in differing(self.base, self.given).items()}
+
+    @property
+    def needs(self) -> list[str]:
+        """The fields of a new entry that are still empty."""
+        return [name for name in ("name", "task") if self.is_new and not self.given.get(name)]
+
+    def forgive(self) -> None:
+        """Let a new entry be without a name and a task so far: while one types that is no mistake."""
+        for name in self.needs:
+            self.problems.pop(name, None)
+
+
+@dataclass
+class Preview:
+    """What a draft would make of an entry.
+
+    Attributes:
+        description: when it runs, in words.
+        zones: in which zone its times are shown, and by which it goes.
+        runs: its next runs with their marks.
+        trouble: why they can't be computed; '': they can.
+        diff: what is changed.
+        hints: what is worth knowing besides.
+        needs: the fields of a new entry that are still empty.
+    """
+
+    description: str
+    zones: str
+    runs: list[tuple[datetime, list[Mark]]]
+    trouble: str
+    diff: list[Line]
+    hints: list[str]
+    needs: list[str]
+
+
+def shown_document(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    """Return the editable document of a stored entry as it is shown."""
+    return editable(hide(fields_of(entry), hiding_of(entry.app)))
+
+
+def draft_of_entry(entry: RedBeatSchedulerEntry) -> Draft:
+    """Return the draft with which the editing of a stored entry begins."""
+    document = shown_document(entry)
+    return Draft(str(entry.name), document, revision_of(entry), dict(document), before=entry)
+
+
+def read_draft(visit: Visit) -> Draft:
+    """Return the draft that a form was sent with, and note what is wrong with it."""
+    form = {name: value for name, value in visit.form.items() if isinstance(value, str)}
+    found = Draft(form.get("entry", ""), _base_of(form.get("base", "")), form.get("revision", ""))
+    found.way = "json" if form.get("way") == "json" else "form"
+    found.text = form.get("document", "")
+    if not found.is_new:
+        form["name"] = found.name
+        try:
+            found.before = read_listed(RedBeatSchedulerEntry, visit.app, found.name)
+        except EntryNotFound:
+            found.before = None
+    if found.way == "json":
+        _read_json(found)
+    else:
+        found.given, found.problems = document_of(
+            form, found.base, app_zone=visit.app.timezone, now=visit.now, user=visit.user.name
+        )
+    if "" not in found.problems:
+        check(visit, found)
+    return found
+
+
+def _base_of(text: str) -> dict[str, Any]:
+    try:
+        return dict(read_json(text, dict, "an object")) if text else {}
+    except ValueError as exc:
+        raise EntryError(f"This page can't be sent as it is: {exc}", "") from exc
+
+
+def _read_json(found: Draft) -> None:
+    try:
+        given = dict(read_json(found.text, dict, "an object"))
+    except ValueError as exc:
+        found.problems[""] = str(exc)
+        return
+    if not found.is_new and given.setdefault("name", found.name) != found.name:
+        found.problems["name"] = "An entry keeps its name: add another one, and delete this."
+    found.given = {name: value for name, value in given.items() if value is not None}
+
+
+def check(visit: Visit, found: Draft) -> None:
+    """Note what is wrong with a draft, at each field."""
+    try:
+        complete = whole(visit.actor, found.given, found.before)
+    except EntryError as exc:
+        place = next((name for name in ("args", "kwargs", "options") if f": {name}: " in str(exc)), "")
+        found.problems.setdefault(place, str(exc))
+        return
+    for name, words in find_problems(complete, visit.app).items():
+        found.problems.setdefault(name, _without_hidden(visit, words, complete))
+
+
+def _without_hidden(visit: Visit, words: str, document: Mapping[str, Any]) -> str:
+    return without_hidden(words, document, hiding_of(visit.app))
+
+
+def note_error(visit: Visit, found: Draft, exc: EntryError) -> None:
+    """Note why a draft can't be stored; the sentence may quote what is stored."""
+    stored = {} if found.before is None else fields_of(found.before)
+    found.problems[""] = _without_hidden(visit, _without_hidden(visit, str(exc), stored), found.given)
+
+
+def preview(visit: Visit, found: Draft) -> Preview | None:
+    """Return what a draft would make of an entry; None: something is wrong with it."""
+    if found.problems:
+        return None
+    needs = found.needs
+    try:
+        if needs:
+            given = whole(visit.actor, {**found.given, **dict.fromkeys(needs, "-")}, None)
+            made: RedBeatSchedulerEntry = RedBeatSchedulerEntry.from_dict(given, visit.app)
+        else:
+            made = draft(visit.actor, found.given, found.before)
+    except AccessDenied as exc:
+        found.problems["task"] = str(exc)
+        return None
+    except EntryError as exc:
+        note_error(visit, found, exc)
+        return None
+    if not made.has_last_run_at and made.stored is None:
+        made.last_run_at = visit.now  # as the server has it when the entry is stored
+    runs, marks, trouble = [], list[list[Mark]](), ""
+    try:
+        runs = next_runs(made, NEXT_RUNS, None, visit.zone, visit.now)
+        marks = marks_of(made, runs, visit.zone, visit.now)
+    except (EntryError, ValueError, OverflowError) as exc:  # its calendar is missing, it takes too long
+        trouble = str(exc).removeprefix(f"{made.key}: ")
+        marks = [[] for _ in runs]
+    return Preview(
+        description=description_of(made, visit.zone),
+        zones=zones_in_words(made, visit.zone),
+        runs=list(zip(runs, marks, strict=True)),
+        trouble=trouble,
+        diff=diff_lines(found.base, found.given, visit),
+        hints=hints_of(visit, found),
+        needs=needs,
+    )
+
+
+def hints_of(visit: Visit, found: Draft) -> list[str]:
+    """Return what is worth knowing of a draft: it is no mistake, but may not be what was meant."""
+    changes, hints = found.changes, []
+    if changes.get("task"):
+        hints.append(hint_at_task(visit.app, str(changes["task"])))
+    if changes.get("ping_url"):
+        with suppress(ValueError, RedBeatError):  # it is masked
+            hints.append(hint_at_ping_host(visit.app, str(changes["ping_url"])))
+    return [hint for hint in hints if hint]
+
+
+def diff_lines(before: Mapping[str, Any], after: Mapping[str, Any], visit: Visit) -> list[Line]:
+    """Return what differs between two editable documents, field by field; what is hidden stays hidden."""
+    hiding, tasks = hiding_of(visit.app), (before.get("task"), after.get("task"))
+    shown_before, shown_after = hide(before, hiding, *tasks), hide(after, hiding, *tasks)
+    lines: list[Line] = []
+    for name in differing(before, after):
+        was, now = shown_before.get(name), shown_after.get(name)
+        if was == now:
+            lines.append(("~", f"{name}: what is hidden in it"))
+            continue
+        if was is not None:
+            lines.append(("-", f"{name}: {_text(was)}"))
+        if now is not None:
+            lines.append(("+", f"{name}: {_text(now)}"))
+    return lines
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,410 @@
+"""An entry as a form: its fields in groups, and the way from a document to what fields show, and back. Pure.
+
+Invariant: a document that is shown and sent back untouched is the same document; what can't be read stands
+with a sentence at its field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone, tzinfo
+from typing import Any
+
+from redbeat.decoder import DEFINITION_FIELDS, plain_json
+from redbeat.entries.forms import LENGTHS
+from redbeat.entries.notation import SCHEDULE_FORMS, parse_schedule, write_plainly
+from redbeat.entries.wording import typed
+from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, NO_POLICY, OVERLAPS, PAUSE_FIELDS, TRACKS
+from redbeat.schedules.codec import encode_schedule
+from redbeat.schedules.durations import read_seconds, write_seconds
+from redbeat.schedules.occurrences import clocked
+from redbeat.schedules.timezones import zone_called
+from redbeat.schedules.typed_times import in_zone, read_future, read_moment
+
+#: the fields of a document that can be edited, in this order
+EDITABLE = (*DEFINITION_FIELDS, *FIELDS)
+#: the options that have a field of their own
+OWN_OPTIONS = ("queue", "priority")
+#: kinds of schedule: those of files, and JSON as in Redis for all others
+KINDS = (*SCHEDULE_FORMS, "json")
+#: how each kind of schedule is written: examples, and what they are
+EXAMPLES = {
+    "cron": ("0 9 * * mon-fri", "minute, hour, day of the month, month, day of the week; or @daily, @hourly"),
+    "every": ("1h30m", "a length of time, such as 30s, 5m or 1d"),
+    "at": ("2030-12-24T18:00", "one time"),
+    "rrule": ("FREQ=WEEKLY;BYDAY=MO;BYHOUR=9", "a rule of RFC 5545, with or without a DTSTART before it"),
+    "solar": ("sunset,52.5,13.4", "an event of the sun, latitude, longitude"),
+    "json": ('{"__type__": "interval", "every": 30}', "an object as it stands in Redis"),
+}
+STATES = ("runs", "paused", "disabled")
+_TIMES = ("start_time", "end_time")
+_MOMENTS = (*_TIMES, "paused_until")
+_NUMBERS = ("max_runs", "misfire_limit", "pause_after_failures")
+_CHECKS = ("one_off", "run_missed", "revoke_overdue", "metrics")
+
+Form = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of the form.
+
+    Attributes:
+        name: under which it is sent.
+        kind: 'text', 'wide', 'schedule', 'json' (both of several lines), 'check' or 'choice'.
+        choices: of a choice; '' is the default.
+        example: what stands in it while it is empty.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    hint: str = ""
+    choices: tuple[str, ...] = ()
+    example: str = ""
+
+
+def _choice(name: str, label: str, choices: tuple[str, ...], hint: str) -> Field:
+    return Field(name, label, "choice", hint, ("", *choices))
+
+
+GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
+    (
+        "What it runs",
+        (
+            Field("task", "Task", "wide", "The name of the task."),
+            Field("args", "Arguments", "json", "Positional arguments, a JSON array.", example="[1, 2]"),
+            Field("kwargs", "Keyword arguments", "json", "A JSON object.", example='{"x": 1}'),
+        ),
+    ),
+    (
+        "When",
+        (
+            Field("schedule_kind", "Kind of schedule", "choice", choices=KINDS),
+            Field("schedule", "Schedule", "schedule"),
+            Field(
+                "relative",
+                "At whole hours, minutes or seconds: every 2h at 10:00 and 12:00, say",
+                "check",
+            ),
+            Field("timezone", "Time zone", hint="Default: the application's.", example="Europe/Berlin"),
+            Field("start_time", "Not before", hint="No run before this time.", example="2030-01-01T00:00"),
+            Field("end_time", "Not after", hint="No run after this time.", example="2030-12-31T23:59"),
+            Field("exclude", "Except on the days of", hint="A calendar. Nothing runs on its days."),
+            Field("jitter", "Jitter", hint="Each run is sent up to this much later.", example="30s"),
+            Field("max_runs", "Most runs", hint="It never runs again after so many."),
+            Field("one_off", "Only once", "check"),
+            _choice("after_finish", "When it never runs again", AFTER_FINISH, "Default: keep."),
+        ),
+    ),
+    (
+        "State",
+        (
+            Field("state", "It", "choice", choices=STATES),
+            Field("pause_note", "Why it is paused", "wide"),
+            Field(
+                "paused_until",
+                "Paused until",
+                hint="It runs again by itself then. Empty: until somebody resumes it.",
+                example="2h, tomorrow 9:00",
+            ),
+        ),
+    ),
+    (
+        "Missed runs",
+        (
+            _choice("misfire", "Of missed runs, send", MISFIRES, "Default: redbeat_misfire."),
+            Field("misfire_limit", "At most", hint="With all: so many, the latest."),
+            Field("misfire_grace_time", "Skip those later than", example="1h"),
+            Field("run_missed", "At the end of a pause, make up for the runs missed in it", "check"),
+        ),
+    ),
+    (
+        "Overlap and limits",
+        (
+            _choice(
+                "overlap",
+                "When a run is due while another is in progress",
+                OVERLAPS,
+                "allow sends it, skip leaves it out, buffer_one lets one wait, replace revokes the one in "
+                "progress. Default: allow.",
+            ),
+            Field("max_runtime", "Overdue after", hint="Such a run holds back no other.", example="10m"),
+            Field("revoke_overdue", "Revoke a run that is overdue", "check"),
+            Field(
+                "queue_timeout",
+                "Given up on its queue after",
+                hint="A run that no worker has started by then.",
+                example="1h",
+            ),
+            Field(
+                "expires_after",
+                "Expires after",
+                hint="A message that no worker has taken so long after its due time is skipped.",
+                example="30m",
+            ),
+            _choice(
+                "tracks",
+                "A run is over with",
+                TRACKS,
+                "Its task, or all that the task has sent. Default: task.",
+            ),
+            Field("pause_after_failures", "Paused after so many failures in a row"),
+            Field("resume_after", "That pause ends after", hint="Default: it has no end.", example="1h"),
+        ),
+    ),
+    (
+        "Messages, metrics and pings",
+        (
+            Field("queue", "Queue", hint="Default: what task_routes says."),
+            Field("priority", "Priority", hint="From 0 to 255."),
+            Field("options", "Other options", "json", "Of apply_async, a JSON object."),
+            Field("metrics", "Count its runs under its own name in the metrics", "check"),
+            Field(
+                "ping_url",
+                "Ping URL",
+                "wide",
+                "Called when a run starts, succeeds or fails. It is a secret, and shown masked.",
+            ),
+        ),
+    ),
+)
+
+
+def editable(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry's document that can be edited, its schedule as files have it."""
+    found = {name: document[name] for name in EDITABLE if document.get(name) is not None}
+    if isinstance(found.get("schedule"), Mapping) and "__type__" in found["schedule"]:
+        found["schedule"] = _schedule_in_words(dict(found["schedule"]))
+    return found
+
+
+def _schedule_in_words(encoded: dict[str, Any]) -> Any:
+    try:
+        return write_plainly(encoded)
+    except (ValueError, TypeError, RecursionError):  # of an entry that can't be used
+        return encoded
+
+
+# -- from a document to a form
+
+
+def form_of(document: Mapping[str, Any], zone: tzinfo) -> dict[str, str]:
+    """Return what the fields of the form show of an editable document.
+
+    Arguments:
+        zone: in which times are shown, as they are read without an offset.
+    """
+    form = {name: str(document.get(name) or "") for name in ("name", "task")}
+    form |= _form_of_schedule(document.get("schedule"))
+    form["args"] = _json(document.get("args") or None)
+    form["kwargs"] = _json(document.get("kwargs") or None)
+    options = document.get("options") or {}
+    if isinstance(options, Mapping):
+        own = {name: options[name] for name in OWN_OPTIONS if isinstance(options.get(name), (str, int))}
+        form |= {name: str(own.get(name, "")) for name in OWN_OPTIONS}
+        options = {name: value for name, value in options.items() if name not in own}
+    form["options"] = _json(options or None)
+    enabled = document.get("enabled", True)
+    form["state"] = "paused" if document.get("paused") else "runs" if enabled else "disabled"
+    for name in FIELDS:
+        if name in ("paused", "paused_by"):
+            continue
+        value = document.get(name)
+        if value == getattr(NO_POLICY, name):
+            value = None
+        form[name] = _shown(name, value, zone)
+    return form
+
+
+def _form_of_schedule(schedule: Any) -> dict[str, str]:
+    if isinstance(schedule, Mapping) and "__type__" not in schedule:
+        kind = next((kind for kind in SCHEDULE_FORMS if kind in schedule), "json")
+        if kind == "solar":
+            parts = [str(schedule.get(name, "")) for name in ("solar", "lat", "lon")]
+            return {"schedule_kind": kind, "schedule": ",".join(parts), "relative": ""}
+        if kind != "json":
+            relative = "yes" if schedule.get("relative") else ""
+            return {"schedule_kind": kind, "schedule": str(schedule[kind]), "relative": relative}
+    kind = "json" if schedule else "cron"
+    return {"schedule_kind": kind, "schedule": _json(schedule or None), "relative": ""}
+
+
+def _shown(name: str, value: Any, zone: tzinfo) -> str:
+    if value is None or value is False:
+        return ""
+    if value is True:
+        return "yes"
+    if name in LENGTHS and isinstance(value, (int, float)):
+        return str(write_seconds(value))
+    if name in _MOMENTS and isinstance(value, str):
+        try:
+            return typed(in_zone(read_moment(value), zone), zone)
+        except (ValueError, OverflowError):
+            return value
+    return value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# -- from a form to a document
+
+
+def document_of(
+    form: Form, before: Mapping[str, Any], *, app_zone: tzinfo, now: datetime, user: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the editable document that a form describes, and what is wrong with it, by field.
+
+    Arguments:
+        before: the document that was shown; {} for a new entry.
+        app_zone: of times without an offset, if the form has no time zone.
+        now: what a pause's end such as '2h' counts from.
+        user: who pauses the entry, if it wasn't paused.
+    """
+    reader = _Reader(form, app_zone, now)
+    document: dict[str, Any] = {"name": form.get("name", ""), "task": form.get("task", "").strip()}
+    document["schedule"] = reader.schedule()
+    document["args"] = reader.json("args", list, "an array, as [1, 2]")
+    document["kwargs"] = reader.json("kwargs", dict, 'an object, as {"x": 1}')
+    document["options"] = reader.options()
+    state = form.get("state", "runs")
+    document["enabled"] = state == "runs"
+    for name in FIELDS:
+        if name not in PAUSE_FIELDS:
+            document[name] = reader.policy(name)
+    if state == "paused":
+        document |= {"paused": True, "pause_note": form.get("pause_note") or None}
+        document["paused_until"] = reader.future("paused_until")
+        document["paused_by"] = before.get("paused_by") if before.get("paused") else user or None
+    shown_in = _zone_of(before, app_zone)
+    for name in _MOMENTS:
+        # it was shown in the zone that the entry had: with another one it is still the same moment
+        if name in document and before.get(name) and form.get(name) == _shown(name, before[name], shown_in):
+            document[name] = before[name]
+            reader.problems.pop(name, None)
+    ordered = {name: document[name] for name in EDITABLE if document.get(name) is not None}
+    return ordered, reader.problems
+
+
+def _zone_of(fields: Mapping[str, Any], app_zone: tzinfo) -> tzinfo:
+    name = fields.get("timezone")
+    try:
+        return zone_called(name) if name and isinstance(name, str) else app_zone
+    except ValueError:  # what is wrong with it is told where the whole document is looked at
+        return app_zone
+
+
+class _Reader:
+    """Reads fields of a form, and notes at each what is wrong with it."""
+
+    def __init__(self, form: Form, app_zone: tzinfo, now: datetime) -> None:
+        self._form = form
+        self._now = now
+        self.problems: dict[str, str] = {}
+        self._zone = _zone_of(form, app_zone)
+
+    def _read(self, name: str, read: Callable[[str], Any]) -> Any:
+        text = self._form.get(name, "").strip()
+        if not text:
+            return None
+        try:
+            return read(text)
+        except (ValueError, OverflowError, RecursionError) as exc:
+            words = str(exc)
+            self.problems[name] = f"{words[:1].upper()}{words[1:]}"
+            return None
+
+    def policy(self, name: str) -> Any:
+        if name in _CHECKS:
+            return True if self._form.get(name) else None
+        if name in LENGTHS:
+            return self._read(name, read_seconds)
+        if name in _NUMBERS:
+            return self._read(name, _read_number)
+        if name in _TIMES:
+            return self._read(name, self._read_time)
+        value = self._form.get(name, "")
+        return None if not value or value == getattr(NO_POLICY, name) else value
+
+    def future(self, name: str) -> str | None:
+        return self._read(name, lambda text: read_future(text)(self._now, self._zone).isoformat())  # type: ignore[no-any-return]
+
+    def _read_time(self, text: str) -> str:
+        return in_zone(read_moment(text), self._zone).astimezone(timezone.utc).isoformat()
+
+    def json(self, name: str, kind: type, what: str) -> Any:
+        value = self._read(name, lambda text: read_json(text, kind, what))
+        return kind() if value is None else value
+
+    def options(self) -> dict[str, Any]:
+        options: dict[str, Any] = self.json("options", dict, 'an object, as {"expires": 60}')
+        if self._form.get("queue"):
+            options["queue"] = self._form["queue"]
+        priority = self._read("priority", _read_number)
+        return options if priority is None else {**options, "priority": priority}
+
+    def schedule(self) -> Any:
+        kind = self._form.get("schedule_kind", "json")
+        value = self._read("schedule", lambda text: _read_schedule(kind, text, self._form))
+        if value is None or "schedule" in self.problems:
+            self.problems.setdefault("schedule", "It is missing.")
+            return None
+        try:
+            zone = self._form.get("timezone") or None
+            made = parse_schedule(value, zone)
+            if isinstance(made, clocked) and made.clocked_time.tzinfo is None:
+                made = clocked(made.instant_in(self._zone).astimezone(self._zone))
+            encoded = encode_schedule(made)
+            return write_plainly(plain_json(encoded))
+        except (ValueError, TypeError, OverflowError, RecursionError) as exc:
+            words = str(exc)
+            self.problems["schedule"] = f"{words[:1].upper()}{words[1:]}"
+            return value
+
+
+def _read_schedule(kind: str, text: str, form: Form) -> Any:
+    if kind == "json":
+        return read_json(text, (dict, str, int, float), 'an object, as {"__type__": ...}')
+    if kind == "solar":
+        event, *place = (part.strip() for part in text.split(","))
+        try:
+            lat, lon = map(float, place)
+        except ValueError as exc:
+            raise ValueError(
+                f"{text!r} is no event, latitude and longitude; write it as sunset,52.5,13.4."
+            ) from exc
+        return {"solar": event, "lat": lat, "lon": lon}
+    if kind == "every":
+        return {"every": text, **({"relative": True} if form.get("relative") else {})}
+    if kind not in SCHEDULE_FORMS:
+        raise ValueError(f"there is no kind of schedule {kind!r}.")
+    return {kind: text}
+
+
+def _read_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as exc:
+        raise ValueError(f"{text!r} is no whole number.") from exc
+
+
+def read_json(text: str, kind: type | tuple[type, ...], what: str) -> Any:
+    """Return the value of JSON text; ValueError if it isn't ``what``."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as exc:
+        place = f"column {exc.colno}" if exc.lineno == 1 else f"line {exc.lineno}, column {exc.colno}"
+        raise ValueError(f"It is no JSON: {exc.msg} at {place}.") from exc
+    except RecursionError as exc:
+        raise ValueError("It is nested too deep for JSON.") from exc
+    if not isinstance(value, kind):
+        raise ValueError(f"It must be {what}.")
+    return value
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON.")

@@ -1,0 +1,82 @@
+"""How a word looks: the tone and the shape of each state, outcome, verdict and severity.
+
+Invariant: each word that a badge may show has both, and tone never tells what the shape and the word don't.
+"""
+
+from __future__ import annotations
+
+__all__ = ["TONES", "Look", "look_of"]
+
+from typing import NamedTuple
+
+#: good, warn, danger, info and neutral are classes of redbeat.css
+TONES = ("good", "warn", "danger", "info", "neutral")
+
+
+class Look(NamedTuple):
+    """A tone, and the name of an icon in ``templates/icons.html``."""
+
+    tone: str
+    icon: str
+
+
+_LOOKS = {
+    # entries
+    "scheduled": Look("neutral", "clock"),
+    "due": Look("info", "dot"),
+    "failing": Look("danger", "warning"),
+    "paused": Look("warn", "pause"),
+    "disabled": Look("neutral", "slash"),
+    "finished": Look("neutral", "check"),
+    "quarantined": Look("danger", "stop"),
+    "missing": Look("danger", "question"),
+    "unscheduled": Look("warn", "dashed"),
+    "downgraded": Look("warn", "down"),
+    # runs in progress
+    "sent": Look("info", "arrow"),
+    "started": Look("info", "play"),
+    "running": Look("info", "play"),
+    "retrying": Look("warn", "loop"),
+    "spawned": Look("info", "branch"),
+    "overdue": Look("warn", "clock"),
+    # runs of the past
+    "succeeded": Look("good", "check"),
+    "failed": Look("danger", "cross"),
+    "revoked": Look("neutral", "slash"),
+    "expired": Look("warn", "clock"),
+    "rejected": Look("warn", "slash"),
+    "ignored": Look("neutral", "dashed"),
+    "lost": Look("danger", "question"),
+    "never_started": Look("danger", "stop"),
+    "superseded": Look("neutral", "skip"),
+    "skipped": Look("neutral", "skip"),
+    "merged": Look("neutral", "branch"),
+    "waiting": Look("info", "clock"),
+    "unsent": Look("danger", "warning"),
+    # what else `why` says
+    "no-time": Look("neutral", "slash"),
+    "outside": Look("neutral", "slash"),
+    "excluded": Look("neutral", "skip"),
+    "to-come": Look("neutral", "clock"),
+    "not-there-yet": Look("neutral", "dashed"),
+    "no-leader": Look("danger", "warning"),
+    "too-long-ago": Look("neutral", "question"),
+    "history-off": Look("neutral", "question"),
+    "unknown": Look("neutral", "question"),
+    # beats, and what the doctor finds
+    "leader": Look("good", "dot"),
+    "standby": Look("neutral", "dashed"),
+    "note": Look("info", "info"),
+    "warning": Look("warn", "warning"),
+    "error": Look("danger", "stop"),
+    "ok": Look("good", "check"),
+}
+_UNKNOWN = Look("neutral", "dot")
+
+#: the icon of a notice
+NOTICE_ICONS = {"good": "check", "warn": "warning", "danger": "warning", "info": "info", "neutral": "info"}
+
+
+def look_of(word: str) -> Look:
+    """Return how ``word`` looks; a word that nobody has listed looks plain."""
+    return _LOOKS.get(word, _UNKNOWN)

@@ -1,0 +1,159 @@
+"""The first page: whether all is well, who leads, what is late or fails, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.config.masking import sanitize_url
+from redbeat.entries.state_counts import StateCounts, count_states
+from redbeat.entries.wording import in_words_of
+from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.leadership.status import State, Status, judge, read_status
+from redbeat.runs.run import Run, run_of_failure
+from redbeat.schedules.durations import seconds_in_words
+from redbeat.store.figures import Figures
+from redbeat.store.runs import Runs
+from redbeat.store.store import Store
+from redbeat.telemetry.metrics.last_hour import LastHour, read_last_hour
+from redbeat.web.access.refusals import RETRY_AFTER_SECONDS
+from redbeat.web.background import Result, Tell
+from redbeat.web.charts.minutes import bars_of, lines_of, rows_of
+from redbeat.web.pages.doctor import ask_doctor, counts_of, groups_of
+from redbeat.web.routes import page
+from redbeat.web.visit import Visit
+
+Item = TypeVar("Item")
+
+#: for how long the entries are counted, and how old the count may be; seconds
+COUNT_SECONDS, FRESH_SECONDS = 60.0, 10.0
+#: how many runs that have failed, entries that fail, and findings are shown
+FAILED, FAILING, FINDINGS = 6, 6, 3
+#: how many entries that fail are looked at
+MAX_FAILING = 200
+
+#: what to do about each verdict
+ADVICE = {
+    State.NO_LEADER: "Start a beat: celery -A proj beat -S redbeat.RedBeatScheduler. If one runs, its log "
+    "says what keeps it from leading.",
+    State.LATE: "Beat's log says what it is busy with; a beat that hangs is replaced by a standby, if there "
+    "is one. The doctor knows the usual reasons.",
+    State.UNREACHABLE: "Look whether it runs, and whether it can be reached from here. Beats wait for it, "
+    "and go on by themselves.",
+}
+TONES = {State.HEALTHY: "good", State.LATE: "warn", State.NO_LEADER: "danger", State.UNREACHABLE: "danger"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """Something that is read beside the status; ``problem``: why it couldn't be; '' if it could."""
+
+    found: Any = None
+    problem: str = ""
+
+
+def show_overview(visit: Visit) -> Response:
+    """Return the page, or its part that changes."""
+    template = "overview_part.html" if visit.is_fragment else "overview.html"
+    url = sanitize_url(visit.dashboard.config.redis_url)
+    try:
+        found = read_status(visit.app)
+    except RedBeatError as exc:
+        problem = exc.plain if isinstance(exc, StoreUnavailable) else str(exc)
+        visit.__dict__["now"] = datetime.now(timezone.utc)  # nobody tells the server's clock
+        verdict = _verdict(visit, State.UNREACHABLE, problem)
+        status_code = 200 if visit.is_fragment else 503
+        shown = visit.render(template, status_code, title="Overview", found=None, server=url, **verdict)
+        if status_code == 503:
+            shown.headers["Retry-After"] = RETRY_AFTER_SECONDS
+        return shown
+    visit.__dict__["now"] = found.now
+    state, problem = judge(found)
+    verdict = _verdict(visit, state, problem)
+    if state is State.HEALTHY and found.is_silent:
+        verdict = _silence(visit, found)
+    return visit.render(
+        template, title="Overview", found=found, server=url, **verdict, **_parts(visit, found)
+    )
+
+
+def _verdict(visit: Visit, state: State, problem: str) -> dict[str, Any]:
+    return {
+        "word": state.name.lower().replace("_", " "),
+        "tone": TONES[state],
+        "problem": in_words_of(problem, visit.zone),
+        "advice": ADVICE.get(state, ""),
+    }
+
+
+def _silence(visit: Visit, found: Status) -> dict[str, Any]:
+    """Return the verdict about a leader that may be gone, before a standby has taken over."""
+    leader, seconds = found.leader, visit.dashboard.config.takeover_after
+    which = f"Process {leader.pid} on {leader.host}" if leader is not None and leader.host else "A beat"
+    if found.standbys is not None and not found.standbys:
+        advice = "No other beat is there to take over: start one, or look what this one is doing."
+    elif seconds is None:
+        advice = "A standby takes over when the lock ends."
+    else:
+        advice = f"A standby takes over {seconds_in_words(seconds)} after its last one, and loses no run."
+    problem = f"{which} leads, and gives no sign of life."
+    return {"word": "silent", "tone": "warn", "problem": problem, "advice": advice}
+
+
+def _parts(visit: Visit, found: Status) -> dict[str, Any]:
+    """Return all that is shown besides who leads; each for itself, as a right may be missing."""
+    hour = _known(lambda: read_last_hour(visit.app, found.now))
+    minutes = hour.found.minutes if isinstance(hour.found, LastHour) else ()
+    doctor = ask_doctor(visit, wait_seconds=0.0)
+    return {
+        "hour": hour,
+        "sent_lately": minutes[-2].sent if minutes else 0,
+        "bars": bars_of(minutes),
+        "lines": lines_of(minutes),
+        "rows": rows_of(minutes),
+        "counts": _ask_counts(visit),
+        "failed": _known(lambda: _failed(visit, found)),
+        "failing": _known(lambda: _failing(visit)),
+        "doctor": doctor,
+        "doctor_counts": {} if doctor.found is None else counts_of(doctor.found),
+        "doctor_groups": [] if doctor.found is None else groups_of(doctor.found)[:FINDINGS],
+        "in_words": lambda sentence: in_words_of(sentence, visit.zone),
+        "most_failed": FAILED,
+    }
+
+
+def _known(read: Callable[[], object]) -> Known:
+    try:
+        return Known(read())
+    except RedBeatError as exc:
+        return Known(problem=str(exc))
+
+
+def _ask_counts(visit: Visit) -> Result[StateCounts]:
+    def count(tell: Tell[StateCounts]) -> StateCounts:
+        return count_states(visit.app, COUNT_SECONDS, tell)
+
+    return visit.dashboard.background.result_of("states", "", count, fresh_seconds=FRESH_SECONDS)
+
+
+def _failed(visit: Visit, found: Status) -> list[Run] | None:
+    """Return the last runs that have failed, of an hour; None: they may not be read."""
+    runs = Runs(Store(visit.app)).failures_allowed(found.now - timedelta(hours=1), FAILED)
+    return None if runs is None else [run_of_failure(one) for one in runs]
+
+
+def _failing(visit: Visit) -> list[tuple[str, int]]:
+    """Return the entries whose last runs have failed in a row, those with most first."""
+    store = Store(visit.app)
+    keys = Figures(store).read_streaks(MAX_FAILING)
+    counts = Runs(store).failing_allowed(keys)
+    found = [(store.keys.name(key), count) for key, count in zip(keys, counts, strict=True) if count]
+    return sorted(found, key=lambda one: -one[1])
+
+
+ROUTES: list[BaseRoute] = [page("/", show_overview)]

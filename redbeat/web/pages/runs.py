@@ -1,0 +1,163 @@
+"""The list of runs: those in progress, those that have failed or were lost, and others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.entries.run_search import FoundRuns, search_runs
+from redbeat.entries.run_wording import remark_on
+from redbeat.entries.runs import IN_PROGRESS, has_workers, read_states, with_histories
+from redbeat.history import FAILED_OUTCOMES, OUTCOMES
+from redbeat.runs.progress import UNTRACKED
+from redbeat.schedules.durations import read_seconds
+from redbeat.web.background import Result, Tell
+from redbeat.web.routes import page
+from redbeat.web.visit import Visit
+
+#: how many runs are shown, at first and at most
+SHOWN, MOST = 50, 1000
+#: for how long runs are looked for, seconds
+SEARCH_SECONDS = 30.0
+#: what may be chosen of time
+SPANS = (("", "any time"), ("15m", "15 min"), ("1h", "1 h"), ("6h", "6 h"), ("1d", "1 day"), ("7d", "7 days"))
+#: all that has gone wrong
+FAILED = ",".join(FAILED_OUTCOMES)
+#: what is listed if nobody chooses, and what 'all' stands for
+USUAL, ALL = ("running", *FAILED_OUTCOMES), ("running", *OUTCOMES)
+_CHOICES = (
+    ("", "in progress, failed and lost"),
+    ("running", "in progress"),
+    (FAILED, "failed, lost, never started"),
+    ("all", "all, also what went well"),
+    *((state, f"only {state}") for state in IN_PROGRESS if state != "running"),
+    *((outcome, f"only {outcome.replace('_', ' ')}") for outcome in OUTCOMES if outcome != "sent"),
+)
+#: the same as the beginning of a sentence
+_LISTED = {
+    "": "Runs in progress, and those that have failed, were lost or never started",
+    "running": "Runs in progress",
+    FAILED: "Runs that have failed, were lost or never started",
+    "all": "All runs that are known",
+}
+#: by what runs are looked for
+FILTERS = ("state", "since", "match", "name")
+#: what is said before runs are sent once more
+ONCE_MORE = (
+    "Each has the same due time, and a task id of its own. What was sent once more already is left out."
+)
+
+
+def show_runs(visit: Visit) -> Response:
+    """Return the page, or its part that changes."""
+    filters = {field: visit.query.get(field, "").strip() for field in FILTERS}
+    limit = min(max(_number(visit.query.get("limit", "")), SHOWN), MOST)
+    result, errors = Result[FoundRuns](), dict[str, str]()
+    try:
+        states = _states_of(filters["state"])
+    except ValueError as exc:
+        errors["state"] = str(exc)
+    try:
+        span = span_of(filters["since"])
+    except ValueError as exc:
+        errors["since"] = str(exc)
+    if not errors:
+        result = _search(visit, states, span, filters, limit)
+    runs = result.found.runs if result.found is not None else ()
+    spans = choices_with(SPANS, filters["since"])
+    here = _here(visit, filters, limit=limit if limit > SHOWN else None)
+    return visit.render(
+        "runs_part.html" if visit.is_fragment else "runs.html",
+        422 if errors else 200,
+        title="Runs",
+        result=result,
+        rows=[(run, remark_on(run, visit.now, visit.zone)) for run in runs],
+        filters=filters,
+        errors=errors,
+        choices=choices_with(_CHOICES, filters["state"]),
+        spans=spans,
+        here=here,
+        more=_here(visit, filters, limit=min(limit * 4, MOST)) if limit < MOST else None,
+        listed=_LISTED.get(filters["state"], f"Runs that are {filters['state'].replace('_', ' ')}"),
+        within=dict(spans)[filters["since"]],
+        others=[
+            (label, _here(visit, {**filters, "state": state}))
+            for state, label in _CHOICES[:4]
+            if state != filters["state"]
+        ],
+        value_of=lambda run: json.dumps([run.name, run.due.isoformat()]),
+        untracked=UNTRACKED
+        if any(run.state == "sent" for run in runs) and not has_workers(visit.app)
+        else "",
+        failed_outcomes=FAILED_OUTCOMES,
+        once_more=ONCE_MORE,
+        kept={f"kept_{field}": value for field, value in filters.items() if value},
+        all_failed=visit.link(
+            "runs", "rerun", since=filters["since"] or "1d", match=filters["match"] or None
+        ),
+    )
+
+
+def _search(
+    visit: Visit, states: Sequence[str], span: timedelta | None, filters: Mapping[str, str], limit: int
+) -> Result[FoundRuns]:
+    def search(tell: Tell[FoundRuns]) -> FoundRuns:
+        found = search_runs(
+            visit.app,
+            states,
+            name=filters["name"] or None,
+            match=filters["match"] or None,
+            since=None if span is None else visit.now - span,
+            most=limit,
+            max_seconds=SEARCH_SECONDS,
+            tell=tell,
+        )
+        return replace(found, runs=with_histories(visit.app, found.runs))
+
+    visit.now  # noqa: B018 - asked for here, not in the job's thread
+    return visit.dashboard.background.result_of("runs", (*filters.items(), limit), search)
+
+
+def _states_of(text: str) -> Sequence[str]:
+    """Return the states that a choice stands for.
+
+    Raises:
+        ValueError: it has a word that is none.
+    """
+    return {"": USUAL, "all": ALL}.get(text) or read_states(text)
+
+
+def _here(visit: Visit, filters: Mapping[str, str], **more: object) -> str:
+    return visit.link("runs", **{name: value for name, value in filters.items() if value}, **more)
+
+
+def choices_with(choices: Sequence[tuple[str, str]], value: str) -> list[tuple[str, str]]:
+    """Return choices, and the one that came from elsewhere."""
+    is_known = any(value == known for known, _ in choices)
+    return [*choices] if is_known else [*choices, (value, value.replace("_", " "))]
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 7 else 0
+
+
+def span_of(text: str) -> timedelta | None:
+    """Return a length of time such as '1d'; None: any.
+
+    Raises:
+        ValueError: it isn't one.
+    """
+    if not text:
+        return None
+    try:
+        return timedelta(seconds=read_seconds(text))
+    except OverflowError:
+        raise ValueError(f"{text!r}: that is too long ago.") from None
+
+
+ROUTES: list[BaseRoute] = [page("/runs", show_runs)]

@@ -1,0 +1,207 @@
+"""What is done with runs: sent once more, one, those that are ticked or all that have failed; and given up.
+
+Invariant: nothing is sent or given up before somebody has said yes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from dateutil.parser import isoparse
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.access import Right
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.rerun import Reruns, find_reruns
+from redbeat.entries.wording import one_line
+from redbeat.errors import EntryError
+from redbeat.log.text import counted
+from redbeat.runs.run import Run
+from redbeat.schedules.timezones import in_utc
+from redbeat.web.background import Result, Tell
+from redbeat.web.changes import Ending
+from redbeat.web.changes import Tell as ChangeTell
+from redbeat.web.pages.changing import make_change
+from redbeat.web.pages.runs import FILTERS, ONCE_MORE, SHOWN, SPANS, choices_with, span_of
+from redbeat.web.routes import action, page
+from redbeat.web.verbs.running import MAX_SENT, Rerun, give_up, rerun, rerun_chosen, rerun_failed
+from redbeat.web.visit import Visit
+
+
+def _back(visit: Visit, notice: str) -> Response:
+    """Return to the list as it was."""
+    visit.dashboard.background.forget("runs")
+    return visit.see("runs", notice=notice, **_kept(visit))
+
+
+def _kept(visit: Visit) -> dict[str, str | None]:
+    """Return what the list was asked for."""
+    return {field: str(visit.form.get(f"kept_{field}") or "") or None for field in FILTERS}
+
+
+def _due_of(text: str) -> datetime:
+    try:
+        return in_utc(isoparse(text))
+    except (ValueError, OverflowError):
+        raise EntryError("due: must be a time such as 2030-12-24T18:00:00+00:00.", "") from None
+
+
+def do_rerun(visit: Visit) -> Response:
+    """Send one run once more."""
+    name, due = str(visit.form.get("name", "")), str(visit.form.get("due", ""))
+    if visit.form.get("confirmed") != "yes":
+        question = "Send this run once more?"
+        more = f"{name}, the run that was due at {due}. It has the same due time, and a task id of its own."
+        return _ask(visit, "/runs/rerun-one", question, "Send once more", more, {"name": name, "due": due})
+    _, task_id = rerun(visit.actor, name, _due_of(due))
+    return _back(visit, f"Sent once more; its task id is {task_id}.")
+
+
+def do_give_up(visit: Visit) -> Response:
+    """End runs in progress as lost."""
+    name, task_ids = str(visit.form.get("name", "")), visit.names("task_id")
+    if visit.form.get("confirmed") != "yes":
+        question = f"Give up {counted(len(task_ids), 'run', 'runs')} of {name}?"
+        fields = [("name", name), *(("task_id", task_id) for task_id in task_ids)]
+        more = "It ends as lost, and what waits for it goes. No task is terminated."
+        return _ask(visit, "/runs/give-up", question, "Give up", more, fields)
+    done = give_up(visit.actor, name, task_ids)
+    left = len(task_ids) - len(done)
+    notice = f"Gave up {counted(len(done), 'run', 'runs')}."
+    if left:
+        notice += f" {counted(left, 'run has', 'runs have')} gone on or ended meanwhile."
+    return _back(visit, notice)
+
+
+def _ask(visit: Visit, path: str, question: str, label: str, more: str, fields: Any) -> Response:
+    """Return the page that asks, where there is no script."""
+    pairs = list(fields.items() if isinstance(fields, Mapping) else fields)
+    kept = [(f"kept_{field}", visit.form.get(f"kept_{field}", "")) for field in FILTERS]
+    return visit.render(
+        "question.html",
+        title="Runs",
+        action=f"{visit.root}{path}",
+        question=question,
+        label=label,
+        more=more,
+        fields=[*pairs, *((name, value) for name, value in kept if value)],
+        cancel_url=visit.link("runs"),
+        tone="danger primary" if path == "/runs/give-up" else "primary",
+    )
+
+
+def show_rerun(visit: Visit) -> Response:
+    """Return the page that says what would be sent once more."""
+    since, match = visit.query.get("since", "1d").strip(), visit.query.get("match", "").strip()
+    errors, result = dict[str, str](), Result[Reruns]()
+    try:
+        span = span_of(since or "1d") or timedelta(days=1)
+    except ValueError as exc:
+        errors["since"] = str(exc)
+    else:
+        begin = visit.now - span
+
+        def look(_tell: Tell[Reruns]) -> Reruns:
+            return find_reruns(RedBeatSchedulerEntry, visit.app, begin, match or "*")
+
+        result = visit.dashboard.background.result_of("reruns", (since, match), look)
+    found = result.found
+    runs: list[Run] = [] if found is None else [run for listed in found.runs.values() for run in listed]
+    return visit.render(
+        "rerun_part.html" if visit.is_fragment else "rerun.html",
+        422 if errors else 200,
+        title="Send failed runs once more",
+        result=result,
+        found=found,
+        runs=runs[:SHOWN],
+        total=len(runs),
+        what=counted(len(runs), "run", "runs"),
+        entries=counted(0 if found is None else len(found.runs), "entry", "entries"),
+        since=since,
+        match=match,
+        errors=errors,
+        spans=choices_with(SPANS[1:], since),
+        most=MAX_SENT,
+        here=visit.link("runs", "rerun", since=since, match=match or None),
+    )
+
+
+def do_rerun_failed(visit: Visit) -> Response:
+    """Send all runs once more that have failed since a time."""
+    since, match = str(visit.form.get("since", "")), str(visit.form.get("match", ""))
+    if visit.form.get("confirmed") != "yes":
+        return visit.see("runs", "rerun", since=since or None, match=match or None)
+    try:
+        span = span_of(since)
+    except ValueError as exc:
+        raise EntryError(f"since: {exc}", "") from None
+    if span is None:
+        raise EntryError("since: it is empty; write a length of time, such as 1d.", "")
+    actor, begin = visit.actor, visit.now - span
+
+    def send(tell: ChangeTell) -> Rerun:
+        tell("Sending what has failed")
+        return rerun_failed(actor, begin, match or "*")
+
+    return make_change(visit, "Send once more", send, partial(_ending, _kept(visit)))
+
+
+def do_rerun_chosen(visit: Visit) -> Response:
+    """Send the runs once more that were ticked, but those that somebody has repeated already."""
+    values = visit.names("run")
+    chosen = [_run_of(value) for value in values]
+    if not chosen:
+        return _back(visit, "No run was ticked.")
+    if visit.form.get("confirmed") != "yes":
+        question = f"Send {counted(len(chosen), 'run', 'runs')} once more?"
+        names = ", ".join(dict.fromkeys(one_line(name, 80) for name, _ in chosen[:10]))
+        more = f"{names}{' and others' if len(chosen) > 10 else ''}. {ONCE_MORE}"
+        return _ask(
+            visit, "/runs/rerun-chosen", question, "Send once more", more, [("run", one) for one in values]
+        )
+    actor = visit.actor
+
+    def send(tell: ChangeTell) -> Rerun:
+        tell(f"Sending {counted(len(chosen), 'run', 'runs')}")
+        return rerun_chosen(actor, chosen)
+
+    return make_change(visit, "Send once more", send, partial(_ending, _kept(visit)))
+
+
+def _run_of(text: str) -> tuple[str, datetime]:
+    """Return the name and the due time of a run that was ticked."""
+    try:
+        name, due = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        name = due = None
+    if not isinstance(name, str) or not isinstance(due, str):
+        raise EntryError("run: must be a name and a due time.", "")
+    return name, _due_of(due)
+
+
+def _ending(kept: Mapping[str, str | None], done: Rerun) -> Ending:
+    what, forgets = counted(done.sent, "run", "runs"), ("runs", "reruns")
+    words = f"Sent {what} once more."
+    if not done.failed:
+        return Ending(words, ("runs",), kept, forgets=forgets)
+
+    def show(visit: Visit) -> Response:
+        return visit.render("rerun_done.html", title="Sent once more", done=done, what=what)
+
+    entries = counted(len(done.failed), "entry", "entries")
+    words += f" Not all of {entries} could be sent. Of the first one: {next(iter(done.failed.values()))}"
+    return Ending(words, ("runs",), kept, 200, show, forgets)
+
+
+ROUTES: list[BaseRoute] = [
+    action("/runs/rerun-one", do_rerun, right=Right.RUN),
+    action("/runs/rerun-chosen", do_rerun_chosen, right=Right.RUN),
+    action("/runs/give-up", do_give_up, right=Right.RUN),
+    page("/runs/rerun", show_rerun, right=Right.RUN),
+    action("/runs/rerun", do_rerun_failed, right=Right.RUN),
+]

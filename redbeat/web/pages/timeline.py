@@ -1,0 +1,102 @@
+"""The timeline: the runs of the hours to come, or of a time in the past beside what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import partial
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.entries.timeline import GROUPS
+from redbeat.entries.wording import local_time
+from redbeat.log.text import is_utf8
+from redbeat.schedules.typed_times import read_past
+from redbeat.web.background import WAIT_SECONDS
+from redbeat.web.charts.heatmap import FATES, draw_heat_map
+from redbeat.web.routes import page
+from redbeat.web.verbs.timelines import MAX_DOUBLINGS, MAX_ROWS, Wanted, timeline
+from redbeat.web.visit import Visit
+
+#: the spans to choose from: hours and label
+SPANS = ((6, "6 hours"), (24, "24 hours"), (168, "7 days"))
+#: how rows are chosen, and what they are called
+BY = {"load": "Busiest entries", "next": "Next entries", "task": "Tasks", "prefix": "Prefixes"}
+MAX_PATTERN = 500
+#: how many characters the name of a row with a link has at most
+MAX_LINKED = 1000
+
+
+def show_timeline(visit: Visit) -> Response:
+    """Return the page, or its chart alone."""
+    problem, start = "", None
+    hours = next((span for span, _ in SPANS if str(span) == visit.query.get("hours")), 24)
+    by = visit.query.get("by", "load")
+    by = by if by in GROUPS else "load"
+    typed = visit.query.get("start", "").strip()
+    match = visit.query.get("match", "").strip()[:MAX_PATTERN]
+    more = visit.query.get("more", "0")
+    if typed:
+        try:
+            start = read_past(typed)(visit.now, visit.zone)
+        except (ValueError, OverflowError) as exc:
+            problem = str(exc)
+    # by full minutes, so that the same chart is asked for again; a time of today's is one that stays
+    start = start and start.replace(second=0, microsecond=0)
+    doublings = min(int(more[:4]), MAX_DOUBLINGS) if more.isascii() and more.isdigit() else 0
+    wanted = Wanted(float(hours), start, visit.zone, match or None, doublings)
+    # a page that is shown again has something to show already
+    waiting = 0.0 if visit.is_fragment else WAIT_SECONDS
+    result = timeline(visit.actor, visit.dashboard.background, wanted, wait_seconds=waiting)
+    found = result.found
+    given = {"hours": hours if hours != 24 else None, "by": by if by != "load" else None}
+    given |= {"match": match or None, "start": typed or None}
+    rows = () if found is None else found.rows[by]
+    return visit.render(
+        "timeline_part.html" if visit.is_fragment else "timeline.html",
+        title="Timeline",
+        hours=hours,
+        by=by,
+        spans=[(label, visit.link("timeline", **{**given, "hours": span})) for span, label in SPANS],
+        span=dict(SPANS)[hours],
+        rows_by=[(name, BY[name]) for name in GROUPS],
+        match=match,
+        typed=typed,
+        problem=problem,
+        result=result,
+        found=found,
+        map=None if found is None else draw_heat_map(found, rows, visit.zone),
+        hidden_rows=0 if found is None else max(found.row_counts[by] - len(rows), 0),
+        fates=FATES,
+        link_of=partial(_link_of, visit, by),
+        max_rows=MAX_ROWS,
+        percent=100 * found.looked_at // found.entries if found is not None and found.entries else 0,
+        now_url=visit.link("timeline", **{**given, "start": None}),
+        url=visit.link("timeline", **given, more=doublings or None),
+        more_url=visit.link("timeline", **given, more=doublings + 1) if doublings < MAX_DOUBLINGS else None,
+        neighbours=_neighbours(visit, start, hours, given),
+    )
+
+
+def _link_of(visit: Visit, by: str, name: str) -> str:
+    """Return the link of a row; '': it has none, as its name can't stand in an address."""
+    if not is_utf8(name) or len(name) > MAX_LINKED:
+        return ""
+    if by in ("load", "next"):
+        return visit.link("entry", name=name)
+    return visit.link("entries", **{"match" if by == "prefix" else "task": name})
+
+
+def _neighbours(
+    visit: Visit, start: datetime | None, hours: int, given: Mapping[str, object]
+) -> dict[str, str]:
+    """Return the links to the time before and after."""
+    begin, span, links = start or visit.now, timedelta(hours=hours), {}
+    for name, moment in (("earlier", begin - span), ("later", begin + span)):
+        typed = f"{local_time(moment, visit.zone):%Y-%m-%dT%H:%M%z}"
+        links[name] = visit.link("timeline", **{**given, "start": f"{typed[:-2]}:{typed[-2:]}"})
+    return links
+
+
+ROUTES: list[BaseRoute] = [page("/timeline", show_timeline)]

@@ -1,0 +1,220 @@
+"""``add``, ``set`` and ``delete``: entries made, changed and removed.
+
+Invariant: what somebody has seen is what they change: with a revision, an entry that was changed since then
+stays as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from redbeat.access import Right
+from redbeat.config.config import ensure_conf
+from redbeat.entries.audit import given_of
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.forms import STATE_FIELDS
+from redbeat.entries.query import read_listed
+from redbeat.entries.raw import raw_fields
+from redbeat.errors import EntryChanged, EntryError, EntryNotFound
+from redbeat.manifest.plan import read_with_owners
+from redbeat.store.members import Members
+from redbeat.store.owners import Change, Owners
+from redbeat.store.records import Stored
+from redbeat.store.store import Store
+from redbeat.web.hiding import HIDDEN, hiding_of, kept_hidden, left_hidden, restore
+from redbeat.web.verbs.actor import Actor
+
+
+def revision_of(entry: RedBeatSchedulerEntry) -> str:
+    """Return what tells one version of a stored entry from another; its runs don't change it.
+
+    Whoever reads it, and all of the entry that isn't hidden, could try out what is hidden; so it is keyed
+    with the address of Redis, which has the password and is the same in all processes.
+    """
+    return _revision_of(entry.app, entry.stored)
+
+
+def _revision_of(app: Any, stored: Stored | None) -> str:
+    texts = ("", "") if stored is None else (stored.definition or "", stored.policy or "")
+    text = "\0".join(map(str.strip, texts)).encode("utf-8", "surrogateescape")
+    key = str(ensure_conf(app).redis_url).encode("utf-8", "surrogateescape")
+    return hmac.new(key, text, hashlib.sha256).hexdigest()[:20]
+
+
+def add(
+    actor: Actor, values: Mapping[str, Any], *, replace: bool = False, revision: str | None = None
+) -> RedBeatSchedulerEntry:
+    """Store the entry that ``values`` describe, as :meth:`redbeat.RedBeatSchedulerEntry.to_dict` does.
+
+    Arguments:
+        replace: there may be an entry of this name; it keeps its last run and its count of runs.
+        revision: of the entry that is replaced, as it was seen; None: whatever it is.
+
+    Raises:
+        EntryChanged: there is such an entry already, or it isn't as it was seen.
+        EntryError: the values don't describe one.
+    """
+    actor.require(Right.EDIT)
+    before = _stored(actor, str(values.get("name"))) if replace or revision is not None else None
+    if revision is not None and before is None:
+        raise EntryChanged(f"{values.get('name')}: it has been removed since it was loaded.", "")
+    _check_revision(before, revision)
+    made = draft(actor, values, before)
+    now = given_of(made)
+    was = {} if before is None or before.problem else dict.fromkeys(now) | given_of(before)
+    verb, task = "add" if before is None else "set", None if before is None else before.task
+    with actor.doing(verb, [str(made.name)], now, made.task, task, before=was):
+        made.save(if_unchanged=not replace or revision is not None)
+    return made
+
+
+def set_(
+    actor: Actor,
+    name: str,
+    changes: Mapping[str, Any],
+    revision: str | None = None,
+    *,
+    dry_run: bool = False,
+) -> RedBeatSchedulerEntry:
+    """Change fields of a stored entry; None removes one. For a dry run only look whether that is possible.
+
+    Raises:
+        EntryNotFound: there is none.
+        EntryChanged: it isn't as it was seen.
+        EntryError: a value isn't allowed.
+    """
+    actor.require(Right.EDIT)
+    entry = read_listed(RedBeatSchedulerEntry, actor.app, name)
+    _check_revision(entry, revision)
+    if changes.get("name", name) != name:
+        raise EntryError(f"{name}: an entry keeps its name; add another one, and delete this.", entry.key)
+    merged = {**fields_of(entry), **changes, "name": name}
+    made = draft(actor, {field: value for field, value in merged.items() if value is not None}, entry)
+    if dry_run:
+        made.check_save(if_unchanged=True)
+        return made
+    was = fields_of(entry)
+    before = {field: was.get(field) for field in changes}
+    with actor.doing("set", [name], dict(changes), made.task, entry.task, before=before):
+        made.save(if_unchanged=True)
+    return made
+
+
+def draft(
+    actor: Actor, values: Mapping[str, Any], before: RedBeatSchedulerEntry | None
+) -> RedBeatSchedulerEntry:
+    """Return the entry that ``values`` describe, which isn't stored yet, in place of ``before``.
+
+    Raises:
+        EntryError: they don't describe one.
+        AccessDenied: its task, or the one that it had, isn't allowed here.
+    """
+    given = whole(actor, values, before)
+    for field in STATE_FIELDS:  # what runs have made of it stays
+        given.pop(field, None)
+    made: RedBeatSchedulerEntry = RedBeatSchedulerEntry.from_dict(given, actor.app)
+    actor.require_call(str(made.task), made.options)
+    if before is not None:
+        if before.task is not None:
+            actor.require_call(str(before.task), before.options)
+        _check_hidden(actor, made, given, before)
+        if before.stored is not None and before.stored.exists:  # else its hash is gone
+            made.stored, made.seen_at = before.stored, before.seen_at
+            made.last_run_at, made.total_run_count = before.last_run_at, before.total_run_count
+    return made
+
+
+def whole(actor: Actor, values: Mapping[str, Any], before: RedBeatSchedulerEntry | None) -> dict[str, Any]:
+    """Return ``values`` with what is hidden in them as it is stored.
+
+    Raises:
+        EntryError: something is hidden that isn't stored.
+    """
+    stored = {} if before is None else fields_of(before)
+    hiding = hiding_of(actor.app)
+    given = restore(dict(values), stored, hiding)
+    for field, argument in left_hidden(given, hiding, stored):
+        name = str(values.get("name") or (before.name if before is not None else ""))
+        words = f"{argument!r} is {HIDDEN}, and there is no value that this stands for: write one."
+        raise EntryError(f"{name}: {field}: {words}", name)
+    return given
+
+
+def _check_hidden(
+    actor: Actor, made: RedBeatSchedulerEntry, given: Mapping[str, Any], before: RedBeatSchedulerEntry
+) -> None:
+    """Raise EntryError if another task would be given what is hidden: it might show it."""
+    stored = fields_of(before)
+    kept = kept_hidden(given, stored, hiding_of(actor.app))
+    if kept and made.task != stored.get("task"):
+        raise EntryError(f"{made.name}: task: {words_of_other_task(kept)}", made.key)
+
+
+def words_of_other_task(argument: str) -> str:
+    """Return why a hidden argument isn't handed to another task."""
+    return (
+        f"{argument!r} is hidden and stays with the task that has it: write another value for it, or add an "
+        "entry for the other task."
+    )
+
+
+def delete(actor: Actor, names: Sequence[str]) -> int:
+    """Remove entries with their histories; return how many there were."""
+    actor.require(Right.DELETE)
+    store = Store(actor.app)
+    # members may be bare names, as other programs write them; one that begins like a key is another's key
+    bare = [name for name in names if store.keys.entry_of(name) == store.keys.entry(name)]
+    with actor.doing("delete", names):
+        deleted = RedBeatSchedulerEntry.delete_many(names, actor.app)
+        if deleted < len(names):
+            Members(store).remove(bare)
+        return deleted
+
+
+def delete_as_seen(actor: Actor, name: str, revision: str) -> int:
+    """Remove an entry that is still as it was seen, in one step; return how many there were.
+
+    Raises:
+        EntryChanged: it isn't; nothing was removed.
+    """
+    actor.require(Right.DELETE)
+    store = Store(actor.app)
+    key = store.keys.entry(name)
+    [(stored, owner)] = read_with_owners(store, [key])[1]
+    if not stored.exists:
+        return delete(actor, [name])
+    if revision != _revision_of(actor.app, stored):
+        raise _has_changed(name, key)
+    with actor.doing("delete", [name]):
+        change = Change(name, stored, read_owner=owner, is_deleted=True)
+        if Owners(store).apply([change], []) is not None:
+            raise _has_changed(name, key)
+    return 1
+
+
+def _stored(actor: Actor, name: str) -> RedBeatSchedulerEntry | None:
+    try:
+        return read_listed(RedBeatSchedulerEntry, actor.app, name)
+    except EntryNotFound:
+        return None
+
+
+def _check_revision(entry: RedBeatSchedulerEntry | None, revision: str | None) -> None:
+    if entry is not None and revision is not None and revision != revision_of(entry):
+        raise _has_changed(str(entry.name), entry.key)
+
+
+def _has_changed(name: str, key: str) -> EntryChanged:
+    return EntryChanged(f"{name}: somebody else has changed it meanwhile.", key)
+
+
+def fields_of(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
+    """Return the fields of a stored entry; what stands in Redis of them, if it can't be used."""
+    if not entry.problem:
+        with suppress(EntryError):  # a schedule of a class that isn't registered here
+            return entry.to_dict()
+    return {**raw_fields(entry.stored), "name": entry.name}

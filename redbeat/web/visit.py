@@ -1,0 +1,188 @@
+"""What a page or a verb is told of one request: who asks, about which schedule, in which time zone.
+
+Owns how answers are made: pages, fragments of them, and redirections with a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone, tzinfo
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlencode
+from zoneinfo import available_timezones
+
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from redbeat.access import Right
+from redbeat.access.rights import names_of
+from redbeat.errors import AccessDenied
+from redbeat.schedules.timezones import zone_called
+from redbeat.store.server import Server
+from redbeat.store.store import Store
+from redbeat.web.access import csrf
+from redbeat.web.access.cookies import Cookies, value_of
+from redbeat.web.access.users import User
+from redbeat.web.pages.rendering import ZONE_COOKIE, Frame, navigation, render
+from redbeat.web.paths import path_of, root_of
+from redbeat.web.verbs.actor import Actor
+
+if TYPE_CHECKING:
+    from redbeat.web.dashboard import Dashboard
+
+
+#: the fields of addresses that are names of entries, and what follows such a field with the digest of one
+_NAMED, _DIGEST = ("name", "like"), "-digest"
+
+
+class Visit:
+    """One request to a page.
+
+    Arguments:
+        form: what was posted; empty for a page that is only shown.
+
+    Attributes:
+        dashboard: what the visit is to.
+        user: who asks.
+    """
+
+    def __init__(self, dashboard: Dashboard, request: Request, form: FormData | None = None) -> None:
+        self.dashboard = dashboard
+        self.request = request
+        self.form = FormData() if form is None else form
+        found: User | None = request.scope.get("redbeat.user")
+        self.user = User("", ()) if found is None else found
+
+    @property
+    def app(self) -> Any:
+        """The Celery app."""
+        return self.dashboard.app
+
+    @cached_property
+    def query(self) -> Mapping[str, str]:
+        """What stands behind the question mark; for the digest of a long name the name.
+
+        Raises:
+            EntryNotFound: there is no such name.
+        """
+        given: Mapping[str, str] = self.request.query_params
+        for field in _NAMED:
+            digest = given.get(f"{field}{_DIGEST}")
+            if digest is not None:
+                rest = {one: value for one, value in given.items() if one != f"{field}{_DIGEST}"}
+                given = {**rest, field: self.dashboard.names.called(digest)}
+        return given
+
+    @cached_property
+    def now(self) -> datetime:
+        """The server's clock, UTC."""
+        return Server(Store(self.app)).now()
+
+    @cached_property
+    def zone(self) -> tzinfo:
+        """The time zone of whoever looks: the browser's, else the app's."""
+        given = unquote(value_of(self.request, ZONE_COOKIE) or "")
+        if given in known_zones():
+            return zone_called(given)
+        zone: tzinfo = self.app.timezone
+        return zone
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether only a part of the page is wanted, to be put into the one that is shown."""
+        return "hx-request" in self.request.headers
+
+    @property
+    def actor(self) -> Actor:
+        """Who does something, for verbs."""
+        client = self.request.client
+        return Actor(self.app, self.user, "web", client.host if client else "")
+
+    # -- answers
+
+    @property
+    def root(self) -> str:
+        """The path below which the dashboard is mounted, without a slash at its end."""
+        return root_of(self.request.scope)
+
+    def link(self, *parts: str, **query: object) -> str:
+        """Return the path of a page, by its parts: each is quoted, and what is None is left out.
+
+        What isn't Unicode can't stand in an address: a link with it leads nowhere, and the page is shown.
+        """
+        given = self.addressed({name: value for name, value in query.items() if value is not None})
+        path = "".join(f"/{quote(part, safe='', errors='replace')}" for part in parts) or "/"
+        return f"{self.root}{path}" + (f"?{urlencode(given, doseq=True, errors='replace')}" if given else "")
+
+    def addressed(self, query: Mapping[str, object]) -> Mapping[str, object]:
+        """Return a query with digests in place of names that are too long for an address."""
+        names = {field: str(query[field]) for field in _NAMED if field in query}
+        digests = {field: self.dashboard.names.digest_of(name) for field, name in names.items()}
+        return {
+            f"{field}{_DIGEST}" if digests.get(field) else field: digests.get(field) or value
+            for field, value in query.items()
+        }
+
+    def render(self, template: str, status_code: int = 200, **context: Any) -> Response:
+        """Return a page, or a fragment of one."""
+        cookies: Cookies = self.request.scope["redbeat.cookies"]
+        token = csrf.token_of(cookies.csrf(self.request))
+        notice = "" if self.is_fragment else cookies.notice(self.request)
+        frame = Frame(
+            root=self.root,
+            nav=navigation(self.root, self.path),
+            user=self.user.name,
+            csrf_token=token,
+            is_read_only=self.dashboard.is_read_only,
+            is_live=self.dashboard.is_live,
+            zone=self.zone,
+            # pages that say what went wrong, or ask who it is, are shown when Redis is away, too
+            now=self.now if status_code < 400 and self.user.rights else datetime.now(timezone.utc),
+            rights=names_of(self.user.rights),
+            until=self.user.until,
+            can_log_out=bool(self.user.rights) and cookies.session(self.request) is not None,
+        )
+        text = render(template, frame, visit=self, notice=notice, **context)
+        response = HTMLResponse(text, status_code)
+        if token != cookies.csrf(self.request):
+            cookies.set_csrf(self.request, response, token)
+        if notice:
+            cookies.end_notice(self.request, response)
+        return response
+
+    def see(self, *parts: str, notice: str = "", **query: object) -> Response:
+        """Send the browser to another page after a change, and have a notice shown there."""
+        response = RedirectResponse(self.link(*parts, **query), 303)
+        if notice:
+            self.request.scope["redbeat.cookies"].set_notice(self.request, response, notice)
+        return response
+
+    # -- what pages show
+
+    @property
+    def path(self) -> str:
+        """The path of this page below the root."""
+        return path_of(self.request.scope)
+
+    def may(self, right: str) -> bool:
+        """Tell whether the user has a right, by its name."""
+        return self.user.may(Right(right))
+
+    def names(self, field: str = "name") -> Sequence[str]:
+        """Return all values of a field of the form, such as the entries that were ticked.
+
+        Raises:
+            AccessDenied: one of them is a file.
+        """
+        values = self.form.getlist(field)
+        if not all(isinstance(value, str) for value in values):
+            raise AccessDenied(f"{field} must be text.")
+        return [str(value) for value in values]
+
+
+@cache
+def known_zones() -> frozenset[str]:
+    """Return the names of all time zones."""
+    return frozenset(available_timezones())
