@@ -172,6 +172,27 @@ def rabbitmq_session() -> Iterator[RabbitMQ]:
         yield node
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, on demand; ``tests.support.browser.visit`` opens a visitor's window in it.
+
+    One for each file: while it is there, nothing else in this process can run an event loop.
+    """
+    from tests.support.browser import chromium  # here, as few processes need it
+
+    with ExitStack() as at_end:
+        yield start(lambda: at_end.enter_context(chromium()))
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A window of 1280 by 800 in a browser without cookies; what a page complains about fails the test."""
+    from tests.support.browser import visit
+
+    with visit(browser) as (context, _):
+        yield context.new_page()
+
+
 @pytest.fixture
 def valkey(valkey_session: Server) -> Server:
     """The embedded Valkey."""

@@ -26,6 +26,7 @@ from .pings import pings
 from .spike import spike
 from .targets import verdicts
 from .tracing import traced
+from .web import web
 
 CASES: dict[str, Callable[[Bench], None]] = {
     "burst": bursts.burst, "variants": bursts.variants, "tracked": bursts.tracked,
@@ -33,7 +34,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "rabbitmq": bursts.rabbitmq, "spike": spike,
     "pings": pings, "metrics": metrics, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
-    "work": cases.work, "lateness": lateness,
+    "work": cases.work, "web": web, "lateness": lateness,
 }  # fmt: skip
 PUBLISHED = ROOT / "docs" / "_static"
 OUT = ROOT / "build" / "bench"

@@ -54,6 +54,8 @@ class Sizes:
     scrapes: int = 7
     traced: int = 1_000
     traced_rounds: int = 25
+    listed: tuple[int, ...] = (100_000, 1_000_000)
+    looks: int = 9
     repeats: int = 3
     burst_repeated: int = 10_000  # a larger one takes minutes: once is enough
     limit_seconds: int = 150
@@ -73,6 +75,8 @@ QUICK = Sizes(
     lateness_seconds=5,
     idle_rounds=50,
     turned=1_000,
+    listed=(1_000,),
+    looks=2,
     traced=300,
     traced_rounds=3,
     counted=1_000,

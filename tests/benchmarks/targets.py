@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from . import bursts, cases, lateness, metrics, pings, spike, tracing
+from . import bursts, cases, lateness, metrics, pings, spike, tracing, web
 from .bench import Sizes
 from .results import BATCHED, CONFIRMED, LOOP, NOT_YET, OLD, OURS, Cost, Results
 
@@ -181,6 +181,19 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
         ("plan that changes", cases.PLAN, "<= 1", sizes.planned),
     ):
         yield f"{words} {size:,}", bound, duration, partial(value, case, OURS, size)
+    for words, pattern in (("a page", web.PAGE), ("the first answer of a search", web.FIRST)):
+        yield (
+            f"dashboard, {words} of {sizes.listed[0]:,} entries, the slowest",
+            "<= 100",
+            ms,
+            partial(web.slowest, results, sizes.listed[0], pattern),
+        )
+    yield (
+        f"dashboard, memory gained by {sizes.listed[-1]:,} names",
+        "<= 100",
+        megabytes,
+        partial(value, web.MEMORY, OURS, sizes.listed[-1]),
+    )
     seconds = sizes.lateness_seconds
     yield f"lateness over {seconds} s, p99", "<= 50", ms, lambda: later(lateness.LATENESS["p99"])
     yield f"drift over {seconds} s", "<= 1", ms, lambda: later(lateness.NOMINAL_DRIFT)

@@ -102,7 +102,7 @@ def files_of_the_package() -> set[str]:
     return {
         str(path.relative_to(ROOT))
         for path in (ROOT / "redbeat").rglob("*")
-        if path.suffix in (".py", ".lua", ".yml", ".json") or path.name == "py.typed"
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
@@ -110,6 +110,7 @@ def test_the_wheel_holds_the_package_its_scripts_and_its_types_only(packages: di
     with zipfile.ZipFile(packages["wheel"]) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {"redbeat/py.typed", "redbeat/store/scripts/claim_due.lua"} < names
+    assert {"redbeat/web/templates/base.html", "redbeat/web/static/redbeat.css"} < names
     assert names == files_of_the_package()
 
 

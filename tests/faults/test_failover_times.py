@@ -98,7 +98,7 @@ def test_a_killed_leader_is_replaced_within_ten_seconds(server: Server, tmp_path
         commands = commands_of(server, 4.0)
         rate = commands.total() / 4
         print(f"{len(standbys)} standbys, a leader that sends once a second: {rate:.1f} commands a second")
-        assert rate < len(standbys) + 5, commands
+        assert rate < 1.25 * len(standbys) + 5, commands  # a look a second, and a word now and then
         seconds = seconds_to_next_message(server, leader.kill)
         print(f"kill -9 to the next message: {seconds:.2f} s")
         assert seconds <= patience(10)

@@ -26,11 +26,12 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.config.timing import Timing
+from redbeat.entries.audit import audited, find_records
 from redbeat.entries.runs import Last, find_runs, read_last
 from redbeat.errors import EntryBusy, StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.leadership.elector import Leadership
-from redbeat.leadership.lock import LeaderLock
+from redbeat.leadership.lock import LeaderLock, new_token
 from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
@@ -40,11 +41,13 @@ from redbeat.store.figures import Labels
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
+from redbeat.store.standbys import Standbys
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from tests.support.applying import apply
 from tests.support.progress import Progress
+from tests.support.rights_of_dashboards import CHANGING, LOOKING
 from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader, memory_app, take_messages
@@ -83,10 +86,17 @@ class Ground:
         self.admin.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
 
     def refusals(self) -> list[tuple[str, str]]:
-        """(user, what) of everything refused, except that a client may not introduce itself: it need not."""
+        """(user, what) of everything refused, except that a client may not introduce itself: it need not; nor
+        need the doctor of a dashboard read the configuration, in which there are passwords.
+        """
         log: Any = self.admin.acl_log()
         entries = [(entry["username"], entry["object"]) for entry in log]
-        return [(user, what) for user, what in entries if not what.startswith("client")]
+        return [
+            (user, what)
+            for user, what in entries
+            if not what.startswith("client")
+            and (what not in ("config|get", "config") or not user.startswith("dashboard"))
+        ]
 
 
 def run_twice(ground: Ground, **settings: Any) -> None:
@@ -205,6 +215,13 @@ def it_follows_the_recipes(ground: Ground) -> None:
     client.delete("redbeat:report", "redbeat::history:report", "redbeat::backfilled:report")
 
 
+def it_writes_down_who_changes_what(ground: Ground) -> None:
+    app = ground.app()
+    with audited(app, "ann", "cli", "delete", ["report"]):
+        pass
+    assert [record.user for record in find_records(app)] == ["ann"]
+
+
 def it_finds_entries(ground: Ground) -> None:
     app = ground.app()
     Entry("report", "tasks.report", 60, app=app).save()
@@ -285,6 +302,7 @@ def it_asks_who_leads(ground: Ground) -> None:
         assert found.leader.token == scheduler.lock.token
         assert found.last_tick is not None
         assert found.backlog == 1
+        assert not found.standbys
 
 
 def it_asks_in_another_database(ground: Ground) -> None:
@@ -349,6 +367,10 @@ def it_stands_by(ground: Ground) -> None:
         standby = LeaderLock(Store(ground.app()), LOCK, timeout_seconds=60)
         assert not standby.acquire()
         assert "holds" in standby.describe_holder()
+        standbys, who = Standbys(Store(ground.app())), new_token()
+        standbys.note(who)  # False: this user may not
+        assert read_status(ground.app()).leader is not None
+        standbys.remove(who)
 
 
 def it_ends_entries(ground: Ground) -> None:
@@ -551,7 +573,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_keeps_calendars, it_changes_and_pauses, it_runs_entries_by_hand, it_finds_entries,
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
         it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
-        it_gives_up_runs,
+        it_gives_up_runs, it_writes_down_who_changes_what,
     ),
     "viewer": (
         it_looks_at_entries, it_looks_at_runs, it_lists_what_became_of_runs, it_looks_at_calendars, *STATUS,
@@ -561,6 +583,12 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         *(it_tracks_runs, it_tracks_runs_in_another_database),
         it_counts_a_failure_that_is_delivered_twice_once,
     ),
+    "dashboard": (
+        *LOOKING, *CHANGING, it_works_in_another_database, it_saves_and_deletes_many, it_keeps_calendars,
+        it_changes_and_pauses, it_runs_entries_by_hand, it_gives_up_runs,
+        it_applies_files_and_puts_a_schedule_back, it_keeps_to_the_overlap_of_what_it_runs_by_hand,
+    ),
+    "dashboard_read_only": (*LOOKING, it_asks_in_another_database),
     "beat": BEAT,
     "beat_exactly_once": (*BEAT, it_delivers_exactly_once, *QUEUES),
     "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),
@@ -571,4 +599,5 @@ SINCE_3_0: tuple[Claim, ...] = (
     it_lists_what_became_of_runs,
     it_gives_up_runs,
     it_gathers_metrics,
+    it_writes_down_who_changes_what,
 )

@@ -1,21 +1,25 @@
-"""`make screenshots`: pictures of the command line for the documentation, taken from a terminal."""
+"""`make screenshots`: pictures of the command line and the dashboard for the documentation, or of one alone.
+
+Those of the command line are taken from a terminal.
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from celery import Celery
 from rich.console import Console
 from rich.text import Text
 
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, track_runs
-from redbeat.store.runs import Delivery, End, Runs
-from redbeat.store.store import Store
+from redbeat import RedBeatSchedulerEntry, track_runs
 
 from .command_line import ROOT, Terminal, installed
+from .dashboard_pictures import Became, enliven, run_now, take_pictures
 from .servers import Server
 
 PICTURES = {
@@ -40,22 +44,15 @@ def fill(app: Celery) -> None:
     add("warehouse.count-stock", "warehouse.count", "0 22 * * *", timezone="Europe/Berlin")
     add("backup", "ops.backup", "15 2 * * *").pause("the disk is full")
     add("party", "news.invite", "0 18 24 12 *", one_off=True)
-    scheduler = RedBeatScheduler(app=app, lazy=True)
-    names = ("report", "heartbeat", "cleanup", "catalog.sync-prices")
-    app.redbeat_redis.zadd("redbeat::schedule", {f"redbeat:{name}": 0 for name in names})
-    while not scheduler.tick():
-        pass
-    scheduler.close()
-    outcomes = {"report": "succeeded", "heartbeat": "succeeded", "cleanup": "failed"}
-    for name, seconds in zip(names, (1.25, 0.04, 0.5, 0), strict=True):
-        [run] = RedBeatSchedulerEntry.get(name, app).running()
-        due = f"{run.due.timestamp():.6f}"
-        delivery = Delivery(name, run.task_id, due, token=f"delivery of {name}", worker="celery@web-1")
-        runs = Runs(Store(app))
-        runs.begin(delivery, 30_000)
-        if name in outcomes:
-            error = "OSError: No space left on device" if outcomes[name] == "failed" else ""
-            runs.end([End(delivery, outcomes[name], error, seconds)])
+    run_now(
+        app,
+        {
+            "report": Became("succeeded", 1.25),
+            "heartbeat": Became("succeeded", 0.04),
+            "cleanup": Became("failed", 0.5, "OSError: No space left on device"),
+            "catalog.sync-prices": None,
+        },
+    )
 
 
 def picture(text: str, name: str, title: str) -> str:
@@ -66,7 +63,10 @@ def picture(text: str, name: str, title: str) -> str:
     return console.export_svg(title=title, unique_id=f"cli-{name}")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make screenshots", description=__doc__)
+    parser.add_argument("--only", choices=("cli", "dashboard"), help="Default: both.")
+    only = parser.parse_args(arguments).only
     with Server("valkey") as server, tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         (directory / "proj.py").write_text(
@@ -82,13 +82,20 @@ def main() -> int:
         with server.client(db=1) as client:
             app.redbeat_redis = client
             fill(app)
-        for name, arguments in PICTURES.items():
-            command = [sys.executable, "-m", "celery", "-A", "proj", "redbeat", *arguments]
+        for name, words in PICTURES.items() if only != "dashboard" else ():
+            command = [sys.executable, "-m", "celery", "-A", "proj", "redbeat", *words]
             terminal = Terminal(command, directory, installed(directory), size=(40, COLUMNS))
             terminal.wait()
             path = ROOT / "docs" / "_static" / f"cli-{name}.svg"
-            path.write_text(picture(terminal.shown, name, f"celery -A proj redbeat {' '.join(arguments)}"))
+            path.write_text(picture(terminal.shown, name, f"celery -A proj redbeat {' '.join(words)}"))
             print(path.relative_to(ROOT))
+        if only == "cli":
+            return 0
+        with server.client(db=1) as client:
+            app.redbeat_redis = client
+            enliven(app, client)
+        command = [sys.executable, "-m", "celery", "-A", "proj", "redbeat"]
+        take_pictures(command, directory, installed(directory), ROOT / "docs" / "_static")
     return 0
 
 

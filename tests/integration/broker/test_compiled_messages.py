@@ -367,7 +367,7 @@ def test_thousands_of_random_messages_are_those_of_apply_async(
             compiling.begin_batch()
         compiling.broker.close()
     print(reasons.most_common(40))
-    assert reasons[""] > 0.52 * RANDOM_MESSAGES, "else this test would show little"
+    assert reasons[""] > 0.525 * RANDOM_MESSAGES, "else this test would show little"
     assert not [reason for reason in reasons if "Celery" in reason or "kombu" in reason]
 
 

@@ -16,8 +16,8 @@ from celery.schedules import crontab, schedule, solar
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.cli.options import POLICY, TASK_OPTIONS
-from redbeat.cli.words import when_in
 from redbeat.entries.forms import arguments_of
+from redbeat.entries.wording import when_in
 from redbeat.policy.policy import FIELDS, PAUSE_FIELDS
 from redbeat.schedules import clocked, cron, rrule
 from tests.conftest import MakeApp
@@ -60,11 +60,17 @@ def test_a_service_that_these_settings_keep_beat_from_calling_is_told(make_app: 
 def test_a_change_of_an_entry_of_beat_schedule_does_not_last_and_that_is_told(
     make_scheduler: MakeScheduler,
 ) -> None:
-    app = make_scheduler(beat_schedule={"hourly": {"task": "echo", "schedule": 3600}}).app
-    done = call(app, "set", "hourly", "--every", "60")
-    assert "hourly is in beat_schedule, and as it is there it is stored again" in done.stderr
+    fields = {"task": "echo", "schedule": 3600}
+    app = make_scheduler(beat_schedule={"hourly": fields, "hourly-2": fields}).app
+    said = "from beat_schedule: this change lasts until a beat starts or becomes leader"
+    assert f"hourly comes {said}" in call(app, "set", "hourly", "--every", "60").stderr
     assert call(app, "add", "own", "echo", "--every", "60").exit_code == 0
     assert call(app, "set", "own", "--every", "30").stderr == ""
+    for match, words in {"*y": "hourly comes", "*": "hourly and 1 more come"}.items():
+        command = ("set", "--match", match, "--every", "90")
+        assert call(app, *command, "--dry-run").stderr.count(said) == 0
+        assert f"{words} {said}" in call(app, *command, "--yes").stderr
+    assert call(app, "set", "--match", "ow*", "--every", "90", "--yes").stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -290,7 +296,7 @@ def test_entries_are_deleted_by_name_and_by_pattern(ask: Call, app: Celery, clie
     assert ask("delete", "spoilt", "gone", "--yes").stdout == "Deleted 2 entries.\n"
     assert [entry.name for entry in RedBeatSchedulerEntry.list(app)] == ["b2"]
     assert json.loads(ask("delete", "b2", "--yes", "--json").stdout) == {"deleted": 1, "names": ["b2"]}
-    assert client.dbsize() == 0
+    assert client.keys() == ["redbeat::audit"]
 
 
 def test_nothing_is_deleted_where_nobody_says_yes_or_a_name_is_wrong(app: Celery) -> None:

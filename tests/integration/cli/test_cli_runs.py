@@ -81,8 +81,8 @@ def test_a_state_chooses_runs_in_progress_and_past(ask: Call, busy: None) -> Non
         "report-3", "report-2",
     ]  # fmt: skip
     assert ask("runs", "report").stdout == ""
-    hint = "--since 1d shows past ones"
-    assert f"There are no such runs.\nThese would be runs in progress; {hint}" in ask("runs", "report").stderr
+    hint = "--since 1d shows past runs"
+    assert f"There are no such runs.\nNone is in progress. {hint}" in ask("runs", "report").stderr
     assert hint not in ask("runs", "report", "--state", "lost").stderr
 
 

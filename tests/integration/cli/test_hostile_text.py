@@ -88,6 +88,10 @@ def fill(client: redis.Redis, *, now: float = 1.0) -> None:
     client.set(f"redbeat::failing:2{HOSTILE}", 5)
     failed = {"entry": f"2{HOSTILE}", "id": HOSTILE, "due": "1500000000", "outcome": "lost", "error": HOSTILE}
     client.xadd("redbeat::failures", {**failed, "worker": HOSTILE})
+    changed = dict.fromkeys(("user", "host", "verb", "source", "outcome"), HOSTILE)
+    about = {"names": json.dumps([HOSTILE]), "details": json.dumps({HOSTILE: HOSTILE})}
+    client.hset("redbeat::tokens", HOSTILE, HOSTILE)
+    client.xadd("redbeat::audit", {**changed, **about})  # type: ignore[dict-item]
     client.hset("redbeat::workers", HOSTILE, json.dumps({"at": now, "pool": HOSTILE}))
     error = {"reason": HOSTILE, "since": 1.0, "attempts": 2, "about": HOSTILE, "retry_at": "1", "due": "1"}
     client.hset(f"redbeat:calm{HOSTILE}", "error", json.dumps(error))
@@ -156,6 +160,8 @@ def commands(folder: Path) -> list[list[str]]:
             ["why", NAME, "--at", "2017-07-14T02:40:00Z"],
             ["runs"],
             ["runs", NAME],
+            ["audit"],
+            ["token", "list"],
             ["runs", "--state", "failed,lost,sent,unsent"],
             ["rerun", f"2{HOSTILE}", "--dry-run"],
             ["rerun", "--all-failed", "--since", "2001-01-01", "--dry-run"],
@@ -207,7 +213,8 @@ def commands(folder: Path) -> list[list[str]]:
 
 
 def test_every_command_is_looked_at(tmp_path: Path) -> None:
-    assert {words[0] for words in commands(tmp_path)} | {"monitoring", "singleton"} == set(redbeat.commands)
+    silent = {"monitoring", "singleton", "web"}  # they print nothing of what is in Redis
+    assert {words[0] for words in commands(tmp_path)} | silent == set(redbeat.commands)
 
 
 def test_no_command_gives_orders_in_a_pipe(app: Celery, client: redis.Redis, tmp_path: Path) -> None:

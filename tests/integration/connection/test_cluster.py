@@ -211,7 +211,7 @@ def test_a_single_server_is_no_cluster_and_not_waited_for(valkey: Server) -> Non
     with pytest.raises(StoreRefused, match="no node of a cluster") as caught:
         RedBeatScheduler(app)
     assert caught.value.__suppress_context__
-    assert len(list(traceback.walk_tb(caught.tb))) <= 4, "the sentence at the end says it all"
+    assert len(list(traceback.walk_tb(caught.tb))) <= 3, "the sentence at the end says it all"
 
 
 def test_a_node_that_comes_back_within_the_retry_period_is_waited_for(cluster: ClusterTopology) -> None:

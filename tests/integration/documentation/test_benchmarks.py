@@ -10,7 +10,7 @@ from subprocess import CompletedProcess
 import pytest
 from kombu import Producer
 
-from tests.benchmarks import bursts, cases, pings, plot, targets
+from tests.benchmarks import bursts, cases, metrics, pings, plot, targets, tracing, web
 from tests.benchmarks.__main__ import NOT_JUDGED, OUT, PUBLISHED, parse
 from tests.benchmarks.bench import QUICK, ROOT, Sizes
 from tests.benchmarks.results import BATCHED, CONFIRMED, FLOOR, LOOP, NOT_YET, OLD, OURS, Cost, Results
@@ -52,7 +52,26 @@ FOUND: dict[str, set[tuple[str, str, int]]] = {
         (bursts.of_variant(bursts.BURST, variant), OURS, QUICK.due)
         for variant in (bursts.TRACKED, bursts.UNTRACKED)
     },
+    "traced": {
+        (case, OURS, QUICK.traced)
+        for found in (tracing.BURST, tracing.TRACING, tracing.ALONE, tracing.CARRIED)
+        for case in found.values()
+    },
     "pings": {(case, OURS, QUICK.due) for case in (*pings.PING.values(), *pings.SCRIPT.values())},
+    "metrics": {
+        *(
+            (case, OURS, QUICK.counted)
+            for found in (metrics.SCRAPE, metrics.SCRAPE_CPU, metrics.SIZE, metrics.AGAIN, metrics.SLICE)
+            for case in found.values()
+        ),
+        *((case, OURS, QUICK.counted) for case in (metrics.STATES, metrics.STATES_COST, metrics.GATHERING)),
+        *(
+            (metrics.of_runs(case, words), OURS, QUICK.due)
+            for case in (metrics.COUNTED, metrics.UNCOUNTED, metrics.DIFFERENCE)
+            for words in metrics.RUNS
+        ),
+        (metrics.END_DIFFERENCE, OURS, QUICK.due),
+    },
     "sharing": {
         *((case, OURS, QUICK.shared) for case in (cases.ALONE, cases.LOCKLESS, cases.SHARED)),
         *((case, LOOP, QUICK.shared) for case in (cases.ALONE, cases.SHARED)),
@@ -65,6 +84,10 @@ FOUND: dict[str, set[tuple[str, str, int]]] = {
     },
     "files": {(cases.EXPORT, OURS, QUICK.exported), (cases.PLAN, OURS, QUICK.planned)},
     "memory": set(),
+    "web": {
+        *((web.case_of(view), OURS, QUICK.listed[0]) for view in ("next, first", "name, last", "state")),
+        *((case, OURS, QUICK.listed[0]) for case in (web.NAMES, web.NAMES_CPU, web.MEMORY)),
+    },
     "work": {
         (case, OURS, QUICK.worked)
         for case in (cases.WORK, cases.WORK_UNTRACKED, cases.WORK_OTHERS, cases.WORK_COMMANDS)
@@ -87,8 +110,7 @@ def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path)
     for case, _, _ in figures:
         assert case in done.stdout
     # one is against the loop in Producer.batch(), which kombu has since 5.7
-    assert not IS_LONG or len(found["targets"]) == 17 + hasattr(Producer, "batch")
-    assert found["targets"]
+    assert len(found["targets"]) == (30 if IS_LONG else 9) + hasattr(Producer, "batch")
     for target in found["targets"]:
         assert target["target"] in done.stdout
         assert target["is_reached"] is None, "sizes are too small for it"

@@ -55,5 +55,7 @@ def test_the_demo_tells_its_story_until_its_end() -> None:
     done = run([sys.executable, "-m", "demo", "--seconds", "20"], ROOT, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
+    assert re.search(r"http://127\.0\.0\.1:\d+/login\?token=\S+", done.stdout)
+    assert re.search(r"raw .*none: paused", done.stdout), "the dashboard was at work"
     # the last step invites to stay, where there is no end
     assert [step.title for step in STEPS[:-1] if step.title not in done.stdout] == []

@@ -12,6 +12,8 @@ import pytest
 import redis
 
 from redbeat.errors import ConfigurationError
+from redbeat.keys import Keys
+from redbeat.leadership.status import Standby, read_status
 from redbeat.schedulers import RedBeatScheduler
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
@@ -24,6 +26,7 @@ from tests.support.ticks import memory_app
 
 pytestmark = ONE_SERVER
 
+STANDBYS = Keys().standbys
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}
 
 
@@ -44,6 +47,9 @@ def test_a_standby_takes_over_when_the_leader_ends(server: Server, tmp_path: Pat
             assert client.get(LOCK) == token
             assert "Sending due task" not in second.output()
             assert "Acquired" not in second.output()
+            [standby] = told_standbys(server)
+            assert standby.pid == second.pid
+            assert 0 < client.pttl(STANDBYS) <= 15_000
 
             began = time.monotonic()
             assert first.stop() == 0
@@ -54,6 +60,11 @@ def test_a_standby_takes_over_when_the_leader_ends(server: Server, tmp_path: Pat
             print(f"the first ended in {ended - began:.2f} s, taken over {taken - ended:.2f} s later")
             assert "beat: Releasing lock" in first.output()
             assert client.get(LOCK) not in (None, token)
+            assert not client.exists(STANDBYS), "who leads doesn't stand by"
+
+
+def told_standbys(server: Server) -> list[Standby]:
+    return list(read_status(memory_app(redbeat_redis_url=server.url(1))).standbys or ())
 
 
 def test_a_beat_that_ends_leaves_no_lock_and_exits_0(server: Server, tmp_path: Path, module: str) -> None:
@@ -72,8 +83,10 @@ def test_a_standby_that_ends_takes_no_lock_with_it(server: Server, tmp_path: Pat
         client.set(LOCK, "somebody")
         with celery_beat(tmp_path, module) as standby:
             standby.wait_for("beat: Acquiring lock...")
+            eventually(lambda: client.exists(STANDBYS))
             assert standby.stop() == 0
         assert client.get(LOCK) == "somebody"
+        assert not client.exists(STANDBYS)
         assert (client.zcard(SCHEDULE), client.scard(STATICS)) == (0, 0)
 
 

@@ -16,7 +16,7 @@ import redis
 from celery import Celery
 
 from redbeat.errors import StoreUnavailable
-from redbeat.runs import gate, keeper
+from redbeat.runs import gate, keeper, publishing
 from redbeat.runs.caller import REST_SECONDS, Caller, UnansweredError, caller_of
 from redbeat.runs.deliveries import Ticket
 from redbeat.runs.keeper import Keeper
@@ -60,13 +60,21 @@ class Execution(SimpleNamespace):
     accepted_at: float
     is_over: bool
     asked: list[str]
+    untold_seconds: float
+    is_untold: bool
+
+    def has_ended(self) -> bool:
+        return self.is_untold
 
     def terminate(self, why: str) -> None:
         self.asked.append(why)
 
 
 def execution(delivery: Delivery) -> Execution:
-    return Execution(delivery=delivery, accepted_at=time.monotonic() - 5, is_over=False, asked=[])
+    began_at = time.monotonic() - 5
+    return Execution(
+        delivery=delivery, accepted_at=began_at, is_over=False, asked=[], untold_seconds=0.0, is_untold=False
+    )
 
 
 def away(proxy: Proxy) -> None:
@@ -445,6 +453,49 @@ def test_a_message_that_comes_once_more_waits_longer_for_the_gate(
     gate.pass_gate(ticket, work)
     later.join()
     assert began == ([] if is_redelivered else ["the task"])
+
+
+@pytest.mark.parametrize("is_expired", [True, False])
+@pytest.mark.parametrize("overlap", ["skip", ""])
+def test_a_message_that_comes_once_more_is_not_begun_if_a_later_attempt_has_ended(
+    app: Celery,
+    progress: Progress,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: str,
+    is_expired: bool,
+) -> None:
+    """Its worker was killed when its task had asked for a retry, and before its message was acknowledged."""
+    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
+    monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 20)
+    first = progress.started("job", "id")
+    second = progress.delivery("job", "id", attempt=2, follows=first.token, overlap=overlap)
+    assert progress.begin(second) == "go"
+    progress.end(second, "succeeded")
+    progress.started("job", "other", 2000.0)
+    again = progress.delivery("job", "id", overlap=overlap)
+    ticket = Ticket(again, {}, None, 30_000, False, is_expired=is_expired, is_redelivered=True)
+    app.set_current()
+    began: list[str] = []
+
+    def work() -> tuple[int, str, float]:
+        began.append("the task")
+        return 0, "done", 0.0
+
+    gate.pass_gate(ticket, work)
+    # what may overlap is begun as without tracking, unless it has expired
+    assert began == ([] if overlap or is_expired else ["the task"])
+    assert [*running_of(client, "job")] == ["other"]
+    assert history_of(client, "job")[1]["outcome"] == "succeeded"
+
+
+def test_what_a_lost_attempt_was_replaced_by_is_not_older_than_that(progress: Progress) -> None:
+    first = progress.started("job", "id")
+    lost = progress.delivery("job", "id", attempt=2, follows=first.token, overlap="skip")
+    assert progress.begin(lost) == "go"
+    progress.settle()
+    replacement = progress.delivery("job", "id", follows=lost.token, overlap="skip")  # counts from 1 again
+    assert progress.begin(replacement, is_expired=True) == "go"
 
 
 # -- what comes in another order than it happened

@@ -18,18 +18,26 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.schedulers import get_redis
+from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
 from tests.faults.rounds import some_of
 from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.progress import Progress
 from tests.support.rights import CLAIMS, PASSWORD, RECIPES, Claim, Ground, documented_rights, run_twice
+from tests.support.rights_of_dashboards import (
+    it_changes_entries_by_forms,
+    it_does_what_programs_ask,
+    it_lets_in_who_has_a_token,
+    it_shows_all_pages,
+)
 from tests.support.schedule import field, write_raw
 from tests.support.ticks import leader, take_messages
 from tests.support.tracked import Tracked
 
 #: users that only look
-LOOKERS = ("viewer", "status")
+LOOKERS = ("viewer", "status", "dashboard_read_only")
 
 #: right to the part of kombu's Redis transport that asks for it; not all versions have it
 OF_KOMBU = {"+script|load": "_refresh_binding", "+pexpire": "_get_queue_expire"}
@@ -209,6 +217,53 @@ def test_a_probe_may_not_read_entries(ground: Ground, command: str) -> None:
 )
 def test_a_writer_may_not_touch_what_beats_agree_by(ground: Ground, command: str) -> None:
     refused_to(ground, "writer", command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["SET redbeat::lock x", "DEL redbeat::tick", "HSET redbeat::tokens x y", "HDEL redbeat::tokens x",
+     "CONFIG GET requirepass"],
+)  # fmt: skip
+def test_a_dashboard_may_read_but_not_write_the_lock_and_tokens(ground: Ground, command: str) -> None:
+    assert get_redis(ground.app("dashboard")).execute_command("HGETALL", "redbeat::tokens") == {}
+    if ground.server.version.startswith("6.") and "CONFIG" not in command:
+        pytest.skip("Redis 6.2 can't allow to read what may not be written")
+    refused_to(ground, "dashboard", command)
+
+
+def test_the_rule_of_a_dashboard_for_redis_6_2_allows_what_the_other_does_without_selectors(
+    ground: Ground,
+) -> None:
+    rule = documented_rights("dashboard_6_2")
+    assert all(re.fullmatch(r"resetchannels|[~&+][^()%\s]+", word) for word in rule), "all that 6.2 knows"
+    other = {word for word in documented_rights("dashboard") if word[0] not in "()~"}
+    assert other == {word for word in rule if word[0] != "~"}
+    assert [word for word in rule if word.startswith("~")] == ["~redbeat:*"]
+    ground = ground.of("dashboard")
+    ground.let(rule)
+    for claim in (
+        it_shows_all_pages,
+        it_lets_in_who_has_a_token,
+        it_changes_entries_by_forms,
+        it_does_what_programs_ask,
+    ):
+        ground.server.flush()
+        claim(ground)
+        assert ground.refusals() == []
+    assert get_redis(ground.app()).set("redbeat::lock", "x"), "as the documentation says"
+
+
+def test_only_who_has_the_right_to_tokens_makes_them(ground: Ground) -> None:
+    ground = ground.of("writer")
+    with pytest.raises(StoreRefused):
+        Tokens(Store(ground.app())).add("ci", ["admin"], None)
+    assert call(ground.app(), "token", "list").exit_code == 77
+    ground.let([*documented_rights("writer"), "~redbeat::tokens"])
+    assert call(ground.app(), "token", "add", "ci", "--right", "read", "--expires", "1d").exit_code == 0
+    assert call(ground.app(), "token", "list").exit_code == 0
+    assert call(ground.app(), "token", "revoke", "ci", "--yes").exit_code == 0
+    assert ground.refusals() == []
+    refused_to(ground.of("viewer"), "viewer", "HSET redbeat::tokens x y")
 
 
 def test_a_writer_can_not_silence_a_beat(ground: Ground) -> None:

@@ -71,6 +71,8 @@ def test_members_come_in_one_order_and_all_of_them(store: Store, chance: random.
     assert due == [row for row in rows if 0 <= row[1] <= 5]
     assert dict(chain.from_iterable(Members(store).scan())) == scores
     assert Members(store).count() == len(scores)
+    assert Members(store).slice(1_990, 7) == rows[1_990:1_997]
+    assert Members(store).place_after(*rows[900]) == 901
     _, found = store.read_entries([key for key, _ in rows])
     assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
 
@@ -150,7 +152,7 @@ OWN = {
     f"redbeat::{name}"
     for name in (
         *("schedule", "statics", "static-owners", "downgraded", "lock", "released", "tick"),
-        *("owner:", "owner:team", "deadlines", "events", "failures"),
+        *("owner:", "owner:team", "deadlines", "events", "failures", "audit"),
         *("figures", "expected", "streaks"),
     )
 }

@@ -11,8 +11,14 @@ import pytest
 
 from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.config.timing import Timing
+from redbeat.entries.audit import audited
 from redbeat.entries.runs import find_runs
+from redbeat.keys import Keys
+from redbeat.leadership.elector import Leadership
+from redbeat.leadership.status import read_status
 from redbeat.store import rights
+from redbeat.store.changes import ChangeRecord, ChangeRecords
 from redbeat.store.events import Events
 from redbeat.store.members import MemberRepair, Members
 from redbeat.store.records import Fence
@@ -35,8 +41,8 @@ from tests.support.rights import (
     it_ends_runs_that_are_lost,
     run_twice,
 )
-from tests.support.schedule import SCHEDULE, sent_names
-from tests.support.ticks import take_messages
+from tests.support.schedule import LOCK, SCHEDULE, sent_names
+from tests.support.ticks import leader, take_messages
 
 _BEAT = (
     "~redbeat:* resetchannels &redbeat::wake +select +eval +evalsha +time +config|get +publish +subscribe "
@@ -156,6 +162,22 @@ def pause_twice(ground: Ground) -> None:
     assert Entry.count(app, state="paused") == 2
 
 
+def change_twice(ground: Ground) -> None:
+    app = ground.app()
+    for _ in range(2):
+        with audited(app, "ann", "cli", "delete", ["report"]):
+            pass
+    assert not ground.admin.exists("redbeat::audit")
+
+
+def tell_of_changes_twice(ground: Ground) -> None:
+    records, record = ChangeRecords(Store(ground.app())), ChangeRecord("one", "ann", "Apply")
+    for _ in range(2):
+        assert records.claim("click", record), "its own process begins it"
+        records.write("click", record)
+        assert records.read("click") is None
+
+
 def lose_twice(ground: Ground) -> None:
     app = ground.app("beat")
     for _ in range(2):
@@ -241,6 +263,26 @@ def look_at_a_run_twice(ground: Ground) -> None:
         assert run.held_until is None
 
 
+def stand_by_twice(ground: Ground) -> None:
+    ground.admin.set(LOCK, "somebody", px=60_000)
+    leadership = Leadership(Store(ground.app("beat")), LOCK, Timing(60))
+    for _ in range(2):
+        assert not leadership.stand()
+    assert not ground.admin.exists(Keys().standbys), "nor a key without an end"
+    ground.admin.delete(LOCK)
+    assert leadership.stand()
+    leadership.resign()
+
+
+def ask_twice_who_leads(ground: Ground) -> None:
+    app = ground.app("status")
+    with leader(ground.app("default")):
+        for _ in range(2):
+            found = read_status(app)
+            assert (found.leader is not None, found.standbys) == (True, None)
+        assert "may not read who stands by" in call(app, "status").stdout
+
+
 def gather_twice(ground: Ground) -> None:
     run_twice(ground)
     gathering = gathering_of(ground.app("beat"))
@@ -258,12 +300,16 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.HISTORIES, "writer", "~redbeat::history:*", run_by_hand),
     (rights.REMAINS, "writer", "~redbeat::history:*", delete_one_after_the_other),
     (rights.WAKE_UPS, "beat", "+subscribe", wait_for_a_change),
+    (rights.STANDBYS, "beat", "", stand_by_twice),
+    (rights.STANDBYS, "status", "", ask_twice_who_leads),
     (rights.REPLICAS, "beat", "", wait_for_replicas),
     (rights.EVICTION, "beat", "+config|get", start_twice),
     (rights.DOWNGRADED, "writer", "~redbeat::downgraded", look_twice),
     (rights.RUNS, "beat", "", lose_twice),
     (rights.EVENTS, "writer", "", pause_twice),
     (rights.BY_HAND, "writer", "", trigger_twice),
+    (rights.AUDIT, "writer", "", change_twice),
+    (rights.CHANGES, "writer", "", tell_of_changes_twice),
     (rights.FAILURES, "viewer", "", list_failures_twice),
     (rights.OUTCOMES, "viewer", "+lrange", list_without_outcomes),
     (rights.FAILING, "writer", "", list_without_failures),

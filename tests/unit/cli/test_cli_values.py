@@ -12,7 +12,7 @@ import pytest
 from dateutil.rrule import rrulestr
 
 from redbeat.cli.values import FUTURE, PAST, Value
-from redbeat.cli.words import one_line, relative, when_in
+from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.policy.policy import NO_POLICY
 from redbeat.schedules.durations import read_seconds
 from redbeat.schedules.occurrences import rrule, runs_after

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import traceback
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ TAKEN: dict[str, list[Any]] = {
     "redbeat_ping_url": [None, "https://hc-ping.com/abc"],
     "redbeat_ping_late_after": [1, 3600],
     "redbeat_ping_hosts": [(), ("hc-ping.com", "*.example.com", "[::1]:8000")],
+    "redbeat_web_hosts": [(), ("redbeat.example.com", "*.example.com", "tower:8080", "[::1]:8555")],
+    "redbeat_web_tasks": [("*",), (), ("reports.*", "billing.send")],
+    "redbeat_web_hide": [(), ("*password*",)],
     "redbeat_misfire": ["all"],
     "redbeat_misfire_limit": [1],
     "redbeat_misfire_grace_time": [1.5, None],
@@ -69,6 +73,7 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_statics_owner", None, "statics_owners", ("test",)),
     ("redbeat_statics_owner", "billing", "statics_owners", ("billing",)),
     ("redbeat_statics_owner", ["billing", "invoices"], "statics_owners", ("billing", "invoices")),
+    ("redbeat_web_proxies", ["10.0.0.0/8", "unix"], "web_proxies", (ip_network("10.0.0.0/8"), "unix")),
     ("redbeat_http", None, "http", None),
     ("redbeat_http", "127.0.0.1:9808", "http", Address("127.0.0.1", 9808)),
     ("redbeat_http", "[::1]:9808", "http", Address("::1", 9808)),
@@ -90,6 +95,10 @@ REFUSED: dict[str, list[Any]] = {
     "redbeat_log_format": ["text", "JSON", None],
     "redbeat_ping_url": ["hc-ping.com", "ftp://h/", "https://user:word@h/", "https://h/a b", 5, ""],
     "redbeat_ping_late_after": [0, None, "60"],
+    "redbeat_web_hosts": ["a.example", ["http://a"], ["a:b"], ["*"], ["*.*.a"], [5], 5, None, ["a b"], [""]],
+    "redbeat_web_proxies": ["10.0.0.0/8", ["10.0.0.1/8"], ["proxy.local"], [5], 5, None, [""]],
+    "redbeat_web_tasks": ["reports.*", [""], [5], 5, None],
+    "redbeat_web_hide": ["*password*", [""], [5], 5, None],
     "redbeat_ping_hosts": ["https://hc-ping.com", ["*"], ["*.com"], ["h:0"], ["h/"], [5], 5, None, ["a b"]],
     "redbeat_misfire": ["never"],
     "redbeat_misfire_limit": [0, True],

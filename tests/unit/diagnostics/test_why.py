@@ -121,7 +121,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
     ("at", "history", "given", "verdict", "words"),
     [
         # what is recorded
-        (0, [sent(0)], {}, "sent", "0.1 s after its time, with the task id id-0."),
+        (0, [sent(0)], {}, "sent", "100 ms after its time, with the task id id-0."),
         (0, [sent(0), unsent(0)], {}, "sent", "id-0"),
         (0, [sent(0, is_manual=True)], {}, "sent", "by hand"),
         (0.00001, [sent(0)], {}, "sent", "id-0"),

@@ -96,7 +96,7 @@ def run_ci(tmp_path: Path, **settings: str) -> tuple[int, list[str], str]:
     """Call .ci/run where all programs do nothing; return its code, calls of make, and errors."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name in ("redis-server", "rabbitmq-server", "node", "npm", "cc", "prometheus"):
+    for name in ("redis-server", "rabbitmq-server", "node", "npm", "cc", "prometheus", "chromium"):
         (programs / name).write_text("#!/bin/sh\n")
     make = 'echo "make $* $PYTHON $(command -v redis-server)"\ntest "$1" != check\n'
     (programs / "make").write_text(f"#!/bin/sh\n{make}")

@@ -11,8 +11,9 @@ from pathlib import Path
 import redbeat
 
 BROUGHT_BY_CELERY = {"amqp", "billiard", "click", "kombu"}
-#: for type checkers only, and for who moves from django-celery-beat: who lacks it is told what to install
-OPTIONAL = {"typing_extensions", "sqlalchemy"}
+#: for type checkers only; for who moves from django-celery-beat, who is told what to install; and for who has
+#: the dashboard among the URLs of Django
+OPTIONAL = {"typing_extensions", "sqlalchemy", "django"}
 
 
 def test_the_package_imports_what_it_declares() -> None:

@@ -41,10 +41,14 @@ BASES: dict[str, tuple[type[BaseException], ...]] = {
     "EntryChanged": (errors.EntryError,),
     "EntryCorrupt": (errors.EntryError, ValueError),
     "EntryTooExpensive": (errors.EntryError,),
+    "RunNotSent": (errors.RedBeatError,),
+    "BrokerUnavailable": (errors.RunNotSent,),
+    "CallRefused": (errors.RunNotSent,),
     "CalendarError": (errors.RedBeatError, ValueError),
     "CalendarNotFound": (errors.CalendarError, KeyError),
     "FileError": (errors.RedBeatError, ValueError),
     "OwnedByOthers": (errors.FileError,),
+    "AccessDenied": (errors.RedBeatError,),
     "CommandFailed": (errors.RedBeatError,),
     "LockError": (errors.RedBeatError,),
     "LockNotAcquired": (errors.LockError, AttributeError),
@@ -149,7 +153,8 @@ def test_every_error_is_exported_and_drawn_in_the_tree() -> None:
 @pytest.mark.parametrize("name", sorted(errors.__all__))
 def test_the_repr_of_an_error_has_its_message(name: str) -> None:
     kind = getattr(errors, name)
-    with_key = (errors.EntryError, errors.StoreCorrupt, errors.CalendarError, errors.FileError)
+    about_one = (errors.EntryError, errors.RunNotSent, errors.CalendarError, errors.FileError)
+    with_key = (*about_one, errors.StoreCorrupt)
     needs_key = issubclass(kind, with_key)
     error = kind("what happened", *(["redbeat:x"] if needs_key else []))
     assert isinstance(error, errors.RedBeatError)

@@ -99,7 +99,7 @@ def test_every_field_of_a_policy_is_a_field_of_the_form() -> None:
         ({"schedule": {"__type__": "moon"}}, "schedule: there is no schedule of the kind 'moon'"),
         ({"schedule": {"__type__": "interval"}}, "interval: 'every' is missing"),
         ({"schedule": "* *"}, "2 fields instead of five"),
-        ({"args": "abc"}, "args must be a list, not 'abc'"),
+        ({"args": "abc"}, "args must be a list, not text"),
         ({"kwargs": [1]}, "kwargs must be an object"),
         ({"options": 5}, "options must be an object"),
         ({"enabled": "yes"}, "enabled must be true or false, not 'yes'"),

@@ -163,6 +163,18 @@ def test_it_stays_when_logging_is_set_up_anew() -> None:
     assert done.stdout == "['PrintableRecords']\n", done.stderr
 
 
+MOUNTED = """
+from redbeat.log.logger import web_logger
+
+web_logger.error("Nobody can be let in: %s", "a\\nb")
+"""
+
+
+def test_what_the_dashboard_logs_is_seen_where_nobody_has_set_up_logging() -> None:
+    done = run([sys.executable, "-c", MOUNTED], ROOT)
+    assert done.stderr == "Nobody can be let in: a\\nb\n"
+
+
 # -- no call can forget it
 
 
@@ -173,8 +185,8 @@ def test_there_is_one_logger() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Call) and _called(node) in ("getLogger", "get_logger", "get_task_logger")
     }
-    assert makers == {"logger.py", "log_format.py"}, (
-        "the latter looks at Celery's handlers, and logs nothing there"
+    assert makers == {"logger.py", "log_format.py", "server.py"}, (
+        "the second looks at Celery's handlers, the third filters uvicorn's log; neither logs there"
     )
 
 
@@ -191,7 +203,8 @@ def test_every_module_that_logs_uses_that_logger() -> None:
     for path in SOURCES:
         if path.name == "logger.py" or not list(_log_calls(path)):
             continue
-        assert "from redbeat.log.logger import logger\n" in path.read_text("utf-8"), path
+        name = "web_logger as logger" if "web" in path.relative_to(PACKAGE).parts else "logger"
+        assert f"from redbeat.log.logger import {name}\n" in path.read_text("utf-8"), path
 
 
 def test_nothing_is_printed_but_by_the_session_of_a_command() -> None:

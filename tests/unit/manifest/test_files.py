@@ -79,7 +79,7 @@ FAULTS = {
     "entries:\n  report:\n    task: a": "line 2: report: schedule is missing.",
     f"{ENTRY}    tiemzone: UTC": "line 5: report: tiemzone: there is no such field. Did you mean timezone?",
     f"{ENTRY}    args: 7": "line 5: report: args: must be a list, not 7.",
-    f"{ENTRY}    kwargs: [7]": "line 5: report: kwargs: must be an object, not [7].",
+    f"{ENTRY}    kwargs: [7]": "line 5: report: kwargs: must be an object, not a list.",
     f"{ENTRY}    enabled: maybe": "line 5: report: enabled: must be true or false, not 'maybe'.",
     f"{ENTRY}    timezone: Europe/Berln": "line 5: report: timezone: ",
     f"{ENTRY}    max_runs: 0": "line 5: report: max_runs: must be a whole number from 1, not 0.",

@@ -343,6 +343,12 @@ class Stopped(BaseException):
     """Raised by a handler, as SystemExit is by Celery's."""
 
 
+def signalled(number: int, call: Callable[..., Any], *arguments: Any) -> None:
+    """Make a call, and send this process a signal a moment after that has begun, or shortly before."""
+    threading.Timer(0.03, os.kill, (os.getpid(), number)).start()
+    call(*arguments)
+
+
 def spin_for_ever() -> None:
     """As beat does it: one expensive entry after the other."""
     while True:
@@ -362,11 +368,8 @@ def test_a_slow_handler_of_a_signal_is_not_hit_by_the_interruption_of_a_call(nam
 
     with signals_handled_by(handle, number):
         for _ in range(3):
-            timer = threading.Timer(0.03, os.kill, (os.getpid(), number))
-            timer.start()
             with pytest.raises(Stopped):
-                spin_for_ever()
-            timer.join()
+                signalled(number, spin_for_ever)
         assert handled == 3
         assert signal.getsignal(number) is handle
 
@@ -377,10 +380,9 @@ def test_a_call_that_waits_for_another_keeps_a_signal_waiting_for_a_moment_only(
         raise Stopped
 
     with signals_handled_by(handle, signal.SIGTERM):
-        threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGTERM)).start()
         began = time.monotonic()
         with pytest.raises(Stopped):
-            limited("a", time.sleep, 600)
+            signalled(signal.SIGTERM, limited, "a", time.sleep, 600)
         assert time.monotonic() - began < 300
     with pytest.raises(EntryTooExpensive):  # and the next one has its budget
         limited("a", spin)
@@ -396,10 +398,9 @@ def test_a_block_that_waits_between_its_calls_keeps_a_signal_waiting_for_a_momen
             time.sleep(600)
 
     with signals_handled_by(handle, signal.SIGTERM):
-        threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGTERM)).start()
         began = time.monotonic()
         with pytest.raises(Stopped):
-            wait()
+            signalled(signal.SIGTERM, wait)
         assert time.monotonic() - began < 300
         assert signal.getsignal(signal.SIGTERM) is handle
     assert what_is_computed() is None
@@ -416,10 +417,8 @@ def test_a_handler_that_a_waiting_call_lets_through_may_take_long(monkeypatch: p
             is_handled = True
             raise Stopped
 
-    with signals_handled_by(Handler(), signal.SIGTERM):
-        threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        with pytest.raises(Stopped):
-            limited("a", time.sleep, 600)
+    with signals_handled_by(Handler(), signal.SIGTERM), pytest.raises(Stopped):
+        signalled(signal.SIGTERM, limited, "a", time.sleep, 600)
     assert is_handled
 
 

@@ -25,6 +25,7 @@ from redbeat.store.scripts import (
     owners,
     repairs,
     runs,
+    standbys,
     status,
 )
 from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
@@ -38,7 +39,7 @@ SIZES = records.Sizes(7, 8)
 AFTER: dict[str, Any] = {"after": "10", "after_key": "k", "pending": 11}
 CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER)
 TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
-STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick"}
+STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick", "standbys": "the-standbys"}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 RUN = records.TrackedRun("the-due", ',"a":"limit"', 6.0, "skip", ("first", "last"), "held-score")
 COMMIT = records.Commit(
@@ -238,8 +239,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "read_status": (
         lambda client: status.read_status(client, *STATUS.values()),
-        ["1.5", "", -2, "", 0, ""],
-        STATUS,
+        ["1.5", "", -2, "", 0, "", []],
+        {**STATUS, "life_ms": 15_000},
+        {},
+    ),
+    "note_standby": (
+        lambda client: standbys.note_standby(client, "the-standbys", "the-beat"),
+        1,
+        {"standbys": "the-standbys", "who": "the-beat", "life_ms": 15_000},
         {},
     ),
     "read_calendars": (
@@ -649,8 +656,10 @@ def test_what_holds_a_run_back_is_read_with_the_members_of_its_record() -> None:
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
-    reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5"])
-    assert status.read_status(reply, "s", "l", "t") == records.Vitals(1.5, "token", 34, "1.25", 2, 0.5)
+    reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"]])
+    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5})
+    assert status.read_status(reply, "s", "l", "t", "b") == found
+    assert status.read_status(reply, "s", "l", "t", None).standbys is None
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:

@@ -143,7 +143,7 @@ def test_a_body_has_no_global_variables(name: str) -> None:
 
 #: what a script's keys are besides those of entries: the schedule's own,
 OF_SCHEDULE = {
-    *("schedule", "lock", "statics", "owners", "away", "tick", "mark"),
+    *("schedule", "lock", "statics", "owners", "away", "tick", "mark", "standbys"),
     *("deadlines", "events", "told", "failures", "workers"),
     *("figures", "totals", "minutes", "labels", "expected", "streaks"),
 }

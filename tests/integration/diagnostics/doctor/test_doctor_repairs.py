@@ -70,7 +70,7 @@ def test_repairs_are_made_and_told(ask: Ask, findings: Any, client: redis.Redis,
     assert set(client.zrange(SCHEDULE, 0, -1)) == {"redbeat:well", "bare", "redbeat:lost"}
     assert 3500 < (score_of(client, "lost") or 0) - server_now(client) <= 3600
     assert client.smembers(STATICS) == {"well"}
-    assert set(client.scan_iter("redbeat::*")) == {SCHEDULE, STATICS, f"{HISTORY}well"}
+    assert set(client.scan_iter("redbeat::*")) == {SCHEDULE, STATICS, f"{HISTORY}well", "redbeat::audit"}
     assert client.exists("redbeat:two::schedule", "redbeat:two:lost", "redbeat:text") == 3
     assert findings() == {}
     assert ask("--fix").output.endswith("There is nothing that --fix can repair.\n")

@@ -1,0 +1,112 @@
+"""A worker whose main thread hangs, so that nobody tells any more what becomes of its tasks: they end all the
+same, and hold their entries no longer."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from celery.concurrency.asynpool import AsynPool
+
+from tests.integration.conftest import ONE_SERVER
+from tests.support.deadlines import PATIENCE_SECONDS, patience
+from tests.support.polling import eventually
+from tests.support.progress import NAMES
+from tests.support.proxy import Proxy
+from tests.support.schedule import server_now
+from tests.support.servers import Server
+from tests.support.tracked import LEASE_SECONDS, Tracked
+
+pytestmark = ONE_SERVER
+
+UNTOLD_SECONDS = 1.0
+SETTINGS = f"from redbeat.runs import keeper\nkeeper.UNTOLD_SECONDS = {UNTOLD_SECONDS}\n"
+SKIP = {"overlap": "skip"}
+#: older versions of Celery forget all tasks at work when they lose the broker, and don't hear of their ends
+FORGETS_TASKS = "self._cache.clear()" in inspect.getsource(AsynPool.flush)
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy((server.host, server.port)) as made:
+        yield made
+
+
+@pytest.fixture
+def tracked(server: Server, proxy: Proxy, client: redis.Redis, tmp_path: Path) -> Iterator[Tracked]:
+    """An app with its own way to the broker."""
+    made = Tracked.write(tmp_path, proxy.url(server.url(0)), server.url(1), client, extra=SETTINGS)
+    with made.app:
+        yield made
+
+
+def lease_of(tracked: Tracked, name: str) -> float:
+    """When the lease of an entry's run ends."""
+    ends_at = tracked.progress.deadline_of(name, f"{name}-id")
+    assert ends_at is not None
+    return ends_at
+
+
+def is_let_go(tracked: Tracked, name: str) -> bool:
+    """Whether the lease of an entry's run has run out."""
+    return lease_of(tracked, name) < server_now(tracked.client)
+
+
+def test_a_run_is_lost_when_its_task_has_ended_or_its_process_is_gone_and_one_at_work_is_not(
+    tracked: Tracked, proxy: Proxy, client: redis.Redis
+) -> None:
+    worker = tracked.worker("prefork", concurrency=4)
+    try:
+        first = tracked.begun(tracked.send("work_late", "hang"))
+        others = [tracked.send("work_until", key, limits=SKIP) for key in ("end", "never", "later")]
+        ends, dies, lasts = (tracked.begun(name) for name in others)
+        first_leases = {lease_of(tracked, name) for name in others}
+        # so their worker knows that they have begun
+        eventually(lambda: first_leases.isdisjoint(lease_of(tracked, name) for name in others))
+        is_frozen = proxy.freeze_on(b"ZREM")  # what acknowledges a message; Kombu has other reasons to ask
+        client.set("hang", 1)
+        assert is_frozen.wait(patience(PATIENCE_SECONDS))
+        assert tracked.outcome(first)["outcome"] == "succeeded", "then it is acknowledged, without an answer"
+        client.set("end", 1)
+        os.kill(tracked.pids(dies)[0], signal.SIGKILL)
+        eventually(lambda: is_let_go(tracked, ends) and is_let_go(tracked, dies))
+        assert not is_let_go(tracked, lasts)
+        tracked.progress.settle(at=server_now(client))
+        assert [tracked.outcome(name)["outcome"] for name in (ends, dies)] == ["lost", "lost"]
+        assert tracked.running(lasts)
+        told = worker.output()
+        assert all(f"The run {name}-id of {name} has ended" in told for name in (ends, dies))
+        assert told.count("it seems to hang") == 2
+
+        proxy.thaw()
+        eventually(lambda: tracked.past(ends).get("late") == "succeeded")
+        eventually(lambda: tracked.past(dies).get("late") == "failed")
+        client.set("later", 1)
+        assert tracked.outcome(lasts)["outcome"] == "succeeded"
+        assert not client.exists(NAMES.deadlines)
+    finally:
+        worker.kill()
+
+
+def test_a_run_that_ends_while_the_broker_is_away_is_held_until_its_end_can_be_told(
+    tracked: Tracked, proxy: Proxy, client: redis.Redis
+) -> None:
+    worker = tracked.worker("prefork", concurrency=2)
+    try:
+        name = tracked.begun(tracked.send("work_until", "end", limits=SKIP))
+        proxy.refuse()
+        proxy.drop()
+        worker.wait_for("Trying to re-establish")
+        client.set("end", 1)
+        eventually(lambda: tracked.work(name) == ["begin", "end"])
+        long_after = server_now(client) + 2 * UNTOLD_SECONDS
+        eventually(lambda: lease_of(tracked, name) > long_after + LEASE_SECONDS)
+        proxy.heal()
+        assert FORGETS_TASKS or tracked.outcome(name)["outcome"] == "succeeded"
+    finally:
+        worker.kill()

@@ -1,0 +1,145 @@
+"""A browser for tests: Debian's chromium, driven by playwright, and axe-core, which judges what it shows.
+
+Invariant: a page that has logged an error, or was kept from something by its Content-Security-Policy, fails
+its test. axe is put in by the browser's debugger, so that no page has to allow it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from .daemons import ServerMissingError
+from .deadlines import patience
+
+ROOT = Path(__file__).parents[2]
+AXE_VERSION = "4.14.1"
+AXE_DIRECTORY = ROOT / ".cache" / f"axe-core-{AXE_VERSION}"
+#: where screenshots go if their test doesn't say
+SCREENSHOTS = ROOT / ".cache" / "screenshots"
+#: what WCAG 2.2 AA asks for, and what axe's authors recommend besides
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+# Its sandbox needs rights that a container may lack, and root has none of it. Chromium asks for no updates.
+_ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
+
+
+def find_chromium() -> str:
+    """The program; ServerMissingError when there is none. One without windows costs half as much."""
+    programs = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, programs)), None)
+    if path is None:
+        raise ServerMissingError("no chromium on PATH")
+    return path
+
+
+def axe_source() -> str:
+    """axe-core from npm, installed once."""
+    script = AXE_DIRECTORY / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.exists():
+        if shutil.which("npm") is None:
+            raise ServerMissingError("no npm on PATH, for axe-core")
+        # several processes may be at it: each in a directory of its own, and the first one gives it its name
+        directory = AXE_DIRECTORY.with_name(f"{AXE_DIRECTORY.name}.{os.getpid()}")
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "package.json").write_text('{"private": true}')
+        install = ["npm", "install", "--no-audit", "--no-fund", "--silent", f"axe-core@{AXE_VERSION}"]
+        subprocess.run(install, cwd=directory, check=True, timeout=patience(200))
+        try:
+            directory.rename(AXE_DIRECTORY)
+        except OSError:  # somebody was quicker
+            shutil.rmtree(directory)
+    return script.read_text("utf-8")
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """One that runs until the end of the block; playwright ends it by its own pid."""
+    path = find_chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=path, args=_ARGUMENTS, timeout=patience(30) * 1000
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Complaints:
+    """What pages of a context have logged as errors or warnings, raised, or been kept from by policy."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.found: list[str] = []
+        #: texts that a test provokes itself
+        self.expected: list[str] = []
+        context.on("console", self._note_said)
+        context.on("weberror", lambda raised: self._note(str(raised.error)))
+
+    def _note_said(self, said: Any) -> None:
+        if said.type in ("error", "warning"):
+            # "Failed to load resource" doesn't say which
+            self._note(f"{said.text} ({said.location.get('url', '')})")
+
+    def _note(self, text: str) -> None:
+        self.found.append(text)
+
+    def unexpected(self) -> list[str]:
+        return [text for text in self.found if not any(part in text for part in self.expected)]
+
+
+@contextmanager
+def visit(browser: Browser, **options: Any) -> Iterator[tuple[BrowserContext, Complaints]]:
+    """A visitor with cookies and storage of their own; they have nothing to complain about at the end.
+
+    `options` are playwright's: viewport, color_scheme, java_script_enabled, timezone_id, extra_http_headers.
+    """
+    usual = {
+        "viewport": {"width": 1280, "height": 800},
+        "timezone_id": "Europe/Berlin",
+        "reduced_motion": "reduce",
+    }
+    context = browser.new_context(**{**usual, **options})
+    context.set_default_timeout(patience(20) * 1000)
+    complaints = Complaints(context)
+    try:
+        yield context, complaints
+        assert complaints.unexpected() == []
+    finally:
+        context.close()
+
+
+def axe(page: Page, within: str | None = None, only: Sequence[str] = ()) -> list[str]:
+    """What axe finds wrong with the page as it is now: rule, element, and why; of all rules, or some only."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(axe_source())
+    run = (
+        """([within, rules]) => axe.run(within ?? document, {runOnly: rules, resultTypes: ['violations']})"""
+    )
+    result = page.evaluate(run, [within, list(only) or RULES])
+    return [
+        f"{violation['id']}: {node['html'][:200]}: {node['failureSummary']}"
+        for violation in result["violations"]
+        for node in violation["nodes"]
+    ]
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    width: int = page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth")
+    return width
+
+
+def take(page: Page, name: str, directory: Path = SCREENSHOTS, *, whole: bool = True) -> Path:
+    """A picture of the page; returns its file."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.png"
+    page.screenshot(path=path, full_page=whole, animations="disabled")
+    return path

@@ -1,0 +1,131 @@
+"""A program that uses the REST interface, and holds each answer against the interface's own description."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from celery import Celery
+from jsonschema import Draft202012Validator
+from starlette.testclient import TestClient
+
+from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
+from redbeat.web import asgi_app
+from redbeat.web.api.openapi import document_of
+from redbeat.web.api.resources import DESCRIPTION, OPERATIONS
+from tests.support.dashboards import HOME
+
+API = "/api/v1"
+_NUMBERS = itertools.count(1)
+_DESCRIPTION: dict[str, Any] = document_of(OPERATIONS, API)
+
+
+def token_of(app: Celery, rights: Iterable[str] = ("admin",), name: str = "", expires_at: Any = None) -> str:
+    """The text of a new token."""
+    return Tokens(Store(app)).add(name or f"program {next(_NUMBERS)}", rights, expires_at)[1]
+
+
+class Program:
+    """Sends requests with a token.
+
+    Attributes:
+        seen: the operations and statuses that were answered.
+    """
+
+    def __init__(
+        self, app: Celery, rights: Iterable[str] = ("admin",), application: Any = None, token: str = ""
+    ) -> None:
+        self._app = app
+        self.token = token or token_of(app, rights)
+        self.http = TestClient(
+            application or asgi_app(app),
+            base_url=HOME,
+            raise_server_exceptions=False,
+            client=("127.0.0.1", 1),
+        )
+        self.seen: set[tuple[str, str, int]] = set()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        media: str = "",
+        **query: Any,
+    ) -> Any:
+        """The answer, which is as the interface's description has it."""
+        sent = {"authorization": f"Bearer {self.token}", **(headers or {})}
+        if body is not None:
+            content = json.dumps(body).encode()
+            media = media or ("application/merge-patch+json" if method == "PATCH" else "application/json")
+        if media:
+            sent["content-type"] = media
+        answer = self.http.request(method, API + path, content=content, headers=sent, params=query or None)
+        self._check(method, path, answer)
+        return answer
+
+    def copy(self, *, same_application: bool = False) -> Program:
+        """Another one with the same token, for another thread."""
+        return Program(self._app, application=self.http.app if same_application else None, token=self.token)
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The document under a path."""
+        answer = self.ask("GET", path, **query)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def put(self, path: str, body: Any = None, status: int = 200, **query: Any) -> Any:
+        """The document that is answered to a PUT."""
+        answer = self.ask("PUT", path, body, **query)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def _check(self, method: str, path: str, answer: Any) -> None:
+        status = answer.status_code
+        if status >= 400:
+            assert answer.headers["content-type"] == "application/problem+json", answer.text
+            if method != "HEAD":
+                fault = fault_of({"$ref": "#/components/schemas/Problem"}, answer.json())
+                assert not fault, fault
+                assert answer.json()["status"] == status
+                assert answer.json()["detail"]
+        assert status != 500, answer.text
+        operation = operation_at("GET" if method == "HEAD" else method, path)
+        if operation is None:
+            assert status >= 400
+            return
+        self.seen.add((operation.method, operation.path, status))
+        if status >= 400:
+            described = _DESCRIPTION["paths"].get(operation.path, {}).get(operation.method.lower(), {})
+            assert operation is DESCRIPTION or str(status) in described["responses"], (
+                path,
+                status,
+                answer.text,
+            )
+            return
+        assert status in operation.answers, (status, answer.text)
+        if method != "HEAD" and answer.headers["content-type"] == "application/json":
+            fault = fault_of(operation.answers[status], answer.json())
+            assert not fault, f"{method} {path}: {fault}"
+
+
+def operation_at(method: str, path: str) -> Any:
+    """The operation that a path, with its names written as addresses, means."""
+    for operation in (*OPERATIONS, DESCRIPTION):
+        pattern = re.sub(r"{\w+}", "[^/]+", operation.path)
+        if operation.method == method and re.fullmatch(pattern, path.partition("?")[0]):
+            return operation
+    return None
+
+
+def fault_of(schema: Any, document: Any) -> str:
+    """What a schema of the interface's description has against a document; '': nothing."""
+    whole = {**schema, "components": _DESCRIPTION["components"]}
+    error = next(Draft202012Validator(whole).iter_errors(document), None)
+    return "" if error is None else f"{error.json_path}: {error.message}"

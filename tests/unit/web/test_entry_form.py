@@ -1,0 +1,206 @@
+"""An entry's document as a form, and back: what is sent back untouched is the same."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+from dateutil.rrule import FR
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.decoder import DEFINITION_FIELDS
+from redbeat.entries.saving import encode_entry
+from redbeat.policy.policy import FIELDS
+from redbeat.schedules import clocked, rrule
+from redbeat.store.records import Stored
+from redbeat.web.pages.entry_form import GROUPS, document_of, editable, form_of
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=timezone.utc)
+
+ENTRIES: dict[str, dict[str, Any]] = {
+    "plain": {"schedule": 30},
+    "a fraction": {"schedule": timedelta(seconds=0.25)},
+    "a crontab": {"schedule": crontab(minute="*/5", day_of_week="mon-fri"), "timezone": "Europe/Berlin"},
+    "a crontab of lists": {"schedule": crontab(minute=[1, 2], hour=3)},
+    "cron": {"schedule": "@daily"},
+    "once": {"schedule": clocked(datetime(2026, 12, 24, 18, tzinfo=BERLIN)), "one_off": True},
+    "a rule": {"schedule": rrule("WEEKLY", dtstart=NOW, byweekday=0)},
+    "solar": {"schedule": {"solar": "sunset", "lat": 52.5, "lon": 13.4}},
+    "relative": {"schedule": {"every": "2h", "relative": True}},
+    "much": {
+        "schedule": "1h30m",
+        "args": [1, "x", None, {"password": "(hidden)"}],
+        "kwargs": {"name": "<b>\u202e", "deep": [[{}]]},
+        "options": {"queue": "mail", "priority": 0, "expires": 60, "headers": {"a": 1}},
+        "timezone": "America/New_York", "start_time": NOW, "end_time": NOW + timedelta(days=400, seconds=1),
+        "max_runs": 3, "after_finish": "delete", "jitter": 60, "expires_after": 3600.5, "misfire": "all",
+        "misfire_limit": 5, "misfire_grace_time": 90, "run_missed": True, "exclude": "holidays",
+        "overlap": "skip", "max_runtime": 600, "revoke_overdue": True, "queue_timeout": 60,
+        "pause_after_failures": 3, "resume_after": 7200, "tracks": "workflow", "metrics": True,
+        "ping_url": "https://hc-ping.com/abc",
+    },
+    "paused": {
+        "schedule": 60, "enabled": False, "paused": True, "pause_note": "why?\nso", "paused_by": "eve",
+        "paused_until": NOW + timedelta(days=2),
+    },
+    "disabled": {"schedule": 60, "enabled": False},
+}  # fmt: skip
+
+
+def there_and_back(document: dict[str, Any], **typed: str) -> tuple[dict[str, Any], dict[str, str]]:
+    zone = ZoneInfo(document.get("timezone") or "UTC")
+    form = {**form_of(document, zone), **typed}
+    return document_of(form, document, app_zone=timezone.utc, now=NOW, user="anna")
+
+
+#: what is typed: kind and text; and what the form shows of it the next time, if that is something else
+TYPED = {
+    ("every", "30s"): "", ("every", "1h30m"): "90m", ("every", "0.25"): "", ("every", "2d"): "",
+    ("cron", "0 9 * * mon-fri"): "", ("cron", "@daily"): "0 0 * * *", ("cron", "0 17 L * *"): "",
+    ("cron", "*/5 6-20 * * fri#2"): "",
+    ("rrule", "FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0"): "",
+    ("rrule", "FREQ=MONTHLY;INTERVAL=2;BYDAY=1MO,-1FR;BYHOUR=9,17;BYSETPOS=1;WKST=SU"): "",
+    ("rrule", "FREQ=DAILY;UNTIL=20300601T120000Z"): "",
+    ("rrule", "DTSTART:20300101T090000Z RRULE:FREQ=DAILY;COUNT=3"): "",
+    ("rrule", "DTSTART;TZID=America/New_York:20300101T090000\nRRULE:FREQ=HOURLY;INTERVAL=5"):
+        "DTSTART:20300101T090000-0500 RRULE:FREQ=HOURLY;INTERVAL=5",
+    ("rrule", "DTSTART:20300701T090000 RRULE:FREQ=YEARLY;BYEASTER=0,1"):  # in the entry's zone
+        "DTSTART:20300701T090000+0200 RRULE:FREQ=YEARLY;BYEASTER=0,1",
+    ("solar", "sunset,52.5,13.4"): "", ("solar", "dawn_astronomical,-33.9,18.0"): "",
+    ("at", "2030-12-24T18:00:00+01:00"): "", ("at", "2030-07-01T18:00"): "2030-07-01T18:00:00+02:00",
+    ("json", '{"every": "5s", "relative": true}'): "every 5s", ("json", '"@hourly"'): "cron 0 * * * *",
+    ("json", '{"__type__": "crontab", "minute": 5, "hour": [1, 2]}'): "cron 5 1,2 * * *",
+    ("json", '{"__type__": "rrule", "freq": 3, "byhour": 9, "byweekday": 0, "dtstart": 0}'):
+        "rrule FREQ=DAILY;BYDAY=MO;BYHOUR=9",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text"), TYPED)
+def test_a_schedule_that_was_typed_as_text_comes_back_as_text(kind: str, text: str, app: Celery) -> None:
+    document = {"name": "n", "task": "t", "timezone": "Europe/Berlin"}
+    document, problems = there_and_back(document, schedule_kind=kind, schedule=text)
+    assert problems == {}
+    entry = RedBeatSchedulerEntry.from_dict(document, app)
+    definition, _ = encode_entry(entry, Stored(entry.key))
+    again = editable({**document, "schedule": json.loads(definition)["schedule"]})
+    form = form_of(again, BERLIN)
+    expected = TYPED[kind, text] or text
+    shown = f"{form['schedule_kind']} {form['schedule']}"
+    assert shown == (expected if kind == "json" else f"{kind} {expected}")
+    [first, second] = (RedBeatSchedulerEntry.from_dict(one, app).schedule for one in (document, again))
+    assert first == second
+
+
+PYTHON: dict[str, tuple[Any, str]] = {
+    "numbers": (crontab(minute=0, hour=9), "cron 0 9 * * *"),
+    "lists": (crontab(minute=[0, 30], hour="9, 17"), "cron 0,30 9,17 * * *"),
+    "one value": (
+        rrule("MONTHLY", dtstart=NOW, bymonthday=-1),
+        "rrule DTSTART:20260314T092653Z RRULE:FREQ=MONTHLY;BYMONTHDAY=-1",
+    ),
+    "a weekday": (
+        rrule("MONTHLY", dtstart=NOW, byweekday=FR(-1)),
+        "rrule DTSTART:20260314T092653Z RRULE:FREQ=MONTHLY;BYDAY=-1FR",
+    ),
+    "a zone": (clocked(datetime(2026, 12, 24, 18, tzinfo=BERLIN)), "at 2026-12-24T18:00:00+01:00"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_schedule_that_python_has_made_is_shown_as_text(name: str, app: Celery) -> None:
+    schedule, expected = PYTHON[name]
+    entry = RedBeatSchedulerEntry("n", "t", schedule, app=app)
+    document = editable(entry.to_dict())
+    form = form_of(document, timezone.utc)
+    assert f"{form['schedule_kind']} {form['schedule']}" == expected
+    made = RedBeatSchedulerEntry.from_dict(document, app)
+    assert made.next_runs(5, after=NOW) == entry.next_runs(5, after=NOW)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_what_is_sent_back_untouched_is_the_same(name: str, app: Celery) -> None:
+    entry = RedBeatSchedulerEntry(name, "t", app=app, **ENTRIES[name])
+    document = editable(entry.to_dict())
+    assert there_and_back(document) == (document, {})
+    made = RedBeatSchedulerEntry.from_dict(document, app)
+    assert editable(made.to_dict()) == document
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", ""])
+def test_times_that_nobody_touches_stay_the_same_moments_in_another_zone(zone: str) -> None:
+    before = {"name": "a", "task": "t", "schedule": "@daily", "timezone": "Asia/Tokyo", "enabled": False}
+    times = {"start_time": NOW.isoformat(), "end_time": (NOW + timedelta(days=90)).isoformat()}
+    pause = {"paused": True, "paused_until": (NOW + timedelta(days=2)).isoformat()}
+    document, problems = there_and_back({**before, **times, **pause}, timezone=zone)
+    assert problems == {}
+    assert document.get("timezone", "") == zone
+    assert {name: document[name] for name in (*times, "paused_until")} == {
+        **times,
+        "paused_until": pause["paused_until"],
+    }
+
+
+def test_each_field_of_an_entry_has_its_place_in_the_form() -> None:
+    shown = {field.name for _, fields in GROUPS for field in fields} | {"name"}
+    elsewhere = {"enabled": "state", "paused": "state", "paused_by": "state"}
+    assert {elsewhere.get(name, name) for name in (*DEFINITION_FIELDS, *FIELDS)} <= shown
+    assert shown == set(form_of({}, timezone.utc))
+
+
+def test_what_is_typed_is_read_as_on_the_command_line() -> None:
+    document, problems = there_and_back(
+        {"name": "n", "timezone": "Europe/Berlin"}, task=" t ", schedule_kind="every", schedule="90s",
+        jitter="1m", start_time="2026-07-01T08:00", state="paused", paused_until="tomorrow 9:00",
+    )  # fmt: skip
+    assert problems == {}
+    assert document["schedule"] == {"every": "90s"}
+    assert (document["task"], document["jitter"]) == ("t", 60)
+    assert document["start_time"] == "2026-07-01T06:00:00+00:00"
+    assert datetime.fromisoformat(document["paused_until"]) == datetime(2026, 3, 15, 9, tzinfo=BERLIN)
+    assert (document["enabled"], document["paused"], document["paused_by"]) == (False, True, "anna")
+
+
+def test_a_field_that_is_emptied_is_missing() -> None:
+    document, problems = there_and_back(
+        {"name": "n", "task": "t", "schedule": {"every": "5s"}, "jitter": 3, "one_off": True, "args": [1]},
+        jitter="", one_off="", args="",
+    )  # fmt: skip
+    assert problems == {}
+    assert document == {
+        "name": "n", "task": "t", "schedule": {"every": "5s"}, "args": [], "kwargs": {}, "options": {},
+        "enabled": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("args", "{}"), ("args", "[1"), ("args", "[NaN]"), ("kwargs", "[" * 50_000), ("options", "5"),
+        ("jitter", "soon"), ("max_runs", "many"), ("start_time", "9 o'clock"), ("priority", "high"),
+        ("paused_until", "yesterday"), ("schedule", ""), ("schedule", "61 * * * *"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_read_stands_at_its_field(field: str, text: str) -> None:
+    typed = {"task": "t", "schedule_kind": "cron", "schedule": "@daily", "state": "paused", field: text}
+    _, problems = there_and_back({"name": "n"}, **typed)
+    assert set(problems) == {field}
+    assert problems[field][0].isupper() or problems[field][0] in "'\""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("every", "soon"), ("every", "0"), ("at", "noon"), ("rrule", "FREQ=NEVER"), ("solar", "sunset"),
+        ("solar", "moon,1,2"), ("json", "[]"), ("json", '{"__type__": "x"}'), ("nothing", "5"),
+        ("json", json.dumps({"every": "1s", "at": "x"})),
+    ],
+)  # fmt: skip
+def test_a_schedule_that_is_none_is_refused(kind: str, text: str) -> None:
+    _, problems = there_and_back({"name": "n", "task": "t"}, schedule_kind=kind, schedule=text)
+    assert set(problems) == {"schedule"}

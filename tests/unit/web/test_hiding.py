@@ -1,0 +1,232 @@
+"""What pages don't show of an entry, and that it comes back when the entry is edited."""
+
+from __future__ import annotations
+
+import re
+from sys import getrecursionlimit
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat.web.hiding import (
+    HIDDEN,
+    MAX_DEPTH,
+    Hiding,
+    hide,
+    hide_details,
+    hiding_of,
+    kept_hidden,
+    left_hidden,
+    may_hide,
+    restore,
+    without_hidden,
+)
+from redbeat.web.signatures import parameters_of
+
+PATTERNS = Hiding(["*password*", "*token*"])
+STORED: dict[str, Any] = {
+    "name": "report",
+    "args": [{"api_TOKEN": "abc", "rows": 5}, ["x"]],
+    "kwargs": {"Password": {"deep": 1}, "user": "anna", "nested": {"tokens": [1, 2]}},
+    "options": {"headers": {"x-token": "t"}, "queue": "q"},
+    "ping_url": "https://hc-ping.com/c0ffee",
+}
+
+
+def test_what_a_pattern_matches_is_hidden_at_every_depth_whatever_its_case() -> None:
+    shown = hide(STORED, PATTERNS)
+    assert shown["args"] == [{"api_TOKEN": HIDDEN, "rows": 5}, ["x"]]
+    assert shown["kwargs"] == {"Password": HIDDEN, "user": "anna", "nested": {"tokens": HIDDEN}}
+    assert shown["options"] == {"headers": {"x-token": HIDDEN}, "queue": "q"}
+    assert "c0ffee" not in shown["ping_url"]
+    assert hide(STORED, Hiding([]))["kwargs"] == STORED["kwargs"]
+
+
+def test_a_document_that_is_saved_as_it_was_shown_is_the_stored_one() -> None:
+    assert restore(hide(STORED, PATTERNS), STORED, PATTERNS) == STORED
+
+
+def test_what_was_edited_counts_and_what_is_still_hidden_is_kept() -> None:
+    edited = hide(STORED, PATTERNS)
+    edited["kwargs"]["user"] = "ben"
+    edited["kwargs"]["Password"] = "new"
+    edited["options"]["queue"] = "other"
+    edited["ping_url"] = "https://hc-ping.com/other"
+    saved = restore(edited, STORED, PATTERNS)
+    assert saved["kwargs"] == {"Password": "new", "user": "ben", "nested": {"tokens": [1, 2]}}
+    assert saved["options"] == {"headers": {"x-token": "t"}, "queue": "other"}
+    assert saved["ping_url"] == "https://hc-ping.com/other"
+
+
+def test_the_word_for_hidden_is_only_a_word_where_nothing_was_hidden() -> None:
+    assert restore({"kwargs": {"user": HIDDEN, "token": HIDDEN}}, {"kwargs": {"user": "anna"}}, PATTERNS) == {
+        "kwargs": {"user": HIDDEN, "token": HIDDEN}
+    }
+
+
+def test_what_is_still_hidden_in_a_document_is_found_at_every_depth() -> None:
+    document = {
+        "args": [{"api_token": HIDDEN}],
+        "kwargs": {"note": HIDDEN, "deep": [{"password": HIDDEN, "other": 1}]},
+        "options": {},
+    }
+    assert list(left_hidden(document, PATTERNS)) == [("args", "api_token"), ("kwargs", "password")]
+
+
+@pytest.mark.parametrize("depth", [1, MAX_DEPTH - 2, MAX_DEPTH, 200, 450, 900])
+@pytest.mark.parametrize("field", ["args", "kwargs", "options"])
+def test_at_every_depth_what_is_hidden_is_hidden_told_and_put_back(field: str, depth: int) -> None:
+    value: Any = {"password": "geheim"}
+    for _ in range(depth):
+        value = [value]
+    stored = {"task": "t", field: value if field == "args" else {"a": value}}
+    shown = hide(stored, PATTERNS)
+    assert "geheim" not in repr(shown)
+    assert list(left_hidden(shown, PATTERNS, stored)) != []
+    restored = restore(shown, stored, PATTERNS)
+    assert restored[field] is stored[field] or restored == stored
+    assert kept_hidden(restored, stored, PATTERNS) in ("password", field)
+    assert "geheim" not in without_hidden("'geheim' isn't allowed.", stored, PATTERNS)
+
+
+def test_what_is_nested_too_deeply_is_hidden_as_a_whole_in_its_own_shape_and_comes_back() -> None:
+    deep: Any = []
+    for _ in range(getrecursionlimit()):
+        deep = [deep]
+    stored = {"args": deep, "kwargs": {"a": deep}, "options": {"a": deep}, "task": "t"}
+    shown = hide(stored, PATTERNS)
+    assert shown == {
+        "args": [HIDDEN],
+        "kwargs": {HIDDEN: HIDDEN},
+        "options": {HIDDEN: HIDDEN},
+        "task": "t",
+    }
+    restored = restore({**shown, "task": "other"}, stored, PATTERNS)
+    assert all(restored[field] is stored[field] for field in ("args", "kwargs", "options"))
+    assert list(left_hidden(restored, PATTERNS)) == []
+    left = restore(shown, {"args": [1]}, PATTERNS)
+    assert list(left_hidden(left, PATTERNS)) == [
+        ("args", "args"),
+        ("kwargs", "kwargs"),
+        ("options", "options"),
+    ]
+
+
+def test_a_sentence_does_not_quote_what_is_hidden() -> None:
+    document = {
+        "kwargs": [{"password": "geheim", "to": "a@b"}, {"api_token": {"deep": ["xyz", 5, None, ""]}}]
+    }
+    sentence = f"kwargs: must be an object, not {document['kwargs']}."
+    shown = without_hidden(sentence, document, PATTERNS)
+    assert "geheim" not in shown
+    assert "xyz" not in shown
+    assert "a@b" in shown
+
+
+@pytest.fixture
+def hiding() -> Hiding:
+    """Of an app with tasks of each kind."""
+    app = Celery("hiding", broker="memory://", set_as_current=False)
+    app.conf.redbeat_redis_url = "redis://unused.invalid"
+
+    @app.task(name="login")
+    def login(user: str, password: str, *tokens: str) -> None:
+        """Plain."""
+
+    @app.task(name="bound", bind=True, autoretry_for=(OSError,))
+    def bound(self: Any, password: str, user: str = "") -> None:
+        """Gets itself first, and is wrapped by Celery."""
+
+    class Sending(app.Task):  # type: ignore[name-defined,misc]
+        name = "sending"
+
+        def run(self, to: str, api_token: str = "") -> None:
+            """A class."""
+
+    app.register_task(Sending())
+    return hiding_of(app)
+
+
+def test_positional_arguments_are_hidden_by_the_names_of_their_parameters(hiding: Hiding) -> None:
+    for task, args, shown in (
+        ("login", ["anna", "s3cret", "a", "b"], ["anna", HIDDEN, HIDDEN, HIDDEN]),
+        ("login", ["anna"], ["anna"]),
+        ("bound", ["s3cret", "anna"], [HIDDEN, "anna"]),
+        ("sending", ["anna", "s3cret", "more"], ["anna", HIDDEN, "more"]),
+        ("elsewhere", ["anna", "s3cret"], ["anna", "s3cret"]),  # no parameter is known of it
+    ):
+        stored = {"task": task, "args": args}
+        assert hide(stored, hiding)["args"] == shown
+        assert restore(hide(stored, hiding), stored, hiding) == stored
+        assert list(left_hidden(restore(hide(stored, hiding), stored, hiding), hiding, stored)) == []
+    assert hide_details({"args": ["anna", "s3cret"]}, hiding, "login") == {"args": ["anna", HIDDEN]}
+    sentence = "args: ['anna', 's3cret'] is wrong."
+    assert "s3cret" not in without_hidden(sentence, {"task": "login", "args": ["anna", "s3cret"]}, hiding)
+    assert may_hide('{"task": "login", "args": ["anna", ', hiding)
+    assert not may_hide('{"task": "elsewhere", "args": ["anna", ', hiding)
+
+
+def test_a_hidden_positional_argument_comes_back_at_its_place_only(hiding: Hiding) -> None:
+    stored = {"task": "login", "args": ["anna", "s3cret"]}
+    edited = {"task": "login", "args": ["ben", HIDDEN]}
+    assert restore(edited, stored, hiding)["args"] == ["ben", "s3cret"]
+    assert restore({"args": ["ben", HIDDEN]}, stored, hiding)["args"] == ["ben", "s3cret"]
+    for wrong in (
+        {"task": "login", "args": ["x", "anna", HIDDEN]},  # moved
+        {"task": "elsewhere", "args": ["anna", HIDDEN]},  # to a task that would show it
+        {"task": "sending", "args": [HIDDEN, "anna"]},
+    ):
+        restored = restore(wrong, stored, hiding)
+        assert "s3cret" not in restored["args"]
+        assert len(list(left_hidden(restored, hiding, stored))) == 1
+    # where nothing was hidden it is only a word
+    assert list(left_hidden({"task": "elsewhere", "args": [HIDDEN, "a"]}, hiding, {})) == []
+
+
+def test_an_application_that_cannot_be_imported_has_no_known_tasks() -> None:
+    app = Celery("broken", broker="memory://", set_as_current=False, include=["no.such.module"])
+    assert parameters_of(app, "login").name_at(0) == ""
+
+
+def test_calls_within_an_entry_are_hidden_as_their_tasks_have_it_and_come_back(hiding: Hiding) -> None:
+    def call(secret: str) -> dict[str, Any]:
+        return {"task": "login", "args": ["anna", secret], "kwargs": {"password": secret}, "options": {}}
+
+    stored = {
+        "task": "celery.group",
+        "args": [[call("first"), call("second")]],
+        "kwargs": {"body": call("third")},
+        "options": {"link": [call("fourth")]},
+    }
+    shown = hide(stored, hiding)
+    assert not {"first", "second", "third", "fourth"} & set(re.findall(r"\w+", str(shown)))
+    assert shown["args"][0][0]["args"] == ["anna", HIDDEN]
+    assert hide_details({"options": stored["options"]}, hiding)["options"] == shown["options"]
+    assert restore(shown, stored, hiding) == stored
+    assert kept_hidden(stored, stored, hiding) == "password"
+    assert kept_hidden({**shown, "task": "echo"}, stored, hiding) == ""
+    assert [*left_hidden(shown, hiding)][:1] == [("args", "password")]
+
+    shown["options"]["link"][0]["task"] = "echo"
+    restored = restore(shown, stored, hiding)
+    assert "fourth" not in str(restored), "another task would be given it"
+    assert ("options", "password") in [*left_hidden(restored, hiding)]
+    assert "third" not in without_hidden(f"can't send {stored['kwargs']}", stored, hiding)
+
+
+def test_arguments_in_texts_of_any_form_are_hidden_if_their_task_has_a_parameter_that_is(
+    hiding: Hiding,
+) -> None:
+    text = '["anna", "s3cret"]'
+    shown = hide({"task": "login", "args": text}, hiding)
+    assert shown["args"] == HIDDEN
+    assert restore(shown, {"task": "login", "args": text}, hiding)["args"] == text
+    assert hide({"task": "unknown", "args": text}, hiding)["args"] == text
+    for broken in (
+        "{'task': 'login', 'args': ['anna', 's3cret']}",
+        '"{\\"task\\": \\"login\\", \\"args\\": [\\"anna\\"]}"',
+        "task: login\nargs: [anna, s3cret]",
+    ):
+        assert may_hide(broken, hiding), broken
+        assert not may_hide(broken.replace("login", "unknown"), hiding), broken
