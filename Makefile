@@ -18,14 +18,19 @@ LONG_FORMS := tests/faults tests/contract/test_downgrade.py tests/integration/be
 # Hundreds of processes import the same modules: where none of them may keep the bytecode, each compiles it anew.
 test faults bench: export PYTHONDONTWRITEBYTECODE :=
 
+# Else each of eight processes would compile all tests by itself. What is wrong with them, the suite tells.
+COMPILE_TESTS = for room in $(dir $(wildcard tests/*/conftest.py)); do \
+	  $(BIN)/python -m pytest -qq --collect-only $$room >/dev/null 2>&1 & done; wait
+
 help:  ## show this list
 	@echo "RedBeat, a Celery beat scheduler in Redis. Commands:"
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
-demo: $(STAMP)  ## a server, a worker and a beat at work, until Ctrl-C; or: make demo SECONDS=20
+demo: $(STAMP)  ## a server, a worker, a beat and the dashboard at work, until Ctrl-C; or: make demo SECONDS=20
 	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
+	@$(if $(ARGS),,$(COMPILE_TESTS))
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=8 --dist=loadfile --no-loadscope-reorder)
 
 test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
@@ -48,8 +53,8 @@ docs: $(STAMP)  ## the documentation as HTML, in build/docs
 bench: $(STAMP)  ## what RedBeat costs, beside 2.4.2; half an hour, or: make bench ARGS="--quick --only burst"
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-screenshots: $(STAMP)  ## the pictures of the command line in the documentation, taken anew
-	@$(BIN)/python -m tests.support.screenshots
+screenshots: $(STAMP)  ## the pictures in the documentation, taken anew; or: make screenshots ARGS="--only dashboard"
+	@$(BIN)/python -m tests.support.screenshots $(ARGS)
 
 clean:  ## remove everything that the other commands made
 	@rm -rf .venv .venv-oldest .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -157,3 +157,16 @@ beat_schedule = {
 # Where a running beat answers over HTTP whether it lives, leads and is on time: "127.0.0.1:9808", or
 # "unix:/run/redbeat/beat.sock". There is no password. None: nowhere.
 # redbeat_http = None
+
+# The names under which the dashboard may be asked for, besides localhost: "redbeat.example.com",
+# "*.example.com" or "tower:8080".
+# redbeat_web_hosts = ()
+
+# The reverse proxies in front of it, whose X-Forwarded- headers count: "10.0.0.0/8", "::1", or "unix".
+# redbeat_web_proxies = ()
+
+# The tasks that it may run, and give to entries. Running a task is running code.
+# redbeat_web_tasks = ("*",)
+
+# The arguments of tasks that it doesn't show.
+# redbeat_web_hide = ("*password*", "*token*")

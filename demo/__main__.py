@@ -7,6 +7,7 @@ when an entry that should have run did not.
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -15,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import redis
 from celery import Celery
@@ -27,8 +28,10 @@ from . import screen
 from .parts import Part, PartFailed, Parts, find_server
 from .story import STEPS, TOLD_SECONDS
 from .tasks import RUNS_KEY, Run
+from .visitor import Visitor
 
 READY_SECONDS = 20.0  # how long a part may take to start
+NEVER = -1.0
 GRACE_SECONDS = 2.0  # a run due so shortly before the end need not have been recorded
 CELERY = (sys.executable, "-m", "celery", "--config", "exampleconf")
 
@@ -41,11 +44,14 @@ class Demo:
         self.port = find_free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.client = redis.Redis.from_url(self.url)
+        self.link = ""  # the dashboard's
         self.runs: dict[str, list[Run]] = defaultdict(list)
 
     def run(self) -> int:
         screen.say("RedBeat demo", screen.BOLD)
-        screen.say("Starting Valkey, a Celery worker and a Celery beat; that takes about 3 s ...")
+        screen.say(
+            "Starting Valkey, a Celery worker, a Celery beat and the dashboard; that takes about 5 s ..."
+        )
         try:
             self.start_parts()
             self.play()
@@ -73,6 +79,7 @@ class Demo:
         self.start("server", find_server(), "--port", str(self.port), "--bind", "127.0.0.1", *save_nothing)
         self.start("worker", *CELERY, "worker", "--pool", "threads", "--concurrency", "4", *in_silence, *log)
         self.start("beat", *CELERY, "beat", "-S", "redbeat.RedBeatScheduler", *log)
+        self.start("dashboard", *CELERY, "redbeat", "web", "--port", "0")
 
     def start(self, name: str, *command: str) -> None:
         if self.stop.is_set():
@@ -90,13 +97,22 @@ class Demo:
                 return probe.connect_ex(("127.0.0.1", self.port)) == 0
         if part.name == "worker":
             return b" ready." in part.log.read_bytes()
+        if part.name == "dashboard":
+            self.link = find_link(part.log.read_text())
+            return bool(self.link)
         return self.client.exists("redbeat::schedule") == 1  # written when beat has become the leader
 
     def play(self) -> None:
         """Take the steps and print the runs, until the time is up or somebody wants it to stop."""
         app = Celery("demo")
         app.config_from_object("exampleconf")
-        names = {"app": app, "schedule": schedule, "RedBeatSchedulerEntry": RedBeatSchedulerEntry}
+        names = {
+            "LINK": self.link,
+            "Visitor": Visitor,
+            "app": app,
+            "schedule": schedule,
+            "RedBeatSchedulerEntry": RedBeatSchedulerEntry,
+        }
         steps = list(STEPS if self.seconds is None else STEPS[:-1])  # the last one invites to stay
         pace = 1.0 if self.seconds is None else min(1.0, self.seconds / TOLD_SECONDS)
         started_at = time.monotonic()
@@ -108,7 +124,7 @@ class Demo:
                 return
             if steps and elapsed >= steps[0].at_seconds * pace:
                 step = steps.pop(0)
-                screen.announce(elapsed, step.title, step.shown(self.port))
+                screen.announce(elapsed, step.title, step.shown(self.port, self.link))
                 step.run(names, self.client)
 
     def show_runs(self) -> None:
@@ -121,13 +137,21 @@ class Demo:
 
     def sum_up(self) -> bool:
         """Print the table; return whether everything that should have run did."""
-        scheduled: Any = self.client.zrange("redbeat::schedule", 0, -1, withscores=True)
-        next_runs = {key.decode().removeprefix("redbeat:"): score for key, score in scheduled}
+        app = Celery("demo")
+        app.config_from_object("exampleconf")
+        found = [(str(entry.name), entry.next_due_at) for entry in RedBeatSchedulerEntry.list(app)]
+        next_runs = {name: due.timestamp() if due else NEVER for name, due in found}
         entries = dict.fromkeys([*self.runs, *next_runs])  # in the order of their first runs
         if entries:
             screen.show_summary((entry, self.runs[entry], next_runs.get(entry)) for entry in entries)
         overdue_since = time.time() - GRACE_SECONDS
         return not any(0 <= next_runs[entry] < overdue_since for entry in entries if not self.runs[entry])
+
+
+def find_link(log: str) -> str:
+    """The link that the dashboard has printed, '' as long as it hasn't."""
+    found = re.search(r"http://\S+token=\S+(?=\n)", log)
+    return found[0] if found else ""
 
 
 def find_free_port() -> int:

@@ -58,5 +58,7 @@ def show_summary(rows: Iterable[Row]) -> None:
         late = [run.late_ms for run in runs if run.late_ms is not None]
         median = f"{statistics.median(late):.0f} ms" if late else "-"
         most = f"{max(late):.0f} ms" if late else "-"
-        following = "none: deleted" if next_run is None else "none" if next_run < 0 else clock(next_run)
+        following = (
+            "none: deleted" if next_run is None else "none: paused" if next_run < 0 else clock(next_run)
+        )
         say(f"{entry}{len(runs):>6}{median:>16}{most:>14}   {following}")

@@ -14,10 +14,12 @@ class Step(NamedTuple):
     python: str = ""
     commands: tuple[str, ...] = ()  # what to type after `redis-cli -p PORT`
     is_run: bool = True
+    is_link: bool = False  # what is shown is the dashboard's link
 
-    def shown(self, port: int) -> list[str]:
+    def shown(self, port: int, link: str) -> list[str]:
         typed = [f"$ redis-cli -p {port} {command}" for command in self.commands]
-        return "\n".join([*self.python.strip().splitlines(), *typed]).splitlines()
+        python = self.python.strip().replace("LINK", repr(link)) if not self.is_link else link
+        return "\n".join([*python.splitlines(), *typed]).splitlines()
 
     def run(self, names: dict[str, Any], client: "redis.Redis") -> None:
         if self.is_run:
@@ -72,6 +74,20 @@ entry.save()
         """
 RedBeatSchedulerEntry.from_key("redbeat:hello", app=app).delete()
 """,
+    ),
+    Step(
+        14.0,
+        "Paused in the dashboard, as if somebody had clicked there",
+        """
+visitor = Visitor(LINK)
+visitor.fill_in("/entry/pause", name="raw", note="paused in the dashboard")
+""",
+    ),
+    Step(
+        TOLD_SECONDS,
+        "The dashboard has all of it: open this link",
+        is_run=False,
+        is_link=True,
     ),
     Step(
         TOLD_SECONDS,

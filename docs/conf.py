@@ -21,7 +21,9 @@ extensions = [
     "events",
     "layout",
     "metrics",
+    "operations",
     "performance",
+    "screenshots",
     "settings",
 ]
 exclude_patterns = ["_build"]
@@ -38,7 +40,7 @@ napoleon_numpy_docstring = False
 # Names of other projects, and of parts of RedBeat that are no interface. No inventories are fetched: the
 # documentation must build without a network.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(celery|kombu|redis|datetime|dateutil|json|collections)\..*"),
+    (r"py:.*", r"(celery|kombu|redis|datetime|dateutil|json|collections|enum)\..*"),
     (r"py:.*", r"redbeat\.(lock|lua|store|keys|pauses)\..*"),
     (
         r"py:.*",
