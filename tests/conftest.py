@@ -27,6 +27,7 @@ from celery.utils.collections import ChainMap
 from kombu import pools
 from kombu.transport import memory
 
+from redbeat.schedules.occurrences import KINDS
 from tests.faults.summary import lines_of
 from tests.support import topologies, venv
 from tests.support.daemons import ServerMissingError
@@ -94,6 +95,15 @@ def apps_stay_with_their_test() -> Iterator[None]:
     yield
     _state._on_app_finalizers, _state.default_app = finalizers, default_app  # noqa: SLF001
     _state._tls.current_app = current_app  # noqa: SLF001
+
+
+@pytest.fixture(autouse=True)
+def types_of_schedules_stay_with_their_test() -> Iterator[None]:
+    """What a test registers is unknown to the next one: a sentence about a wrong type lists all there are."""
+    before = dict(KINDS)
+    yield
+    KINDS.clear()
+    KINDS.update(before)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The JSON Schemas in the documentation, ready to ask."""
+"""The JSON Schemas of RedBeat, ready to ask."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from jsonschema import Draft202012Validator
 
-FOLDER = Path(__file__).parents[2] / "docs" / "schema"
+FOLDER = Path(__file__).parents[2] / "redbeat" / "schema"
 NAMES = ("definition", "policy", "meta", "history-record", "error", "entry")
 
 

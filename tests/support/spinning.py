@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
 from celery.schedules import BaseSchedule
 
-from redbeat.schedules.occurrences import KINDS, register_schedule
+from redbeat.schedules.occurrences import register_schedule
 
 SPINNING = {"__type__": "spinning"}
 
@@ -33,11 +31,6 @@ def fields_of(schedule: spinning) -> dict[str, Any]:
     return {"seconds": schedule.seconds}
 
 
-@contextmanager
-def known_spinning() -> Iterator[None]:
-    """Let entries with such a schedule be read, in this block."""
+def know_spinning() -> None:
+    """Let entries with such a schedule be read, in this test."""
     register_schedule("spinning", spinning, fields_of, lambda fields: spinning(fields.get("seconds")))
-    try:
-        yield
-    finally:
-        del KINDS["spinning"]

@@ -33,15 +33,14 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.spinning import SPINNING, fields_of, known_spinning, spinning
+from tests.support.spinning import SPINNING, fields_of, know_spinning, spinning
 
 pytestmark = ONE_SERVER
 
 
 @pytest.fixture(autouse=True)
-def _known_kind() -> Any:
-    with known_spinning():
-        yield
+def _known_kind() -> None:
+    know_spinning()
 
 
 CANARY = {"__type__": "interval", "every": 1}

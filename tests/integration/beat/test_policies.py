@@ -194,7 +194,7 @@ def test_every_kind_that_is_written_by_hand_runs_and_keeps_its_meaning_when_it_i
 
 
 def test_a_class_of_one_s_own_is_refused_until_it_is_registered(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Doubling(schedule):
         """Each pause is given by the app's own arithmetic."""
@@ -206,13 +206,8 @@ def test_a_class_of_one_s_own_is_refused_until_it_is_registered(
         def remaining_estimate(self, last_run_at: datetime) -> timedelta:
             return last_run_at + timedelta(seconds=100 * self.factor) - self.now()
 
-    monkeypatch.setattr("redbeat.schedules.occurrences.KINDS", {})
-    monkeypatch.setattr("redbeat.schedules.codec.KINDS", {})
     with pytest.raises(EntryError, match="register_schedule"):
         Entry("e", "t", Doubling(2), app=scheduler.app).save()
-    kinds: dict[str, Any] = {}
-    monkeypatch.setattr("redbeat.schedules.occurrences.KINDS", kinds)
-    monkeypatch.setattr("redbeat.schedules.codec.KINDS", kinds)
     register_schedule("doubling", Doubling, lambda one: {"factor": one.factor}, lambda d: Doubling(**d))
     Entry("e", "t", Doubling(2), app=scheduler.app).save()
     assert field(client, "e", "definition")["schedule"] == {"__type__": "doubling", "factor": 2}

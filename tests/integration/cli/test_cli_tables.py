@@ -30,7 +30,7 @@ from tests.support.command_line import Terminal, call, celery_arguments, install
 from tests.support.schedule import server_now, write_raw
 from tests.support.servers import Server
 from tests.support.shop import AWAY, fill_shop
-from tests.support.spinning import SPINNING, known_spinning
+from tests.support.spinning import SPINNING, know_spinning
 
 TIMEZONE = "Europe/Berlin"
 
@@ -265,18 +265,18 @@ def test_entries_that_take_too_long_are_shown_with_the_reason_and_hold_up_nobody
     write_raw(client, "endless", {"task": "t", "schedule": SPINNING}, score=now + 50)
     write_raw(client, "good", score=now + 60)
     names = {"endless", "good"}
-    with known_spinning():
-        rows = [line for line in ask("list", columns=80).stdout.splitlines()[2:] if line[0] != " "]
-        assert {row.split()[0] for row in rows} == names
-        upcoming = ask("next", "-n", "3")
-        assert {line.split()[-1] for line in upcoming.stdout.splitlines()[2:]} == names
-        chart = ask("timeline", "--hours", "8000")
-        assert {line.split()[0] for line in chart.stdout.splitlines()} >= names
-        for done in (upcoming, chart):
-            told = re.findall(r"Not all of its runs are shown: (\w+): its schedule", done.stderr)
-            assert told == ["endless"]
-        assert "too expensive to compute" in ask("show", "endless").stdout
-        assert "too expensive to compute" in ask("next", "endless", code=64).stderr
+    know_spinning()
+    rows = [line for line in ask("list", columns=80).stdout.splitlines()[2:] if line[0] != " "]
+    assert {row.split()[0] for row in rows} == names
+    upcoming = ask("next", "-n", "3")
+    assert {line.split()[-1] for line in upcoming.stdout.splitlines()[2:]} == names
+    chart = ask("timeline", "--hours", "8000")
+    assert {line.split()[0] for line in chart.stdout.splitlines()} >= names
+    for done in (upcoming, chart):
+        told = re.findall(r"Not all of its runs are shown: (\w+): its schedule", done.stderr)
+        assert told == ["endless"]
+    assert "too expensive to compute" in ask("show", "endless").stdout
+    assert "too expensive to compute" in ask("next", "endless", code=64).stderr
 
 
 # -- sorting

@@ -21,7 +21,7 @@ from tests.support.dashboards import Browser
 from tests.support.forms import form_fields
 from tests.support.gallery import HOSTILE
 from tests.support.programs import Program
-from tests.support.spinning import SPINNING, known_spinning
+from tests.support.spinning import SPINNING, know_spinning
 
 Browse = Callable[..., Browser]
 Add = Callable[..., RedBeatSchedulerEntry]
@@ -238,8 +238,8 @@ def test_an_entry_that_takes_too_long_says_so(app: Celery, client: redis.Redis, 
     definition = json.dumps({"task": "t", "schedule": SPINNING})
     client.hset("redbeat:slow", "definition", definition)
     client.zadd("redbeat::schedule", {"redbeat:slow": 5e9})
-    with known_spinning():
-        assert "too expensive to compute" in browse().read("/entry", name="slow")
+    know_spinning()
+    assert "too expensive to compute" in browse().read("/entry", name="slow")
 
 
 def test_an_entry_that_there_is_not_is_not_found(browse: Browse) -> None:
