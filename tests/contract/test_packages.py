@@ -22,7 +22,8 @@ from tests.support.polling import eventually
 from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("redbeat", "pyproject.toml", "setup.py", "README.rst", "LICENSE")
+SCHEMAS = Path("docs", "schema")  # redbeat/schema, once it is built
+SOURCES = ("redbeat", str(SCHEMAS), "pyproject.toml", "setup.py", "README.rst", "LICENSE")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -98,10 +99,10 @@ def site_packages_of(python: Path) -> Path:
     return Path(run(python, "-c", find, cwd=python.parent).strip())
 
 
-def files_of_the_package() -> set[str]:
+def files_in(folder: str | Path) -> set[str]:
     return {
         str(path.relative_to(ROOT))
-        for path in (ROOT / "redbeat").rglob("*")
+        for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
 
@@ -111,14 +112,17 @@ def test_the_wheel_holds_the_package_its_scripts_and_its_types_only(packages: di
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {"redbeat/py.typed", "redbeat/store/scripts/claim_due.lua"} < names
     assert {"redbeat/web/templates/base.html", "redbeat/web/static/redbeat.css"} < names
-    assert names == files_of_the_package()
+    schemas = {f"redbeat/schema/{Path(name).name}" for name in files_in(SCHEMAS)}
+    assert len(schemas) > 5
+    assert names == files_in("redbeat") | schemas
 
 
 def test_the_source_distribution_holds_besides_what_the_wheel_is_built_of(packages: dict[str, Path]) -> None:
     with tarfile.open(packages["sdist"]) as archive:
         names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
     own = {name for name in names if ".egg-info/" not in name and name not in ("PKG-INFO", "setup.cfg")}
-    assert own == files_of_the_package() | {name for name in SOURCES if name != "redbeat"}
+    expected = {name for source in SOURCES for name in files_in(source) or {source}}
+    assert own == expected
 
 
 def test_the_metadata_say_what_it_is_and_needs(metadata: email.message.Message, required: list[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from jsonschema import Draft202012Validator
 
-FOLDER = Path(__file__).parents[2] / "redbeat" / "schema"
+FOLDER = Path(__file__).parents[2] / "docs" / "schema"
 NAMES = ("definition", "policy", "meta", "history-record", "error", "entry")
 
 

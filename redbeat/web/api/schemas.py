@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from redbeat.entries.forms import LENGTHS
@@ -23,9 +24,10 @@ def of(component: str) -> dict[str, Any]:
 
 @cache
 def published(name: str) -> Mapping[str, Any]:
-    """Return one of the schemas that are published."""
-    text = (files("redbeat") / "schema" / f"{name}.json").read_text("utf-8")
-    schema: Mapping[str, Any] = json.loads(text)
+    """Return one of the schemas that are published, of docs/schema in a checkout."""
+    in_package = files("redbeat") / "schema"
+    folder = in_package if in_package.is_dir() else Path(__file__).parents[3] / "docs" / "schema"
+    schema: Mapping[str, Any] = json.loads((folder / f"{name}.json").read_text("utf-8"))
     return schema
 
 

@@ -1,4 +1,4 @@
-"""The JSON Schemas in redbeat/schema: they are in step with the code, and say what RedBeat writes."""
+"""The JSON Schemas in docs/schema: they are in step with the code, and say what RedBeat writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schemas in redbeat/schema and the reader: what one takes and refuses, so does the other."""
+"""The JSON Schemas in docs/schema and the reader: what one takes and refuses, so does the other."""
 
 from __future__ import annotations
 
