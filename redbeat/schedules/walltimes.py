@@ -337,7 +337,7 @@ class _Stepping(WallTimes):
         self._is_filtered = any(listed(given) for given, _ in filters)
         self._allowed = _units_allowed(filters) if self._is_filtered else b""
         self._times = Memory[int, DayTimes](MAX_REMEMBERED)
-        self._per_period: int | None = None
+        self._cycle = self._units // gcd(self._step, self._units)  # steps after which their times repeat
 
     def times_on(self, day: int) -> DayTimes:
         """Return the times on the day with this ordinal."""
@@ -431,17 +431,28 @@ class _Stepping(WallTimes):
 
     def _count_days(self, day: int, days: int) -> int:
         """Return how many occurrences there are on ``days`` consecutive days from ``day`` on."""
+        begin = day * self._units - self._origin
+        steps = self._steps_before(begin + days * self._units) - self._steps_before(begin)
+        return steps * self._offsets.count
+
+    def _steps_before(self, unit: int) -> int:
+        """Return how many steps that pass the filters are before a unit, counted from the start's.
+
+        Those before the start count negative, so that differences are right there, too.
+        """
+        steps = -(-unit // self._step)
         if not self._is_filtered:
-            begin = day * self._units - self._origin - 1
-            steps = (begin + days * self._units) // self._step - begin // self._step
-            return steps * self._offsets.count
-        periods, rest = divmod(days, self.period)
-        count = sum(self.times_on(one).count for one in range(day, day + rest))
-        if periods:
-            if self._per_period is None:
-                self._per_period = sum(self.times_on(one).count for one in range(self.period))
-            count += periods * self._per_period
-        return count
+            return steps
+        cycles, rest = divmod(steps, self._cycle)
+        passing = self._passing_steps
+        return cycles * passing.bit_count() + (passing & ((1 << rest) - 1)).bit_count()
+
+    @cached_property
+    def _passing_steps(self) -> int:
+        """The steps of a cycle that pass the filters, as bits; bit 0 is the start."""
+        units = ((self._origin + number * self._step) % self._units for number in range(self._cycle))
+        digits = "".join(["01"[self._allowed[unit]] for unit in units])
+        return int(digits[::-1], 2)
 
 
 def _seconds_of(wall: datetime) -> int:

@@ -3,6 +3,8 @@ comes in a fraction of a second."""
 
 from __future__ import annotations
 
+import cProfile
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -129,6 +131,23 @@ def test_steps_of_decades_are_found(freq: str, interval: int) -> None:
     on_that_day = rrule(freq, dtstart=START, interval=interval, byweekday=weekday)
     found = wall_times(on_that_day, START).next(START + step)
     assert found == START + 2 * step
+
+
+def calls_of(call: Callable[[], object]) -> int:
+    """How many functions are called, which depends on no machine."""
+    profile = cProfile.Profile()
+    profile.runcall(call)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+@pytest.mark.parametrize(
+    ("freq", "interval"), [("MINUTELY", 10**9), ("MINUTELY", 1441), ("SECONDLY", 86_401)]
+)
+def test_a_count_over_thousands_of_years_takes_no_walk_through_their_days(freq: str, interval: int) -> None:
+    start = datetime(1900, 9, 25, 13, 20, 58)
+    rule = rrule(freq, dtstart=start, interval=interval, count=5, byhour=list(range(24)))
+    times = wall_times(rule, start)
+    assert calls_of(lambda: times.next(datetime(5000, 1, 1))) < 500_000  # a walk takes millions
 
 
 #: lists that are as long as can be, besides short ones
