@@ -15,6 +15,7 @@ from typing import Any
 from celery.app.routes import MapRoute
 
 from redbeat.diagnostics.routes import Route, find_route, in_words, load_tasks
+from redbeat.entries.coverage import Coverage
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import scan_entries
 from redbeat.entries.wording import one_line
@@ -52,7 +53,7 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class Survey:
+class Survey(Coverage):
     """Where the runs of entries go, as far as they were looked at.
 
     Attributes:
@@ -74,16 +75,6 @@ class Survey:
     workers: Mapping[str, int] | None = None
     answered: int = 0
     problem: str = ""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all entries were looked at; some may have come or gone meanwhile."""
-        return self.seen >= self.total
-
-    @property
-    def percent(self) -> int:
-        """How much of the schedule was looked at."""
-        return 100 if self.is_whole else min(100 * self.seen // max(self.total, 1), 99)
 
 
 def survey_routes(

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
+from redbeat.entries.coverage import Coverage
 from redbeat.entries.runs import (
     BEGINNING,
     IN_PROGRESS,
@@ -36,7 +37,7 @@ MAX_RUNNING = 20_000
 
 
 @dataclass(frozen=True)
-class FoundRuns:
+class FoundRuns(Coverage):
     """Runs that were found.
 
     Attributes:
@@ -52,11 +53,6 @@ class FoundRuns:
     seen: int = 0
     total: int = 0
     is_whole: bool = True
-
-    @property
-    def percent(self) -> int:
-        """How much of the histories was looked through."""
-        return 100 if self.is_whole else min(100 * self.seen // max(self.total, 1), 99)
 
 
 class _Newest:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol
 
+from redbeat.entries.coverage import Coverage
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import STATES, entries_at, entries_called
 from redbeat.entries.runs import read_last_outcomes
@@ -211,25 +212,25 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(Coverage):
     """What a search has found.
 
     Attributes:
         entries: in order.
         seen: how many rows are before the place where it has stopped.
-        count: about how many rows there are.
+        total: about how many rows there are.
         place: where it goes on; None: there is no more.
     """
 
     entries: Sequence[RedBeatSchedulerEntry]
     seen: int
-    count: int
+    total: int
     place: Place | None
 
     @property
-    def percent(self) -> int:
-        """How much it has looked through, of 100."""
-        return 100 if self.place is None else min(99, 100 * self.seen // max(self.count, 1))
+    def is_whole(self) -> bool:
+        """Whether there is no more."""
+        return self.place is None
 
 
 def search(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from redbeat.entries.coverage import Coverage
 from redbeat.entries.query import STATES, states_of
 from redbeat.store.figures import Figures
 from redbeat.store.members import Members
@@ -23,7 +24,7 @@ AT_ONCE_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
-class StateCounts:
+class StateCounts(Coverage):
     """How many entries are in each state, as far as they are counted.
 
     Attributes:
@@ -35,16 +36,6 @@ class StateCounts:
     states: Mapping[str, int]
     seen: int
     total: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all were counted; some may have come or gone meanwhile."""
-        return self.seen >= self.total
-
-    @property
-    def percent(self) -> int:
-        """How much of the schedule was counted."""
-        return 100 if self.is_whole else min(100 * self.seen // max(self.total, 1), 99)
 
 
 def count_states(

@@ -27,6 +27,7 @@ from redbeat.web.access.headers import SafeHeaders
 from redbeat.web.access.hosts import LOCAL_HOSTS, AllowedHosts
 from redbeat.web.access.limits import LimitedAddresses, LimitedBodies
 from redbeat.web.access.proxies import TrustedProxies
+from redbeat.web.access.refusals import Sending
 from redbeat.web.api.problems import refuse as refuse_program
 from redbeat.web.api.resources import Interface
 from redbeat.web.assets import static_files
@@ -153,18 +154,12 @@ def build(
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # a WebSocket: nobody answers it
             return
-        is_begun = False
-
-        async def note_begin(message: Message) -> None:
-            nonlocal is_begun
-            is_begun = True
-            await send(message)
-
+        sending = Sending(send)
         try:
             # a framework around it mustn't be told of what goes wrong here
-            await routes({**scope, "app": routes}, receive, note_begin)
+            await routes({**scope, "app": routes}, receive, sending)
         except Exception as exc:
-            if is_begun:
+            if sending.has_begun:
                 raise
             await refuse(Request(scope, receive), exc)(scope, receive, send)
 

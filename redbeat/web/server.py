@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from redbeat.access.rights import rights_of
@@ -27,7 +27,7 @@ from redbeat.config.address import Address
 from redbeat.config.networks import is_loopback
 from redbeat.errors import ConfigurationError
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie, WayIn
-from redbeat.web.access.refusals import refuse
+from redbeat.web.access.refusals import Sending, refuse
 from redbeat.web.access.users import User
 from redbeat.web.application import build
 
@@ -154,17 +154,11 @@ class EndingWell:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_begun = False
-
-        async def note_begin(message: Message) -> None:
-            nonlocal is_begun
-            is_begun = True
-            await send(message)
-
+        sending = Sending(send)
         try:
-            await self._app(scope, receive, note_begin)
+            await self._app(scope, receive, sending)
         except asyncio.CancelledError:
-            if not is_begun:
+            if not sending.has_begun:
                 sentence = "The dashboard was stopped meanwhile. What was asked for may have been done."
                 await refuse(scope, 503, sentence, {"Connection": "close"})(scope, receive, send)
 

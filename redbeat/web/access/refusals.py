@@ -10,13 +10,25 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import Scope
+from starlette.types import Message, Scope, Send
 
 from redbeat.web.paths import is_api
 
 PROBLEM = "application/problem+json"
 #: when to try again if Redis is away, or if there is too much to do
 RETRY_AFTER_SECONDS = "5"
+
+
+class Sending:
+    """Sends an answer on, and knows whether it has begun: then it's too late for a refusal in its place."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        self.has_begun = True
+        await self._send(message)
 
 
 def refuse(scope: Scope, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> Response:

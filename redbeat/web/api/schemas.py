@@ -74,6 +74,11 @@ _FORMS: Sequence[Mapping[str, Any]] = (
 
 def components() -> dict[str, Any]:
     """Return the schemas of the document, by their names."""
+    return {**_entries(), **_answers()}
+
+
+def _entries() -> dict[str, Any]:
+    """Return those of entries as they are sent, changed and shown, of which the field API has the fields."""
     definition, entry, policy = (
         _without_parts(published(name), name.title()) for name in ("definition", "entry", "policy")
     )
@@ -100,14 +105,8 @@ def components() -> dict[str, Any]:
         if name not in fields
     }
     added = {"href": HREF, "etag": ETAG}
-    run = _run()
     return {
         **parts,
-        "Problem": {
-            "description": "RFC 9457. `detail` is a sentence that one can act on.",
-            **_object(type=TEXT, title=TEXT, status=COUNT, detail=TEXT),
-            "additionalProperties": True,
-        },
         "EntryInput": {
             "type": "object",
             "description": "An entry as it is sent. What is read-only is ignored, so that what was answered "
@@ -128,6 +127,17 @@ def components() -> dict[str, Any]:
             "description": entry["description"],
             "required": [*entry["required"], "href"],
             "properties": {**fields, **entry["properties"], **added},
+        },
+    }
+
+
+def _answers() -> dict[str, Any]:
+    """Return those of what else there is, above all of answers."""
+    return {
+        "Problem": {
+            "description": "RFC 9457. `detail` is a sentence that one can act on.",
+            **_object(type=TEXT, title=TEXT, status=COUNT, detail=TEXT),
+            "additionalProperties": True,
         },
         "EntryList": _object(entries=_array(of("Entry")), next=NEXT),
         "Count": _object(count=COUNT, next=NEXT),
@@ -189,7 +199,7 @@ def components() -> dict[str, Any]:
             priority=MAYBE_COUNT,
             rules=OBJECT,
         ),
-        "Run": run,
+        "Run": _run(),
         "Runs": _object(runs=_array(of("Run")), count=COUNT),
         "PastRun": _object(
             due=MOMENT,

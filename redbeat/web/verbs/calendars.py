@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from redbeat.access import Right
 from redbeat.calendars import Calendar, changed_from, find_users, save_over
 from redbeat.entries.calendar_loading import ABOUT, Unusable, calendar_from, names_in, read_fields
+from redbeat.entries.coverage import Coverage
 from redbeat.errors import (
     CalendarError,
     CalendarNotFound,
@@ -94,7 +95,7 @@ def documents(actor: Actor, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Survey:
+class Survey(Coverage):
     """What was found of all calendars, and of the entries that name them.
 
     Attributes:
@@ -103,21 +104,16 @@ class Survey:
         is_complete: these are all; False: those that entries name, as this user may not scan keys.
         users: how many entries name a calendar.
         named_by: the first of them.
-        looked_at: how many entries were looked at.
-        entries: how many there are.
+        seen: how many entries were looked at.
+        total: how many there are.
     """
 
     documents: Mapping[str, Mapping[str, Any]]
     is_complete: bool
     users: Mapping[str, int]
     named_by: Mapping[str, Sequence[str]]
-    looked_at: int
-    entries: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all entries were looked at."""
-        return self.looked_at >= self.entries
+    seen: int
+    total: int
 
 
 def survey(actor: Actor, background: Background, *, is_wanted: bool = False) -> Result[Survey]:
@@ -136,7 +132,7 @@ def survey(actor: Actor, background: Background, *, is_wanted: bool = False) -> 
 
 def _survey(app: Any, tell: Tell[Survey]) -> Survey:
     store, pace = Store(app), Pace(BUDGET_SECONDS)
-    entries, looked_at = Members(store).count(), 0
+    total, seen = Members(store).count(), 0
     users, named_by = Counter[str](), dict[str, list[str]]()
     is_complete = True
     try:
@@ -151,16 +147,16 @@ def _survey(app: Any, tell: Tell[Survey]) -> Survey:
                 users[name] += 1
                 if len(named_by.setdefault(name, [])) < MAX_NAMED:
                     named_by[name].append(store.keys.name(stored.key))
-        looked_at += len(page)
+        seen += len(page)
         pace.rest()
         if pace.is_over:
             break
-        tell(Survey(documents, is_complete, dict(users), dict(named_by), looked_at, entries))
+        tell(Survey(documents, is_complete, dict(users), dict(named_by), seen, total))
     else:
-        entries = looked_at
+        total = seen
     if missing := [name for name in users if name not in documents]:
         documents = {**documents, **_summaries(app, missing, pace)}
-    return Survey(documents, is_complete, users, named_by, looked_at, entries)
+    return Survey(documents, is_complete, users, named_by, seen, total)
 
 
 def _summaries(app: Any, names: Sequence[str], pace: Pace) -> dict[str, dict[str, Any]]:

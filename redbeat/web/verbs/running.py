@@ -75,7 +75,7 @@ def trigger_once(actor: Actor, name: str, request: str, overrides: Mapping[str, 
 
 
 def trigger_by_form(actor: Actor, name: str, once: str, overrides: Mapping[str, Any]) -> Sent:
-    """Send the task of an entry now, however often the same form is sent.
+    """Send the task of an entry now, once, however often the same form is sent.
 
     Arguments:
         once: what tells one form from another; '': each call sends a run.
