@@ -113,7 +113,7 @@ class Demo:
             "schedule": schedule,
             "RedBeatSchedulerEntry": RedBeatSchedulerEntry,
         }
-        steps = list(STEPS if self.seconds is None else STEPS[:-1])  # the last one invites to stay
+        steps = [step for step in STEPS if self.seconds is None or not step.is_invitation]
         pace = 1.0 if self.seconds is None else min(1.0, self.seconds / TOLD_SECONDS)
         started_at = time.monotonic()
         while not self.stop.wait(0.03):

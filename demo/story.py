@@ -15,6 +15,7 @@ class Step(NamedTuple):
     commands: tuple[str, ...] = ()  # what to type after `redis-cli -p PORT`
     is_run: bool = True
     is_link: bool = False  # what is shown is the dashboard's link
+    is_invitation: bool = False  # to stay
 
     def shown(self, port: int, link: str) -> list[str]:
         typed = [f"$ redis-cli -p {port} {command}" for command in self.commands]
@@ -85,14 +86,15 @@ visitor.fill_in("/entry/pause", name="raw", note="paused in the dashboard")
     ),
     Step(
         TOLD_SECONDS,
-        "The dashboard has all of it: open this link",
+        "Look around, or write an entry of your own; Ctrl-C ends it",
+        commands=("ZRANGE redbeat::schedule 0 -1 WITHSCORES", "HGETALL redbeat:raw"),
         is_run=False,
-        is_link=True,
+        is_invitation=True,
     ),
     Step(
         TOLD_SECONDS,
-        "That is all. Look around, or write an entry of your own; Ctrl-C ends it",
-        commands=("ZRANGE redbeat::schedule 0 -1 WITHSCORES", "HGETALL redbeat:raw"),
+        "The dashboard has all of it: open this link",
         is_run=False,
+        is_link=True,
     ),
 )

@@ -35,6 +35,7 @@ from redbeat.schedules.occurrences import KINDS
 
 __all__ = [
     "DEFINITION_FIELDS",
+    "BadObject",
     "RedBeatJSONDecoder",
     "RedBeatJSONEncoder",
     "decode",
@@ -58,6 +59,18 @@ _DATETIME_JSON = (
     '{"__type__": "datetime", "year": %d, "month": %d, "day": %d, "hour": %d, "minute": %d, "second": %d, '
     '"microsecond": %d, "timezone": "UTC"}'
 )
+
+
+class BadObject(ValueError):
+    """An object with a ``__type__`` of which no value can be made; its sentence quotes what is in it.
+
+    Attributes:
+        kind: its ``__type__``.
+    """
+
+    def __init__(self, kind: str, reason: object) -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.kind = kind
 
 
 class RedBeatJSONEncoder(json.JSONEncoder):
@@ -108,9 +121,9 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         try:
             decoded = decode(d)
         except KeyError as exc:
-            raise ValueError(f"{kind}: {exc.args[0]!r} is missing.") from exc
+            raise BadObject(kind, f"{exc.args[0]!r} is missing.") from exc
         except (ValueError, TypeError, ArithmeticError, AttributeError, OSError, ParseException) as exc:
-            raise ValueError(f"{kind}: {exc}") from exc
+            raise BadObject(kind, exc) from exc
         if kind in SCHEDULE_FIELDS and (typos := find_typos(d.keys(), SCHEDULE_FIELDS[kind])):
             decoded.typos = typos
         return decoded

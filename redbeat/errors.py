@@ -72,6 +72,11 @@ class RedBeatError(Exception):
     def __init__(self, *args: Any) -> None:
         super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
 
+    @property
+    def plain(self) -> str:
+        """The sentence for those who look at a page, without what is advice for beat."""
+        return str(self)
+
     def __repr__(self) -> str:
         # Celery logs the repr, and that of redis-py's errors has no message
         return f"{type(self).__name__}({str(self)!r})"
@@ -92,13 +97,17 @@ class ConfigurationError(RedBeatError):
 class StoreUnavailable(RedBeatError, RedisConnectionError):
     """Redis can't be reached, or didn't answer in time.
 
-    Attributes:
-        plain: the message without ``advice``, which is a sentence for beat.
+    Arguments:
+        advice: a sentence for beat.
     """
 
     def __init__(self, message: str, *, advice: str = "") -> None:
         super().__init__(f"{message.removesuffix('.')}. ({advice})" if advice else message)
-        self.plain = printable(message)
+        self._plain = printable(message)
+
+    @property
+    def plain(self) -> str:
+        return self._plain
 
 
 class StoreRefused(RedBeatError, ResponseError):
@@ -240,11 +249,13 @@ class AccessDenied(RedBeatError):
 
     Attributes:
         right: the right that it takes; None: it isn't a matter of rights.
+        field: of the entry, that isn't allowed; None: it isn't about one.
     """
 
-    def __init__(self, message: str, right: str | None = None) -> None:
+    def __init__(self, message: str, right: str | None = None, field: str | None = None) -> None:
         super().__init__(message)
         self.right = right
+        self.field = field
 
 
 class CommandFailed(RedBeatError):

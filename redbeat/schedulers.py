@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -60,7 +61,7 @@ from redbeat.log.events import LEADER_LOST
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
-from redbeat.process.signals import hold_interrupts
+from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Claim, Commit, Fence, LockStatus
 from redbeat.store.store import Store
@@ -191,9 +192,15 @@ class RedBeatScheduler(Scheduler):
             LockLost: another beat has the lock now.
             StoreUnavailable: Redis can't be reached.
         """
+        if self._beat is not None and self._beat.has_been_terminated:
+            self._beat.stop()  # the signal handler's SystemExit was lost between two ticks
+            return 0
         self._ticking_thread = threading.get_native_id()
         try:
-            delay_seconds = self._tick()
+            # a lock of greenlets that a handler interrupts stays locked: it waits for the tick's end, half a
+            # second at most
+            with hold_interrupts() if self._beat is not None and has_greenlets() else nullcontext():
+                delay_seconds = self._tick()
         except (StoreCorrupt, StoreRefused) as exc:
             if self._beat is None:
                 raise

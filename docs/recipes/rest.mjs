@@ -1,5 +1,7 @@
 // The entry "report" over REST, from JavaScript (Node 18 or later; in a browser the token would be known to all).
 //   URL=http://127.0.0.1:8555/api/v1 TOKEN=rb_... node rest.mjs
+import { randomUUID } from 'node:crypto';
+
 const { URL: root, TOKEN } = process.env;
 
 async function ask(method, path, body, headers = {}) {
@@ -47,8 +49,8 @@ await ask('PUT', report, { task: 'proj.tasks.report', schedule }, { 'if-none-mat
 await change('report', (entry) => ({ args: [...entry.args, 'weekly'], timezone: 'Europe/Berlin' }));
 await ask('PUT', `${report}/pause`, { note: 'release', until: '2h' });
 await ask('DELETE', `${report}/pause`);
-const today = new Date().toISOString().slice(0, 10);
-const { task_id } = await ask('PUT', `${report}/trigger`, {}, { 'idempotency-key': today });
+const key = randomUUID();
+const { task_id } = await ask('PUT', `${report}/trigger`, {}, { 'idempotency-key': key });
 console.log(`sent ${task_id}`);
 for await (const entry of entries('rep*')) console.log(entry.name, entry.next_due_at);
 await ask('DELETE', report);

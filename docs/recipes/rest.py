@@ -4,9 +4,9 @@ URL=http://127.0.0.1:8555/api/v1 TOKEN=rb_... python rest.py
 """
 
 import base64
-import datetime
 import os
 import re
+import uuid
 from urllib.parse import quote
 
 import httpx
@@ -57,8 +57,8 @@ ask("PUT", report, {"task": "proj.tasks.report", "schedule": schedule}, if_none_
 change("report", lambda entry: {"args": [*entry["args"], "weekly"], "timezone": "Europe/Berlin"})
 ask("PUT", f"{report}/pause", {"note": "release", "until": "2h"})
 ask("DELETE", f"{report}/pause")
-today = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"
-print("sent", ask("PUT", f"{report}/trigger", {}, idempotency_key=today)["task_id"])
+key = str(uuid.uuid4())
+print("sent", ask("PUT", f"{report}/trigger", {}, idempotency_key=key)["task_id"])
 for entry in entries("rep*"):
     print(entry["name"], entry["next_due_at"])
 ask("DELETE", report)

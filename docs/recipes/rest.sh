@@ -32,7 +32,7 @@ ask PUT /entries/report/pause --json '{"note": "release", "until": "2h"}'
 ask DELETE /entries/report/pause
 
 # with the same key it can be tried again, and one run is sent
-ask PUT /entries/report/trigger --header "Idempotency-Key: $(date +%F)" --retry 3 --retry-connrefused
+ask PUT /entries/report/trigger --header "Idempotency-Key: $(date +%s)-$$" --retry 3 --retry-connrefused
 
 ask GET '/entries?match=rep*&state=scheduled'
 ask DELETE /entries/report

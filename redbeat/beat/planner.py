@@ -498,7 +498,7 @@ def commit_quarantined(
         new_score=retry_at,
         new_error=failure.to_json() if claimed.type is KeyType.HASH else None,
         is_for_this_definition=claimed.type is KeyType.HASH and not claimed.unread_bytes,
-        records=(unsent_record(claimed.nominal, reason),) if is_news else (),
+        records=(unsent_record(failure.due, reason),) if is_news else (),
     )
     return commit, is_news
 

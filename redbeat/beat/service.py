@@ -79,8 +79,13 @@ class BeatService:
 
     @property
     def has_been_terminated(self) -> bool:
-        """Whether a worker has told the beat inside it to end: it waits for that, and tells it once."""
-        return _HAS_BEEN_TERMINATED[0]
+        """Whether this beat was told to end, and still runs: what a signal's handler raises may get lost.
+
+        Python goes on after an exception in a ``__del__`` or in a weak reference's callback. A worker tells
+        the beat inside it once, and waits.
+        """
+        stopped = getattr(self._service, "_is_stopped", None)
+        return _HAS_BEEN_TERMINATED[0] or (stopped is not None and stopped.is_set())
 
     @property
     def is_embedded(self) -> bool:

@@ -40,6 +40,7 @@ from redbeat.entries.describe import description_of
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
+from redbeat.entries.optimistic import retry_when_changed
 from redbeat.entries.saving import why_never
 from redbeat.entries.wording import one_line, relative, when_in
 from redbeat.errors import EntryChanged
@@ -47,9 +48,6 @@ from redbeat.log.text import counted
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
-
-#: how often a change is tried again because somebody else has changed the entry meanwhile
-MAX_TRIES = 10
 
 #: the fields that ``--unset`` removes
 UNSETTABLE = (*POLICY, "args", "kwargs", "options", *TASK_OPTIONS)
@@ -149,14 +147,7 @@ def set_(
         return entry
 
     def change(name: str) -> None:
-        for attempt in range(MAX_TRIES):
-            try:
-                changed(name).save(if_unchanged=True)
-            except EntryChanged:
-                if attempt + 1 == MAX_TRIES:
-                    raise
-            else:
-                break
+        retry_when_changed(lambda: changed(name).save(if_unchanged=True))
         if match is None or is_json:
             report_entry(session, name, "Changed", is_json)
 

@@ -58,7 +58,7 @@ def next_(
     now, zone = session.now(), session.zone
     since = None if after is None else in_zone(after, zone)
     if name is None:
-        first, untold = first_of_all(session.app, wanted, since, match)
+        first, untold, _ = first_of_all(session.app, wanted, since, match)
         note_untold(session, untold)
         runs = [(entry, local_time(due, zone)) for due, _, entry in first]
     elif match is not None:

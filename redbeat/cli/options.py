@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from redbeat.cli.session import Command
 from redbeat.cli.values import CRON, DURATION, INTERVAL, JSON_ARRAY, JSON_OBJECT, MOMENT, SOLAR, in_zone
 from redbeat.config.settings import MAX_MISFIRE_LIMIT
+from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, OVERLAPS, PAUSE_FIELDS, TRACKS
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
@@ -33,7 +34,7 @@ _ROUTING = (
     click.option("--exchange", help="The exchange for its messages. Default: the queue's."),
     click.option("--exchange-type", help="The type of --exchange: direct, topic, fanout or headers."),
     click.option("--routing-key", help="The routing key of its messages. Default: the queue's."),
-    click.option("--priority", type=click.IntRange(0, 255), help="The priority of its messages."),
+    click.option("--priority", type=click.IntRange(0, MAX_PRIORITY), help="The priority of its messages."),
 )
 
 _OPTIONS = (

@@ -15,7 +15,7 @@ import click
 
 from redbeat.cli.confirmation import DRY_RUN, YES
 from redbeat.cli.documents import OBJECT_PER_ENTRY
-from redbeat.cli.names import NAME, check_stored, entry_called, listed_entry
+from redbeat.cli.names import NAME, check_stored, entry_called, listed_entry, no_such_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import MATCH, Selection, ask_about, change_each, check_failures, select
 from redbeat.cli.session import Session, SessionCommand
@@ -25,9 +25,9 @@ from redbeat.cli.zone import zone_options
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import zone_for
-from redbeat.entries.pauses import PauseResult, is_paused_for, pause_many
+from redbeat.entries.pauses import PauseResult, is_paused_for, pause_many, pause_one
 from redbeat.entries.wording import one_line, relative, when_in
-from redbeat.errors import EntryError
+from redbeat.errors import EntryNotFound
 from redbeat.process.exit_codes import USAGE, CommandLineError
 
 #: changes all selected entries
@@ -95,21 +95,13 @@ def pause(
         return True
 
     def rest(name: str) -> None:
-        result = rest_all([name], lambda _done: None)
-        if result.failed:
-            raise EntryError(result.failed[name], name)
-        entry = entry_called(session, name)
-        if result.changed:
-            _report(session, name, "Paused", is_json)
-            return
-        given = {"pause_note": note, "paused_by": by, "paused_until": end_for(entry)}
-        changes: Any = {field: value for field, value in given.items() if value is not None}
-        if entry.paused and changes:
-            entry.update(**changes)
-            _report(session, name, "It was paused already; changed:", is_json)
-        else:
-            state = "paused" if entry.paused else "disabled"
-            _report(session, name, f"It is {state} already, and stays so:", is_json)
+        try:
+            done = pause_one(RedBeatSchedulerEntry, name, session.app, note, end_for, by=who, changed_by=by)
+        except EntryNotFound:
+            raise no_such_entry(session, name) from None
+        words = {"paused": "Paused", "changed": "It was paused already; changed:"}.get(done)
+        state = listed_entry(session, name).state
+        _report(session, name, words or f"It is {state} already, and stays so:", is_json)
 
     def rest_all(chosen: list[str], progress: Callable[[int], object]) -> PauseResult:
         return pause_many(RedBeatSchedulerEntry, chosen, session.app, note, end_for, who, progress)

@@ -19,7 +19,7 @@ from redbeat.history import PastRun
 from redbeat.log.text import printable
 from redbeat.runs.figures import Figures
 from redbeat.runs.run import Run
-from redbeat.schedules.durations import seconds_in_words
+from redbeat.schedules.durations import lasting_in_words, seconds_in_words
 
 #: the width from which on the due time of a past run is whole, as somebody may want to send it once more
 WITH_DUE_DATES = 80
@@ -34,7 +34,7 @@ def figures_rows(figures: Figures) -> list[tuple[str, str]]:
     if figures.failures_in_a_row:
         rows.append(("failed", f"{figures.failures_in_a_row} in a row"))
     if figures.median_run_seconds is not None and figures.p95_run_seconds is not None:
-        median, most = map(seconds_in_words, (figures.median_run_seconds, figures.p95_run_seconds))
+        median, most = map(lasting_in_words, (figures.median_run_seconds, figures.p95_run_seconds))
         rows.append(("run time", f"{median} at the median, {most} at the 95th percentile"))
     if figures.median_wait_seconds is not None:
         rows.append(("wait", f"{seconds_in_words(figures.median_wait_seconds)} at the median"))
@@ -99,11 +99,12 @@ def _cells(
     run: Run, now: datetime, zone: tzinfo, *, with_dates: bool, with_due_dates: bool
 ) -> dict[str, Text]:
     seconds = run.age_seconds if run.is_running else run.run_seconds
+    in_words = seconds_in_words if run.is_running else lasting_in_words
     ended = run.ended_at and (clock(run.ended_at, zone) if with_dates else relative(run.ended_at, now))
     return {
         "name": Text(printable(run.name)),
         "state": _state_cell(run),
-        "for": Text("" if seconds is None else seconds_in_words(seconds)),
+        "for": Text("" if seconds is None else in_words(seconds)),
         "due": Text(typed(run.due, zone) if with_due_dates else relative(run.due, now)),
         "ended": Text(ended or ""),
         "worker": Text(printable(run.worker or "")),
@@ -140,7 +141,7 @@ def history_lines(
             "due": Text(typed(run.due, zone) if with_due_dates else relative(run.due, now)),
             "late": Text(late),
             "outcome": Text(outcome, style=style_of(run.outcome)),
-            "took": Text("" if run.run_seconds is None else seconds_in_words(run.run_seconds)),
+            "took": Text("" if run.run_seconds is None else lasting_in_words(run.run_seconds)),
             "worker": Text(printable(run.worker or "")),
             "task id": Text(printable(run.task_id or "")),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from urllib.parse import urlsplit
 
 import click
 
@@ -11,6 +12,7 @@ from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.shell import login_name
 from redbeat.config.address import parse_address
 from redbeat.config.config import ensure_conf
+from redbeat.config.networks import is_any
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 
@@ -29,7 +31,7 @@ from redbeat.process.exit_codes import CommandLineError
     "--root-path",
     metavar="PATH",
     default="",
-    help="The path under which a reverse proxy has it, such as /redbeat.",
+    help="The path under which a reverse proxy has it, such as /redbeat; the proxy may cut it off, or not.",
 )
 @click.pass_context
 def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path: str) -> None:
@@ -61,6 +63,8 @@ def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path:
 
     def tell(link: str) -> None:
         session.echo(f"The dashboard is at {link}")
+        if is_any(host):
+            session.note(f"It listens on all addresses of this machine, at port {urlsplit(link).port}.")
         if basic is None:
             session.note("The link is for you alone: whoever has it can do whatever you can. Ctrl-C ends it.")
         else:

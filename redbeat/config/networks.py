@@ -47,3 +47,11 @@ def is_loopback(address: str | None) -> bool:
     except ValueError:
         return False
     return bool((getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback)
+
+
+def is_any(address: str) -> bool:
+    """Tell whether ``address`` stands for all addresses of this machine, as 0.0.0.0 does."""
+    try:
+        return ip_address(address).is_unspecified
+    except ValueError:
+        return False

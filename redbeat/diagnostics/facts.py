@@ -14,6 +14,7 @@ from celery.schedules import schedule
 
 from redbeat.config.config import ensure_conf
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
+from redbeat.entries.due import anchor_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.runs import MOST_KEPT, deadlines_of, id_of
@@ -24,7 +25,6 @@ from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited_twice
 from redbeat.runs.run import Run, in_progress, runs_of
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
-from redbeat.schedules.timezones import in_utc
 from redbeat.store.histories import Histories
 from redbeat.store.records import Stored
 from redbeat.store.runs import Runs
@@ -137,7 +137,7 @@ def _around_of_interval(
     entry: RedBeatSchedulerEntry, at: datetime
 ) -> tuple[datetime | None, datetime | None]:
     start = entry.policy.start_time
-    anchor = None if entry.last_run_at is None else in_utc(entry.last_run_at)
+    anchor = anchor_of(entry)
     if start is not None and (anchor is None or anchor < start):
         anchor = start
     if anchor is None:

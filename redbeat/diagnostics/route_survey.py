@@ -19,7 +19,7 @@ from redbeat.entries.coverage import Coverage
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import scan_entries
 from redbeat.entries.wording import one_line
-from redbeat.errors import ConfigurationError
+from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.store.members import Members
 from redbeat.store.store import Store
 
@@ -133,7 +133,7 @@ class _Book:
         try:
             route = self._route_of(entry)
         except Exception as exc:  # noqa: BLE001 - the application's own routers, and queues it doesn't have
-            problem = one_line(exc if isinstance(exc, ConfigurationError) else repr(exc))
+            problem = one_line(exc if isinstance(exc, RedBeatError) else repr(exc))
             key: Any = problem
             made, rule = Destination("nowhere", problem=problem), ""
         else:

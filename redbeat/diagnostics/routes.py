@@ -22,7 +22,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
 from redbeat.entries.queues import is_missing
 from redbeat.entries.wording import one_line
-from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, RedBeatError
+from redbeat.errors import ConfigurationError, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
 
 _EXCHANGE_TYPES: Mapping[str, Any] = STANDARD_EXCHANGE_TYPES
 _FIELDS = ("queue", "exchange", "exchange_type", "routing_key", "priority")
@@ -90,7 +90,7 @@ def find_destination(app: Any, name: str, tried: Mapping[str, Any]) -> Destinati
 
     Raises:
         ConfigurationError: they can't be imported, or the routes of the application don't know.
-        EntryCorrupt: the entry can't be used.
+        EntryError: the entry can't be used, or its options.
     """
     try:
         load_tasks(app)
@@ -173,9 +173,13 @@ def find_route(
         options: the entry's; those of the task are added as in Celery, if ``app`` has the task.
 
     Raises:
+        EntryError: one of the options that decide can't be one.
         ConfigurationError: there is no such queue, and Celery may not create one. The application's routes
             may raise anything.
     """
+    for name in _FIELDS:
+        if isinstance(options.get(name), (Mapping, list, tuple)):
+            raise EntryError(f"{one_line(task)}: options: {name} can't be an object or a list.", "")
     known = app.tasks.get(task)
     own = {} if known is None else known._get_exec_options()  # noqa: SLF001 - what its apply_async begins with
     given = {**own, **options}

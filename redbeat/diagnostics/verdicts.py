@@ -7,11 +7,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.diagnostics.facts import Facts
-from redbeat.entries.failures import failure_of
+from redbeat.entries.failures import Failure, failure_of
 from redbeat.history import ENDED_OUTCOMES, PastRun, error_in_words
 from redbeat.runs.progress import UNTRACKED, hold_in_words, progress_in_words
 from redbeat.runs.run import Run
-from redbeat.schedules.durations import seconds_in_words
+from redbeat.schedules.durations import lasting_in_words, seconds_in_words
 from redbeat.schedules.timezones import shown as shown
 
 #: what may have become of a run
@@ -102,7 +102,7 @@ def told_by(facts: Facts, run: PastRun, *, with_id: bool = True) -> Answer:
     failure = failure_of(facts.stored)
     if covering is not None:
         return Answer("merged", run.due, f"{closed(why)} The run {sent_text(covering)} stands for it.", run)
-    if failure is not None and failure.retry_at:
+    if failure is not None and failure.retry_at and _is_about(failure, run):
         retry_at = _moment(float(failure.retry_at))
         return Answer(
             "unsent" if failure.attempts else "quarantined",
@@ -111,6 +111,11 @@ def told_by(facts: Facts, run: PastRun, *, with_id: bool = True) -> Answer:
             run,
         )
     return Answer("unsent", run.due, f"{closed(why)} What became of it then isn't recorded.", run)
+
+
+def _is_about(failure: Failure, run: PastRun) -> bool:
+    """Tell whether a failure is that of ``run``, and not of a later one."""
+    return bool(failure.due) and abs(float(failure.due) - run.due.timestamp()) < 0.001
 
 
 def _late_in_words(run: PastRun) -> str:
@@ -124,7 +129,7 @@ def _told_of_end(facts: Facts, run: PastRun) -> str:
         progress = _progress_of(facts, run)
         return "" if progress is None else _told_of_progress(facts, progress)
     where = "" if run.worker is None else f" on {run.worker}"
-    lasted = "" if run.run_seconds is None else f" after {seconds_in_words(run.run_seconds)}"
+    lasted = "" if run.run_seconds is None else f" after {lasting_in_words(run.run_seconds)}"
     attempt = f", with attempt {run.attempt}" if (run.attempt or 1) > 1 else ""
     begun = "It" if run.wait_seconds is None else f"It began {seconds_in_words(run.wait_seconds)} later, and"
     told = {

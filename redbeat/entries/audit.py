@@ -23,6 +23,7 @@ from redbeat.connection.retry import call_briefly
 from redbeat.decoder import plain_json
 from redbeat.entries.fields import STATE_FIELDS, shown_value
 from redbeat.entries.forms import arguments_of
+from redbeat.entries.notation import schedule_in_short
 from redbeat.entries.wording import in_utc, in_words_of
 from redbeat.errors import EntryError, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.log.logger import logger
@@ -130,8 +131,11 @@ def _in_words(name: str, value: Any, zone: tzinfo) -> str:
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # an argument is what the task gets
-    return text if name in ("args", "kwargs", "options") else in_words_of(in_utc(text), zone)
+    if name in ("args", "kwargs", "options"):  # an argument is what the task gets
+        return text
+    if name == "schedule" or (isinstance(value, dict) and "__type__" in value):
+        text = schedule_in_short(value)
+    return in_words_of(in_utc(text), zone)
 
 
 def find_records(

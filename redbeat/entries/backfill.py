@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -21,7 +22,7 @@ from celery.result import AsyncResult
 from redbeat.config.suggestions import find_typos
 from redbeat.entries.preview import runs_between
 from redbeat.entries.sending import send
-from redbeat.errors import EntryError
+from redbeat.errors import EntryError, LockNotAcquired
 from redbeat.history import sent_record
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.timezones import in_utc
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 #: a name that resembles one of these is a typo; any other may be an option of the task or the broker
 _OVERRIDES = ("args", "kwargs", "queue", "exchange", "routing_key", "priority", "expires", "countdown", "eta")
+
+#: how long the same request waits for itself, seconds
+PATIENCE_SECONDS = 3.0
 
 
 def trigger(entry: RedBeatSchedulerEntry, overrides: Mapping[str, Any]) -> AsyncResult:
@@ -81,16 +85,28 @@ def sent_by(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, 
 def trigger_once(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> Sent:
     """Send one run of ``entry`` now, unless the same request has done so within a day; return which.
 
-    It is sent before that is remembered: after a kill in between it is sent again, with the same id.
+    It is sent before that is remembered: after a kill in between it is sent again, with the same id. It waits
+    while somebody else, or an earlier try of it, is sending runs of the entry.
 
     Raises:
         EntryError: the request has sent a run with other arguments.
-        LockNotAcquired: it, or somebody else, is sending runs of the entry at this moment.
+        LockNotAcquired: that takes longer than ``PATIENCE_SECONDS``.
     """
+    ends_at = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        found = sent_by(entry, request, overrides)
+        if found is not None:
+            return found
+        try:
+            return _trigger_alone(entry, request, overrides)
+        except LockNotAcquired:
+            if time.monotonic() >= ends_at:
+                raise
+        time.sleep(0.02)
+
+
+def _trigger_alone(entry: RedBeatSchedulerEntry, request: str, overrides: Mapping[str, Any]) -> Sent:
     histories = Histories(Store(entry.app))
-    found = sent_by(entry, request, overrides)
-    if found is not None:
-        return found
     with histories.backfilling(entry.key):
         found = sent_by(entry, request, overrides)
         if found is not None:
@@ -133,8 +149,8 @@ def backfill(
         dues = iter(found)
         if len(found) > limit:
             raise EntryError(
-                f"{entry.key}: backfill: that span has more than {limit} runs; name a shorter one, or a "
-                "higher limit.",
+                f"{entry.key}: backfill: that span has more than {limit} runs, which is the limit; name a "
+                "shorter one.",
                 entry.key,
             )
     sent: list[datetime] = []

@@ -14,6 +14,7 @@ from dateutil.rrule import DAILY
 
 from redbeat.entries.wording import label_of
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
+from redbeat.schedules.durations import length_in_words
 from redbeat.schedules.occurrences import clocked, cron, is_own_kind, rrule, zone_of
 from redbeat.schedules.recurrence import FREQUENCIES
 
@@ -71,7 +72,7 @@ def describe(entry: RedBeatSchedulerEntry, tz: tzinfo | None = None) -> str:
     if policy.exclude is not None:
         words.append(f"except on {policy.exclude}")
     if policy.jitter:
-        words.append(f"up to {policy.jitter:g} s later")
+        words.append(f"up to {length_in_words(policy.jitter)} later")
     if policy.overlap in _OVERLAPPING:
         words.append(_OVERLAPPING[policy.overlap])
     return ", ".join(words)

@@ -21,7 +21,7 @@ from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import Policy
 from redbeat.process.budget import limited, limited_twice
 from redbeat.schedules.occurrences import next_run
-from redbeat.schedules.timezones import in_utc
+from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Stored
 
 if TYPE_CHECKING:
@@ -45,6 +45,16 @@ def is_pause_over(entry: RedBeatSchedulerEntry, now: datetime | None) -> bool:
     """Tell whether the pause of ``entry`` has ended at ``now``; beat stores that with the next run."""
     until = paused_until(entry)
     return until is not None and now is not None and until <= now
+
+
+def anchor_of(entry: RedBeatSchedulerEntry) -> datetime | None:
+    """Return its last run, from which an interval counts; None: it counts from its start_time, or has none.
+
+    Before its first run the last run is when the entry was saved.
+    """
+    if entry.last_run_at is None or (entry.policy.start_time is not None and not entry.total_run_count):
+        return None
+    return in_utc(entry.last_run_at)
 
 
 def first_after_pause(
@@ -73,7 +83,7 @@ def first_after_pause(
     if entry.policy.run_missed:
         choice = choose_run(entry.schedule, bounds, own_time, until, defaults_of(entry))
         return choice.following if choice.due is None else until
-    return next_run(entry.schedule, bounds, until - _INSTANT, in_utc(entry.last_run_at))
+    return next_run(entry.schedule, bounds, until - _INSTANT, anchor_of(entry))
 
 
 def is_in_pause(entry: RedBeatSchedulerEntry, due_at: datetime) -> bool:
@@ -96,6 +106,14 @@ def score_after_pause(entry: RedBeatSchedulerEntry, bounds: Policy, anchor: date
         return found.timestamp()  # the end of the pause, not the time of a run, so without jitter
     score: float = entry.score_of(found)
     return score
+
+
+def retry_of(stored: Stored) -> datetime | None:
+    """Return when a run is tried again that couldn't be sent; None: there is none."""
+    failure = failure_of(stored)
+    if failure is None or not failure.attempts or not failure.retry_at:
+        return None
+    return moment_of(stored.score) if float(failure.retry_at) == stored.score else None
 
 
 def is_moved(
@@ -189,13 +207,7 @@ def _next_due(entry: RedBeatSchedulerEntry, stored: Stored, due: datetime, now: 
         return _at_score(score_after_pause(entry, entry.bounds(), due))
     if not entry.is_enabled_at(max(due, now)):
         return None
-    failure = failure_of(stored)
-    if (
-        failure is not None
-        and failure.attempts
-        and failure.retry_at
-        and float(failure.retry_at) == stored.score
-    ):
+    if retry_of(stored) is not None:
         return due
     if stored.score and is_moved(entry, stored.score, stored.is_meta_foreign, due, now):
         return _at_score(entry.score_of(entry.due_by_schedule()))

@@ -14,7 +14,7 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import DEFINITION_FIELDS, objects_of, plain_json
 from redbeat.entries import fields
 from redbeat.entries.due import is_pause_over
-from redbeat.entries.validation import find_kind_problem
+from redbeat.entries.validation import find_kind_problem, find_priority_problem, why_undecoded
 from redbeat.errors import EntryError
 from redbeat.policy.policy import FIELDS, NO_POLICY, PAUSE_FIELDS
 from redbeat.schedules.durations import read_seconds
@@ -28,13 +28,15 @@ EntryT = TypeVar("EntryT", bound=Any)
 STATE_FIELDS = ("last_run_at", "total_run_count")
 #: fields that are lengths of time: a number of seconds, or here also a text such as '1h30m'
 LENGTHS = ("jitter", "expires_after", "misfire_grace_time", "max_runtime", "queue_timeout", "resume_after")
+#: how many characters a schedule has at most: a rule that names each day of a year has 2,000
+MAX_SCHEDULE_LENGTH = 20_000
 #: the keys of the dict, in this order
 FORM_FIELDS = (*DEFINITION_FIELDS, *FIELDS, *STATE_FIELDS)
 #: the keys after them, for readers only; ``celery redbeat show --json`` adds all but the first four
 READ_ONLY_FIELDS = (*fields.READ_ONLY_FIELDS, "history")
 #: keys that are ignored; of those in exported files not ``stored``, as an entry without it would lose
 #: something
-_IGNORED_FIELDS = {*READ_ONLY_FIELDS, *fields.STATE_FIELDS} - {"stored"}
+IGNORED_FIELDS = {*READ_ONLY_FIELDS, *fields.STATE_FIELDS} - {"stored"}
 
 
 def to_dict(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
@@ -80,17 +82,24 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
     if not isinstance(values, Mapping):
         raise EntryError(f"an entry must be an object, not {values!r}.", "")
     name = values.get("name")
-    for unknown in values.keys() - {*FORM_FIELDS, *_IGNORED_FIELDS}:
+    for unknown in values.keys() - {*FORM_FIELDS, *IGNORED_FIELDS}:
         hint = did_you_mean(str(unknown), FORM_FIELDS)
         raise EntryError(f"{name}: there is no field {unknown!r}.{hint}", str(name))
+    schedule = values.get("schedule")
+    if isinstance(schedule, (str, Mapping)) and len(str(schedule)) > MAX_SCHEDULE_LENGTH:
+        words = f"must have {MAX_SCHEDULE_LENGTH:,} characters at the most"
+        raise EntryError(f"{name}: schedule: {words}, as it takes long to read.", str(name))
     try:
         given = objects_of(dict(values))
     except (TypeError, ValueError, RecursionError) as exc:
-        raise EntryError(f"{name}: {exc}", str(name)) from exc
+        raise EntryError(f"{name}: {why_undecoded(values, exc)}", str(name)) from exc
     for field in ("name", "task", "args", "kwargs", "options", "enabled"):
         problem = find_kind_problem(field, given.get(field))
         if problem:
             raise EntryError(f"{name}: {field} {problem}.", str(name))
+    problem = find_priority_problem((given.get("options") or {}).get("priority"))
+    if problem:
+        raise EntryError(f"{name}: options: priority {problem}.", str(name))
     for field in ("name", "task", "schedule"):
         if given.get(field) is None:
             place = "" if name is None else f"{name}: "

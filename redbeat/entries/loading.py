@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import find_typos
-from redbeat.decoder import DEFINITION_FIELDS
-from redbeat.entries.validation import find_problem, find_size_problem
+from redbeat.decoder import DEFINITION_FIELDS, BadObject
+from redbeat.entries.validation import find_problem, find_size_problem, why_undecoded
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.log.text import is_utf8, printable
 from redbeat.policy.policy import FIELDS, NO_POLICY, decode_policy, make_policy
@@ -50,7 +50,7 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     try:
         definition = cls.decode_definition(stored.definition)
     except (ValueError, RecursionError) as exc:
-        raise EntryCorrupt(f"{key}: definition: {_why(exc)}", key) from exc
+        raise EntryCorrupt(f"{key}: definition: {_why(exc, stored.definition)}", key) from exc
     try:
         meta = cls.decode_meta(stored.meta, app)
     except (ValueError, RecursionError) as exc:
@@ -86,10 +86,15 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     return entry
 
 
-def _why(exc: Exception) -> str:
-    return (
-        f"no valid JSON: {exc}." if isinstance(exc, json.JSONDecodeError) else str(exc) or type(exc).__name__
-    )
+def _why(exc: Exception, definition: str = "") -> str:
+    if isinstance(exc, json.JSONDecodeError):
+        return f"no valid JSON: {exc}."
+    if definition and isinstance(exc, BadObject):
+        try:
+            return why_undecoded(json.loads(definition), exc)
+        except (ValueError, RecursionError) as broken:  # behind that object it is no JSON
+            return _why(broken)
+    return str(exc) or type(exc).__name__
 
 
 def try_decode(cls: type[EntryT], stored: Stored, app: Any) -> EntryT | None:

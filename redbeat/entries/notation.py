@@ -34,7 +34,7 @@ SCHEDULE_FORMS = {
 }
 
 
-def parse_schedule(value: str | dict[str, Any], zone: str | None = None) -> BaseSchedule:
+def parse_schedule(value: str | float | dict[str, Any], zone: str | None = None) -> BaseSchedule:
     """Return the schedule that ``value`` describes: in this notation, or JSON as in Redis.
 
     Arguments:
@@ -46,6 +46,8 @@ def parse_schedule(value: str | dict[str, Any], zone: str | None = None) -> Base
     read = read_schedule(value, zone)
     if isinstance(read, str):
         return read_cron(read)
+    if not isinstance(read, dict):
+        read = _interval(read, {})
     try:
         found = objects_of(read)
     except (TypeError, OverflowError, RecursionError) as exc:
@@ -230,6 +232,29 @@ def _plainer(kind: str, name: str, value: Any) -> Any:
     if name == "byweekday":
         values = [one if isinstance(one, dict) else {"__type__": "weekday", "wkday": one} for one in values]
     return values
+
+
+def schedule_in_short(value: Any) -> str:
+    """Return a schedule in this notation, or as in Redis, as a short text for people: 'every 5m'.
+
+    What is neither stays JSON.
+    """
+    try:
+        written = write_plainly(value) if isinstance(value, dict) and "__type__" in value else value
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
+        written = value  # stored by another program
+    match written:
+        case str():
+            return written
+        case {"cron": text} | {"rrule": text}:
+            return str(text)
+        case {"every": length, **rest}:
+            return f"every {length}{', at whole ones' if rest.get('relative') else ''}"
+        case {"at": moment}:
+            return f"at {moment}"
+        case {"solar": event, "lat": lat, "lon": lon}:
+            return f"{event} at {lat}, {lon}"
+    return json.dumps(written, ensure_ascii=False, default=str)
 
 
 def _length(seconds: Any) -> Any:

@@ -1,8 +1,8 @@
 """Pausing and resuming many entries.
 
-Owns the decision which of them stay as they are. Invariant: pausing changes only entries that run, so one
-that is paused already keeps its note; resuming changes only entries that are paused, so a disabled one stays
-disabled; and where the code or a file says nothing about a pause, storing its entries ends none.
+Owns the decision which of them stay as they are. Invariant: pausing many changes only entries that run, so
+one that is paused already keeps its note; resuming changes only entries that are paused, so a disabled one
+stays disabled; and where the code or a file says nothing about a pause, storing its entries ends none.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from redbeat.entries.loading import decode_entry
-from redbeat.errors import EntryError
+from redbeat.errors import EntryError, EntryNotFound
 from redbeat.policy.policy import PAUSE_FIELDS
 from redbeat.store.chunks import in_chunks
 from redbeat.store.events import Events
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
 Progress = Callable[[int], object]
+#: what became of one entry: it was paused, its pause got what was given, or it stays as it was
+Paused = Literal["paused", "changed", "left"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ def rest(
     """
     entry.enabled = False
     entry.set_policy({"paused": True, "pause_note": note, "paused_by": by, "paused_until": until})
+    _check_end(entry, now)
+
+
+def _check_end(entry: RedBeatSchedulerEntry, now: datetime) -> None:
     if entry.paused_until is not None and entry.paused_until <= now:
         raise EntryError(f"{entry.key}: the pause's end {entry.paused_until} is in the past.", entry.key)
 
@@ -107,6 +113,57 @@ def pause_many(
     result = _change_many(cls, names, app, rest_if_it_runs, progress)
     Events(Store(app)).add_paused(((name, ends.get(name)) for name in result.changed), note, by)
     return result
+
+
+def pause_one(
+    cls: type[Any],
+    name: str,
+    app: Any,
+    note: str | None,
+    until: Callable[[Any, datetime], datetime | None],
+    *,
+    by: str | None,
+    changed_by: str | None,
+) -> Paused:
+    """Pause an entry that somebody has named; if it is paused already, its pause gets what is given.
+
+    Arguments:
+        until: returns the end for the entry and the server's time; None: none is given.
+        by: who pauses it.
+        changed_by: who stands for it from now on, if it is paused already; None: whoever did.
+
+    Raises:
+        EntryNotFound: there is none.
+        EntryError: the end isn't later than now, or the entry can't be used.
+    """
+    done: Paused = "left"
+    end: datetime | None = None
+
+    def rest_or_change(entry: RedBeatSchedulerEntry, now: datetime) -> bool:
+        nonlocal done, end
+        end = until(entry, now)
+        given = {"pause_note": note, "paused_by": changed_by, "paused_until": end}
+        changes = {field: value for field, value in given.items() if value is not None}
+        done = "left"
+        if entry.is_enabled_at(now):
+            rest(entry, now, note, end, by)
+            done = "paused"
+        elif entry.paused and changes:
+            entry.set_policy(changes)
+            _check_end(entry, now)
+            done = "changed"
+        return done != "left"
+
+    store = Store(app)
+    key = store.keys.entry(name)
+    result = _change_many(cls, [key], app, rest_or_change, None)
+    for words in result.failed.values():
+        raise EntryError(words, key)
+    if not (result.changed or result.left):
+        raise EntryNotFound(f"{key}: there is no such entry.", key)
+    if done == "paused":
+        Events(store).add_paused([(name, end)], note, by)
+    return done
 
 
 def resume_many(

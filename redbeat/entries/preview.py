@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING
 
-from redbeat.entries.due import first_after_pause, paused_until
+from redbeat.entries.due import anchor_of, first_after_pause, paused_until, retry_of
 from redbeat.policy.policy import Policy
 from redbeat.process.budget import limited_steps
 from redbeat.schedules.occurrences import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
@@ -53,7 +53,8 @@ def _runs(
 ) -> Iterator[datetime]:
     """Yield the runs of ``entry`` later than ``after``; None: from now on, beginning with its first one.
 
-    ``rests``: leave out those before the end of its pause.
+    ``rests``: leave out those before the end of its pause, or before a run is tried again that couldn't be
+    sent.
 
     Raises:
         EntryTooExpensive: finding one takes too long.
@@ -71,7 +72,7 @@ def _unlimited_runs(
     limit = 1 if policy.one_off else policy.max_runs
     left = None if limit is None else max(limit - entry.total_run_count, 0)
     never_ran_at = _score_of_new(entry)
-    anchor = never_ran_at if entry.last_run_at is None else in_utc(entry.last_run_at)
+    anchor = never_ran_at if entry.last_run_at is None else anchor_of(entry)
     first, until = None, paused_until(entry)
     now = datetime.now(timezone.utc) if now is None else now
     if rests and until is not None and until > now and (after is None or after < until):
@@ -83,12 +84,16 @@ def _unlimited_runs(
             later = runs_after(entry.schedule, policy, first, anchor)
             yield from islice(chain([first], later), left)
             return
+    retry = retry_of(entry.stored) if rests and entry.stored is not None else None
+    if retry is not None and entry.is_enabled_at(now) and (after is None or after < retry):
+        yield from islice(chain([retry], runs_after(entry.schedule, policy, retry, anchor)), left)
+        return
     if after is None:
         after = now
         if never_ran_at is not None:
             first = never_ran_at
-        elif anchor is not None and not entry.total_run_count:
-            first = first_run(entry.schedule, policy, anchor)
+        elif entry.last_run_at is not None and not entry.total_run_count:
+            first = first_run(entry.schedule, policy, in_utc(entry.last_run_at))
     if first is not None and first > after - FIRST_OCCURRENCE_GRACE:  # beat is about to send it
         runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
     else:

@@ -16,7 +16,7 @@ from celery.schedules import BaseSchedule
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import encode_meta
 from redbeat.entries.dropped import dropped_at_rest
-from redbeat.entries.due import is_cheap, paused_until, score_after_pause
+from redbeat.entries.due import anchor_of, is_cheap, paused_until, score_after_pause
 from redbeat.entries.loading import try_decode
 from redbeat.entries.queues import find_queue_problem
 from redbeat.entries.validation import check_readable, find_meta_problem, find_size_problem
@@ -201,8 +201,7 @@ def next_score(entry: RedBeatSchedulerEntry, now: datetime) -> float:
     until = paused_until(entry)
     if until is not None and until > now:
         return score_after_pause(entry, entry.bounds())
-    anchor = in_utc(entry.last_run_at or now)
-    score: float = entry.score_of(next_run(entry.schedule, entry.bounds(), now, anchor))
+    score: float = entry.score_of(next_run(entry.schedule, entry.bounds(), now, anchor_of(entry)))
     return score
 
 

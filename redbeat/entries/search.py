@@ -29,6 +29,8 @@ NO_RUNS = "none"
 SLICE, SLICE_OF_NAMES = 200, 2000
 #: an owner with more entries has no order of its own: the schedule is looked through
 MAX_OWNED = 5000
+#: how many characters a pattern has at most: Python takes long to prepare one, and remembers it
+MAX_PATTERN = 300
 
 
 class Row(NamedTuple):
@@ -171,6 +173,13 @@ def read_rows(app: Any, rows: Sequence[Row]) -> list[RedBeatSchedulerEntry | Non
     return found
 
 
+def pattern_problem(text: str) -> str | None:
+    """Return what is wrong with a pattern that somebody asks for, a sentence; None: nothing is."""
+    if len(text) <= MAX_PATTERN:
+        return None
+    return f"must have {MAX_PATTERN} characters at the most, not {len(text):,}."
+
+
 def text_filter(text: str) -> Callable[[str], bool]:
     """Return what tells whether a text matches: a pattern with * or ?, else a part of it in any case."""
     if any(char in text for char in "*?"):
@@ -204,6 +213,9 @@ class Wanted:
 
     def problem(self) -> str | None:
         """Return why nothing can be found, a sentence; None: something can."""
+        for name in ("match", "task", "queue"):
+            if words := pattern_problem(getattr(self, name)):
+                return f"{name}: {words}"
         if self.state and self.state not in STATES:
             return f"There is no state {self.state!r}; there are {', '.join(STATES)}."
         if self.outcome and self.outcome not in (*OUTCOMES, NO_RUNS):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.beat import BeatLazyFunc
 from celery.result import AsyncResult
-from kombu.exceptions import OperationalError
+from kombu.exceptions import EncodeError, OperationalError
 
 from redbeat.broker.ground import options_of_task
 from redbeat.config.masking import sanitize_url
@@ -51,7 +51,7 @@ def naming_the_broker(app: Any, name: str) -> Iterator[None]:
         url = sanitize_url(app.conf.broker_write_url or app.conf.broker_url or "the default broker")
         raise BrokerUnavailable(f"The broker {url} can't be used: {one_line(exc)}", name) from exc
     except Exception as exc:
-        refused = CallRefused if isinstance(exc, TypeError) else RunNotSent
+        refused = CallRefused if isinstance(exc, (TypeError, EncodeError)) else RunNotSent
         raise refused(f"{one_line(name)} can't be sent: {one_line(repr(exc))}", name) from exc
 
 

@@ -9,13 +9,16 @@ import heapq
 import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta, timezone
+from fnmatch import fnmatchcase
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.query import entry_of, read_all
 from redbeat.entries.wording import local_time, one_line
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.log.text import printable
+from redbeat.store.store import Store
 
 Item = TypeVar("Item")
 #: when (UTC), the entry's name, the entry
@@ -28,24 +31,52 @@ MOST_SECONDS = 2.0
 RUNNING = ("scheduled", "due", "failing", "paused")
 
 
+class FirstRuns(NamedTuple):
+    """The next runs of all entries together.
+
+    Attributes:
+        runs: the first ones first.
+        untold: of which entries not all runs are known, and why.
+        is_complete: all entries were looked at that may have one of these runs; False: time was up before.
+    """
+
+    runs: list[NextRun]
+    untold: list[str]
+    is_complete: bool
+
+
 def first_of_all(
-    app: Any, wanted: int, after: datetime | None = None, match: str | None = None
-) -> tuple[list[NextRun], list[str]]:
+    app: Any,
+    wanted: int,
+    after: datetime | None = None,
+    match: str | None = None,
+    *,
+    max_seconds: float | None = None,
+) -> FirstRuns:
     """Return the next runs of all entries together, or those later than ``after``, the first ones first.
 
     Entries come by their scores, and none is sent before its score, so those that are later than the last run
     that is wanted needn't be looked at.
 
-    Returns:
-        At most ``wanted`` runs, and of which entries not all are known, and why.
+    Arguments:
+        wanted: at most so many runs.
+        max_seconds: for how long entries are looked at; the runs of the last one may take longer. None: until
+            it is complete.
     """
     found: list[NextRun] = []
     untold: list[str] = []
-    for entry in RedBeatSchedulerEntry.list(app, match=match):
-        due = entry.next_due_at
-        score = -1.0 if entry.stored is None or entry.stored.score is None else entry.stored.score
+    store = Store(app)
+    began = time.monotonic()
+    for _, stored, now in read_all(store):
+        score = -1.0 if stored.score is None else stored.score
         if score < 0 or (len(found) == wanted and score > found[-1][0].timestamp()):
             break
+        if max_seconds is not None and time.monotonic() - began > max_seconds:
+            return FirstRuns(found, untold, is_complete=False)
+        if match is not None and not fnmatchcase(store.keys.name(stored.key), match):
+            continue
+        entry = entry_of(RedBeatSchedulerEntry, stored, app, now)
+        due = entry.next_due_at
         if due is not None and entry.state in RUNNING and entry.schedule is not None:
             try:
                 dues = upcoming(entry, due, wanted, after)
@@ -55,7 +86,7 @@ def first_of_all(
             # in UTC: two times of one zone are compared by the clock on the wall
             runs = ((local_time(run, timezone.utc), str(entry.name), entry) for run in dues)
             found = heapq.nsmallest(wanted, chain(found, runs), key=lambda run: run[:2])
-    return found, untold
+    return FirstRuns(found, untold, is_complete=True)
 
 
 def reason_of(entry: RedBeatSchedulerEntry, exc: Exception) -> str:

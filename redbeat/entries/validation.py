@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from celery.schedules import BaseSchedule
 
-from redbeat.decoder import decode
+from redbeat.decoder import BadObject, decode, objects_of
 from redbeat.keys import RESERVED_BEGINNINGS
-from redbeat.log.text import is_utf8, printable
+from redbeat.log.text import is_utf8, printable, quoted
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.schedules.occurrences import KINDS
 
@@ -38,6 +38,8 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 }
 #: the fields with what a task is given, which may be secrets: these are never quoted
 _GIVEN = ("args", "kwargs", "options", "headers")
+#: the largest priority of a message
+MAX_PRIORITY = 255
 #: a definition from its schedule to its end, for a schedule without objects in it
 _PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
 #: with more brackets than this, JSON that could be written may be nested too deep to be read
@@ -52,7 +54,34 @@ def find_kind_problem(field: str, value: Any) -> str | None:
     kinds, what = _KINDS[field]
     if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
         return None
-    return f"must be {what}, not {_kind_of(value) if field in _GIVEN else _shown(value)}"
+    return f"must be {what}, not {_kind_of(value) if field in _GIVEN else quoted(value)}"
+
+
+def why_undecoded(values: Any, exc: Exception) -> str:
+    """Return why an entry's plain values can't be decoded; ``exc`` is the error.
+
+    It quotes what it is about, but nothing that a task is given.
+    """
+    for field in _GIVEN if isinstance(values, Mapping) else ():
+        try:
+            objects_of(values.get(field))
+        except (TypeError, ValueError, RecursionError) as found:
+            return f"{field}: {_without_quotes(found)}"
+    return str(exc) if isinstance(values, Mapping) else _without_quotes(exc)
+
+
+def _without_quotes(exc: Exception) -> str:
+    return f"the {exc.kind} in it can't be read." if isinstance(exc, BadObject) else str(exc)
+
+
+def find_priority_problem(priority: Any) -> str | None:
+    """Return what is wrong with a priority, as 'must be from 0 to 255, not 300'; None: nothing is.
+
+    One that is no number is the transport's business: that of Redis takes '5', too.
+    """
+    if isinstance(priority, (int, float)) and not 0 <= priority <= MAX_PRIORITY:
+        return f"must be from 0 to {MAX_PRIORITY}, not {priority!r}"
+    return None
 
 
 def find_problem(definition: Any, meta: Any) -> str | None:
@@ -64,12 +93,12 @@ def find_problem(definition: Any, meta: Any) -> str | None:
         return "definition: schedule: is missing."
     if not isinstance(schedule_, BaseSchedule):
         kinds = ", ".join([*SCHEDULE_FIELDS, *KINDS])
-        return f"definition: schedule: {_shown(schedule_)} is no object with one of the __type__ {kinds}."
+        return f"definition: schedule: {quoted(schedule_)} is no object with one of the __type__ {kinds}."
     task = definition.get("task")
     if task is None:
         return "definition: task: is missing."
     if not isinstance(task, str) or not task or not is_utf8(task):
-        shown = _shown(task) if isinstance(task, str) else _kind_of(task)
+        shown = quoted(task) if isinstance(task, str) else _kind_of(task)
         return f"definition: task: must be the name of a task, not {shown}."
     for name in ("args", "kwargs", "options"):
         if not isinstance(definition.get(name), _KINDS[name][0]):
@@ -87,7 +116,7 @@ def find_meta_problem(meta: Any) -> str | None:
     if not isinstance(meta, dict):
         return f"meta: must be an object, not {_kind_of(meta)}."
     if not isinstance(meta.get("last_run_at"), (datetime, type(None))):
-        return f"meta: last_run_at: must be a datetime object or null, not {_shown(meta['last_run_at'])}."
+        return f"meta: last_run_at: must be a datetime object or null, not {quoted(meta['last_run_at'])}."
     if _is_out_of_range(meta.get("last_run_at")):
         return f"meta: last_run_at: is out of range: {meta['last_run_at']}."
     problem = _find_count_problem(meta.get("total_run_count"))
@@ -97,7 +126,7 @@ def find_meta_problem(meta: Any) -> str | None:
 def find_state_problem(last_run_at: Any, total_run_count: Any = None) -> str | None:
     """Return why an entry can't be made with these values, as a sentence; None: it can."""
     if not isinstance(last_run_at, (datetime, type(None))):
-        return f"last_run_at must be a datetime, not {_shown(last_run_at)}."
+        return f"last_run_at must be a datetime, not {quoted(last_run_at)}."
     if last_run_at is not None and last_run_at.tzinfo is not None and _is_out_of_range(last_run_at):
         return f"last_run_at is out of range: {last_run_at}."
     problem = _find_count_problem(total_run_count)
@@ -187,10 +216,4 @@ def _kind_of(value: Any) -> str:
         return "an object"
     if isinstance(value, (list, tuple)):
         return "a list"
-    return _shown(value)
-
-
-def _shown(value: Any) -> str:
-    """Return ``value`` as error messages show it, cut to 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return quoted(value)

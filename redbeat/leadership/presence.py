@@ -33,11 +33,10 @@ class Presence:
             return
         self._note_at = now + NOTE_SECONDS
         self._who = self._who or new_token()
+        before, self._noted_at = self._noted_at, now  # where a signal comes amid it, it may have been noted
         with suppress(RedBeatError):  # the next look tells what is wrong
-            if self._standbys.note(self._who):
-                self._noted_at = now
-            else:
-                self._note_at = now + RETRY_SECONDS
+            if not self._standbys.note(self._who):
+                self._noted_at, self._note_at = before, now + RETRY_SECONDS
 
     def leave(self) -> None:
         """Say that this beat doesn't stand by any more, if it has said so; Redis isn't waited for long."""

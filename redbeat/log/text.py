@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 def printable(text: str) -> str:
@@ -47,6 +47,21 @@ def _escaped(char: str) -> str:
 def shorten(text: str, limit: int = 500) -> str:
     """Return ``text``, cut to ``limit`` characters, with '...' where it was longer."""
     return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def quoted(value: object) -> str:
+    """Return ``value`` as error messages quote it, cut to 80 characters.
+
+    What is in an object or a list isn't quoted, as it may be a secret, but the kind that an object claims is.
+    """
+    if isinstance(value, Mapping):
+        members = (
+            f"{name!r}: {one!r}" if name == "__type__" else f"{name!r}: ..." for name, one in value.items()
+        )
+        text = f"{{{', '.join(members)}}}"
+    else:
+        text = "[...]" if value and isinstance(value, (list, tuple)) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def is_utf8(text: str) -> bool:

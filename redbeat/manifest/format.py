@@ -20,8 +20,9 @@ from redbeat.entries.notation import SCHEDULE_FORMS
 from redbeat.entries.validation import find_kind_problem
 from redbeat.errors import FileError
 from redbeat.keys import is_owner_name
-from redbeat.log.text import escape, printable, printable_json
+from redbeat.log.text import escape, printable, printable_json, shorten
 from redbeat.process.garbage import garbage_kept
+from redbeat.schedules.exclusions import bounds_of
 
 _SECTIONS = ("owner", "entries", "calendars")
 _CALENDAR_FIELDS = ("about", "days")
@@ -69,6 +70,18 @@ class Declared:
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Makes plain values only, as ``yaml.safe_load`` does. Dates, and times like 12:30, stay text."""
 
+
+#: how many digits a number has at most, as Python has it for decimal ones
+MAX_DIGITS = 4300
+
+
+def _construct_int(loader: Any, node: Any) -> int:
+    if len(node.value) > MAX_DIGITS:  # a hexadecimal one could be read, and not be written
+        raise ValueError(f"a number has more than {MAX_DIGITS:,} digits")
+    return int(loader.construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
@@ -148,11 +161,22 @@ def read_calendar(text: str, name: str, origin: str = "-") -> dict[str, Any]:
     Raises:
         FileError: it is none of these.
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
-    as_lines = [_DAY_LINE.fullmatch(line) for line in lines]
-    if lines and all(as_lines):
-        return {"days": {found[1]: (found[2] or "").strip() for found in as_lines if found}}
-    value, places = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    lines = {
+        number: line.strip()
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.strip().startswith("#")
+    }
+    found = {number: _DAY_LINE.fullmatch(line) for number, line in lines.items()}
+    if lines and all(found.values()):
+        return {"days": _days_in(lines, origin)}
+    try:
+        value, places = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    except FileError:
+        if any(found.values()):
+            _days_in(lines, origin)
+        raise
+    if isinstance(value, str):
+        _days_in(lines, origin)
     if isinstance(value, dict) and value.keys() & {"calendars", "entries"}:
         calendars = read_file(text, origin).calendars
         if name not in calendars:
@@ -164,6 +188,24 @@ def read_calendar(text: str, name: str, origin: str = "-") -> dict[str, Any]:
     fields = value if isinstance(value, dict) and value.keys() <= {*_CALENDAR_FIELDS} else {"days": value}
     _check_calendar(Declared(origin, lines=places), name, fields)
     return fields
+
+
+def _days_in(lines: Mapping[int, str], origin: str) -> dict[str, str]:
+    """Return the days and spans of lines by their numbers, each with its label.
+
+    Raises:
+        FileError: a line begins with neither.
+    """
+    days = {}
+    for number, line in lines.items():
+        found = _DAY_LINE.fullmatch(line)
+        day, label = (found[1], found[2] or "") if found else (shorten(line, 100), "")
+        try:
+            bounds_of(day)
+        except ValueError as exc:
+            raise FileError(f"{origin}, line {number}: {exc}", origin, number) from exc
+        days[day] = label.strip()
+    return days
 
 
 def _check_entry(found: Declared, name: str, fields: Any) -> None:
@@ -266,9 +308,10 @@ def _read_yaml(text: str, origin: str) -> tuple[Any, Mapping[Path, int]]:
         mark = exc.problem_mark or exc.context_mark
         line = mark.line + 1 if mark else None
         where = f", line {line}" if line else ""
-        raise FileError(
-            f"{origin}{where}: no valid YAML: {exc.problem or exc.context}.", origin, line
-        ) from exc
+        problem = f"no valid YAML: {exc.problem or exc.context}."
+        if "nesting depth" in problem:  # some versions of libyaml look ahead, and have a limit of their own
+            problem = "is nested too deeply."
+        raise FileError(f"{origin}{where}: {problem}", origin, line) from exc
     except FileError:  # a ValueError, too
         raise
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as exc:

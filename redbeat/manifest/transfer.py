@@ -23,7 +23,7 @@ from redbeat.entries.fields import PAST_FIELDS
 from redbeat.entries.loading import try_decode
 from redbeat.entries.query import scan_entries
 from redbeat.entries.saving import encode_entry, plan_save
-from redbeat.entries.validation import find_name_problem, find_size_problem
+from redbeat.entries.validation import find_name_problem, find_priority_problem, find_size_problem
 from redbeat.errors import EntryError, FileError
 from redbeat.log.text import as_stored, is_utf8, printable, sha1_of_text, shorten
 from redbeat.manifest.calendars import calendar_of, plan_calendars
@@ -191,6 +191,9 @@ def _in_words(entry: RedBeatSchedulerEntry, stored: Stored, forms: _Forms) -> di
 def _is_plain(given: dict[str, Any], plain: dict[str, Any]) -> bool:
     """Tell whether all of a definition but its schedule would be stored again exactly as it is."""
     if given.keys() - set(DEFINITION_FIELDS) or not isinstance(given.get("enabled"), (bool, NoneType)):
+        return False
+    options = plain.get("options")
+    if isinstance(options, Mapping) and find_priority_problem(options.get("priority")):
         return False
     try:
         return '"__type__"' not in json.dumps(plain, allow_nan=False)
@@ -403,9 +406,9 @@ def _plan_item(
 
 
 def _plan_past(change: Change, fields: Mapping[str, Any]) -> None:
-    """Decide what becomes of the records of an entry's runs: a file with an entry's state replaces them."""
+    """Decide what becomes of the records of an entry's runs: those of a file replace them; else they stay."""
     history, backfilled = (fields.get(name) or () for name in PAST_FIELDS)
-    if history or backfilled or "next_run" in fields or fields.get("stored"):
+    if history or backfilled:
         change.past = history, backfilled
 
 

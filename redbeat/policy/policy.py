@@ -18,6 +18,7 @@ from redbeat.config.settings import MAX_MISFIRE_LIMIT
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.errors import EntryError
+from redbeat.log.text import quoted
 from redbeat.schedules.occurrences import Excluded
 from redbeat.schedules.timezones import instant_of, time_of, zone_called, zone_name
 
@@ -329,7 +330,9 @@ def _timezone(name: str, value: Any) -> str:
     if isinstance(value, tzinfo):
         value = zone_name(value) or ("UTC" if value is timezone.utc else value)
     if not isinstance(value, str):
-        raise ValueError(f"{name}: must be the name of a time zone, such as 'Europe/Berlin', not {value!r}.")
+        raise ValueError(
+            f"{name}: must be the name of a time zone, such as 'Europe/Berlin', not {quoted(value)}."
+        )
     if _NO_ZONE.fullmatch(value):
         raise ValueError(
             f"{name}: {value!r} can't be used as a zone: it differs between machines, or counts leap seconds."
@@ -348,7 +351,7 @@ def _time(name: str, value: Any) -> datetime:
         except ValueError as exc:
             raise ValueError(f"{name}: {value!r} is no time; write it as '2026-12-24T18:00'.") from exc
     if not isinstance(value, datetime):
-        raise ValueError(f"{name}: must be a datetime, not {value!r}.")
+        raise ValueError(f"{name}: must be a datetime, not {quoted(value)}.")
     try:
         value.astimezone(timezone.utc)
     except OverflowError as exc:
@@ -360,13 +363,13 @@ def _time(name: str, value: Any) -> datetime:
 
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: must be a whole number from 1, not {value!r}.")
+        raise ValueError(f"{name}: must be a whole number from 1, not {quoted(value)}.")
     return value
 
 
 def _limit(name: str, value: Any) -> int:
     if _count(name, value) > MAX_MISFIRE_LIMIT:
-        raise ValueError(f"{name}: must be {MAX_MISFIRE_LIMIT} at the most, not {value!r}.")
+        raise ValueError(f"{name}: must be {MAX_MISFIRE_LIMIT} at the most, not {quoted(value)}.")
     return int(value)
 
 
@@ -374,7 +377,9 @@ def _seconds(name: str, value: Any, allowed: str = "from 0 to") -> float:
     seconds = getattr(value, "total_seconds", lambda: value)()
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds <= MOST_SECONDS:
-        raise ValueError(f"{name}: must be a number of seconds {allowed} {MOST_SECONDS}, not {value!r}.")
+        raise ValueError(
+            f"{name}: must be a number of seconds {allowed} {MOST_SECONDS}, not {quoted(value)}."
+        )
     return seconds  # type: ignore[no-any-return]
 
 
@@ -386,25 +391,27 @@ def _patience(name: str, value: Any) -> float:
 
 def _length(name: str, value: Any) -> float:
     if not (seconds := _seconds(name, value, ABOVE_0)):
-        raise ValueError(f"{name}: must be a number of seconds {ABOVE_0} {MOST_SECONDS}, not {value!r}.")
+        raise ValueError(
+            f"{name}: must be a number of seconds {ABOVE_0} {MOST_SECONDS}, not {quoted(value)}."
+        )
     return seconds
 
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{name}: must be true or false, not {value!r}.")
+        raise ValueError(f"{name}: must be true or false, not {quoted(value)}.")
     return value
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name}: must be text, not {value!r}.")
+        raise ValueError(f"{name}: must be text, not {quoted(value)}.")
     return value
 
 
 def _name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name}: must be the name of a calendar, not {value!r}.")
+        raise ValueError(f"{name}: must be the name of a calendar, not {quoted(value)}.")
     return value
 
 
@@ -419,7 +426,7 @@ def _ping_url(name: str, value: Any) -> str:
 def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
     def check(name: str, value: Any) -> str:
         if value not in words:
-            raise ValueError(f"{name}: must be one of {', '.join(map(repr, words))}, not {value!r}.")
+            raise ValueError(f"{name}: must be one of {', '.join(map(repr, words))}, not {quoted(value)}.")
         return str(value)
 
     return check

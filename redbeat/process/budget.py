@@ -25,12 +25,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import BuiltinFunctionType, FrameType
+from types import FrameType
 from typing import Any, TypeVar
 
 from redbeat.errors import EntryTooExpensive
 from redbeat.process.garbage import garbage_kept
-from redbeat.process.signals import Postponed
+from redbeat.process.signals import Postponed, has_greenlets
 
 Result = TypeVar("Result")
 
@@ -250,7 +250,7 @@ def _is_followed() -> bool:
 
 def _can_interrupt() -> bool:
     """Tell whether threads are the interpreter's own, and one can raise an exception in another."""
-    if not isinstance(_thread.get_ident, BuiltinFunctionType):  # gevent's or eventlet's
+    if has_greenlets():
         return False
     try:
         import ctypes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.machinery import BuiltinImporter
 from importlib.util import module_from_spec
-from types import CodeType, FrameType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -31,6 +32,14 @@ def _fresh(name: str) -> ModuleType:
 #: threads of the system, also where gevent or eventlet has patched ``threading``: theirs can't be started
 #: wherever a handler is called, and what is raised in them doesn't reach the main thread
 _system_thread: Any = _fresh("_thread")
+
+
+def has_greenlets() -> bool:
+    """Tell whether threads are gevent's or eventlet's.
+
+    Their locks are written in Python: one that a handler's exception interrupts stays locked for ever.
+    """
+    return not isinstance(_thread.get_ident, BuiltinFunctionType)
 
 
 @contextmanager

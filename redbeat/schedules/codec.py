@@ -14,6 +14,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from dateutil.rrule import weekday
 
+from redbeat.log.text import quoted
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.occurrences import KINDS, clocked, cron, is_own_kind, rrule
 from redbeat.schedules.timezones import time_of, zone_called, zone_name
@@ -48,6 +49,8 @@ def encode_datetime(moment: datetime) -> dict[str, Any]:
     tz: tzinfo | None = moment.tzinfo
     offset = moment.utcoffset()
     name = zone_name(tz)
+    if moment.fold and offset != moment.replace(fold=0).utcoffset():
+        name = None  # in the zone of that name these would be the first of two equal times
     if tz is None or (name is None and not offset):
         name = "UTC"
     return {
@@ -66,7 +69,7 @@ def encode_datetime(moment: datetime) -> dict[str, Any]:
 def _decode_datetime(d: dict[str, Any]) -> datetime:
     zone = d.get("timezone", "UTC")
     if isinstance(zone, bool) or not isinstance(zone, (str, int, float)):
-        raise ValueError(f"timezone {zone!r} is neither a name nor an offset in seconds.")
+        raise ValueError(f"timezone {quoted(zone)} is neither a name nor an offset in seconds.")
     tz = zone_called(zone) if isinstance(zone, str) else timezone(timedelta(seconds=zone))
     hour, minute, second = d.get("hour", 0), d.get("minute", 0), d.get("second", 0)
     return datetime(d["year"], d["month"], d["day"], hour, minute, second, d.get("microsecond", 0), tz)
@@ -180,13 +183,15 @@ MAX_DAYS = f"{timedelta.max.days:,} days"
 def _decode_interval(d: dict[str, Any]) -> schedule:
     every, relative = d["every"], d.get("relative", False)
     if isinstance(every, bool) or not isinstance(every, (int, float)):
-        raise ValueError(f"every must be a number of seconds, not {every!r}.")
+        raise ValueError(f"every must be a number of seconds, not {quoted(every)}.")
     try:
         length = timedelta(seconds=every)
     except (ValueError, OverflowError) as exc:  # NaN, and infinity
-        raise ValueError(f"every: {every!r} seconds is no length of time: {MAX_DAYS} at the most.") from exc
+        raise ValueError(
+            f"every: {quoted(every)} seconds is no length of time: {MAX_DAYS} at the most."
+        ) from exc
     if length <= timedelta(0):
-        raise ValueError(f"every must be more than 0 seconds (a microsecond at least), not {every!r}.")
+        raise ValueError(f"every must be more than 0 seconds (a microsecond at least), not {quoted(every)}.")
     return schedule(run_every=every, relative=bool(relative))
 
 
@@ -222,7 +227,9 @@ _EPOCH = from_timestamp(0)
 def _decode_weekday(d: dict[str, Any]) -> weekday:
     day, n = d["wkday"], d.get("n")
     if day not in range(7) or not isinstance(n, (int, type(None))):
-        raise ValueError(f"wkday must be 0 (Monday) to 6 and n a whole number, not {day!r} and {n!r}.")
+        raise ValueError(
+            f"wkday must be 0 (Monday) to 6 and n a whole number, not {quoted(day)} and {quoted(n)}."
+        )
     return weekday(int(day), n)
 
 

@@ -76,3 +76,8 @@ def seconds_in_words(seconds: float) -> str:
         if seconds >= 2 * unit or (unit == 60 and seconds >= 90):
             return f"{seconds / unit:.0f} {name}"
     return f"{seconds:.0f} s" if seconds >= 1 or not seconds else f"{seconds * 1000:.0f} ms"
+
+
+def lasting_in_words(seconds: float) -> str:
+    """Return how long something took; that is recorded in thousandths of a second, so 0 is less than one."""
+    return seconds_in_words(seconds) if seconds >= 0.001 else "< 1 ms"

@@ -20,7 +20,10 @@ NEVER_FREE = datetime.max.replace(tzinfo=timezone.utc)
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d)?[+-]\d\d:\d\d", re.ASCII)
-_ALLOWED = "a date, '2026-12-25', two of them, '2026-12-24/2026-12-31', or two times with offsets"
+_HOW = (
+    "Write 2026-12-25, 2026-12-24/2026-12-31 for several days, or two times with offsets, as "
+    "2026-12-24T18:00+01:00/2026-12-25T06:00+01:00."
+)
 
 #: days by their number, or instants
 Point = TypeVar("Point", int, datetime)
@@ -133,7 +136,7 @@ def spelled(day: Any) -> str:
     elif isinstance(day, date):
         field = _spelled_point(day)
     if not isinstance(field, str):
-        raise ValueError(f"{day!r} is not {_ALLOWED}.")
+        raise ValueError(f"{day!r} is not a date. {_HOW}")
     bounds_of(field)
     return field
 
@@ -161,7 +164,8 @@ def bounds_of(field: str) -> tuple[Any, Any]:
             first, last = _instant_of(first_text), _instant_of(last_text)
             is_ordered = first < last
     except (ValueError, OverflowError) as exc:
-        raise ValueError(f"{field!r} is not {_ALLOWED}: {exc}.") from exc
+        why = f": {exc}." if slash or _DATE.fullmatch(first_text) else "."
+        raise ValueError(f"{field!r} is not a date{' or a span' if slash else ''}{why} {_HOW}") from exc
     if not is_ordered:
         raise ValueError(f"{field!r} ends before it begins.")
     return first, last

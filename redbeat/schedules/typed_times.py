@@ -38,16 +38,22 @@ _DAY_AND_CLOCK = re.compile(
     re.ASCII,
 )
 #: the longest time that is allowed
-_MAX_AHEAD = timedelta(days=36_525)
+_MAX_SPAN = timedelta(days=36_525)
+
+
+def read_span(text: str) -> timedelta:
+    """Return a length of time such as '2h' that can be added to now, or taken from it."""
+    span = timedelta(seconds=min(read_seconds(text), _MAX_SPAN.total_seconds() + 1))
+    if span > _MAX_SPAN:
+        raise ValueError(f"{text!r} is more than a hundred years.")
+    return span
 
 
 def read_future(text: str) -> Future:
     """Return the end of '2h' (from now), 'tomorrow', 'monday 9:00', '18:30', or a time, as a function."""
     words = " ".join(text.lower().split())
     if is_span(words):
-        ahead = timedelta(seconds=min(read_seconds(words), _MAX_AHEAD.total_seconds() + 1))
-        if ahead > _MAX_AHEAD:
-            raise ValueError(f"{text!r} is more than a hundred years.")
+        ahead = read_span(words)
         return lambda now, _zone: now + ahead
     try:
         on_day = _read_day(words, ("today", "tomorrow"), following=1)
@@ -65,9 +71,7 @@ def read_past(text: str) -> Future:
     """Return the time of '2h' (ago), 'yesterday', 'monday 9:00', '18:30', or a time, as a function."""
     words = " ".join(text.lower().split())
     if is_span(words):
-        ago = timedelta(seconds=min(read_seconds(words), _MAX_AHEAD.total_seconds() + 1))
-        if ago > _MAX_AHEAD:
-            raise ValueError(f"{text!r} is more than a hundred years.")
+        ago = read_span(words)
         return lambda now, _zone: max(now - ago, datetime.fromtimestamp(0, timezone.utc))
     try:
         on_day = _read_day(words, ("today", "yesterday"), following=-1)

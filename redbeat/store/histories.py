@@ -134,8 +134,8 @@ class Histories:
         def hold() -> None:
             if not lock.take(token, BACKFILLING_MS):
                 raise LockNotAcquired(
-                    f"{key}: another backfill or rerun of it is at work, or was killed within the last "
-                    f"{BACKFILLING_MS // 1000} s; try again later."
+                    f"{key}: another backfill, rerun or trigger of it is at work, or was killed within the "
+                    f"last {BACKFILLING_MS // 1000} s; try again later."
                 )
 
         hold()

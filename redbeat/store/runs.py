@@ -329,7 +329,7 @@ class Runs:
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""
-        key, first = self._store.keys.failures, f"{int(since.timestamp() * 1000)}"
+        key, first = self._store.keys.failures, f"{max(0, int(since.timestamp() * 1000))}"
         found = self._store.ask(
             lambda client: client.xrevrange(key, max="+", min=first, count=limit), key, "stream"
         )

@@ -6,16 +6,13 @@ the page or the verb.
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from a2wsgi import ASGIMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Router
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.routing import BaseRoute, Match, Mount, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
@@ -52,9 +49,11 @@ from redbeat.web.pages import (
 )
 from redbeat.web.pages.login import ask_to_log_in
 from redbeat.web.paths import STATIC, is_api
+from redbeat.web.processes import InEachProcess
 from redbeat.web.routes import show_error
 from redbeat.web.visit import Visit
 from redbeat.web.warming import warm_up
+from redbeat.web.wsgi import WSGIApp, adapted
 
 _ROOMS = (
     login,
@@ -76,8 +75,6 @@ _ROOMS = (
     changing,
 )
 PAGES: Sequence[BaseRoute] = [route for room in _ROOMS for route in room.ROUTES]
-
-WSGIApp = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
 def asgi_app(
@@ -108,11 +105,11 @@ def wsgi_app(
     ``auth`` gets Starlette's request here, too; the WSGI environment is ``request.scope["wsgi_environ"]``.
     """
     application = build(app, _ways_in(app, auth), is_live=False, is_read_only=read_only, hosts=hosts)
-    return _InEachProcess(_OfWSGI(application))
+    return adapted(application)
 
 
 def _ways_in(app: Any, auth: Auth | None) -> list[WayIn]:
-    return [TokenInCookie(app, is_local=True)] if auth is None else [OwnAuth(auth)]
+    return [TokenInCookie(app)] if auth is None else [OwnAuth(auth)]
 
 
 def build(
@@ -135,36 +132,10 @@ def build(
     """
     config = ensure_conf(app)
     warm_up()
-    dashboard = Dashboard(app, ways_in, is_live=is_live, is_read_only=is_read_only)
+    dashboards = InEachProcess(lambda: Dashboard(app, ways_in, is_live=is_live, is_read_only=is_read_only))
     cookies = Cookies(place or f"{app.main}:{config.key_prefix}:{sanitize_url(str(config.redis_url))}")
-    routes = Router(
-        [
-            *PAGES,
-            Mount("/api/v1", Interface()),
-            Mount(STATIC.rstrip("/"), static_files()),
-        ]
-    )
-
-    def refuse(request: Request, exc: Exception | None) -> Response:
-        if is_api(request.scope):
-            return refuse_program(request, exc)
-        visit = Visit(dashboard, request)
-        return show_error(visit, exc) if exc is not None else ask_to_log_in(visit)
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # a WebSocket: nobody answers it
-            return
-        sending = Sending(send)
-        try:
-            # a framework around it mustn't be told of what goes wrong here
-            await routes({**scope, "app": routes}, receive, sending)
-        except Exception as exc:
-            if sending.has_begun:
-                raise
-            await refuse(Request(scope, receive), exc)(scope, receive, send)
-
-    inner: ASGIApp = LimitedBodies(serve)
-    inner = Gate(inner, app, ways_in, cookies, refuse, is_read_only=is_read_only)
+    inner: ASGIApp = LimitedBodies(_Routes())
+    inner = Gate(inner, app, ways_in, cookies, _refuse, is_read_only=is_read_only)
     inner = LimitedAddresses(inner)
     own = [f"[{own_host}]" if ":" in own_host else own_host] if own_host else []
     inner = AllowedHosts(inner, [*LOCAL_HOSTS, *own, *config.web_hosts] if hosts is None else hosts)
@@ -172,49 +143,45 @@ def build(
     outer: ASGIApp = SafeHeaders(inner)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        await outer({**scope, "redbeat.dashboard": dashboard}, receive, send)
+        await outer({**scope, "redbeat.dashboard": dashboards.get()}, receive, send)
 
     return application
 
 
-class _OfWSGI:
-    """Take from the WSGI environment what its adapter leaves out: the client's address, where it stands
-    without a port, and the framework's own request; and leave out of answers what WSGI forbids."""
+class _Routes:
+    """Pages, operations and files; where one fails, that is answered here."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self) -> None:
+        interface, files = Mount("/api/v1", Interface()), Mount(STATIC.rstrip("/"), static_files())
+        self._router = Router([*PAGES, interface, files])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        environ = scope["wsgi_environ"]
-        address = environ.get("REMOTE_ADDR") or ""
-        scope = {**scope, "client": (address, 0) if address else None}
-        if "redbeat.request" in environ:
-            scope["redbeat.request"] = environ["redbeat.request"]
-
-        async def send_head(message: Message) -> None:
-            if message["type"] == "http.response.start":  # connections are the server's own matter
-                headers = [one for one in message["headers"] if one[0].lower() != b"connection"]
-                message = {**message, "headers": headers}
-            await send(message)
-
-        await self._app(scope, receive, send_head)
+        if scope["type"] != "http":  # a WebSocket: nobody answers it
+            return
+        sending = Sending(send)
+        try:
+            # a framework around it mustn't be told of what goes wrong here
+            await self._router({**scope, "app": self._router}, receive, sending)
+        except Exception as exc:
+            if sending.has_begun:
+                raise
+            await _refuse(Request(scope, receive), exc)(scope, receive, send)
 
 
-class _InEachProcess:
-    """A WSGI application whose event loop is started by the first request of each process: a server may fork
-    after it has loaded the application, and threads aren't inherited."""
+def _refuse(request: Request, exc: Exception | None) -> Response:
+    """Return the answer to a request that has failed; None: nobody is known who has sent it."""
+    if is_api(request.scope):
+        return refuse_program(request, exc)
+    visit = Visit(request.scope["redbeat.dashboard"], request)
+    if exc is None:
+        return ask_to_log_in(visit)
+    response = show_error(visit, exc)
+    if response.status_code == 405 and (methods := _methods_at(request.scope)):
+        response.headers["Allow"] = ", ".join(methods)
+    return response
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self._lock = threading.Lock()
-        self._pid = 0
-        self._adapter: WSGIApp | None = None
 
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if self._pid != os.getpid():
-            with self._lock:
-                if self._pid != os.getpid():
-                    self._adapter = ASGIMiddleware(self._app)  # type: ignore[arg-type,assignment]
-                    self._pid = os.getpid()
-        assert self._adapter is not None  # noqa: S101 - made above
-        return self._adapter(environ, start_response)
+def _methods_at(scope: Scope) -> list[str]:
+    """Return what the pages at a path take: each route knows only its own, and one path may have two."""
+    found = [route for route in PAGES if route.matches(scope)[0] is not Match.NONE]
+    return sorted({method for route in found for method in route.methods})  # type: ignore[attr-defined]

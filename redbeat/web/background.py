@@ -7,11 +7,11 @@ is shown says how old it is, and whether it is all.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Generic, TypeVar, cast
 
 from redbeat.errors import RedBeatError
@@ -71,18 +71,21 @@ class _Kept:
     partly: Any = None
     problem: str = ""
     is_at_work: bool = False
+    #: the job that somebody wants, until it begins: another one of its kind may be at work
+    wanted: Callable[[Tell[Any]], Any] | None = None
     #: it isn't made again before
     rests_until: float = 0.0
+    #: for how long what was found stays
+    kept_seconds: float = inf
+
+    def is_over(self, now: float) -> bool:
+        return self.is_whole and not self.is_at_work and now - self.found_at >= self.kept_seconds
 
 
 class Background:
     """The jobs of one dashboard."""
 
     def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._kept: dict[tuple[str, Hashable], _Kept] = {}
         self._busy: set[str] = set()
@@ -98,6 +101,7 @@ class Background:
         fresh_seconds: float = 0.0,
         is_wanted: bool = False,
         wait_seconds: float = WAIT_SECONDS,
+        kept_seconds: float = inf,
     ) -> Result[Found]:
         """Return what the last job has found, and begin the next one if that is old.
 
@@ -109,57 +113,61 @@ class Background:
             fresh_seconds: what is younger isn't old.
             is_wanted: somebody wants it anew, however young it is.
             wait_seconds: how long to wait for a job that begins now, as it may be quick.
+            kept_seconds: for how long what is found stays in memory; it may be large.
         """
-        if self._pid != os.getpid():  # threads aren't inherited, and locks may be held for ever
-            self._begin()
         deadline = time.monotonic() + wait_seconds
         with self._changed:
             now = time.monotonic()
-            kept = self._kept.pop((kind, key), None) or _Kept(now)
+            kept = self._kept.pop((kind, key), None)
+            if kept is None or kept.is_over(now):
+                kept = _Kept(now)
             self._kept[kind, key] = kept  # the last one that was asked for goes last
-            for old in [name for name, one in self._kept.items() if not one.is_at_work][:-MAX_KEPT]:
-                del self._kept[old]
-            kept.asked_at = now
+            self._forget_old(now)
+            kept.asked_at, kept.kept_seconds = now, kept_seconds
             was_at_work = kept.is_at_work
+            if is_wanted and not was_at_work:
+                kept.wanted = work
             is_old = not kept.is_whole or now - kept.found_at >= fresh_seconds
-            if is_wanted or (is_old and now >= kept.rests_until):
+            if kept.wanted or (is_old and now >= kept.rests_until):
                 while kind in self._busy and not kept.is_at_work and self._wait_until(deadline):
                     pass
                 if kind not in self._busy:
-                    self._start(kind, kept, work)
+                    self._start(kind, kept, kept.wanted or work)
                 elif not kept.is_at_work:
                     self._waited_for[kind] = time.monotonic()
             while kept.is_at_work and not was_at_work and self._wait_until(deadline):
                 pass
-            is_awaited = kept.is_at_work or (not kept.is_whole and not kept.problem)
+            is_awaited = kept.is_at_work or bool(kept.wanted) or not (kept.is_whole or kept.problem)
             found = kept.found if kept.is_whole else kept.partly
             age_seconds = max(time.monotonic() - kept.found_at, 0.0) if kept.is_whole else 0.0
             return Result(cast("Found | None", found), age_seconds, kept.is_whole, is_awaited, kept.problem)
 
     def last(self, kind: str, key: Hashable) -> Result[Any]:
         """Return what the last job has found, and begin none."""
-        if self._pid != os.getpid():
-            self._begin()
         with self._changed:
             kept = self._kept.get((kind, key))
             if kept is None or not kept.is_whole:
                 return Result(problem="" if kept is None else kept.problem)
             return Result(kept.found, time.monotonic() - kept.found_at, True, kept.is_at_work, kept.problem)
 
-    def forget(self, kind: str) -> None:
-        """Forget what jobs of a kind have found: something was changed."""
-        if self._pid != os.getpid():
-            return
+    def forget(self, kind: str, *keys: Hashable) -> None:
+        """Forget what jobs of a kind have found, as something was changed; with keys, those alone."""
         with self._changed:
-            for name in [name for name in self._kept if name[0] == kind]:
+            for name in [name for name in self._kept if name[0] == kind and (not keys or name[1] in keys)]:
                 del self._kept[name]
+
+    def _forget_old(self, now: float) -> None:
+        over = [name for name, kept in self._kept.items() if kept.is_over(now)]
+        idle = [name for name, kept in self._kept.items() if not kept.is_at_work]
+        for name in {*over, *idle[:-MAX_KEPT]}:
+            del self._kept[name]
 
     def _wait_until(self, deadline: float) -> bool:
         """Wait for a change; return False when it is too late to wait any longer."""
         return self._changed.wait(max(deadline - time.monotonic(), 0.0))
 
     def _start(self, kind: str, kept: _Kept, work: Callable[[Tell[Any]], Any]) -> None:
-        name, arguments = f"redbeat-web-{kind}", (kind, kept, work)
+        name, arguments, kept.wanted = f"redbeat-web-{kind}", (kind, kept, work), None
         try:
             threading.Thread(target=self._work, args=arguments, name=name, daemon=True).start()
         except RuntimeError as exc:  # this process has no more threads, or ends
@@ -185,7 +193,7 @@ class Background:
         except _Left:
             pass
         except RedBeatError as exc:
-            kept.problem = str(exc)
+            kept.problem = exc.plain
         except Exception:  # whatever it is, those who wait are told
             logger.exception("The job %s has failed", kind)
             kept.problem = "This is a defect of the dashboard; its log says more."

@@ -9,7 +9,6 @@ requests have in asking Redis; only whoever has begun it sees what became of it.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import threading
 import time
@@ -138,10 +137,6 @@ class Changes:
     def __init__(self, records: Callable[[], Records], fail: Callable[[Exception], Ending]) -> None:
         self._records = records
         self._fail = fail
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
         self._changed = threading.Condition()
         self._kept: dict[str, Change] = {}
         self._maker = token_urlsafe(8)
@@ -168,8 +163,6 @@ class Changes:
             TooBusy: too many are at work.
             StoreUnavailable, StoreRefused, StoreCorrupt: it isn't known whether another process makes it.
         """
-        if self._pid != os.getpid():  # threads aren't inherited
-            self._begin()
         digest = hashlib.sha256(f"{user}\n{once}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
         name = digest if once else token_urlsafe(16)
         deadline = time.monotonic() + (WAIT_SECONDS if wait_seconds is None else wait_seconds)
@@ -196,10 +189,9 @@ class Changes:
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt: it isn't known whether another process makes it.
         """
-        change: Change | ChangeRecord | None = None
-        if self._pid == os.getpid():
-            with self._changed:
-                change = self._kept.get(name)
+        change: Change | ChangeRecord | None
+        with self._changed:
+            change = self._kept.get(name)
         if change is None and _ID.fullmatch(name):
             change = self._records().read(name)
         return change if change is not None and change.user == user else None

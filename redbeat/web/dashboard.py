@@ -36,7 +36,7 @@ class Dashboard:
         client = HastyClient(app)
         self.threads = Threads(client)
         #: pages that only say what went wrong, and who somebody is: these don't wait for pages
-        self.threads_for_errors = Threads(client)
+        self.threads_for_errors = Threads(None)
         self.threads_for_users = Threads(client)
         self.background = Background()
         self.changes = Changes(lambda: ChangeRecords(Store(app)), ending_of)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 from redbeat.config.config import ensure_conf
@@ -25,8 +26,9 @@ _TASK = re.compile(r"""["']task\\*["']\s*:\s*\\*["']([^"'\\]*)""")
 HIDDEN = "(hidden)"
 #: the fields of an entry that hold what a task is given
 FIELDS = ("args", "kwargs", "options")
-#: what is nested more deeply isn't looked through
-MAX_DEPTH = 100
+#: what is nested more deeply isn't looked through, and what has more values isn't taken: each is looked at
+#: several times
+MAX_DEPTH, MAX_VALUES = 100, 100_000
 #: what stands in place of such a field, as its schema wants it
 UNREADABLE: Mapping[str, Any] = {"args": [HIDDEN], "kwargs": {HIDDEN: HIDDEN}, "options": {HIDDEN: HIDDEN}}
 
@@ -34,6 +36,9 @@ UNREADABLE: Mapping[str, Any] = {"args": [HIDDEN], "kwargs": {HIDDEN: HIDDEN}, "
 _NESTING = (Mapping, list, tuple)
 #: values that tell nothing
 _NOTHING: Sequence[Any] = (None, "", [], {})
+#: how many arguments a worker may put before those of a signature that isn't immutable: none, what the task
+#: before it has returned (or the id of a failed one), or a failed one's request, exception and traceback
+_PREPENDED = (0, 1, 3)
 
 
 def _nothing_known(_task: str) -> Parameters:
@@ -56,18 +61,33 @@ class Hiding:
         """Tell whether an argument of this name is hidden."""
         return bool(name) and any(fnmatchcase(name.lower(), pattern.lower()) for pattern in self.patterns)
 
-    def places_of(self, value: Any) -> Mapping[int, str]:
-        """Return which positional arguments of a call are hidden: of a signature, as ``link`` has them."""
-        return self.places_in(value.get("args"), value.get("task")) if isinstance(value, Mapping) else {}
+    def hides_pair(self, value: Any) -> bool:
+        """Tell whether a list is a name and a hidden value, as some programs write keyword arguments."""
+        is_pair = isinstance(value, (list, tuple)) and len(value) == 2
+        return is_pair and isinstance(value[0], str) and self.hides(value[0])
 
-    def places_in(self, args: Any, *tasks: Any) -> Mapping[int, str]:
-        """Return which of the positional arguments of tasks are hidden, with their names."""
+    def places_of(self, value: Any) -> Mapping[int, str]:
+        """Return which positional arguments of a call are hidden: of a signature, as ``link`` has them.
+
+        They are hidden by each parameter that may be given them, as others may be put before them.
+        """
+        if not isinstance(value, Mapping):
+            return {}
+        prepended = (0,) if value.get("immutable") is True else _PREPENDED
+        return self.places_in(value.get("args"), value.get("task"), prepended=prepended)
+
+    def places_in(self, args: Any, *tasks: Any, prepended: Sequence[int] = (0,)) -> Mapping[int, str]:
+        """Return which of the positional arguments of tasks are hidden, with their names.
+
+        Arguments:
+            prepended: how many others may come before them.
+        """
         if not isinstance(args, (list, tuple)) or not args or not self.patterns:
             return {}
         found: dict[int, str] = {}
         for parameters in (self.parameters_of(task) for task in tasks if isinstance(task, str) and task):
-            for place in range(len(args)):
-                if self.hides(name := parameters.name_at(place)):
+            for place, before in product(range(len(args)), prepended):
+                if self.hides(name := parameters.name_at(place + before)):
                     found.setdefault(place, name)
         return found
 
@@ -89,11 +109,13 @@ def hide(document: Mapping[str, Any], hiding: Hiding, *tasks: Any) -> dict[str, 
         tasks: whose arguments they are, besides that of the document.
     """
     shown = without_secrets(document)
-    for name in FIELDS:
-        if name in shown:
-            value = shown[name]
-            is_deep = is_too_deep(value)
-            shown[name] = UNREADABLE[name] if is_deep else _hide_text(hide_in(value, hiding), hiding)
+    for name, value in shown.items():
+        if is_too_deep(value):
+            shown[name] = UNREADABLE.get(name, HIDDEN)
+        elif name in FIELDS:
+            shown[name] = _hide_text(hide_in(value, hiding), hiding)
+        elif isinstance(value, _NESTING):  # another one that can't be used, in place of a schedule, say
+            shown[name] = hide_in(value, hiding)
     return _hide_places(shown, hiding, *tasks)
 
 
@@ -135,6 +157,15 @@ def is_too_deep(value: Any) -> bool:
     return True
 
 
+def has_too_many(value: Any) -> bool:
+    """Tell whether there are more values in a value than are looked through."""
+    level, count = [value], 0
+    while level and count <= MAX_VALUES:
+        level = [inner for one in level for inner in _values_in(one)]
+        count += len(level)
+    return count > MAX_VALUES
+
+
 def _values_in(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         return value.values()
@@ -148,7 +179,9 @@ def hide_in(value: Any, hiding: Hiding) -> Any:
             name: HIDDEN if hiding.hides(str(name)) else hide_in(one, hiding) for name, one in value.items()
         }
         # under a name that is hidden there are no arguments any more
-        return _without_places(shown, hiding.places_of({**shown, "task": value.get("task")}))
+        return _without_places(shown, hiding.places_of({**value, "args": shown.get("args")}))
+    if hiding.hides_pair(value):
+        return [value[0], HIDDEN]
     if isinstance(value, (list, tuple)):
         return [hide_in(one, hiding) for one in value]
     return value
@@ -171,17 +204,18 @@ def may_hide(text: str, hiding: Hiding) -> bool:
 def restore(given: Mapping[str, Any], stored: Mapping[str, Any], hiding: Hiding) -> dict[str, Any]:
     """Return an entry's document, which was edited, with the stored values where it has those shown."""
     restored = dict(given)
-    for name in FIELDS:
-        is_deep = name in restored and restored[name] == UNREADABLE[name] and is_too_deep(stored.get(name))
-        if is_deep or (restored.get(name) == HIDDEN and isinstance(stored.get(name), str)):
-            restored[name] = stored[name]
-        elif name in restored and not is_too_deep(restored[name]):
-            restored[name] = _restore_in(restored[name], stored.get(name), hiding)
-    args, was = restored.get("args"), stored.get("args")
-    if isinstance(args, (list, tuple)) and isinstance(was, (list, tuple)):
+    for name, value in given.items():
+        was = stored.get(name)
+        is_deep = value == UNREADABLE.get(name, HIDDEN) and is_too_deep(was)
+        if is_deep or (name in FIELDS and value == HIDDEN and isinstance(was, str)):
+            restored[name] = was
+        elif isinstance(value, _NESTING) and not is_too_deep(value):
+            restored[name] = _restore_in(value, was, hiding)
+    args, were = restored.get("args"), stored.get("args")
+    if isinstance(args, (list, tuple)) and isinstance(were, (list, tuple)):
         # with another task it comes back only where that hides it, too: else changing the task would show it
         places = hiding.places_in(args, given.get("task", stored.get("task")))
-        known = places.keys() & hiding.places_in(was, stored.get("task")).keys()
+        known = places.keys() & hiding.places_in(were, stored.get("task")).keys()
         restored = _with_places(restored, stored, known)
     shown = without_secrets(stored)
     for name, value in stored.items():
@@ -223,6 +257,9 @@ def _kept_in(given: Any, stored: Any, hiding: Hiding) -> str:
                     return str(name)
             elif found := _kept_in(one, stored[name], hiding):
                 return found
+    elif hiding.hides_pair(stored):
+        is_kept = isinstance(given, (list, tuple)) and [*given] == [*stored] and stored[1] not in _NOTHING
+        return str(stored[0]) if is_kept else ""
     elif isinstance(given, (list, tuple)) and isinstance(stored, (list, tuple)):
         kept = (_kept_in(now, was, hiding) for now, was in zip(given, stored, strict=False))
         return next(filter(None, kept), "")
@@ -253,9 +290,11 @@ def _texts_hidden(value: Any, hiding: Hiding, *, is_under: bool = False) -> Iter
             yield from _texts_hidden(one, hiding, is_under=is_under or hiding.hides(str(name)))
     elif isinstance(value, (list, tuple)):
         for one in value:
-            yield from _texts_hidden(one, hiding, is_under=is_under)
+            yield from _texts_hidden(one, hiding, is_under=is_under or hiding.hides_pair(value))
     elif is_under and value not in (None, "", True, False):
         yield str(value)
+        if isinstance(value, str):  # as sentences quote it
+            yield repr(value)[1:-1]
 
 
 def left_hidden(
@@ -266,12 +305,11 @@ def left_hidden(
     Arguments:
         stored: the document that it was made from; a mark that stands at another place now hides nothing.
     """
-    for name in FIELDS:
-        value = document.get(name)
-        if value in (HIDDEN, UNREADABLE[name]):
+    for name, value in document.items():
+        if name in FIELDS and value in (HIDDEN, UNREADABLE[name]):
             yield name, name
         elif not is_too_deep(value):
-            yield from ((name, one) for one in _hidden_in(value, hiding))
+            yield from ((name, one) for one in hidden_in(value, hiding))
     before = stored or {}
     args, tasks = document.get("args"), (document.get("task"), before.get("task"))
     places = hiding.places_in(args, *tasks)
@@ -293,18 +331,22 @@ def _with_places(restored: dict[str, Any], was: Mapping[str, Any], known: Set[in
     return {**restored, "args": args}
 
 
-def _hidden_in(value: Any, hiding: Hiding) -> Iterator[str]:
+def hidden_in(value: Any, hiding: Hiding) -> Iterator[str]:
+    """Yield the names of the arguments in ``value`` in whose places a mark stands, at every depth."""
     if isinstance(value, Mapping):
-        places = hiding.places_of(value)
+        # a mark in a call that was made immutable since it was shown stands for what was hidden before
+        places = hiding.places_of({**value, "immutable": False})
         yield from (name for place, name in places.items() if value["args"][place] == HIDDEN)
         for name, one in value.items():
             if one == HIDDEN and hiding.hides(str(name)):
                 yield str(name)
             else:
-                yield from _hidden_in(one, hiding)
+                yield from hidden_in(one, hiding)
+    elif hiding.hides_pair(value) and value[1] == HIDDEN:
+        yield value[0]
     elif isinstance(value, (list, tuple)):
         for one in value:
-            yield from _hidden_in(one, hiding)
+            yield from hidden_in(one, hiding)
 
 
 def _restore_in(given: Any, stored: Any, hiding: Hiding) -> Any:
@@ -321,6 +363,8 @@ def _restore_in(given: Any, stored: Any, hiding: Hiding) -> Any:
         return _with_places(restored, was, hiding.places_of(given).keys() & hiding.places_of(was).keys())
     if isinstance(given, (list, tuple)):
         was_list = list(stored) if isinstance(stored, (list, tuple)) else []
+        if hiding.hides_pair(given) and given[1] == HIDDEN:
+            return was_list if len(was_list) == 2 and was_list[0] == given[0] else given
         return [
             _restore_in(one, was_list[at] if at < len(was_list) else None, hiding)
             for at, one in enumerate(given)

@@ -17,6 +17,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from redbeat.access import Right
 from redbeat.config.config import ensure_conf
@@ -61,31 +62,39 @@ class News:
         """Whether no more streams are possible."""
         return len(self._waiting) >= MAX_STREAMS
 
-    async def stream(self, may_read: Callable[[], Awaitable[bool]]) -> AsyncIterator[str]:
-        """Yield the events of one page, until its user may not read any more."""
-        changed, checked_at = asyncio.Event(), time.monotonic()
+    def enter(self) -> asyncio.Event:
+        """Take the place of one page; return what is set when something has changed."""
+        changed = asyncio.Event()
         self._waiting.add(changed)
-        try:
-            if self._task is None or self._task.done():
-                self._task = asyncio.create_task(self._look())
-            elif time.monotonic() - self._changed_at < ON_ITS_WAY_SECONDS:
-                changed.set()
-            yield f"retry: {RETRY_MS}\n\n"
-            while True:
-                if time.monotonic() >= checked_at + CHECK_SECONDS:
-                    if not await may_read():
-                        return
-                    checked_at = time.monotonic()
-                if is_server_ending():
+        return changed
+
+    def leave(self, changed: asyncio.Event) -> None:
+        """Give a page's place back."""
+        self._waiting.discard(changed)
+
+    async def stream(
+        self, changed: asyncio.Event, may_read: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[str]:
+        """Yield the events of one page that has a place, until its user may not read any more."""
+        checked_at = time.monotonic()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look())
+        elif time.monotonic() - self._changed_at < ON_ITS_WAY_SECONDS:
+            changed.set()
+        yield f"retry: {RETRY_MS}\n\n"
+        while True:
+            if time.monotonic() >= checked_at + CHECK_SECONDS:
+                if not await may_read():
                     return
-                try:
-                    await asyncio.wait_for(changed.wait(), AT_LEAST_SECONDS)
-                    changed.clear()
-                    yield "event: change\ndata: \n\n"
-                except asyncio.TimeoutError:
-                    yield "event: tick\ndata: \n\n"
-        finally:
-            self._waiting.discard(changed)
+                checked_at = time.monotonic()
+            if is_server_ending():
+                return
+            try:
+                await asyncio.wait_for(changed.wait(), AT_LEAST_SECONDS)
+                changed.clear()
+                yield "event: change\ndata: \n\n"
+            except asyncio.TimeoutError:
+                yield "event: tick\ndata: \n\n"
 
     async def _look(self) -> None:
         last: object = None
@@ -124,6 +133,23 @@ def is_server_ending() -> bool:
     return getattr(server, "should_exit", False) is True
 
 
+class _Stream(StreamingResponse):
+    """The news for one page. It has its place until the answer ends, also if that has never begun."""
+
+    def __init__(self, news: News, may_read: Callable[[], Awaitable[bool]]) -> None:
+        self._news, self._changed = news, news.enter()
+        headers = {"X-Accel-Buffering": "no"}  # nginx would hold the news back
+        super().__init__(
+            news.stream(self._changed, may_read), headers=headers, media_type="text/event-stream"
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._news.leave(self._changed)
+
+
 async def _stream(request: Request) -> Response:
     dashboard = request.scope["redbeat.dashboard"]
     request.scope["redbeat.user"].require(Right.READ)
@@ -137,8 +163,7 @@ async def _stream(request: Request) -> Response:
             return True
         return user is not None and user.may(Right.READ)
 
-    headers = {"X-Accel-Buffering": "no"}  # nginx would hold the news back
-    return StreamingResponse(dashboard.news.stream(may_read), media_type="text/event-stream", headers=headers)
+    return _Stream(dashboard.news, may_read)
 
 
 ROUTES: list[BaseRoute] = [Route("/live", _stream, methods=["GET"])]

@@ -8,7 +8,6 @@ FORGOTTEN_SECONDS after nobody does any more.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from array import array
@@ -154,10 +153,6 @@ class Names:
         self._app = app
         self._client = client
         self._forgotten_seconds = forgotten_seconds
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid = os.getpid()
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
         self._index: Index | None = None
@@ -210,8 +205,6 @@ class Names:
         Raises:
             RedBeatError: they couldn't be read.
         """
-        if self._pid != os.getpid():  # threads and locks aren't inherited
-            self._begin()
         with self._news:
             self._looked_at = time.monotonic()
             if self._index is None or self._index.is_old:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from redbeat.access import Right
+from redbeat.entries.wording import in_words_of
 from redbeat.errors import (
     AccessDenied,
     CalendarError,
@@ -48,6 +49,9 @@ Handler = Callable[[Visit], Response]
 
 #: how many fields a form has at most: each entry of a page may be ticked
 MAX_FIELDS = 2000
+
+#: up to how many characters of a form are shown again, so that it can be sent once more
+MAX_SHOWN_AGAIN = 500_000
 
 #: what its user is told of an error that isn't expected
 DEFECT = "This is a defect of the dashboard; its log says more."
@@ -92,7 +96,9 @@ def sentence_of(exc: Exception) -> str:
         return {404: "There is nothing under this address.", 405: "That can't be done here."}.get(
             exc.status_code, str(exc.detail)
         )
-    if isinstance(exc, (RedBeatError, TooManyAttempts)):
+    if isinstance(exc, RedBeatError):
+        return exc.plain
+    if isinstance(exc, TooManyAttempts):
         return str(exc)
     if isinstance(exc, AuthFailed):
         logger.error("Nobody can be let in: %s", exc, exc_info=exc.__cause__)
@@ -149,7 +155,7 @@ def _endpoint(handle: Handler, right: Right | None) -> Callable[[Request], objec
 
 
 async def _form_of(request: Request) -> FormData:
-    """Return what was posted.
+    """Return what was posted. Line breaks are as they were in the page: browsers send each as CR LF.
 
     Raises:
         HTTPException: there are too many fields, or text in them that isn't Unicode.
@@ -164,28 +170,62 @@ async def _form_of(request: Request) -> FormData:
         text = value if isinstance(value, str) else value.filename or ""
         if not is_utf8(name) or not is_utf8(text):
             raise HTTPException(400, "This form isn't in UTF-8.")
-    return form
+    return FormData(
+        [
+            (name, _with_line_feeds(value) if isinstance(value, str) else value)
+            for name, value in form.multi_items()
+        ]
+    )
 
 
 def _fields_in(body: bytes) -> list[tuple[str, str]]:
     text = body.decode("latin-1")
     try:
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        fields = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         raise HTTPException(400, f"A form has {MAX_FIELDS} fields at most.") from None
+    return [(name, _with_line_feeds(value)) for name, value in fields]
+
+
+def _with_line_feeds(value: str) -> str:
+    return value.replace("\r\n", "\n")
 
 
 def show_error(visit: Visit, exc: Exception) -> Response:
     """Return the page that says what went wrong."""
-    status, sentence = status_of(exc), sentence_of(exc)
-    response = visit.render("error.html", status, title=_titles.get(status, "Error"), sentence=sentence)
+    status, sentence = status_of(exc), in_words_of(sentence_of(exc), visit.zone)
+    response = visit.render(
+        "error.html",
+        status,
+        title=_titles.get(status, "Error"),
+        sentence=sentence,
+        can_try_again=status == 503,
+        fields=_fields_again(visit) if status == 503 else None,
+    )
     if visit.is_fragment:  # the page stays as it is, and says why
         response.headers["X-RedBeat-Error"] = quote(sentence[:1000], errors="replace")
     if isinstance(exc, TooManyAttempts):
         response.headers["Retry-After"] = str(exc.seconds)
     elif status == 503:
         response.headers["Retry-After"] = RETRY_AFTER_SECONDS
+    elif isinstance(exc, HTTPException):
+        response.headers.update(exc.headers or {})  # such as Allow
     return response
+
+
+def _fields_again(visit: Visit) -> list[tuple[str, str]] | None:
+    """Return the fields of a form that couldn't be answered; None: it can't be sent again from this page.
+
+    That is so if it wasn't read, if it is large, if it has a file, which only the browser has, and if it is
+    a stranger's, who has typed a token.
+    """
+    if not visit.user.rights:
+        return None
+    given = [(name, value) for name, value in visit.form.multi_items() if name != csrf.FIELD]
+    fields = [(name, value) for name, value in given if isinstance(value, str)]
+    is_whole = all(isinstance(value, str) or not value.filename for _, value in given)
+    size = sum(len(name) + len(value) for name, value in fields)
+    return fields if fields and is_whole and size <= MAX_SHOWN_AGAIN else None
 
 
 _titles = {

@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,33 +21,30 @@ from urllib.parse import quote
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from redbeat.access.rights import rights_of
 from redbeat.config.address import Address
-from redbeat.config.networks import is_loopback
+from redbeat.config.networks import is_any, is_loopback
 from redbeat.errors import ConfigurationError
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie, WayIn
+from redbeat.web.access.headers import SafeHeaders
 from redbeat.web.access.refusals import Sending, refuse
 from redbeat.web.access.users import User
 from redbeat.web.application import build
+from redbeat.web.connections import CLOSE, MAX_HEADER_BYTES, Connection, LimitedHeads
 
 #: the variables of the environment with the name, the password and the rights of a user
 USER, PASSWORD, RIGHTS = "REDBEAT_WEB_USER", "REDBEAT_WEB_PASSWORD", "REDBEAT_WEB_RIGHTS"
 
-#: how many connections are held at a time
-MAX_CONNECTIONS = 1000
-#: how long the head of a request may take to arrive
-HEAD_SECONDS = 10.0
-#: how long the reader of an answer may stand still; a slow line may take a while to empty a full buffer
-READ_SECONDS = 120.0
 #: how long a connection waits for its next request, and how long open pages keep the server from stopping
 KEEP_ALIVE_SECONDS, STOP_SECONDS = 10, 2
 #: how many connections may wait to be accepted
 BACKLOG = 512
 #: by how much a beat on the same machine goes first
 NICENESS = 5
-MAX_HEADER_BYTES = 32 * 1024
+#: how long a thread that computes in the background keeps the interpreter while a page wants it, at the most:
+#: a page asks Redis dozens of times, and wants it after each answer. Python's own value is ten times as much
+SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True)
@@ -109,7 +107,7 @@ def serve(app: Any, serving: Serving, me: str, basic: BasicAuth | None, tell: Ca
         link = Link(User(me, ["admin"])) if basic is None else None
         ways_in: list[WayIn] = [basic] if basic is not None else []
         if link is not None:
-            ways_in = [link, TokenInCookie(app, is_local=True)]
+            ways_in = [link, TokenInCookie(app)]
         application = build(
             app,
             ways_in,
@@ -119,7 +117,7 @@ def serve(app: Any, serving: Serving, me: str, basic: BasicAuth | None, tell: Ca
             own_host=address.host,
         )
         config = uvicorn.Config(
-            EndingWell(application),
+            SafeHeaders(LimitedHeads(EndingWell(BelowRoot(application)))),
             root_path=serving.root_path,
             interface="asgi3",
             http=Connection,
@@ -129,19 +127,33 @@ def serve(app: Any, serving: Serving, me: str, basic: BasicAuth | None, tell: Ca
             server_header=False,
             access_log=False,
             log_config=None,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
-        place = f"http://{address}{serving.root_path}/"
+        shown = replace(address, host="localhost") if is_any(address.host) else address
+        place = f"http://{shown}{serving.root_path}/"
         tell(place if link is None else f"{place}login?token={quote(link.token)}")
         logging.getLogger("uvicorn.error").addFilter(_OncePerMinute())
         with suppress(OSError):
             os.nice(NICENESS)
+        sys.setswitchinterval(SWITCH_SECONDS)
         _Server(config).run(sockets=[listener])
     finally:
         listener.close()
+
+
+class BelowRoot:
+    """An application that answers below its root path also where no proxy has cut that off."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        root, path = scope["root_path"], scope["path"]
+        if root and f"{path}/".startswith(f"{root}{root}/"):  # uvicorn puts it before each path
+            scope = {**scope, "path": path[len(root) :]}
+        await self._app(scope, receive, send)
 
 
 class EndingWell:
@@ -160,7 +172,7 @@ class EndingWell:
         except asyncio.CancelledError:
             if not sending.has_begun:
                 sentence = "The dashboard was stopped meanwhile. What was asked for may have been done."
-                await refuse(scope, 503, sentence, {"Connection": "close"})(scope, receive, send)
+                await refuse(scope, 503, sentence, CLOSE)(scope, receive, send)
 
 
 class _OncePerMinute(logging.Filter):
@@ -177,53 +189,6 @@ class _OncePerMinute(logging.Filter):
             self._said[record.msg] = now
             return True
         return False
-
-
-class Connection(H11Protocol):
-    """A connection that is given up if the head of its next request doesn't come in time, or if nobody reads
-    what it answers."""
-
-    def connection_made(self, transport: Any) -> None:
-        """Begin to wait."""
-        super().connection_made(transport)
-        self._reading: asyncio.TimerHandle | None = None
-        self._wait()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        self._waiting.cancel()
-        self.resume_writing()
-        super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """Begin to look whether what is to be sent grows less."""
-        super().pause_writing()
-        if self._reading is None:
-            self._look_again(None)
-
-    def resume_writing(self) -> None:
-        """Look no more."""
-        super().resume_writing()
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
-
-    def _look_again(self, before: int | None) -> None:
-        left = self.transport.get_write_buffer_size()
-        if before is not None and left >= before:
-            self.transport.abort()
-        else:
-            self._reading = self.loop.call_later(READ_SECONDS, self._look_again, left)
-
-    def _wait(self) -> None:
-        self._waiting = self.loop.call_later(HEAD_SECONDS, self._give_up_or_wait)
-
-    def _give_up_or_wait(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()  # once what is left was read
-            self._waiting = self.loop.call_later(READ_SECONDS, self.transport.abort)
-        else:
-            self._wait()
 
 
 class _Server(uvicorn.Server):

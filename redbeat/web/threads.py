@@ -6,10 +6,9 @@ beats' own requests aren't held up.
 
 from __future__ import annotations
 
-import os
+import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Lock
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, Semaphore, fail_after, to_thread
@@ -38,8 +37,7 @@ class HastyClient:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._made: tuple[int, Any] | None = None
-        self._lock = Lock()
+        self._made: Any = None
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -48,20 +46,20 @@ class HastyClient:
             yield
 
     def _get(self) -> Any:
-        with self._lock:
-            if self._made is None or self._made[0] != os.getpid():  # a server forks when it likes
-                self._made = os.getpid(), get_hasty_redis(self._app, PATIENCE_SECONDS)
-            return self._made[1]
+        if self._made is None:
+            # that of a cluster connects at once: several threads may make one, so that none waits for another
+            self._made = get_hasty_redis(self._app, PATIENCE_SECONDS)
+        return self._made
 
 
 class Threads:
     """Some threads of one dashboard. They belong to one event loop, that of its first request.
 
     Arguments:
-        client: what they ask Redis with.
+        client: what they ask Redis with; None: they ask nothing.
     """
 
-    def __init__(self, client: HastyClient) -> None:
+    def __init__(self, client: HastyClient | None) -> None:
         self._client = client
         self._free: Semaphore | None = None  # can't be made before the event loop runs
         self._limiter: CapacityLimiter | None = None
@@ -85,11 +83,15 @@ class Threads:
             raise TooBusy from None
         finally:
             self._waiting -= 1
+        # a caller that is cancelled leaves its thread at work, and that still has its place
+        return await asyncio.shield(asyncio.create_task(self._run(self._free, call, *arguments)))
+
+    async def _run(self, free: Semaphore, call: Callable[..., Item], *arguments: object) -> Item:
         try:
             return await to_thread.run_sync(self._call, call, *arguments, limiter=self._limiter)
         finally:
-            self._free.release()
+            free.release()
 
     def _call(self, call: Callable[..., Item], *arguments: object) -> Item:
-        with self._client.in_place():
+        with self._client.in_place() if self._client is not None else nullcontext():
             return call(*arguments)

@@ -18,7 +18,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from redbeat.access import Right
 from redbeat.access.rights import names_of
-from redbeat.errors import AccessDenied
+from redbeat.entries.search import pattern_problem
+from redbeat.errors import AccessDenied, EntryError
 from redbeat.schedules.timezones import zone_called
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -74,6 +75,14 @@ class Visit:
                 rest = {one: value for one, value in given.items() if one != f"{field}{_DIGEST}"}
                 given = {**rest, field: self.dashboard.names.called(digest)}
         return given
+
+    def pattern(self, field: str) -> str:
+        """Return a pattern of names in the query.
+
+        Raises:
+            EntryError: it can't be one.
+        """
+        return checked_pattern(field, self.query.get(field, ""))
 
     @cached_property
     def now(self) -> datetime:
@@ -143,6 +152,11 @@ class Visit:
             rights=names_of(self.user.rights),
             until=self.user.until,
             can_log_out=bool(self.user.rights) and cookies.session(self.request) is not None,
+            # a form isn't sent twice for it, and a notice is shown once
+            is_zone_guessed=value_of(self.request, ZONE_COOKIE) is None
+            and self.request.method == "GET"
+            and bool(self.user.rights)
+            and not notice,
         )
         text = render(template, frame, visit=self, notice=notice, **context)
         response = HTMLResponse(text, status_code)
@@ -180,6 +194,14 @@ class Visit:
         if not all(isinstance(value, str) for value in values):
             raise AccessDenied(f"{field} must be text.")
         return [str(value) for value in values]
+
+
+def checked_pattern(field: str, text: str) -> str:
+    """Return a pattern without the space around it, or raise EntryError."""
+    text = text.strip()
+    if problem := pattern_problem(text):
+        raise EntryError(f"{field}: {problem}", "")
+    return text
 
 
 @cache

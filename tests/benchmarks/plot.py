@@ -9,10 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
-
 from . import bursts, cases
 from .results import BATCHED, FLOOR, LOOP, OLD, OURS, Results
 
@@ -42,6 +38,10 @@ def draw(results: Results, path: Path) -> bool:
     path.unlink(missing_ok=True)
     if not panels:
         return False
+    # here, as it takes half a second, and each process of the test suite imports this module
+    import matplotlib
+    from matplotlib.figure import Figure
+
     matplotlib.rcParams.update({"font.size": FONT_SIZE, "axes.spines.top": False, "axes.spines.right": False})
     figure = Figure(figsize=(WIDTH, HEIGHT * len(panels) / len(_PANELS)), layout="constrained")
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
@@ -56,6 +56,8 @@ def draw(results: Results, path: Path) -> bool:
 
 
 def _panel(axes: Any, results: Results, case: str, title: str, x_label: str, y_label: str) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
     axes.set_title(title, loc="left", fontweight="bold")
     axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label)
     lines = {subject: results.series(case, subject) for subject in _STYLE}

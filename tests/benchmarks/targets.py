@@ -181,7 +181,11 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
         ("plan that changes", cases.PLAN, "<= 1", sizes.planned),
     ):
         yield f"{words} {size:,}", bound, duration, partial(value, case, OURS, size)
-    for words, pattern in (("a page", web.PAGE), ("the first answer of a search", web.FIRST)):
+    for words, pattern in (
+        ("a page", web.PAGE),
+        ("a page of the list", web.LIST),
+        ("the first answer of a search", web.FIRST),
+    ):
         yield (
             f"dashboard, {words} of {sizes.listed[0]:,} entries, the slowest",
             "<= 100",

@@ -6,18 +6,23 @@ import email.message
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from html import unescape
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 
+from redbeat.process import exit_codes
 from tests.support import venv
 from tests.support.apps import celery_beat, celery_command, celery_worker, runs, write_app
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.servers import Server
 
@@ -73,25 +78,25 @@ def required(metadata: email.message.Message) -> list[str]:
     return [line for line in lines if "extra ==" not in line]
 
 
-@pytest.fixture(scope="module", params=["wheel", "sdist"])
-def python(
-    request: pytest.FixtureRequest,
-    packages: dict[str, Path],
-    required: list[str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    """The Python of a new environment with RedBeat, and nothing besides but what RedBeat says it needs."""
+@pytest.fixture(scope="module")
+def python(packages: dict[str, Path], required: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a new environment with the wheel, and nothing besides but what it says it needs."""
     directory = tmp_path_factory.mktemp("installed")
     run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory)
     python = directory / "bin" / "python"
     site_packages = site_packages_of(python)
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    if has_build_tools():
-        install.append("--no-build-isolation")
-    run(*install, "--no-compile", "--target", site_packages, packages[request.param], cwd=directory)
+    install(packages["wheel"], site_packages)
     needed = venv.environment("what-redbeat-needs", required)
     (site_packages / "borrowed.pth").write_text(str(site_packages_of(needed)))
     return python
+
+
+def install(package: Path, site_packages: Path) -> None:
+    """Install it alone, as pip does."""
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    if has_build_tools():
+        pip.append("--no-build-isolation")
+    run(*pip, "--no-compile", "--target", site_packages, package, cwd=package.parent)
 
 
 def site_packages_of(python: Path) -> Path:
@@ -123,6 +128,25 @@ def test_the_source_distribution_holds_besides_what_the_wheel_is_built_of(packag
     own = {name for name in names if ".egg-info/" not in name and name not in ("PKG-INFO", "setup.cfg")}
     expected = {name for source in SOURCES for name in files_in(source) or {source}}
     assert own == expected
+
+
+def test_the_source_distribution_installs_just_what_the_wheel_does(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    for kind, package in packages.items():
+        install(package, tmp_path / kind)
+    installed = {kind: contents_of(tmp_path / kind) for kind in packages}
+    assert installed["sdist"] == installed["wheel"]
+    assert "redbeat/schedulers.py" in installed["wheel"]
+
+
+def contents_of(site_packages: Path) -> dict[str, bytes]:
+    """Its files, but those in which pip says what it did."""
+    return {
+        str(path.relative_to(site_packages)): path.read_bytes()
+        for path in site_packages.rglob("*")
+        if path.is_file() and path.name not in ("RECORD", "direct_url.json")
+    }
 
 
 def test_the_metadata_say_what_it_is_and_needs(metadata: email.message.Message, required: list[str]) -> None:
@@ -173,3 +197,29 @@ def test_a_singleton_runs_once_it_is_installed(python: Path, valkey: Server, tmp
     assert "redbeat.singleton:main" in run(python, "-c", find, cwd=tmp_path)
     singleton = [python, "-m", "redbeat.singleton", "--url", valkey.url(), "--lock", "nightly"]
     assert run(*singleton, "--", "echo", "at work", cwd=tmp_path) == "at work\n"
+
+
+def test_the_dashboard_needs_its_extra_and_runs_with_it(
+    python: Path, metadata: email.message.Message, valkey: Server, tmp_path: Path
+) -> None:
+    write_app(tmp_path, "shop", valkey.url(0), redbeat_redis_url=valkey.url(1))
+    with celery_command(tmp_path, "shop", "redbeat", "web", "--port=0", python=python) as refused:
+        assert refused.wait(60) == exit_codes.UNAVAILABLE, refused.output()
+        assert "pip install 'celery-redbeat[web]'" in refused.output()
+        assert "Traceback" not in refused.output()
+    extra = [
+        line.partition(";")[0].strip()
+        for line in metadata.get_all("Requires-Dist", [])
+        if re.search(r"""extra == ["']web["']""", line)
+    ]
+    path = {"PYTHONPATH": str(site_packages_of(venv.environment("what-the-dashboard-needs", extra)))}
+    with celery_command(tmp_path, "shop", "redbeat", "web", "--port=0", python=python, env=path) as web:
+        link = web.wait_for(re.compile(r"(http://127\.0\.0\.1:\d+)/login\?token=[\w-]+"))
+        with httpx.Client(timeout=patience(), follow_redirects=True) as browser:
+            assert "<h1>Overview</h1>" in browser.get(link[0]).text
+            assert browser.get(f"{link[1]}/static/vendor/htmx.min.js").status_code == 200
+            [token] = re.findall(
+                r'"X-CSRF-Token": "([\w-]{43})"', unescape(browser.get(f"{link[1]}/files").text)
+            )
+            upload = {"csrf_token": (None, token), "file": ("a.yaml", b"owner: nobody")}
+            assert "<h1>Log in</h1>" in browser.post(f"{link[1]}/logout", files=upload).text

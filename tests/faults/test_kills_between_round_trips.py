@@ -79,7 +79,7 @@ def test_a_scheduler_killed_with_confirms_in_flight(
 def test_a_scheduler_killed_on_the_wire(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    report(kill_at_every_step(layout, on_the_wire, steps_of(chance, 23), monkeypatch))
+    report(kill_at_every_step(layout, on_the_wire, steps_of(chance, 17), monkeypatch))
 
 
 def kill_at_every_step(

@@ -204,14 +204,17 @@ def _is_empty(server: Server) -> bool:
 
 
 @contextmanager
-def cut_off(replica: Server) -> Iterator[None]:
+def replica_cut_off(topology: SentinelTopology) -> Iterator[None]:
     """The replica gets nothing from its master: it gives a password, and the master knows of none."""
-    with replica.client() as client:
+    with replica_of(topology).client() as client:
+        # no replica is taken that was cut off for ten times as long, which a busy machine soon has
+        topology.hold_down_after(milliseconds=3000)
         client.config_set("masterauth", "wrong")
         client.execute_command("CLIENT KILL TYPE master")
         try:
             yield
         finally:
+            topology.hold_down_after()
             client.config_set("masterauth", "")
             client.config_rewrite()  # when it is promoted, a sentinel lets it write the password to its file
 
@@ -231,7 +234,7 @@ def test_what_a_replica_had_not_got_is_sent_with_the_same_ids(
         await_messages(old, len(early))
         process.signal(signal.SIGSTOP)  # or all might be sent before the cut
         start_burst(sentinel, late)
-        with old.client() as client, cut_off(replica_of(sentinel)):
+        with old.client() as client, replica_cut_off(sentinel):
             at_cut = client.llen("celery")
             process.signal(signal.SIGCONT)
             await_messages(old, at_cut + 200)
@@ -323,9 +326,10 @@ def test_what_replication_lost_of_a_prepared_spike_is_sent_again_with_the_same_i
     sentinel: SentinelTopology, tmp_path: Path
 ) -> None:
     with waiting_beats(sentinel, tmp_path), spike_behind(sentinel) as (spike, queue):
-        # no sooner: a replica that was cut off for long becomes no master
-        eventually(lambda: server_now(queue) >= spike.due - 0.2, interval=0.01)
-        with cut_off(replica_of(sentinel)):
+        eventually(
+            lambda: server_now(queue) >= spike.due - 0.2, interval=0.01
+        )  # so it is cut off for a moment
+        with replica_cut_off(sentinel):
             eventually(lambda: queue.llen("celery") >= SPIKE // 2, interval=0.0005)
             lost = ids_of(messages(queue))
             new = sentinel.fail_over()

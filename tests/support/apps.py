@@ -144,10 +144,12 @@ def celery_beat(
     return process
 
 
-def patched_beat(directory: Path, module: str, library: str) -> Process:
+def patched_beat(
+    directory: Path, module: str, library: str, scheduler: str = "redbeat.RedBeatScheduler"
+) -> Process:
     """`celery beat`, as `celery_beat`, with the threads of one of GREENLETS; it is not waited for."""
     program = f"{GREENLETS[library]}\nfrom celery.__main__ import main\nmain()"
-    arguments = ["-A", module, "beat", "-S", "redbeat.RedBeatScheduler", "-l", "INFO"]
+    arguments = ["-A", module, "beat", "-S", scheduler, "-l", "INFO"]
     return Process([sys.executable, "-c", program, *arguments], cwd=directory)
 
 

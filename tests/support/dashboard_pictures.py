@@ -7,7 +7,8 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +18,11 @@ from playwright.sync_api import Page
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.entries.audit import audited
+from redbeat.entries.failures import Failure
+from redbeat.entries.runs import id_of
 from redbeat.keys import Keys
-from redbeat.leadership.lock import new_token
+from redbeat.leadership.lock import TOKEN_MARK
+from redbeat.schedules.occurrences import last_runs
 from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
 
@@ -34,11 +38,13 @@ PAGES = {
     "calendar": "calendar?name=holidays", "routes": "routes?name=report", "audit": "audit",
 }  # fmt: skip
 SCHEMES = ("light", "dark")
+#: of pictures that are higher or lower than others, so that nothing is cut off or empty
+HEIGHTS = {"overview": 916, "files": 440}
 PLAN = """\
 owner: new-shop
 entries:
   billing.invoices: {task: billing.invoices, schedule: 0 6 1 * *, timezone: Europe/Berlin}
-  shop.invite-reviews: {task: shop.invite_reviews, schedule: "*/10 * * * *"}
+  shop.close-carts: {task: shop.close_carts, schedule: "*/10 * * * *"}
 """
 # A page as WebP: a third of what it is as PNG. The browser can do it, so that nothing has to be installed.
 _WEBP = """async url => {
@@ -62,6 +68,15 @@ _TASKS = {
 _SCHEDULES: Sequence[Any] = (
     1800, "*/15 * * * *", "30 2 * * *", 3600, "0 6-20 * * mon-fri", "45 3 * * sun", 1200, "10 */4 * * *",
 )  # fmt: skip
+_TIMEOUT = ("TimeoutError: no answer within 30 s", 30.0)
+_REFUSED = ("ConnectionRefusedError: [Errno 111] Connection refused", 0.2)
+#: how runs of these fail now and then, and how long they take then
+_ERRORS = {
+    "shop.send-mails": _TIMEOUT, "billing.dun": _REFUSED, "billing.match-transfers": _TIMEOUT,
+    "ops.vacuum": ("LockTimeout: canceling statement due to lock timeout", 10.0),
+}  # fmt: skip
+#: entries of the small schedule that have a history, too
+_BUSY = ("catalog.sync-prices", "cleanup", "heartbeat", "orders.poll-carriers")
 #: what runs together in the morning, so that the timeline has a pile-up
 _AT_SIX = ("search", "reports", "partners")
 
@@ -99,65 +114,118 @@ def enliven(app: Celery, client: Any) -> None:
     for name, about in (("holidays", "public holidays"), ("stocktaking", "the warehouse is closed")):
         Calendar(name, {f"{year}-{day}": label for day, label in days.items()}, about, app=app).save()
     Calendar.change("stocktaking", [f"{year}-06-29/{year}-07-03"], app=app)
-    names = list(_add_entries(app))
-    for number, name in enumerate(names):
-        _add_history(client, name, now - 60 * (number + 1), number)
-    failed = Became("failed", 30.0, "TimeoutError: no answer within 30 s")
-    refused = Became("failed", 0.2, "ConnectionRefusedError: [Errno 111] Connection refused")
-    run_now(
-        app,
-        {
-            "shop.sync-stock": failed, "billing.dun": refused, "partners.push-feeds": failed,
-            "reports.sales": Became("succeeded", 12.0), "search.index-products": None,
-        },
-    )  # fmt: skip
-    client.set("redbeat::lock", new_token(), px=3_600_000)
-    client.hset("redbeat::totals", "leader", "web-1")
+    entries = list(_add_entries(app, datetime.fromtimestamp(now, timezone.utc)))
+    names = [str(entry.name) for entry in entries]
+    entries += [RedBeatSchedulerEntry.get(name, app) for name in _BUSY]
+    failed = [run for number, entry in enumerate(entries) for run in _add_history(client, entry, number)]
+    failed += [(now, fields) for _, fields in client.xrange(Keys().failures)]
+    _rewrite(client, Keys().failures, sorted(failed, key=itemgetter(0)))
+    _add_trouble(app, client, now)
     for number in range(int(now) // 60 - 59, int(now) // 60 + 1):
-        sent = 24 + number * 7 % 13 + (60 if number % 15 == 0 else 0)
-        late = {"late/1": sent - 3, "late/2": 2, "late/3": 1 + number % 3}
-        counted = {"sent": sent, "failed": 2 if number % 11 == 0 else 0, **late}
+        many = 60 if number % 15 == 0 else 0
+        late = {"late/2": 2 + many // 2, "late/3": 1 + number % 3 + many // 10}
+        sent = 24 + number * 7 % 13 + many
+        counted = {
+            "sent": sent,
+            "failed": sum(int(ended) // 60 == number for ended, _ in failed),
+            "late/1": sent - sum(late.values()),
+            **late,
+        }
         client.hset("redbeat::minutes", str(number % 60), json.dumps({"minute": number, "counted": counted}))
-    for user, source, verb, names_, details in (
-        ("anna", "cli", "add", ["newsletter"], {"schedule": "0 9 * * fri#2"}),
-        ("bob", "web", "set", ["report"], {"timezone": "Europe/Berlin"}),
-        ("deploy", "api", "apply", names[:12], {"owner": "shop"}),
-        ("anna", "web", "calendar set", ["holidays"], {"add": f"{year}-12-26"}),
-        ("carol", "web", "pause", ["backup"], {"note": "the disk is full"}),
-        ("carol", "web", "rerun", ["cleanup"], {}),
-        ("bob", "cli", "trigger", ["catalog.sync-prices"], {}),
-    ):
-        with audited(app, user, source, verb, names_, details, host="web-1"):
-            pass
+    _add_changes(app, client, now, names)
+    since = now - 5.3 * 3600
+    client.set("redbeat::lock", f"{TOKEN_MARK}:beat-1:17:{since:.0f}:1", px=3_600_000)
+    client.zadd("redbeat::standbys", {f"{TOKEN_MARK}:beat-2:12:{since:.0f}:2": now + 3600})
+    client.hset("redbeat::totals", "leader", "beat-1")
 
 
-def _add_entries(app: Celery) -> Iterator[str]:
+def _add_entries(app: Celery, now: datetime) -> Iterator[RedBeatSchedulerEntry]:
     number = 0
     for prefix, tasks in _TASKS.items():
         for task in tasks:
             schedule = "0 6 * * *" if prefix in _AT_SIX else _SCHEDULES[number % len(_SCHEDULES)]
             name = f"{prefix}.{task.replace('_', '-')}"
             options: dict[str, Any] = {"exclude": "holidays"} if number % 6 == 0 else {}
-            entry = RedBeatSchedulerEntry(name, f"{prefix}.{task}", schedule, app=app, **options).save()
-            if number in (11, 23):
+            entry = RedBeatSchedulerEntry(
+                name, f"{prefix}.{task}", schedule, app=app, total_run_count=480 + number, **options
+            )
+            first = now - timedelta(days=30, minutes=number + 1)
+            entry.save().reschedule(last_runs(entry.schedule, entry.policy, first, now, 1)[0][0])
+            if number in (9, 23):
                 entry.pause("until the move is over")
             number += 1
-            yield name
+            yield entry
 
 
-def _add_history(client: Any, name: str, newest: float, number: int) -> None:
-    """Twenty runs; every seventh entry has failed now and then."""
-    for past in reversed(range(20)):
-        due = newest - 600 * past
-        outcome = "failed" if number % 7 == 0 and past % 6 == 1 else "succeeded"
-        record: dict[str, Any] = {"due": due, "at": due + 0.02, "ended": due + 2, "outcome": outcome}
-        if outcome == "failed":
-            record["error"] = "TimeoutError: no answer within 30 s"
-        client.lpush(Keys().about(name).history, json.dumps(record))
+def _add_history(
+    client: Any, entry: RedBeatSchedulerEntry, number: int
+) -> Iterator[tuple[float, dict[str, str]]]:
+    """Add its last twenty runs; yield those that have failed, each with when."""
+    until = entry.last_run_at
+    if entry.name in _BUSY:  # its last run has a record
+        until -= timedelta(seconds=1)
+    runs, _ = last_runs(entry.schedule, entry.policy, until - timedelta(days=30), until, 20)
+    for place, run in reversed([*enumerate(runs)]):
+        due, took = run.timestamp(), 0.8 + number * 7 % 13 / 4 + place % 5 / 2
+        outcome, error = "succeeded", ""
+        if entry.name in _ERRORS and (place + number) % 7 == 4:
+            outcome, (error, took) = "failed", _ERRORS[entry.name]
+        at = due + 0.012 + place * 7 % 5 / 100
+        ended = at + 0.08 + took
+        record: dict[str, Any] = {
+            "due": due, "at": at, "wait": 0.08, "ran": took, "ended": ended, "outcome": outcome, "attempt": 1,
+            "worker": "celery@web-1",
+        }  # fmt: skip
+        if error:
+            record["error"] = error
+            task_id = id_of(entry.key, run)
+            fields = {"entry": entry.name, "id": task_id, "due": due, "outcome": outcome, "error": error}
+            yield ended, {**fields, "worker": "celery@web-1"}
+        client.rpush(Keys().about(entry.name).history, json.dumps(record))
+
+
+def _add_trouble(app: Celery, client: Any, now: float) -> None:
+    """Let one entry be quarantined, another one not be sent, and the run of a third one be in progress."""
+    quarantined, failing = "redbeat:reports.carriers", "redbeat:partners.settle"
+    client.hset(quarantined, "policy", json.dumps({"timezone": "Europe/Berln"}))
+    client.zadd("redbeat::schedule", {quarantined: 0})
+    run_now(app, {"shop.rank-products": None})
+    reason, due, retry_at = "SerializerNotInstalled: No encoder installed for msgpack", now - 240, now + 60
+    failure = Failure(reason, "", "", attempts=9, due=f"{due:.6f}", retry_at=f"{retry_at:.6f}")
+    client.hset(failing, "error", failure.to_json())
+    client.zadd("redbeat::schedule", {failing: failure.retry_at, quarantined: now + 240})
+
+
+def _add_changes(app: Celery, client: Any, now: float, names: Sequence[str]) -> None:
+    """Fill the audit list; each change was made so many hours ago."""
+    was, schedule = {"schedule": "0 7 * * mon-fri"}, {"schedule": "30 7 * * mon-fri"}
+    changes: dict[float, tuple[str, str, str, Sequence[str], dict[str, Any], dict[str, Any]]] = {
+        26: ("anna", "cli", "add", ["newsletter"], {"schedule": "0 9 * * fri#2"}, {}),
+        22: ("anna", "web", "calendar set", ["stocktaking"], {"about": "the warehouse is closed"}, {}),
+        7: ("deploy", "api", "apply", names[:12], {"owner": "shop"}, {}),
+        5: ("bob", "web", "set", ["report"], schedule, was),
+        4: ("carol", "web", "pause", ["backup"], {"note": "the disk is full"}, {}),
+        0.7: ("carol", "web", "rerun", ["shop.send-mails"], {}, {}),
+        0.2: ("bob", "cli", "trigger", ["catalog.sync-prices"], {}, {}),
+    }
+    for user, source, verb, about, details, before in changes.values():
+        with audited(app, user, source, verb, about, details, host="web-1", before=before):
+            pass
+    written = client.xrange(Keys().audit)
+    records = [(now - 3600 * hours, fields) for hours, (_, fields) in zip(changes, written, strict=True)]
+    _rewrite(client, Keys().audit, records)
+
+
+def _rewrite(client: Any, stream: str, records: Sequence[tuple[float, Any]]) -> None:
+    """Let a stream hold these records, each of its time."""
+    client.delete(stream)
+    for number, (at, fields) in enumerate(records, 1):
+        client.xadd(stream, fields, id=f"{int(at * 1000)}-{number}")
 
 
 def take_pictures(command: Sequence[str], directory: Path, environ: dict[str, str], target: Path) -> None:
     """Look at each page of ``celery redbeat web`` in both themes, and keep what was seen in `target`."""
+    environ = {**environ, "LOGNAME": "anna"}
     with (
         Terminal([*command, "web", "--port=0"], directory, environ, (40, 300)) as terminal,
         chromium() as browser,
@@ -173,6 +241,7 @@ def take_pictures(command: Sequence[str], directory: Path, environ: dict[str, st
                 if page.get_by_role("button", name="Log in").count():
                     page.get_by_role("button", name="Log in").click()
                 for name, path in PAGES.items():
+                    page.set_viewport_size({"width": 1280, "height": HEIGHTS.get(name, 800)})
                     show(page, f"{home}/{path}", name)
                     picture = take(page, f"web-{name}-{scheme}", whole=False)
                     data = base64.b64encode(picture.read_bytes()).decode()
@@ -194,5 +263,8 @@ def show(page: Page, address: str, name: str) -> None:
         page.locator("textarea").first.fill(PLAN)
         with page.expect_navigation():
             page.get_by_role("button", name="Show the plan").click()
+    if name == "edit":
+        page.get_by_label("Schedule", exact=True).fill("0 8 * * mon-fri")
+        page.locator("#preview").get_by_text("08:00").first.wait_for()
     # what is counted beside the page is asked for again until it is there
     eventually(lambda: page.locator("[hx-trigger^=load], .htmx-request").count() == 0, interval=0.1)

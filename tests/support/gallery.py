@@ -125,20 +125,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(b"no", status=500)
         elif path == "/stream":
             self._stream()
+        elif path == "/told":
+            soon = datetime.now(timezone.utc) + timedelta(hours=1)
+            part = f'<p>It is told: <time data-relative datetime="{soon.isoformat()}"></time></p>'
+            self._answer(f'{part}<input id="live-field" aria-label="Live">'.encode())
         else:
             self._answer(page(is_live="live" in self.path).encode())
 
     def _stream(self) -> None:
-        """Tell something three times, and then nothing more until the page is closed."""
+        """Tell three times that something has changed, and then nothing more until the page is closed."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        soon = datetime.now(timezone.utc) + timedelta(hours=1)
-        for number in range(1, 4):
-            time = f'<time data-relative datetime="{soon.isoformat()}"></time>'
-            field = '<input id="live-field" aria-label="Live">'
-            part = f"<p>told {number} times, {time}</p>{field}"
-            self.wfile.write(f"event: told\ndata: {part}\n\n".encode())
+        for _ in range(3):
+            self.wfile.write(b"event: change\ndata: \n\n")
             self.wfile.flush()
         self.rfile.read(1)
 

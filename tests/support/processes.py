@@ -70,7 +70,7 @@ class Process:
         self._has_ended = False
         #: whether one SIGTERM may not be enough, as for a beat of 2.x, which loses it amid a message
         self.may_miss_sigterm = False
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
         self._popen = start(self.command, cwd, environment, (subprocess.DEVNULL, self._log, self._log))
 
     @property
@@ -157,7 +157,10 @@ class Process:
         return ends
 
     def stop(self, timeout: float = PATIENCE_SECONDS) -> int:
-        """SIGTERM, then SIGKILL after `timeout` seconds; returns the exit code. Harmless when repeated."""
+        """SIGTERM, then an end by force after `timeout` seconds; returns the exit code. May be repeated.
+
+        Where it must be ended by force, Python writes first where its threads are.
+        """
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # a paused process would not see the SIGTERM
         if self.may_miss_sigterm:
@@ -167,6 +170,9 @@ class Process:
         try:
             return self.wait(timeout)
         except AssertionError:
+            self.signal(signal.SIGABRT)
+            with contextlib.suppress(AssertionError):
+                self.wait(5)
             return self.kill()
 
     def kill(self) -> int:
@@ -183,12 +189,18 @@ class Process:
         return code
 
     def __enter__(self) -> Process:
-        """Leave with SIGTERM; a process that stays all the same is killed, and fails the test."""
+        """Leave with SIGTERM; a process that stays all the same is killed, and fails the test.
+
+        Where the block has failed, what it has written is shown with the failure.
+        """
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if self.is_running and self.stop() == -signal.SIGKILL and error is None:
+        by_force = (-signal.SIGKILL, -signal.SIGABRT)
+        if self.is_running and self.stop() in by_force and error is None:
             raise AssertionError(self._describe("had to be killed, as it didn't end at SIGTERM"))
+        if error is not None:
+            print(self._describe(f"ended with {self.returncode} after the test had failed"))
 
     def _kill_group(self) -> None:
         # macOS answers PermissionError for a group of zombies.

@@ -105,6 +105,19 @@ class RabbitMQ(Daemon):
         close = 'rabbit_networking:close_connection(P, "bye")'
         self.evaluate(f"[{close} || P <- rabbit_networking:connections()].")
 
+    def set_memory_alarm(self) -> None:
+        """It has no memory to spare from now on, and reads nothing from those who publish."""
+        # what is asked after it is answered after it: by then each connection knows of the alarm
+        self.evaluate("""
+            rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}),
+            [_ | _] = rabbit_alarm:get_alarms(),
+            [rabbit_networking:connection_info(Pid, [state]) || Pid <- rabbit_networking:connections()].
+        """)
+
+    def clear_memory_alarm(self) -> None:
+        """It reads again."""
+        self.evaluate("rabbit_alarm:clear_alarm({resource_limit, memory, node()}).")
+
     def pause(self) -> None:
         """Freeze it: the kernel still accepts connections and bytes for it, and nothing answers."""
         self.process.signal(signal.SIGSTOP)

@@ -85,6 +85,7 @@ def it_shows_all_pages(ground: Ground) -> None:
         assert "two" in browser.read("/entry", name="report", at="2098-01-01T0800")
         assert "2098-12-25" in browser.read("/calendar", name="holidays", year=2098)
         browser.read("/entries", state="paused")
+        browser.read("/entries", owner="billing")
         browser.read("/entries", match="rep", outcome="failed")
         browser.read("/runs", state="failed")
         browser.read("/runs", name="report", since="1d")
@@ -207,7 +208,8 @@ def it_repairs_what_the_doctor_has_found(ground: Ground) -> None:
     ground.admin.zadd(Keys().schedule, {"redbeat:gone": server_now(ground.admin) + 1000})
     browser = of(ground)
     look(ground, browser, "/doctor", "missing-hash")
-    browser.send("/doctor/fix", kind="missing-hash", confirmed="yes")
+    fields = form_fields(browser.read("/doctor/fix", kind="missing-hash"))
+    browser.send("/doctor/fix", **fields | {"confirmed": "yes"})
     assert not ground.admin.exists(Keys().schedule)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import fcntl
 import gc
 import importlib
@@ -224,6 +225,8 @@ def _be_template() -> None:
     os.environ.update(request["environment"])
     time.tzset()
     _open_streams(bool(os.environ.get("PYTHONUNBUFFERED")))
+    if os.environ.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
     module, *sys.argv[1:] = request["command"]
     sys.path[:1] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -26,7 +26,8 @@ _Sentinel: Any = redis.sentinel.Sentinel  # untyped in redis-py
 _SLOTS = 16384
 _NOT_YET = (AssertionError, RedisError)
 
-
+#: how long a server is silent before a sentinel holds it for down
+_DOWN_AFTER_MS = 500
 #: how long a topology of which nothing is broken takes at most to agree, seconds
 _HEALING_SECONDS = 6
 
@@ -82,6 +83,12 @@ class SentinelTopology:
         assert new is not None
         return new
 
+    def hold_down_after(self, milliseconds: int = _DOWN_AFTER_MS) -> None:
+        """Let a server be down for the sentinels after so long a silence; by default half a second."""
+        for sentinel in self.sentinels:
+            with sentinel.client() as client:
+                client.sentinel_set(self.service_name, "down-after-milliseconds", milliseconds)
+
     def start(self) -> None:
         """Start all of them, empty, and wait until they agree."""
         secret: dict[str, Any] = {}
@@ -91,7 +98,7 @@ class SentinelTopology:
         self.data.append(Server(self.kind, replicaof=(master.host, master.port), **secret))
         watch: list[tuple[object, ...]] = [
             ("monitor", self.service_name, master.host, master.port, 2),
-            ("down-after-milliseconds", self.service_name, 500),
+            ("down-after-milliseconds", self.service_name, _DOWN_AFTER_MS),
             ("failover-timeout", self.service_name, 1000),
         ]
         if self.password:

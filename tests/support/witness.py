@@ -28,6 +28,8 @@ Guarantee = Literal["exactly once", "at least once", "at most once"]
 
 #: no pause of RedBeat's own (a lease, a retry, a quarantine) is longer, no run in these tests is sooner
 SOON_SECONDS = 1000.0
+#: none is shorter, less what is lost as times are written
+SHORTEST_PAUSE_SECONDS = 0.999
 
 
 @dataclass(frozen=True)
@@ -306,19 +308,24 @@ class Witness:
             return
         assert self._is_for(beat, now, name, was), "moved over a newer time"
         seen = [look.rows[name] for look in beat.seen]
-        assert any(self._is_reason(row, name, was, has, now) for row in seen), f"lost, or moved: {now}"
+        since = beat.seen[0].now
+        reasons = (self._is_reason(row, name, was, has, since, now) for row in seen)
+        assert any(reasons), f"lost, or moved: {since} to {now}"
 
-    def _is_reason(self, seen: Row, name: str, was: Row, has: Row, now: float) -> bool:
-        """Tell whether a beat that saw `seen` may have moved the entry as it did."""
-        score = has.score or 0
+    def _is_reason(self, seen: Row, name: str, was: Row, has: Row, since: float, now: float) -> bool:
+        """Tell whether a beat whose tick began at `since`, and that saw `seen`, may have moved the entry so.
+
+        A pause counts from the claim, which came after that; where the tick takes long it may be over by now.
+        """
+        score, soonest = has.score or 0, since + SHORTEST_PAUSE_SECONDS
         if seen.kind == "missing":
-            return has.error == was.error and now < score <= now + 2
+            return has.error == was.error and soonest <= score <= now + 2
         if seen.kind == "disabled":
             return not has.error and _is_next(score, self._nominal(name, was), seen.every, now)
         if seen.kind == "broken":
-            return was.kind == "broken" and has.failure["attempts"] == 0 and now < score <= now + 301
+            return was.kind == "broken" and has.failure["attempts"] == 0 and soonest <= score <= now + 301
         if seen.kind == "failing":
-            if not has.failure.get("attempts") or not now < score <= now + 61:
+            if not has.failure.get("attempts") or not soonest <= score <= now + 61:
                 return False
             due, nominal = float(has.failure["due"]), self._nominal(name, was)
             return due == nominal if nominal else now - 60 < due <= now

@@ -48,12 +48,14 @@ class Diagnosis:
         seen: how many entries were looked at.
         server: the URL of the schedule's server, without its password; None: a finding says why it isn't
             known.
+        has_asked_workers: workers were to say which queues they take from.
     """
 
     findings: list[Finding] = field(default_factory=list)
     more: Counter[str] = field(default_factory=Counter)
     seen: int = 0
     server: str | None = None
+    has_asked_workers: bool = False
     _counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, findings: Iterable[Finding]) -> None:
@@ -103,7 +105,7 @@ def examine(
         StoreUnavailable: Redis can't be reached, or doesn't answer in time.
         StoreRefused: it lets nobody in with these settings.
     """
-    diagnosis = Diagnosis()
+    diagnosis = Diagnosis(has_asked_workers=workers_seconds is not None)
     try:
         config = ensure_conf(app)
         diagnosis.server = sanitize_url(config.redis_url)

@@ -22,7 +22,7 @@ from redbeat.runs.figures import figures_of
 from redbeat.runs.progress import hold_in_words
 from redbeat.runs.run import Run, in_progress, run_of_record
 from redbeat.runs.tracking import is_tracked
-from redbeat.schedules.durations import seconds_in_words
+from redbeat.schedules.durations import length_in_words, seconds_in_words
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import shown
 from redbeat.store.histories import Histories
@@ -119,6 +119,9 @@ def _of_slow(context: Context, entry: RedBeatSchedulerEntry, history: Sequence[P
     interval = _interval_seconds(entry, context.now)
     if interval is None or median <= interval:
         return
+    took, after = seconds_in_words(median), seconds_in_words(interval)
+    if took == after:
+        took, after = length_in_words(median), length_in_words(interval)
     by_overlap = {
         "allow": "Give it a longer interval or an overlap, or let its task do less.",
         "replace": "Give it a longer interval: no run of it comes to its end.",
@@ -127,9 +130,9 @@ def _of_slow(context: Context, entry: RedBeatSchedulerEntry, history: Sequence[P
         Severity.WARNING,
         "slow-runs",
         str(entry.name),
-        f"Its runs take {seconds_in_words(median)} at the median, and the next one is due after "
-        f"{seconds_in_words(interval)}.",
+        f"Its runs take {took} at the median, and the next one is due after {after}.",
         by_overlap.get(entry.policy.overlap, "Give it a longer interval: runs are left out as it is."),
+        entry=str(entry.name),
     )
 
 
@@ -168,6 +171,7 @@ def _of_failing(
         name,
         f"Its last {in_a_row} runs have failed{said.rstrip('.')}.",
         "celery redbeat show has the last ones; rerun sends one once more when the cause is gone.",
+        entry=name,
     )
 
 
@@ -185,6 +189,7 @@ def _of_never_started(
         str(entry.name),
         f"No worker has begun its last {in_a_row} runs within queue_timeout.",
         "See whether a worker takes from its queue and tracks runs; celery redbeat route names the queue.",
+        entry=str(entry.name),
     )
 
 
@@ -204,6 +209,7 @@ def _of_rejected(
         str(entry.name),
         f"Its last {len(in_a_row)} runs were rejected{said.rstrip('.')}.",
         "If its worker has no such task: import its module there, or correct the entry's task or queue.",
+        entry=str(entry.name),
     )
 
 
@@ -248,6 +254,7 @@ def _of_waiting_run(run: Run, overlap: str, now: datetime) -> Finding:
         "It waits on its queue, or a worker that had taken its message was killed: the broker gives the "
         "message back after its visibility timeout. queue_timeout says how long the run is waited for; "
         f"celery redbeat runs {shlex.quote(printable(run.name))} --give-up ends it now.",
+        entry=run.name,
     )
 
 
@@ -260,4 +267,5 @@ def _of_overdue_run(run: Run) -> Finding:
         run.name,
         f"A run of it, {printable(str(run.task_id))}, is at work{where}{since}, longer than its max_runtime.",
         "Look at what it does; revoke_overdue ends such runs. It holds back no other.",
+        entry=run.name,
     )

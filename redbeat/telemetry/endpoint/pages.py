@@ -167,7 +167,7 @@ class StatusPage:
             found = self._read()
         except RedBeatError as exc:
             state = State.UNREACHABLE
-            problem = exc.plain if isinstance(exc, StoreUnavailable) else str(exc)
+            problem = exc.plain
         else:
             state, problem = judge(found)
         document = document_of(ensure_conf(self._app), found, state, problem)

@@ -60,10 +60,10 @@ class OwnAuth:
         Raises:
             AuthFailed: it raises an error, or returns anything but a User or None.
         """
-        # the application's own request, where the dashboard is mounted by an adapter
-        asked = request.scope.get("redbeat.request", request)
         try:
-            found: Any = self._auth(asked) if self._is_async else await run_in_threadpool(self._auth, asked)
+            found: Any = (
+                self._auth(request) if self._is_async else await run_in_threadpool(self._auth, request)
+            )
             if inspect.isawaitable(found):
                 found = await found
         except RedBeatError:  # it has asked Redis, say
@@ -113,19 +113,14 @@ class Link:
 
 
 class TokenInCookie:
-    """A token of ``celery redbeat token add``, typed into the page that asks for one, and kept in a cookie.
+    """A token of ``celery redbeat token add``, typed into the page that asks for one, kept in a cookie."""
 
-    Arguments:
-        is_local: only browsers on this machine are let in so.
-    """
-
-    def __init__(self, app: Any, *, is_local: bool) -> None:
+    def __init__(self, app: Any) -> None:
         self._app = app
-        self._is_local = is_local
 
     async def find(self, request: Request) -> User | None:
-        """Return the token's user."""
-        if self._is_local and not is_local(request):
+        """Return the token's user, if the browser is on this machine."""
+        if not is_local(request):
             return None
         session = request.scope["redbeat.cookies"].session(request)
         return None if session is None else await user_of_token(request, self._app, session)

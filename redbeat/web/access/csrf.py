@@ -22,6 +22,7 @@ FIELD, HEADER = "csrf_token", "x-csrf-token"
 COOKIE = "redbeat_csrf"
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+_PORTS = {"http": 80, "https": 443}
 
 
 def token_of(cookie: str | None) -> str:
@@ -29,11 +30,13 @@ def token_of(cookie: str | None) -> str:
     return cookie if cookie and _TOKEN.fullmatch(cookie) else secrets.token_urlsafe(32)
 
 
-def _origin_in(text: str) -> tuple[str, str]:
+def _origin_in(text: str) -> tuple[str, str | None, int | None] | None:
+    """Return the scheme, the host and the port of a URL; None: it has none."""
     try:
-        return urlsplit(text)[:2]
+        found = urlsplit(text)
+        return found.scheme, found.hostname, found.port or _PORTS.get(found.scheme)
     except ValueError:  # such as http://[
-        return "", ""
+        return None
 
 
 def check(request: Request, form: Mapping[str, object], cookie: str | None) -> None:
@@ -44,10 +47,11 @@ def check(request: Request, form: Mapping[str, object], cookie: str | None) -> N
     """
     origin = request.headers.get("origin")
     if origin not in (None, "null"):
-        is_own = _origin_in(origin) == (request.url.scheme, request.url.netloc)
+        own = _origin_in(f"{request.url.scheme}://{request.url.netloc}")
+        is_own = own is not None and _origin_in(origin) == own
     else:  # a browser that is to send no referrer says "null" for forms of our own pages, too
-        unknown = "same-origin" if origin is None else "cross-site"
-        is_own = request.headers.get("sec-fetch-site", unknown) in ("same-origin", "none")
+        # Sec-Fetch-Site is sent over HTTPS and to localhost alone; without it the token decides
+        is_own = request.headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
     if not is_own:
         raise AccessDenied(
             "This request comes from another site, so nothing was changed. (If it doesn't, a proxy in front "

@@ -1,8 +1,8 @@
 """The gate: who somebody is, before any page or verb is called.
 
-Invariant: what comes behind it has a user, in ``scope["redbeat.user"]``, and a way to ask again who that is,
-in ``scope["redbeat.find_user"]``; below ``/api/`` one who has shown a bearer token, whatever cookies or
-passwords came with it.
+Invariant: what comes behind it has a user, in ``scope["redbeat.user"]``, None where anybody may ask, and a
+way to ask again who that is, in ``scope["redbeat.find_user"]``; below ``/api/`` one who has shown a bearer
+token, whatever cookies or passwords came with it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from redbeat.web.access.attempts import TooManyAttempts
 from redbeat.web.access.authentication import WayIn, bearer_of, user_of_token
 from redbeat.web.access.cookies import Cookies
 from redbeat.web.access.users import User
-from redbeat.web.paths import OPEN, is_api, path_of
+from redbeat.web.paths import OPEN, STATIC, is_api, path_of
 
 #: answers a request that doesn't get in: the request, and what went wrong, None where nobody is known
 Refusal = Callable[[Request, Exception | None], Response]
@@ -61,17 +60,16 @@ class Gate:
         request = Request(scope, receive)
         find: Callable[[Request], Awaitable[User | None]]
         find = self._by_bearer if is_api(scope) else self._by_any
-        is_open = path_of(scope).startswith(OPEN)
+        path = path_of(scope)
+        is_open = path.startswith(OPEN)
+        user: User | None = None
         try:
-            user = await find(request)
-        except TooManyAttempts as exc:
-            if not is_open:  # that page has its style
+            if not path.startswith(STATIC):
+                user = await find(request)
+        except Exception as exc:  # noqa: BLE001 - Redis can't be asked, or the application's own code fails
+            if not is_open:  # a stranger may ask for that, too
                 await self._refuse(request, exc)(scope, receive, send)
                 return
-            user = None
-        except Exception as exc:  # noqa: BLE001 - Redis can't be asked, or the application's own code fails
-            await self._refuse(request, exc)(scope, receive, send)
-            return
         if user is not None and self._is_read_only:
             user = user.only_reading()
         scope["redbeat.user"] = user

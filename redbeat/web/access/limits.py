@@ -22,6 +22,8 @@ MAX_BYTES_OF_STRANGERS, MAX_SECONDS_OF_STRANGERS = 16 * 1024, 10.0
 MAX_HELD_BYTES = 64 * 1024 * 1024
 #: the longest address with its query
 MAX_ADDRESS_BYTES = 16 * 1024
+#: stands in the scope of a request whose body can't be read: its server doesn't know where it ends
+UNKNOWN_LENGTH = "redbeat.unknown_length"
 
 
 class LimitedAddresses:
@@ -80,6 +82,10 @@ class LimitedBodies:
         body = _Body()
         try:
             try:
+                if UNKNOWN_LENGTH in scope:
+                    sentence = "The body must have a Content-Length here, a whole number of bytes."
+                    await _refuse(scope, sentence, 411)(scope, receive, send)
+                    return
                 if _told_bytes(scope) > max_bytes:
                     raise _TooLarge
                 await asyncio.wait_for(self._read(body, receive, max_bytes), seconds)
@@ -93,7 +99,8 @@ class LimitedBodies:
                 sentence = "Too much is being sent at the moment. Try again in a few seconds."
                 await _refuse(scope, sentence, 503)(scope, receive, send)
                 return
-            except ConnectionError:
+            except ConnectionError:  # somebody may still read; and WSGI has no way of not answering
+                await _refuse(scope, "The body has ended too soon.", 400)(scope, receive, send)
                 return
             await self._app(scope, _receiving(body, receive), send)
         finally:

@@ -22,7 +22,7 @@ _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|(\d+\.\d+\.\d+\.\d+))(?::\d+)?",
 
 #: says of a request that somebody has forwarded it: it isn't from this machine, whatever its address
 IS_FORWARDED = "redbeat.is_forwarded"
-_FORWARDING = (b"x-forwarded-for", b"x-real-ip", b"forwarded")
+_FORWARDING, _FORWARDING_ALL = (b"forwarded", b"via", b"x-real-ip"), b"x-forwarded-"
 
 
 class TrustedProxies:
@@ -39,7 +39,9 @@ class TrustedProxies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "http":
-            is_forwarded = any(name in _FORWARDING for name, _ in scope["headers"])
+            is_forwarded = any(
+                name in _FORWARDING or name.startswith(_FORWARDING_ALL) for name, _ in scope["headers"]
+            )
             scope = {**scope, IS_FORWARDED: is_forwarded}
             if self._is_trusted(scope.get("client")):
                 scope = self._as_said(scope)

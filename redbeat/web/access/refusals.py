@@ -35,7 +35,7 @@ def refuse(scope: Scope, status: int, sentence: str, headers: Mapping[str, str] 
     """Return the answer that refuses a request."""
     if is_api(scope):
         return problem(status, sentence, headers)
-    return PlainTextResponse(sentence + "\n", status, headers)
+    return _saying_when(PlainTextResponse(sentence + "\n", status, headers))
 
 
 def problem(
@@ -50,7 +50,11 @@ def problem(
     document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     document.update({name: value for name, value in members.items() if value is not None})
     # a name that isn't UTF-8 goes through as an escape
-    answer = Response(json.dumps(document), status, headers, PROBLEM)
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+    return _saying_when(Response(json.dumps(document), status, headers, PROBLEM))
+
+
+def _saying_when(answer: Response) -> Response:
+    """Return ``answer``, with when to try again if that may help."""
+    if answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
         answer.headers["Retry-After"] = RETRY_AFTER_SECONDS
     return answer

@@ -59,14 +59,19 @@ def segments_of(scope: Scope) -> list[str]:
         BadAddress: a segment isn't UTF-8, or has a slash.
     """
     inside = path_of(scope)
+    wanted = inside.lstrip("/")
     for raw in _written(scope):
         parts = raw.split(b"/")
-        for first in range(len(parts)):
-            if unquote_to_bytes(b"/".join(parts[first:])).decode("utf-8", "replace") == inside.lstrip("/"):
-                return [_decoded(part) for part in parts[first:]]
+        decoded = [unquote_to_bytes(part).decode("utf-8", "replace") for part in parts]
+        first, size = len(parts), -1
+        while first and size < len(wanted):  # only one end of it can be as long
+            first -= 1
+            size += 1 + len(decoded[first])
+        if "/".join(decoded[first:]) == wanted:
+            return [_decoded(part) for part in parts[first:]]
     if "\ufffd" in inside:
         raise BadAddress("The path is no UTF-8: write such a name as '=' and its base64url.")
-    return inside.lstrip("/").split("/")
+    return wanted.split("/")
 
 
 def _decoded(part: bytes) -> str:

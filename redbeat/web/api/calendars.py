@@ -12,6 +12,7 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.entries.calendar_loading import names_in
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryChanged, StoreRefused
+from redbeat.web.api.choices import DRY_RUN
 from redbeat.web.api.cursors import BUDGET_SECONDS, CURSOR, decoded, encoded, look_through, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
 from redbeat.web.api.kinds import FLAG, OBJECT, TEXT, Field, Kind, whole
@@ -141,8 +142,13 @@ def delete_calendar(call: Call) -> Answer:
     if before is not None:
         check(call, before)
     with _telling_of_changes(call):
-        calendars.delete(call.actor, [call.name], force=call.query["force"], revision=_seen(call, before))
-    return Answer({"deleted": 1, "names": [call.name]})
+        calendars.delete(
+            *(call.actor, [call.name]),
+            force=call.query["force"],
+            revision=_seen(call, before),
+            dry_run=call.query["dry_run"],
+        )
+    return Answer({"deleted": 0 if call.query["dry_run"] else 1, "names": [call.name]})
 
 
 def _seen(call: Call, before: str | None) -> str | None:
@@ -216,6 +222,7 @@ OPERATIONS: Sequence[Operation] = (
         ),
         {200: of("CalendarAndEntries")},
         (Field("limit", whole(1, 1000), "At most so many entries.", default=100), CURSOR),
+        has_etag=True,
     ),
     Operation(
         *(
@@ -237,6 +244,8 @@ OPERATIONS: Sequence[Operation] = (
         ),
         Body(media=(JSON, CALENDAR, YAML, PLAIN), is_needed=True),
         (IF_MATCH, IF_NONE_MATCH),
+        has_etag=True,
+        is_heavy=True,
     ),
     Operation(
         *(
@@ -257,6 +266,8 @@ OPERATIONS: Sequence[Operation] = (
             is_needed=True,
         ),
         headers=(IF_MATCH,),
+        has_etag=True,
+        is_heavy=True,
     ),
     Operation(
         *("DELETE", "/calendars/{name}", "calendar", Right.DELETE, "Remove a calendar.", delete_calendar),
@@ -268,7 +279,9 @@ OPERATIONS: Sequence[Operation] = (
                 "Also one that entries name; they are quarantined when they are due.",
                 default=False,
             ),
+            DRY_RUN,
         ),
         headers=(IF_MATCH,),
+        is_heavy=True,
     ),
 )

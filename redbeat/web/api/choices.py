@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from redbeat.web.api.cursors import Wanted, look_at_each, look_through
-from redbeat.web.api.kinds import FLAG, TEXT, Field, texts
+from redbeat.web.api.kinds import FLAG, PATTERN, TEXT, Field, texts
 from redbeat.web.api.operations import Call
 from redbeat.web.api.problems import Refusal
 
@@ -18,7 +18,7 @@ def choice_of(most: int) -> tuple[Field, ...]:
     """Return the members of a body that choose entries."""
     return (
         Field("names", texts(most), "The names of the entries."),
-        Field("match", TEXT, "Instead of names: a pattern; * and ? are wildcards."),
+        Field("match", PATTERN, "Instead of names: a pattern; * and ? are wildcards."),
         Field("cursor", TEXT, "With `match`: where to go on, from `next` of the answer before."),
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from math import isfinite
@@ -118,11 +118,13 @@ def _place_at(cursor: str | None) -> Place:
 
 def path_on(call: Call, path: str, cursor: str | None) -> str | None:
     """Return the path and query with which a look goes on at ``cursor``; None: it has ended."""
-    if cursor is None:
-        return None
-    given = {name: value for name, value in call.query.items() if value is not None}
-    texts = {name: _written(value) for name, value in given.items()}
-    return f"{path}?{urlencode({**texts, 'cursor': cursor})}"
+    return None if cursor is None else path_with(path, {**call.query, "cursor": cursor})
+
+
+def path_with(path: str, query: Mapping[str, Any]) -> str:
+    """Return a path with a query, without what is None in it."""
+    texts = {name: _written(value) for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(texts)}"
 
 
 def _written(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -10,22 +10,23 @@ from redbeat.access import Right
 from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.routes import find_destination
 from redbeat.diagnostics.ways import document_of_way, find_obstacle
-from redbeat.diagnostics.why import explain
 from redbeat.entries.documents import document_of, iso, outcome_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.marks import marks_of, zone_for
+from redbeat.entries.optimistic import MAX_TRIES, retry_when_changed
 from redbeat.entries.overview import overview_of
 from redbeat.entries.preview import next_runs
 from redbeat.entries.problems import find_problems
 from redbeat.entries.query import STATES, read_listed
 from redbeat.entries.runs import read_last
 from redbeat.entries.upcoming import first_of_all
+from redbeat.entries.validation import MAX_PRIORITY
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.log.text import printable
 from redbeat.web.api.choices import CHOICE, DRY_RUN, ONE_CHOICE, chosen_names
 from redbeat.web.api.cursors import CURSOR, Wanted, look_through, path_on
 from redbeat.web.api.etags import changed, check, etag_of, is_conditional
-from redbeat.web.api.kinds import FLAG, MOMENT, TEXT, Field, one_of, whole
+from redbeat.web.api.kinds import FLAG, MOMENT, PATTERN, TEXT, Field, one_of, whole
 from redbeat.web.api.operations import (
     IF_MATCH,
     IF_NONE_MATCH,
@@ -39,23 +40,24 @@ from redbeat.web.api.operations import (
 from redbeat.web.api.patches import merged
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
-from redbeat.web.hiding import hide, hiding_of
+from redbeat.web.hiding import hide, hiding_of, without_hidden
 from redbeat.web.verbs import editing
 from redbeat.web.verbs.editing import revision_of
+from redbeat.web.verbs.showing import hide_in_sentence, why
 
 #: how many entries one answer has at most
 MOST_LISTED = 1000
 #: how many next runs of all entries are computed: so many of each that is due before the last of them
 MOST_NEXT = 100
-#: how often a change is tried again because somebody else has changed the entry meanwhile
-MAX_TRIES = 10
+#: for how long entries are looked at for these, seconds; of how many it is said that not all are known
+NEXT_SECONDS, MOST_UNTOLD = 3.0, 100
 #: what an answer adds to an entry's document; ignored where one is sent
 ADDED = ("href", "etag")
 
 
 FILTERS = (
-    Field("match", TEXT, "Only entries whose name matches; * and ? are wildcards, case-sensitive."),
-    Field("task", TEXT, "Only entries whose task matches; * and ? are wildcards."),
+    Field("match", PATTERN, "Only entries whose name matches; * and ? are wildcards, case-sensitive."),
+    Field("task", PATTERN, "Only entries whose task matches; * and ? are wildcards."),
     Field("state", one_of([*STATES]), "Only entries in this state."),
     Field("enabled", FLAG, "Only enabled entries, or only disabled ones."),
     Field("due_before", MOMENT, "Only entries whose next run is due at this time or before."),
@@ -86,18 +88,17 @@ def _is_enabled(entry: RedBeatSchedulerEntry) -> bool:
 # -- documents
 
 
-def shown(call: Call, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry's document as it leaves, with its address, and without what is hidden."""
-    name = str(document["name"])
-    return {**hide(document, hiding_of(call.app)), "href": call.href("entries", name)}
-
-
 def document(
     call: Call, entry: RedBeatSchedulerEntry, more: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the document of an entry that was read or stored."""
-    made = shown(call, {**_fields(entry), **(more or {})})
-    return {**made, "etag": etag_of(revision_of(entry))}
+    """Return the document of an entry that was read or stored, without what is hidden."""
+    fields = {**_fields(entry), **(more or {})}
+    return {
+        **hide(fields, hiding_of(call.app)),
+        "error": hide_in_sentence(call.app, entry.stored, fields["error"] or "") or None,
+        "href": call.href("entries", str(entry.name)),
+        "etag": etag_of(revision_of(entry)),
+    }
 
 
 def _fields(entry: RedBeatSchedulerEntry) -> dict[str, Any]:
@@ -168,7 +169,8 @@ def next_of_entry(call: Call) -> Answer:
     """Compute the next runs of an entry."""
     entry = found_entry(call)
     if entry.schedule is None:
-        reason = (entry.error or "").removeprefix(f"{printable(entry.key)}: ")
+        error = hide_in_sentence(call.app, entry.stored, entry.error)
+        reason = error.removeprefix(f"{printable(entry.key)}: ")
         raise EntryError(f"{entry.key}: can't be used, so it has no runs: {reason}", entry.key)
     zone = zone_for(entry)
     after = call.query["after"]
@@ -187,7 +189,9 @@ def next_of_entry(call: Call) -> Answer:
 
 def next_of_all(call: Call) -> Answer:
     """Compute the next runs of all entries together."""
-    found, untold = first_of_all(call.app, call.query["count"], call.query["after"], call.query["match"])
+    found = first_of_all(
+        call.app, call.query["count"], call.query["after"], call.query["match"], max_seconds=NEXT_SECONDS
+    )
     runs = [
         {
             "name": name,
@@ -195,15 +199,15 @@ def next_of_all(call: Call) -> Answer:
             "due": iso(due),
             "seconds": (due - call.now).total_seconds(),
         }
-        for due, name, _ in found
+        for due, name, _ in found.runs
     ]
-    return Answer({"runs": runs, "untold": untold})
+    return Answer({"runs": runs, "untold": found.untold[:MOST_UNTOLD], "is_complete": found.is_complete})
 
 
 def why_entry(call: Call) -> Answer:
     """Say why a run did or did not happen."""
     facts = read_facts(call.app, call.name)
-    answer = explain(facts, call.query["at"])
+    answer = why(call.actor, facts, call.query["at"])
     obstacle = None
     if facts.entry is not None:
         try:
@@ -218,7 +222,7 @@ ROUTING = (
     Field("exchange", TEXT, "Likewise."),
     Field("exchange_type", one_of(("direct", "topic", "fanout", "headers")), "Likewise."),
     Field("routing_key", TEXT, "Likewise."),
-    Field("priority", whole(0, 255), "Likewise."),
+    Field("priority", whole(0, MAX_PRIORITY), "Likewise."),
 )
 
 
@@ -237,44 +241,55 @@ def put_entry(call: Call) -> Answer:
     values = without_added(call.body)
     if values.setdefault("name", call.name) != call.name:
         raise Refusal(422, f"name: must be {call.name!r}, as in the path, or be left out.", field="name")
-    before = _revision_now(call)
-    check(call, before)
-    is_safe = is_conditional(call)
-    try:
-        made = editing.add(
-            call.actor, values, replace=before is not None, revision=before if is_safe else None
-        )
-    except EntryChanged as exc:
-        if not is_safe and before is None:  # somebody has added it in between: it is replaced then
-            made = editing.add(call.actor, values, replace=True)
-        else:
-            raise changed(str(exc), _revision_now(call)) from exc
-    except EntryError as exc:
-        raise _with_all_problems(call, values, exc) from exc
-    is_new = before is None
-    location = {"Location": call.root + call.href("entries", call.name)} if is_new else {}
-    return stored_answer(call, made, 201 if is_new else 200, location)
+
+    def put() -> Answer:
+        before = _revision_now(call)
+        check(call, before)
+        try:
+            made = editing.add(call.actor, values, revision=before)
+        except EntryChanged:
+            raise
+        except EntryError as exc:
+            raise _with_all_problems(call, values, exc) from exc
+        is_new = before is None
+        location = {"Location": call.root + call.href("entries", call.name)} if is_new else {}
+        return stored_answer(call, made, 201 if is_new else 200, location)
+
+    return _until_unchanged(call, put)
 
 
 def patch_entry(call: Call) -> Answer:
     """Change fields of an entry."""
-    patch = without_added(call.body)
-    for attempt in range(1, MAX_TRIES + 1):
+    values = without_added(call.body)
+
+    def patch() -> Answer:
         entry = found_entry(call)
         revision = revision_of(entry)
         check(call, revision)
         fields = editing.fields_of(entry)
-        changes = merged(fields, patch)
+        changes = merged(fields, values)
         try:
-            return stored_answer(call, editing.set_(call.actor, call.name, changes, revision))
-        except EntryChanged as exc:
-            if is_conditional(call) or attempt == MAX_TRIES:
-                raise changed(str(exc), _revision_now(call)) from exc
-        except EntryNotFound:
+            made = editing.set_(call.actor, call.name, changes, revision, dry_run=call.query["dry_run"])
+            return stored_answer(call, made)
+        except (EntryChanged, EntryNotFound):
             raise
         except EntryError as exc:
             raise _with_all_problems(call, {**fields, **changes}, exc) from exc
-    raise AssertionError("the last attempt returns or raises")
+
+    return _until_unchanged(call, patch)
+
+
+def _until_unchanged(call: Call, change: Callable[[], Answer]) -> Answer:
+    """Make a change; with what is there by now if somebody else changes the entry meanwhile.
+
+    It is made once if the caller relies on what they have seen.
+    """
+    try:
+        return change() if is_conditional(call) else retry_when_changed(change)
+    except EntryChanged as exc:
+        if is_conditional(call):
+            raise changed(str(exc), _revision_now(call)) from exc
+        raise Refusal(503, f"{exc} That was so {MAX_TRIES} times: try again in a few seconds.") from exc
 
 
 def _with_all_problems(call: Call, values: Mapping[str, Any], exc: EntryError) -> Exception:
@@ -283,8 +298,10 @@ def _with_all_problems(call: Call, values: Mapping[str, Any], exc: EntryError) -
     problems = find_problems({**given, "name": call.name}, call.app)
     if not problems:
         return exc
-    field = next(filter(None, problems), None)
-    return Refusal(422, str(exc), entry=call.name, field=field, errors=problems)
+    field, hiding = next(filter(None, problems), None), hiding_of(call.app)
+    # what is hidden in it may have been stored before
+    errors = {name: without_hidden(words, given, hiding) for name, words in problems.items()}
+    return Refusal(422, without_hidden(str(exc), given, hiding), entry=call.name, field=field, errors=errors)
 
 
 def delete_entry(call: Call) -> Answer:
@@ -293,6 +310,9 @@ def delete_entry(call: Call) -> Answer:
     if revision is None:
         found_entry(call)  # raises, unless it has been made this instant
     check(call, revision)
+    if call.query["dry_run"]:
+        call.actor.require(Right.DELETE)
+        return Answer({"deleted": 0, "names": [call.name]})
     if revision is None or call.headers[IF_MATCH] in ("", "*"):
         editing.delete(call.actor, [call.name])
     else:
@@ -350,6 +370,7 @@ OPERATIONS: Sequence[Operation] = (
     Operation(
         *("GET", "/entries/{name}", "show", Right.READ, "All about one entry.", show_entry),
         {200: of("Entry")},
+        has_etag=True,
     ),
     Operation(
         *(
@@ -363,6 +384,7 @@ OPERATIONS: Sequence[Operation] = (
         {200: of("Entry"), 201: of("Entry")},
         body=ENTRY_BODY,
         headers=(IF_MATCH, IF_NONE_MATCH),
+        has_etag=True,
     ),
     Operation(
         *(
@@ -374,8 +396,10 @@ OPERATIONS: Sequence[Operation] = (
             patch_entry,
         ),
         {200: of("Entry")},
+        (Field("dry_run", FLAG, "Change nothing, and answer the entry as it would be.", default=False),),
         body=PATCH_BODY,
         headers=(IF_MATCH,),
+        has_etag=True,
     ),
     Operation(
         *(
@@ -387,6 +411,7 @@ OPERATIONS: Sequence[Operation] = (
             delete_entry,
         ),
         {200: of("Deleted")},
+        (DRY_RUN,),
         headers=(IF_MATCH,),
     ),
     Operation(
@@ -414,6 +439,7 @@ OPERATIONS: Sequence[Operation] = (
             Field("after", MOMENT, "Only runs later than this."),
             FILTERS[0],
         ),
+        is_heavy=True,
     ),
     Operation(
         *("GET", "/entries/{name}/why", "why", Right.READ, "Why a run did or did not happen.", why_entry),

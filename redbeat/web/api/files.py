@@ -14,7 +14,7 @@ from redbeat.manifest.plan import MAX_ENTRIES
 from redbeat.store.members import Members
 from redbeat.store.store import Store
 from redbeat.web.api.etags import changed, etag_of
-from redbeat.web.api.kinds import FLAG, TEXT, Field, Kind, one_of
+from redbeat.web.api.kinds import FLAG, PATTERN, Field, Kind, one_of
 from redbeat.web.api.operations import IF_MATCH, JSON, YAML, Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
@@ -133,6 +133,7 @@ OPERATIONS: Sequence[Operation] = (
         {200: of("Plan")},
         _APPLYING,
         _FILE,
+        has_etag=True,
     ),
     Operation(
         *("PUT", "/apply", "apply", Right.EDIT, "Store the entries of a file, all in one step.", apply_file),
@@ -145,7 +146,7 @@ OPERATIONS: Sequence[Operation] = (
         *("GET", "/export", "export", Right.EDIT, "The entries as a file.", export_file),
         {200: of("File")},
         (
-            Field("match", TEXT, "Only entries whose name matches."),
+            Field("match", PATTERN, "Only entries whose name matches."),
             Field("owner", _OWNER.kind, "Only entries of this owner."),
             Field("history", FLAG, "With the records of past runs.", default=False),
             Field("format", one_of(("json", "yaml")), "How it is written.", default="json"),
@@ -162,5 +163,6 @@ OPERATIONS: Sequence[Operation] = (
         ),
         _FILE,
         (IF_MATCH,),
+        has_etag=True,
     ),
 )

@@ -9,14 +9,17 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import isfinite
 from typing import Any
 
 from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.search import MAX_PATTERN, pattern_problem
 from redbeat.log.text import shorten
 from redbeat.schedules.typed_times import read_future, read_moment, read_past
 
 Reader = Callable[[Any], Any]
+
+#: as JSON writes numbers
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def read_query(fields: Sequence[Field], given: Sequence[tuple[str, str]]) -> dic
 
 
 def read_members(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a JSON object likewise; null is as if it were left out.
+    """Return the values of a JSON object likewise; null is no value, unless a kind has it.
 
     Raises:
         BadValue: likewise.
@@ -102,14 +105,13 @@ def read_members(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str,
             raise BadValue(f"There is no {shorten(name, 100)!r} here.{hint}", "")
     values: dict[str, Any] = {}
     for field in fields:
-        value = given.get(field.name)
-        if value is None:
+        if field.name not in given:
             if field.is_needed:
                 raise BadValue("is missing.", field.name)
             values[field.name] = field.default
             continue
         try:
-            values[field.name] = field.kind.read(value)
+            values[field.name] = field.kind.read(given[field.name])
         except ValueError as exc:
             raise BadValue(str(exc), field.name) from None
     return values
@@ -119,6 +121,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("must be text, and not be empty.")
     return value
+
+
+def _pattern(value: Any) -> str:
+    text = _text(value)
+    if problem := pattern_problem(text):
+        raise ValueError(problem)
+    return text
 
 
 def _flag(value: Any) -> bool:
@@ -145,11 +154,34 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
+#: how a time is written
+_WRITTEN = "as 2030-12-24T18:00:00Z or 2030-12-24T18:00:00+01:00 has it"
+
+
 def _moment(value: Any) -> datetime:
-    moment = read_moment(_text(value))
+    try:
+        moment = read_moment(_text(value))
+    except ValueError:
+        raise ValueError(f"must be a time of the years 1970 to 9998, {_WRITTEN}.") from None
     if moment.tzinfo is None:
-        raise ValueError("must have an offset: 2030-12-24T18:00:00Z or 2030-12-24T18:00:00+01:00.")
+        raise ValueError(f"must have an offset, {_WRITTEN}.")
     return moment
+
+
+def _with_offset(read: Reader) -> Reader:
+    """Return a reader of lengths of time and words, for which a time has an offset, too."""
+
+    def read_value(value: Any) -> Any:
+        text = _text(value)
+        try:
+            is_naive = read_moment(text).tzinfo is None
+        except ValueError:  # words
+            is_naive = False
+        if is_naive:
+            raise ValueError(f"must have an offset, {_WRITTEN}.")
+        return read(text)
+
+    return read_value
 
 
 def _moment_text(text: str) -> str:
@@ -158,6 +190,8 @@ def _moment_text(text: str) -> str:
 
 
 TEXT = Kind({"type": "string", "minLength": 1}, _text)
+#: with * and ? as wildcards
+PATTERN = Kind({"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}, _pattern)
 FLAG = Kind({"type": "boolean"}, _flag, _flag_text)
 ARRAY = Kind({"type": "array"}, _list)
 OBJECT = Kind({"type": "object"}, _object)
@@ -165,11 +199,11 @@ MOMENT = Kind({"type": "string", "format": "date-time"}, _moment, _moment_text)
 #: functions of the server's clock and the app's time zone
 FUTURE = Kind(
     {"type": "string", "minLength": 1, "examples": ["2h", "2030-12-24T18:00:00Z"]},
-    lambda value: read_future(_text(value)),
+    _with_offset(read_future),
 )
 PAST = Kind(
     {"type": "string", "minLength": 1, "examples": ["1d", "2030-12-24T18:00:00Z"]},
-    lambda value: read_past(_text(value)),
+    _with_offset(read_past),
 )
 
 
@@ -211,9 +245,10 @@ def whole(least: int, most: int) -> Kind:
     """Return the kind of a whole number between these, both included."""
 
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())  # 5.0 is
+        if isinstance(value, bool) or not is_whole or not least <= value <= most:
             raise ValueError(f"must be a whole number from {least} to {most}.")
-        return value
+        return int(value)
 
     def read_text(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,12}", text, re.ASCII):
@@ -228,14 +263,13 @@ def number(least: float, most: float) -> Kind:
 
     def read(value: Any) -> float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not isfinite(value) or not least <= value <= most:
+        if not is_number or not least <= value <= most:
             raise ValueError(f"must be a number from {least:g} to {most:g}.")
         return float(value)
 
     def read_text(text: str) -> float:
-        try:
-            return float(text)
-        except ValueError:
-            raise ValueError(f"must be a number from {least:g} to {most:g}.") from None
+        if not _NUMBER.fullmatch(text):
+            raise ValueError(f"must be a number from {least:g} to {most:g}.")
+        return float(text)
 
     return Kind({"type": "number", "minimum": least, "maximum": most}, read, read_text)

@@ -13,11 +13,11 @@ from typing import Any
 
 from redbeat.access import Right
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.optimistic import retry_when_changed
 from redbeat.entries.query import read_listed
 from redbeat.errors import (
     AccessDenied,
     BrokerUnavailable,
-    EntryChanged,
     EntryError,
     LockNotAcquired,
     RunNotSent,
@@ -25,7 +25,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.web.api.choices import DRY_RUN, ONE_CHOICE, choice_of, chosen_one_by_one
-from redbeat.web.api.entries import MAX_TRIES, without_added
+from redbeat.web.api.entries import without_added
 from redbeat.web.api.kinds import OBJECT, Field
 from redbeat.web.api.operations import IDEMPOTENCY_KEY, Answer, Body, Call, Operation
 from redbeat.web.api.patches import merged
@@ -98,15 +98,12 @@ def set_entries(call: Call) -> Answer:
 
 
 def _change(call: Call, name: str, patch: Mapping[str, Any], *, dry_run: bool) -> None:
-    for attempt in range(1, MAX_TRIES + 1):
+    def change() -> None:
         entry = read_listed(RedBeatSchedulerEntry, call.app, name)
         changes = merged(editing.fields_of(entry), patch)
-        try:
-            editing.set_(call.actor, name, changes, revision_of(entry), dry_run=dry_run)
-            return
-        except EntryChanged:
-            if attempt == MAX_TRIES:
-                raise
+        editing.set_(call.actor, name, changes, revision_of(entry), dry_run=dry_run)
+
+    retry_when_changed(change)
 
 
 def trigger_entries(call: Call) -> Answer:
@@ -166,15 +163,7 @@ OPERATIONS: Sequence[Operation] = (
     Operation(
         *("PUT", "/trigger", "trigger", Right.RUN, "Run many entries now, each once.", trigger_entries),
         {200: of("TriggeredMany")},
-        body=Body(
-            (
-                *_CHOICE,
-                *OF_TRIGGER,
-                Field("dry_run", DRY_RUN.kind, "Send nothing, and answer what would be sent.", default=False),
-            ),
-            is_needed=True,
-            exactly_one=ONE_CHOICE,
-        ),
+        body=Body((*_CHOICE, *OF_TRIGGER), is_needed=True, exactly_one=ONE_CHOICE),
         headers=(IDEMPOTENCY_KEY,),
     ),
     Operation(

@@ -19,13 +19,35 @@ _PROBLEMS = {
     401: "There is no token, or it has expired or was revoked.",
     403: "The token doesn't have the right, or the task isn't one of redbeat_web_tasks.",
     404: "There is no such thing.",
+    405: "The path takes other methods.",
+    408: "The body took too long to arrive.",
     409: "Another run, or another request, is in the way; try again later.",
+    411: "The body has no Content-Length, and the server can't read it then.",
     412: "It isn't as it was seen.",
     413: "The body is too large.",
+    414: "The path and the query are too long.",
     415: "The body has another media type.",
     422: "A value isn't allowed.",
+    431: "The head of the request is too large.",
     500: "A setting can't be used, or there is a defect; the log says more.",
     503: "Redis or the broker can't be reached, or there are too many requests.",
+}
+#: the headers of answers, and which of them problems have
+_ANSWERED = {
+    "Accept": "The media types of bodies that are taken, of others than PATCH.",
+    "Accept-Patch": "The media types of bodies that PATCH takes.",
+    "Allow": "The methods that there are.",
+    "ETag": "Tells this version from others; goes back as If-Match.",
+    "Location": "The path of what was made.",
+    "Retry-After": "When to try again, in seconds.",
+    "WWW-Authenticate": "What is to be shown: a bearer token.",
+}
+_OF_PROBLEMS = {
+    401: ("WWW-Authenticate",),
+    405: ("Allow",),
+    412: ("ETag",),
+    415: ("Accept", "Accept-Patch"),
+    503: ("Retry-After",),
 }
 _ADDRESS = (
     "A name, percent-encoded. One that is empty, '.' or '..', begins with '=', or has a slash, a backslash, "
@@ -68,6 +90,7 @@ def document_of(operations: Iterable[Operation], root: str) -> dict[str, Any]:
             "responses": {
                 str(status): {
                     "description": words,
+                    "headers": _answered(_OF_PROBLEMS.get(status, ())),
                     "content": {PROBLEM: {"schema": of("Problem")}},
                 }
                 for status, words in _PROBLEMS.items()
@@ -108,7 +131,7 @@ def _problems_of(operation: Operation) -> list[int]:
     if "{" not in operation.path:
         left.add(404)
     if operation.body is None:
-        left |= {413, 415}
+        left |= {408, 411, 413, 415}
     if operation.method == "GET":
         left |= {409, 412}
     return [status for status in _PROBLEMS if status not in left]
@@ -168,7 +191,14 @@ def _answer(operation: Operation, status: int, schema: Any) -> dict[str, Any]:
     content: dict[str, Any] = {JSON: {"schema": schema}}
     if any(field.name == "format" for field in operation.query):
         content["application/yaml"] = {"schema": {"type": "string"}}
-    return {"description": HTTPStatus(status).phrase, "content": content}
+    names = [
+        name for name, is_there in (("ETag", operation.has_etag), ("Location", status == 201)) if is_there
+    ]
+    return {"description": HTTPStatus(status).phrase, "headers": _answered(names), "content": content}
+
+
+def _answered(names: Iterable[str]) -> dict[str, Any]:
+    return {name: {"description": _ANSWERED[name], "schema": {"type": "string"}} for name in names}
 
 
 def _version() -> str:

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from redbeat.access import Right
-from redbeat.diagnostics.checks import Diagnosis, examine
+from redbeat.diagnostics.checks import examine
 from redbeat.diagnostics.routes import find_route, load_tasks
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.timeline import GROUPS, empty_chart
 from redbeat.entries.wording import one_line
 from redbeat.errors import ConfigurationError, RedBeatError
 from redbeat.leadership.status import LATE_AFTER_SECONDS, document_of, judge, read_status
-from redbeat.web.api.entries import ROUTING
-from redbeat.web.api.kinds import FLAG, MOMENT, PAST, TEXT, Field, number, one_of, whole
+from redbeat.web.api.cursors import path_with
+from redbeat.web.api.entries import MOST_UNTOLD, ROUTING
+from redbeat.web.api.kinds import FLAG, MOMENT, PAST, PATTERN, TEXT, Field, number, one_of, whole
 from redbeat.web.api.operations import Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
 from redbeat.web.verbs import purging, repairing
-from redbeat.web.verbs.showing import audit, excerpts
+from redbeat.web.verbs.showing import audit, hide_in_findings
 
 #: for how long entries are looked at for a timeline, seconds
 TIMELINE_SECONDS = 3.0
-#: of how many entries it is said that not all of their runs are counted
-MOST_UNTOLD = 100
 
 
 def show_status(call: Call) -> Answer:
@@ -37,14 +36,15 @@ def show_status(call: Call) -> Answer:
 
 def show_timeline(call: Call) -> Answer:
     """Count when which entries run."""
-    since, group = call.query["start"] or call.now, call.query["by"]
+    since, group, match = call.query["start"] or call.now, call.query["by"], call.query["match"]
     chart = empty_chart(since, call.app.timezone, call.query["hours"], call.query["columns"])
     ends_at, seen, is_complete = time.perf_counter() + TIMELINE_SECONDS, 0, True
     untold: list[str] = []
     last = chart.end if since >= call.now else None
-    for entry in RedBeatSchedulerEntry.list(call.app, match=call.query["match"], due_before=last):
-        untold += filter(None, [chart.add_entry(entry, group, since, call.now)])
+    for entry in RedBeatSchedulerEntry.list(call.app, due_before=last):
         seen += 1
+        if match is None or fnmatchcase(str(entry.name), match):
+            untold += filter(None, [chart.add_entry(entry, group, since, call.now)])
         if time.perf_counter() >= ends_at:
             is_complete = False
             break
@@ -60,12 +60,7 @@ def show_doctor(call: Call) -> Answer:
         workers_seconds=call.query["workers"],
         max_seconds=call.query["max_seconds"],
     )
-    return Answer(_shown(call, found).to_dict())
-
-
-def _shown(call: Call, found: Diagnosis) -> Diagnosis:
-    may_show = excerpts(call.actor, found.findings)
-    return replace(found, findings=[replace(one, excerpt=may_show.get(one, "")) for one in found.findings])
+    return Answer(hide_in_findings(call.app, found).to_dict())
 
 
 def fix(call: Call) -> Answer:
@@ -73,7 +68,7 @@ def fix(call: Call) -> Answer:
     call.actor.require(Right.ADMIN)
     found = examine(call.app, is_dashboard=True, max_seconds=call.body["max_seconds"])
     done = repairing.fix(call.actor, found.findings, dry_run=call.body["dry_run"])
-    return Answer(_shown(call, found).to_dict(done))
+    return Answer(hide_in_findings(call.app, found).to_dict(done))
 
 
 def purge(call: Call) -> Answer:
@@ -86,14 +81,14 @@ def purge(call: Call) -> Answer:
 
 def list_audit(call: Call) -> Answer:
     """List who has changed what, the latest change first."""
-    given, limit = call.query, call.query["limit"]
+    given, limit, since = call.query, call.query["limit"], call.moment(call.query["since"])
     try:
         found = audit(
             call.actor,
             name=given["name"],
             user=given["user"],
             verb=given["verb"],
-            since=call.moment(given["since"]),
+            since=since,
             before_id=given["before"],
             limit=limit + 1,
         )
@@ -102,7 +97,9 @@ def list_audit(call: Call) -> Answer:
     except ValueError:
         raise Refusal(400, "before: must be the id of a record.", field="before") from None
     last = found[limit - 1].id if len(found) > limit else None
-    return Answer({"records": [record.to_dict() for record in found[:limit]], "before": last})
+    following = None if last is None else path_with("/audit", {**given, "since": since, "before": last})
+    records = [record.to_dict() for record in found[:limit]]
+    return Answer({"records": records, "before": last, "next": following})
 
 
 def route_task(call: Call) -> Answer:
@@ -150,7 +147,7 @@ OPERATIONS: Sequence[Operation] = (
             Field("hours", number(0.25, 24 * 366), "How many hours.", default=24.0),
             Field("start", MOMENT, "When it begins. Default: now."),
             Field("by", one_of([*GROUPS]), "What a row stands for.", default="load"),
-            Field("match", TEXT, "Only entries whose name matches."),
+            Field("match", PATTERN, "Only entries whose name matches."),
             Field("columns", whole(5, 1000), "At most so many columns.", default=96),
             Field("rows", whole(0, 1000), "At most so many rows; the total has all.", default=40),
         ),
@@ -182,8 +179,8 @@ OPERATIONS: Sequence[Operation] = (
         {200: of("Audit")},
         (
             Field("name", TEXT, "Only changes of this entry, calendar or token."),
-            Field("user", TEXT, "Only changes by this user; * and ? are wildcards."),
-            Field("verb", TEXT, "Only changes by this command; likewise."),
+            Field("user", PATTERN, "Only changes by this user; * and ? are wildcards."),
+            Field("verb", PATTERN, "Only changes by this command; likewise."),
             Field("since", PAST, "Only changes within this time, as 1d, or since a time."),
             Field("before", TEXT, "Only older ones than this: `before` of the answer before."),
             Field("limit", whole(1, 1000), "At most so many.", default=100),

@@ -81,6 +81,7 @@ class Operation:
         query: the parameters of its query.
         body: None: there is none.
         headers: those of ``HEADERS`` that count.
+        has_etag: its answer has an ETag; a new thing's has its Location, too.
         is_heavy: it may take seconds, and one such operation is at work at a time.
     """
 
@@ -94,6 +95,7 @@ class Operation:
     query: Sequence[Field] = ()
     body: Body | None = None
     headers: Sequence[str] = ()
+    has_etag: bool = False
     is_heavy: bool = False
 
     @property

@@ -12,7 +12,7 @@ from redbeat.errors import EntryError
 from redbeat.web.api.choices import CHOICE, DRY_RUN, ONE_CHOICE, chosen_names
 from redbeat.web.api.cursors import Wanted
 from redbeat.web.api.entries import found_entry, stored_answer
-from redbeat.web.api.kinds import FUTURE, TEXT, Field
+from redbeat.web.api.kinds import FLAG, FUTURE, PATTERN, TEXT, Field
 from redbeat.web.api.operations import Answer, Body, Call, Operation
 from redbeat.web.api.schemas import of
 from redbeat.web.verbs import pausing
@@ -23,31 +23,32 @@ NOTE = (
         "until", FUTURE, "When it runs again by itself: 2h, tomorrow 9:00, or a time. Default: when resumed."
     ),
 )
+_DRY_RUN_OF_ONE = Field("dry_run", FLAG, "Change nothing, and answer the entry as it is.", default=False)
 #: instead of names, or besides a pattern
 OF_PAUSE = (
-    Field("note", TEXT, "All entries paused with this note; * and ? are wildcards."),
-    Field("paused_by", TEXT, "All entries that this person has paused; * and ? are wildcards."),
+    Field("note", PATTERN, "All entries paused with this note; * and ? are wildcards."),
+    Field("paused_by", PATTERN, "All entries that this person has paused; * and ? are wildcards."),
 )
 
 
 def pause_entry(call: Call) -> Answer:
     """Pause an entry; one that is paused already gets what is given."""
-    found_entry(call)  # raises where there is none
+    found = found_entry(call)
     until = call.moment(call.body["until"])
-    result = pausing.pause(call.actor, [call.name], call.body["note"], until)
-    if result.left and (call.body["note"] is not None or until is not None):
-        pausing.change_pause(call.actor, call.name, call.body["note"], until)
-    return _one(call, result)
+    if call.body["dry_run"]:
+        call.actor.require(Right.PAUSE)
+        return stored_answer(call, found)
+    pausing.pause_one(call.actor, call.name, call.body["note"], until)
+    return stored_answer(call, found_entry(call))
 
 
 def resume_entry(call: Call) -> Answer:
     """End the pause of an entry."""
-    found_entry(call)
-    return _one(call, pausing.resume(call.actor, [call.name]))
-
-
-def _one(call: Call, result: PauseResult) -> Answer:
-    for name, reason in result.failed.items():
+    found = found_entry(call)
+    if call.query["dry_run"]:
+        call.actor.require(Right.PAUSE)
+        return stored_answer(call, found)
+    for name, reason in pausing.resume(call.actor, [call.name]).failed.items():
         raise EntryError(reason, name)
     return stored_answer(call, found_entry(call))
 
@@ -99,7 +100,8 @@ OPERATIONS: Sequence[Operation] = (
     Operation(
         *("PUT", "/entries/{name}/pause", "pause", Right.PAUSE, "Pause an entry.", pause_entry),
         {200: of("Entry")},
-        body=Body(NOTE),
+        body=Body((*NOTE, _DRY_RUN_OF_ONE)),
+        has_etag=True,
     ),
     Operation(
         *(
@@ -111,6 +113,8 @@ OPERATIONS: Sequence[Operation] = (
             resume_entry,
         ),
         {200: of("Entry")},
+        (_DRY_RUN_OF_ONE,),
+        has_etag=True,
     ),
     Operation(
         *("PUT", "/pause", "pause", Right.PAUSE, "Pause many entries.", pause_entries),

@@ -64,7 +64,7 @@ def problem_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> Response
 
 def _members_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> dict[str, object]:
     if isinstance(exc, AccessDenied):
-        return {"right": exc.right}
+        return {"right": exc.right, "field": exc.field}
     if isinstance(exc, CalendarError):
         return {"calendar": exc.name}
     if isinstance(exc, FileError):

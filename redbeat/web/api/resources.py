@@ -25,12 +25,10 @@ from redbeat.web.api.kinds import BadValue, read_members, read_query
 from redbeat.web.api.openapi import document_of, document_operation
 from redbeat.web.api.operations import HEADERS, JSON, Answer, Call, Operation
 from redbeat.web.api.problems import Refusal, problem_of
+from redbeat.web.hiding import MAX_DEPTH, MAX_VALUES
 from redbeat.web.paths import root_of
 from redbeat.web.threads import TooBusy
 from redbeat.web.verbs.actor import Actor
-
-#: how deeply the JSON of a request may be nested
-MAX_DEPTH = 100
 
 OPERATIONS: Sequence[Operation] = (
     *entries.OPERATIONS,
@@ -248,8 +246,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(value: Any) -> None:
-    """Refuse what is nested too deeply, and text that no key of Redis can have."""
-    level = [value]
+    """Refuse what is nested too deeply or has too many values, and text that no key of Redis can have."""
+    level, count = [value], 0
     for _ in range(MAX_DEPTH):
         inside: list[Any] = []
         for one in level:
@@ -266,5 +264,8 @@ def _check(value: Any) -> None:
                 raise Refusal(400, "The body has a number that is too large.")
         if not inside:
             return
+        count += len(inside)
+        if count > MAX_VALUES:
+            raise Refusal(422, f"The body has more than {MAX_VALUES:,} values.")
         level = inside
     raise Refusal(400, f"The body is nested more than {MAX_DEPTH} deep.")

@@ -9,13 +9,12 @@ from datetime import datetime
 from redbeat.access import Right
 from redbeat.entries.backfill import Sent
 from redbeat.entries.documents import iso
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.rerun import choose_run, document_of_rerun
+from redbeat.entries.rerun import document_of_rerun
 from redbeat.entries.runs import IN_PROGRESS, SOUGHT, find_runs, with_histories
 from redbeat.history import FAILED_OUTCOMES
 from redbeat.runs.run import Run
 from redbeat.web.api.entries import found_entry
-from redbeat.web.api.kinds import ARRAY, FLAG, MOMENT, OBJECT, PAST, TEXT, Field, texts, whole
+from redbeat.web.api.kinds import ARRAY, FLAG, MOMENT, OBJECT, PAST, PATTERN, TEXT, Field, texts, whole
 from redbeat.web.api.operations import IDEMPOTENCY_KEY, Answer, Body, Call, Operation
 from redbeat.web.api.problems import Refusal
 from redbeat.web.api.schemas import of
@@ -65,6 +64,9 @@ def history_of_entry(call: Call) -> Answer:
 
 def trigger_entry(call: Call) -> Answer:
     """Send an entry now, once."""
+    if call.body["dry_run"]:
+        running.check_trigger(call.actor, call.name, call.body)
+        return Answer({"name": call.name, "task_id": None, "is_repeated": False})
     sent = send_one(call, call.name)
     return Answer({"name": call.name, "task_id": sent.task_id, "is_repeated": sent.is_repeated})
 
@@ -98,11 +100,10 @@ def backfill_entry(call: Call) -> Answer:
 
 def rerun_entry(call: Call) -> Answer:
     """Send a run of an entry once more."""
+    due = call.body["due"]
     if call.body["dry_run"]:
-        call.actor.require(Right.RUN)
-        entry = RedBeatSchedulerEntry.get(call.name, call.app)
-        return Answer(document_of_rerun(choose_run(entry, call.body["due"]), None))
-    return Answer(document_of_rerun(*running.rerun(call.actor, call.name, call.body["due"])))
+        return Answer(document_of_rerun(running.find_rerun(call.actor, call.name, due), None))
+    return Answer(document_of_rerun(*running.rerun(call.actor, call.name, due)))
 
 
 def rerun_failed(call: Call) -> Answer:
@@ -140,6 +141,7 @@ OF_TRIGGER = (
     Field("args", ARRAY, "Positional arguments for this run. Default: the entry's."),
     Field("kwargs", OBJECT, "Keyword arguments for this run. Default: the entry's."),
     Field("queue", TEXT, "The queue for this run. Default: the entry's."),
+    _DRY_RUN,
 )
 OF_BACKFILL = (
     Field("from", MOMENT, "Runs that were due at this time or later.", is_needed=True),
@@ -153,7 +155,7 @@ OPERATIONS: Sequence[Operation] = (
         *("GET", "/runs", "runs", Right.READ, "Runs in progress, and runs that have failed.", runs_of_all),
         {200: of("Runs")},
         (
-            Field("match", TEXT, "Only of entries whose name matches."),
+            Field("match", PATTERN, "Only of entries whose name matches."),
             Field("state", texts(20, ALL_KNOWN), "Only these, with commas between; default: running."),
             _SINCE,
             _LIMIT,
@@ -235,7 +237,7 @@ OPERATIONS: Sequence[Operation] = (
                 Field(
                     "since", PAST, "Runs that have failed within this time, as 1d, or since.", is_needed=True
                 ),
-                Field("match", TEXT, "Only of entries whose name matches."),
+                Field("match", PATTERN, "Only of entries whose name matches."),
                 _DRY_RUN,
             ),
             is_needed=True,

@@ -139,6 +139,16 @@ def _answers() -> dict[str, Any]:
             **_object(type=TEXT, title=TEXT, status=COUNT, detail=TEXT),
             "additionalProperties": True,
         },
+        **_of_entries(),
+        **_of_runs(),
+        **_of_files(),
+        **_of_the_whole(),
+    }
+
+
+def _of_entries() -> dict[str, Any]:
+    """Return those of what is answered about entries."""
+    return {
         "EntryList": _object(entries=_array(of("Entry")), next=NEXT),
         "Count": _object(count=COUNT, next=NEXT),
         "Deleted": {
@@ -146,25 +156,6 @@ def _answers() -> dict[str, Any]:
             "description": "`next` where many were meant.",
         },
         "Changed": _many(changed=_array(TEXT)),
-        "TriggeredMany": _many(
-            sent={
-                **OBJECT,
-                "additionalProperties": MAYBE_TEXT,
-                "description": "The task id of each entry's run, by its name; null: it would be sent.",
-            },
-            repeated={
-                **_array(TEXT),
-                "description": "Of these an earlier request with the same key has sent the run.",
-            },
-        ),
-        "BackfilledMany": _many(
-            runs={
-                **OBJECT,
-                "additionalProperties": _array(MOMENT),
-                "description": "Those that were sent, by the entry's name.",
-            },
-            is_dry_run=FLAG,
-        ),
         "Paused": _object(
             changed=_array(TEXT),
             left=_array(TEXT),
@@ -177,7 +168,9 @@ def _answers() -> dict[str, Any]:
             runs=_array(_object(due=MOMENT, seconds=NUMBER, marks=_array(_object(kind=TEXT, words=TEXT)))),
         ),
         "NextOfAll": _object(
-            runs=_array(_object(name=TEXT, href=HREF, due=MOMENT, seconds=NUMBER)), untold=_array(TEXT)
+            runs=_array(_object(name=TEXT, href=HREF, due=MOMENT, seconds=NUMBER)),
+            untold=_array(TEXT),
+            is_complete={**FLAG, "description": "false: not all entries were looked at in time."},
         ),
         "Why": _object(
             name=TEXT,
@@ -199,6 +192,12 @@ def _answers() -> dict[str, Any]:
             priority=MAYBE_COUNT,
             rules=OBJECT,
         ),
+    }
+
+
+def _of_runs() -> dict[str, Any]:
+    """Return those of what is answered about runs, and where some were sent."""
+    return {
         "Run": _run(),
         "Runs": _object(runs=_array(of("Run")), count=COUNT),
         "PastRun": _object(
@@ -211,12 +210,37 @@ def _answers() -> dict[str, Any]:
         "History": _object(name=TEXT, history=_array(of("PastRun"))),
         "Triggered": _object(
             name=TEXT,
-            task_id=TEXT,
+            task_id={**MAYBE_TEXT, "description": "null: it would be sent."},
             is_repeated={**FLAG, "description": "An earlier request with the same key has sent it."},
         ),
+        "TriggeredMany": _many(
+            sent={
+                **OBJECT,
+                "additionalProperties": MAYBE_TEXT,
+                "description": "The task id of each entry's run, by its name; null: it would be sent.",
+            },
+            repeated={
+                **_array(TEXT),
+                "description": "Of these an earlier request with the same key has sent the run.",
+            },
+        ),
         "Backfilled": _object(name=TEXT, is_dry_run=FLAG, runs=_array(MOMENT)),
+        "BackfilledMany": _many(
+            runs={
+                **OBJECT,
+                "additionalProperties": _array(MOMENT),
+                "description": "Those that were sent, by the entry's name.",
+            },
+            is_dry_run=FLAG,
+        ),
         "Rerun": _object(name=TEXT, due=MOMENT, outcome=MAYBE_TEXT, rerun_of=MAYBE_TEXT, task_id=MAYBE_TEXT),
         "Reruns": _object(sent=COUNT, failed={**OBJECT, "additionalProperties": TEXT}, is_dry_run=FLAG),
+    }
+
+
+def _of_files() -> dict[str, Any]:
+    """Return those of files and calendars, and what is answered about them."""
+    return {
         "Plan": _object(
             added=OBJECT,
             changed=OBJECT,
@@ -247,6 +271,12 @@ def _answers() -> dict[str, Any]:
             },
             next=NEXT,
         ),
+    }
+
+
+def _of_the_whole() -> dict[str, Any]:
+    """Return those of what is answered about the schedule as a whole."""
+    return {
         "Status": _object(
             state=TEXT,
             exit_code=COUNT,
@@ -299,6 +329,7 @@ def _answers() -> dict[str, Any]:
                 )
             ),
             before=MAYBE_TEXT,
+            next=NEXT,
         ),
     }
 

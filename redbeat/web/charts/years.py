@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import calendar
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
+from itertools import islice
 
 from redbeat.entries.wording import local_time
 from redbeat.schedules.exclusions import bounds_of
@@ -17,6 +18,8 @@ from redbeat.schedules.exclusions import bounds_of
 __all__ = ["Day", "Month", "Year", "draw_year"]
 
 _DAY = timedelta(days=1)
+#: how many labels are told of a day
+MAX_LABELS = 5
 
 
 @dataclass
@@ -24,22 +27,29 @@ class Day:
     """A day of the year.
 
     Attributes:
-        labels: of what excludes it; '' for one without a label.
+        labels: of what excludes it, each once.
         is_excluded: all of it is excluded.
         is_partly: some of it is.
     """
 
     on: date
-    labels: list[str]
+    labels: dict[str, None] = field(default_factory=dict)
     is_excluded: bool = False
     is_partly: bool = False
     is_today: bool = False
+
+    def add(self, label: str) -> None:
+        """Note the label of what excludes it; '': it has none."""
+        if label:
+            self.labels[label] = None
 
     @property
     def words(self) -> str:
         """What is told of it besides its number; '': nothing."""
         kind = "excluded" if self.is_excluded else "partly excluded" if self.is_partly else ""
-        labels = ", ".join(dict.fromkeys(filter(None, self.labels)))
+        labels = ", ".join(islice(self.labels, MAX_LABELS))
+        more = len(self.labels) - MAX_LABELS
+        labels += f" and {more:,} more" if more > 0 else ""
         return f"{kind}: {labels}" if kind and labels else kind
 
 
@@ -77,11 +87,11 @@ def draw_year(fields: Mapping[str, str], number: int, zone: tzinfo, today: date)
         zone: in which the times of spans are told.
     """
     first, last = date(number, 1, 1), date(number, 12, 31)
-    days = {first + at * _DAY: Day(first + at * _DAY, []) for at in range((last - first).days + 1)}
+    days = {first + at * _DAY: Day(first + at * _DAY) for at in range((last - first).days + 1)}
     rows = []
-    for field, label in fields.items():
+    for text, label in fields.items():
         try:
-            begin, end = bounds_of(field)
+            begin, end = bounds_of(text)
         except ValueError:
             continue
         if isinstance(begin, datetime):
@@ -89,7 +99,7 @@ def draw_year(fields: Mapping[str, str], number: int, zone: tzinfo, today: date)
         else:
             is_about = _mark_days(days, begin, end, label)
         if is_about:
-            rows.append((field, label))
+            rows.append((text, label))
     if today in days:
         days[today].is_today = True
     months = []
@@ -106,7 +116,7 @@ def _mark_days(days: Mapping[date, Day], begin: date, end: date, label: str) -> 
     for at in range((last - first).days + 1):
         day = days[first + at * _DAY]
         day.is_excluded = True
-        day.labels.append(label)
+        day.add(label)
     return first <= last
 
 
@@ -118,7 +128,7 @@ def _mark_span(days: Mapping[date, Day], begin: datetime, end: datetime, label: 
         starts = on == first and (begin.hour, begin.minute, begin.second, begin.microsecond) != (0, 0, 0, 0)
         if on == last and (end.hour, end.minute, end.second, end.microsecond) == (0, 0, 0, 0):
             continue  # it ends as this day begins
-        days[on].labels.append(label)
+        days[on].add(label)
         days[on].is_partly = days[on].is_partly or starts or on == last
         days[on].is_excluded = days[on].is_excluded or not (starts or on == last)
         is_about = True

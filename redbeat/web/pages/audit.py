@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.entries.audit import AuditRecord, details_in_words
-from redbeat.schedules.durations import read_seconds
+from redbeat.schedules.typed_times import read_span
 from redbeat.web.background import Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.verbs.showing import audit
@@ -41,12 +41,13 @@ class Row:
 def show_audit(visit: Visit) -> Response:
     """Return the page."""
     given = {field: visit.query.get(field, "").strip() for field in _FILTERS}
+    given |= {field: visit.pattern(field) for field in ("user", "verb")}
     before, errors = visit.query.get("before") or None, dict[str, str]()
     result = Result[Sequence[AuditRecord]]()
     try:
-        span = timedelta(seconds=read_seconds(given["since"])) if given["since"] else None
-    except (ValueError, OverflowError):
-        errors["since"] = "It must be a length of time, such as 1d."
+        span = read_span(given["since"]) if given["since"] else None
+    except ValueError as exc:
+        errors["since"] = str(exc)
         span = None
     if before is not None and not _is_id(before):
         before = None
@@ -95,7 +96,8 @@ def _find(
 
 def _is_id(text: str) -> bool:
     parts = text.split("-")
-    return len(parts) == 2 and all(one.isascii() and one.isdecimal() and len(one) <= 20 for one in parts)
+    are_numbers = all(one.isascii() and one.isdecimal() and len(one) <= 20 for one in parts)
+    return len(parts) == 2 and are_numbers and all(int(one) < 2**64 for one in parts)
 
 
 def _row_of(record: AuditRecord, zone: tzinfo) -> Row:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
-from typing import Any
 
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
@@ -17,15 +17,16 @@ from redbeat.access import Right
 from redbeat.calendars import Calendar
 from redbeat.entries.calendar_loading import Unusable, read_fields
 from redbeat.entries.wording import local_time
-from redbeat.errors import CalendarError, FileError
+from redbeat.errors import CalendarError, CalendarNotFound, EntryChanged, FileError
 from redbeat.log.text import counted, shorten
 from redbeat.manifest.calendar_documents import count_days
 from redbeat.manifest.format import read_calendar
+from redbeat.schedules.exclusions import spelled
 from redbeat.store.store import Store
 from redbeat.web.changes import Ending, Tell
 from redbeat.web.charts.years import draw_year
 from redbeat.web.pages.changing import make_change
-from redbeat.web.routes import action, page
+from redbeat.web.routes import action, page, status_of
 from redbeat.web.verbs import calendars as verbs
 from redbeat.web.visit import Visit
 
@@ -39,15 +40,45 @@ YEARS = range(1970, 2200)
 _RETIMED = "The entries that name it get their next runs"
 
 
+@dataclass(frozen=True)
+class Again:
+    """A form that couldn't be stored, to be shown again.
+
+    Attributes:
+        form: 'new', 'edit', 'add' or 'import'; '': there is none.
+        typed: what was typed into its fields.
+        wrong: the field that is wrong, and ``problem`` why.
+    """
+
+    form: str = ""
+    typed: Mapping[str, str] = field(default_factory=dict)
+    wrong: str = ""
+    problem: str = ""
+
+    def value(self, form: str, name: str, otherwise: str = "") -> str:
+        """Return what stands in a field."""
+        return self.typed.get(name, otherwise) if form == self.form else otherwise
+
+    def error(self, form: str, name: str) -> str:
+        """Return what is wrong with a field."""
+        return self.problem if (form, name) == (self.form, self.wrong) else ""
+
+
 def list_calendars(visit: Visit) -> Response:
     """Return the list."""
+    return _list(visit)
+
+
+def _list(visit: Visit, again: Again = Again(), status: int = 200) -> Response:
     result = verbs.survey(visit.actor, visit.dashboard.background, is_wanted="again" in visit.query)
     found = result.found
     after = visit.query.get("after", "")
     names = sorted(name for name in (found.documents if found is not None else ()) if name > after)
     return visit.render(
         "calendars_part.html" if visit.is_fragment else "calendars.html",
+        status,
         title="Calendars",
+        again=again,
         result=result,
         found=found,
         names=names[:PAGE],
@@ -59,25 +90,27 @@ def list_calendars(visit: Visit) -> Response:
 
 def show_calendar(visit: Visit) -> Response:
     """Return the page of one."""
-    name = visit.query.get("name", "")
+    return _show(visit, visit.query.get("name", ""))
+
+
+def _show(visit: Visit, name: str, again: Again = Again(), status: int = 200) -> Response:
     result = verbs.survey(visit.actor, visit.dashboard.background)
     found = result.found
     named_by = found.named_by.get(name, ()) if found is not None else ()
     document = verbs.show(visit.actor, name, {name: named_by})
-    return _show(visit, document, result=result)
-
-
-def _show(visit: Visit, document: Mapping[str, Any], **context: Any) -> Response:
-    name, zone = str(document["name"]), visit.app.timezone
+    zone = visit.app.timezone
     today = local_time(visit.now, zone).date()
     given = visit.query.get("year", "")
     number = int(given) if re.fullmatch("[0-9]{4}", given) and int(given) in YEARS else today.year
     days: Mapping[str, str] = document["days"]
     year = draw_year(days, number, zone, today)
-    found = context["result"].found
     return visit.render(
-        "calendar.html",
+        "calendar_part.html" if visit.is_fragment else "calendar.html",
+        status,
         title=name,
+        here=visit.link("calendar", name=name, year=given or None),
+        again=again,
+        result=result,
         document=document,
         year=year,
         rows=year.rows[:MAX_ROWS],
@@ -89,8 +122,18 @@ def _show(visit: Visit, document: Mapping[str, Any], **context: Any) -> Response
         is_surveyed=found is not None and found.is_whole,
         previous_url=visit.link("calendar", name=name, year=number - 1) if number - 1 in YEARS else None,
         next_url=visit.link("calendar", name=name, year=number + 1) if number + 1 in YEARS else None,
-        **context,
     )
+
+
+def _show_again(visit: Visit, name: str, again: Again, status: int) -> Response:
+    """Show the page with a form as it was filled in, and what is wrong with it."""
+    if again.form != "new":
+        try:
+            return _show(visit, name, again, status)
+        except CalendarNotFound:
+            form = "new" if again.form == "edit" else again.form  # it is made anew
+            again = replace(again, form=form)
+    return _list(visit, again, status)
 
 
 def _text_of(days: Mapping[str, str]) -> str:
@@ -102,29 +145,63 @@ def _text_of(days: Mapping[str, str]) -> str:
 
 def set_calendar(visit: Visit) -> Response:
     """Add days, remove one, or put an edited text in place of what was shown."""
-    name, form = _field(visit, "name").strip(), visit.form
-    about = _field(visit, "about").strip() if "about" in form else None
+    form = visit.form
+    typed = {name: _field(visit, name) for name in ("name", "about", "text", "first", "last", "label")}
+    name, first, last = (typed[field].strip() for field in ("name", "first", "last"))
+    about = typed["about"].strip() if "about" in form else None
     revision = _field(visit, "revision") if "revision" in form else None
+    kind = "new" if revision == "" else "edit" if "text" in form else "add"
     added: dict[str, str] = {}
-    removed = [*visit.names("remove")]
-    if first := _field(visit, "first").strip():
-        last = _field(visit, "last").strip()
-        added[f"{first}/{last}" if last and last != first else first] = _field(visit, "label").strip()
-    if "text" in form:
-        edited = _days_of(name, _field(visit, "text"))
-        stored = read_fields(Store(visit.app), [name])[name]
-        before = {} if isinstance(stored, Unusable) else stored
-        added |= {day: label for day, label in edited.items() if before.get(day) != label}
-        removed += [day for day in before if day not in edited and day != "about"]
-    if not added and not removed and about is None and revision != "":
-        raise CalendarError(f"{shorten(name, 200)}: give a day to add.", name)
+    removed, place = [*visit.names("remove")], "text"
+    try:
+        if first:
+            place = "last" if last else "first"
+            added[spelled(f"{first}/{last}" if last and last != first else first)] = typed["label"].strip()
+        if "text" in form:
+            edited = _days_of(name, typed["text"])
+            stored = read_fields(Store(visit.app), [name])[name]
+            before = {} if isinstance(stored, Unusable) else stored
+            added |= {day: label for day, label in edited.items() if before.get(day) != label}
+            removed += [day for day in before if day not in edited and day != "about"]
+        if not added and not removed and about is None and revision != "":
+            place = "first"
+            raise ValueError("give a day to add.")
+    except ValueError as exc:
+        return _show_again(visit, name, Again(kind, typed, place, _sentence(exc)), 422)
     year, actor = next(iter([*added, *removed]), "")[:4], visit.actor
 
-    def store(tell: Tell) -> Calendar:
+    def store(tell: Tell) -> Calendar | CalendarError | EntryChanged:
         tell(_RETIMED)
-        return verbs.set_(actor, name, added, without=removed, about=about, revision=revision)
+        try:
+            return verbs.set_(actor, name, added, without=removed, about=about, revision=revision)
+        except (CalendarError, EntryChanged) as exc:
+            return exc
 
-    return make_change(visit, f"Change {shorten(name, 200)}", store, partial(_ending, year or None))
+    def end(made: Calendar | CalendarError | EntryChanged) -> Ending:
+        if isinstance(made, Calendar):
+            return _ending(year or None, made)
+        words, status = _why_not(made, kind), status_of(made)
+        is_taken = isinstance(made, EntryChanged) or not 0 < len(name) <= verbs.MAX_NAME
+        place = "first" if kind == "add" else "name" if kind == "new" and is_taken else "text"
+        again = Again(kind, typed, place, words)
+        return Ending(
+            words, ("calendars",), status=status, page=lambda visit: _show_again(visit, name, again, status)
+        )
+
+    return make_change(visit, f"Change {shorten(name, 200)}", store, end)
+
+
+def _why_not(exc: CalendarError | EntryChanged, kind: str) -> str:
+    if not isinstance(exc, EntryChanged):
+        return _sentence(exc)
+    if kind == "new":
+        return "There is a calendar of this name already."
+    return f"{exc} What you have typed stands here: saved now, it takes the place of theirs."
+
+
+def _sentence(exc: Exception) -> str:
+    words = str(exc)
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _ending(year: str | None, made: Calendar) -> Ending:
@@ -144,16 +221,19 @@ def _days_of(name: str, text: str) -> Mapping[str, str]:
 
 def import_calendar(visit: Visit) -> Response:
     """Show which days a file has, and store them when that is confirmed."""
-    name, mode = _field(visit, "name").strip(), _field(visit, "mode")
-    if not name:
-        raise CalendarError("A calendar must have a name.", name)
-    origin, data, kind = _given_file(visit)
-    typed = _field(visit, "until").strip()
+    typed = {name: _field(visit, name).strip() for name in ("name", "mode", "until", "about")}
+    name, mode = typed["name"], typed["mode"]
+    place = "name"
     try:
-        until = date.fromisoformat(typed) if typed else None
+        if not name:
+            raise CalendarError("A calendar must have a name.", name)
+        place = "until"
+        until = date.fromisoformat(typed["until"]) if typed["until"] else None
+        place = "file"
+        origin, data, kind = _given_file(visit)
+        read = verbs.read_import(visit.actor, name, data, kind, typed["about"] or None, until)
     except ValueError as exc:
-        raise CalendarError(f"until: {exc}.", name) from exc
-    read = verbs.read_import(visit.actor, name, data, kind, _field(visit, "about").strip() or None, until)
+        return _show_again(visit, name, Again("import", typed, place, _sentence(exc)), 422)
     stored = read_fields(Store(visit.app), [name])[name]
     before = {} if isinstance(stored, Unusable) else stored
     is_new = isinstance(stored, Unusable) and stored.is_missing

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from starlette.responses import Response
@@ -17,15 +19,24 @@ from redbeat.log.text import counted
 from redbeat.web.background import Result, Tell
 from redbeat.web.routes import action, page
 from redbeat.web.verbs.repairing import fix
-from redbeat.web.verbs.showing import excerpts
+from redbeat.web.verbs.showing import hide_in_findings
 from redbeat.web.visit import Visit
 
-#: for how long a schedule is looked at: usually, where somebody wants all, and before a repair; seconds
-BUDGET_SECONDS, LONG_SECONDS, FIX_SECONDS = 20.0, 120.0, 20.0
-#: how old an examination may be that nobody has wanted anew, and how long workers are asked; seconds
-FRESH_SECONDS, WORKERS_SECONDS = 600.0, 2.0
+#: for how long a schedule is looked at: usually, and where somebody wants all; seconds
+BUDGET_SECONDS, LONG_SECONDS = 20.0, 120.0
+#: how old an examination may be that is shown beside other things, and how long workers are asked; seconds
+FRESH_SECONDS, WORKERS_SECONDS = 60.0, 2.0
 #: how many findings of a kind are shown among others, and alone
 SHOWN_OF_A_KIND, SHOWN = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}, 100
+#: what an advice says of commands, and what pages have in their places
+_IN_PLACE = (
+    (r"--fix (?=[a-z])", "a repair "),
+    (r" with --max-seconds", ""),
+    (r", or give them longer: --workers takes a number of seconds", ""),
+    (r"celery redbeat show has the last ones; rerun sends", "Its page has the last ones; Rerun there sends"),
+    (r"celery redbeat route names", "the page Routes names"),
+    (r"celery redbeat runs .+ --give-up ends", "Give up, on its page, ends"),
+)
 #: how many sentences about repairs are shown
 SHOWN_REPAIRS = 200
 
@@ -48,21 +59,34 @@ class Group:
 
 
 def ask_doctor(
-    visit: Visit, *, workers: bool = False, is_wanted: bool = False, is_long: bool = False, **options: Any
+    visit: Visit,
+    *,
+    workers: bool = False,
+    is_long: bool = False,
+    fresh_seconds: float = FRESH_SECONDS,
+    **options: Any,
 ) -> Result[Diagnosis]:
-    """Return what the doctor has found last, and have it look again if that is old, or wanted."""
+    """Return what the doctor has found last, and have it look again if that is old, or wanted.
+
+    A younger look for which workers were asked counts for one without.
+    """
 
     def look(_tell: Tell[Diagnosis]) -> Diagnosis:
-        return examine(
+        found = examine(
             visit.app,
             is_dashboard=True,
             workers_seconds=WORKERS_SECONDS if workers else None,
             max_seconds=LONG_SECONDS if is_long else BUDGET_SECONDS,
         )
+        return hide_in_findings(visit.app, found)
 
-    return visit.dashboard.background.result_of(
-        "doctor", workers, look, fresh_seconds=FRESH_SECONDS, is_wanted=is_wanted, **options
-    )
+    background = visit.dashboard.background
+    result = background.result_of("doctor", workers, look, fresh_seconds=fresh_seconds, **options)
+    if workers:
+        return result
+    other: Result[Diagnosis] = background.last("doctor", True)
+    is_younger = other.is_whole and not (result.is_whole and result.age_seconds <= other.age_seconds)
+    return replace(other, is_awaited=result.is_awaited, problem=result.problem) if is_younger else result
 
 
 def groups_of(found: Diagnosis, kind: str = "", first: int = 0) -> list[Group]:
@@ -94,7 +118,8 @@ def show_doctor(visit: Visit) -> Response:
     """Return the page, or its part that changes."""
     workers = visit.query.get("workers") == "yes"
     kind, first = visit.query.get("kind", ""), _number(visit.query.get("first", ""))
-    result = ask_doctor(visit, workers=workers)
+    # whoever opens the page wants to see what is so now
+    result = ask_doctor(visit, workers=workers, fresh_seconds=FRESH_SECONDS if visit.is_fragment else 0.0)
     groups = groups_of(result.found, kind, first) if result.found is not None else []
     here = visit.link("doctor", workers="yes" if workers else None, kind=kind or None, first=first or None)
     return visit.render(
@@ -103,8 +128,8 @@ def show_doctor(visit: Visit) -> Response:
         result=result,
         groups=groups,
         counts=counts_of(result.found) if result.found is not None else {},
-        excerpts=excerpts(visit.actor, [finding for group in groups for finding in group.shown]),
         in_words=lambda sentence: in_words_of(sentence, visit.zone),
+        advice_of=lambda finding: in_words_of(on_page(finding.advice), visit.zone),
         workers=workers,
         kind=kind,
         first=first,
@@ -112,6 +137,13 @@ def show_doctor(visit: Visit) -> Response:
         here=here,
         fixable=sum(group.fixable for group in groups),
     )
+
+
+def on_page(advice: str) -> str:
+    """Return an advice of the doctor with the words of its page in the place of commands."""
+    for command, words in _IN_PLACE:
+        advice = re.sub(command, words, advice, flags=re.DOTALL)
+    return advice
 
 
 def _number(text: str) -> int:
@@ -126,37 +158,47 @@ def look_again(visit: Visit) -> Response:
 
 
 def show_fix(visit: Visit) -> Response:
-    """Return the page that says what would be repaired."""
-    kind = visit.query.get("kind", "")
-    return _ask(visit, kind, _fixable(visit, kind))
-
-
-def _ask(visit: Visit, kind: str, findings: Sequence[Finding], *, is_new: bool = False) -> Response:
+    """Return the page that says what would be repaired: of what the doctor has found last."""
+    kind, is_new = visit.query.get("kind", ""), visit.query.get("new") == "yes"
+    result = ask_doctor(visit, fresh_seconds=inf)
+    if result.found is None or (is_new and result.is_awaited):
+        return _told(visit, kind, (), result=result)
+    findings = _fixable(result.found, kind)
     sentences = fix(visit.actor, findings, dry_run=True)
     return _told(visit, kind, sentences, seen=_digest_of(findings), is_new=is_new)
 
 
 def do_fix(visit: Visit) -> Response:
-    """Repair it, and say what was done."""
-    kind = str(visit.form.get("kind", ""))
+    """Repair what was seen, and say what was done."""
+    kind, seen = str(visit.form.get("kind", "")), str(visit.form.get("seen", ""))
     if visit.form.get("confirmed") != "yes":
         return visit.see("doctor", "fix", kind=kind or None)
-    seen = str(visit.form.get("seen", ""))
-    findings = _fixable(visit, kind, seen)
-    if seen and _digest_of(findings) != seen:
-        return _ask(visit, kind, findings, is_new=True)
+    background = visit.dashboard.background
+    for workers in (False, True):
+        last: Result[Diagnosis] = background.last("doctor", workers)
+        if last.found is not None and _digest_of(findings := _fixable(last.found, kind)) == seen:
+            break
+    else:  # another process has found it, or this one something else meanwhile
+        ask_doctor(visit, is_wanted=True)
+        return visit.see("doctor", "fix", kind=kind or None, new="yes")
     sentences = fix(visit.actor, findings, dry_run=False)
-    visit.dashboard.background.forget("doctor")
+    background.forget("doctor")
     return _told(visit, kind, sentences)
 
 
 def _told(
-    visit: Visit, kind: str, sentences: Sequence[str], *, seen: str = "", is_new: bool = False
+    visit: Visit,
+    kind: str,
+    sentences: Sequence[str],
+    *,
+    seen: str = "",
+    is_new: bool = False,
+    result: Result[Diagnosis] | None = None,
 ) -> Response:
-    is_dry = bool(seen)
+    """Return the page about repairs; with a result, that the doctor is still looking."""
+    is_dry = bool(seen) or result is not None
     return visit.render(
         "doctor_fix.html",
-        412 if is_new else 200,
         title="What would be repaired" if is_dry else "What was repaired",
         seen=seen,
         is_new=is_new,
@@ -165,25 +207,13 @@ def _told(
         more=max(len(sentences) - SHOWN_REPAIRS, 0),
         is_dry=is_dry,
         what=counted(len(sentences), "repair", "repairs"),
+        result=result,
+        here=visit.link("doctor", "fix", **visit.query),
     )
 
 
-def _fixable(visit: Visit, kind: str, seen: str = "") -> list[Finding]:
-    """Return what the doctor has found last and can be repaired.
-
-    Arguments:
-        seen: the digest of what somebody has seen; '': whatever it is. It may be what another process has
-            found: then the doctor looks anew.
-    """
-
-    def fixable(found: Diagnosis) -> list[Finding]:
-        return [one for one in found.findings if one.repair is not None and kind in ("", one.kind)]
-
-    kept: list[Result[Diagnosis]] = [visit.dashboard.background.last("doctor", key) for key in (False, True)]
-    for result in sorted(kept, key=lambda one: one.age_seconds):
-        if result.found is not None and seen in ("", _digest_of(fixable(result.found))):
-            return fixable(result.found)
-    return fixable(examine(visit.app, is_dashboard=True, max_seconds=FIX_SECONDS))
+def _fixable(found: Diagnosis, kind: str) -> list[Finding]:
+    return [one for one in found.findings if one.repair is not None and kind in ("", one.kind)]
 
 
 def _digest_of(findings: Sequence[Finding]) -> str:

@@ -34,6 +34,7 @@ from redbeat.log.text import is_utf8
 from redbeat.web.names import Index
 from redbeat.web.queues import Queues
 from redbeat.web.routes import page, question
+from redbeat.web.verbs.showing import hide_in_sentence
 from redbeat.web.visit import Visit
 
 #: how many entries a page has
@@ -103,6 +104,10 @@ class View:
         given = {**asdict(self.wanted), "sort": self.sort if self.is_by_name else "", **changes}
         return {name: value for name, value in given.items() if value not in ("", None, 0)}
 
+    def here(self) -> dict[str, object]:
+        """Return the query of this list as it is shown, from the same place on."""
+        return self.query(offset=self.offset, after=self.after, score=self.score, before=self.before)
+
     def query_from(self, place: Place) -> dict[str, object]:
         """Return the query of this list from ``place`` on."""
         row = place.after
@@ -153,9 +158,7 @@ def show_entries(visit: Visit) -> Response:
     if problem is not None:
         return _page(visit, view, problem=problem)
     if order is None:
-        response = _page(visit, view, reading=visit.dashboard.names.progress)
-        response.headers["Refresh"] = str(WAIT_SECONDS)
-        return response
+        return _page(visit, view, reading=visit.dashboard.names.progress, wait_seconds=WAIT_SECONDS)
     if view.wanted:
         return _show_found(visit, view, order)
     count = order.count()
@@ -181,7 +184,8 @@ def show_rows(visit: Visit) -> Response:
     except (ValueError, RecursionError):
         names = []
     shown = [str(name) for name in names if is_utf8(str(name))] if isinstance(names, list) else []
-    return visit.render("entries_rows.html", lines=lines_of(visit, shown[:MAX_SHOWN]), pages=None)
+    lines = lines_of(visit, shown[:MAX_SHOWN])
+    return visit.render("entries_rows.html", lines=lines, pages=None, view=View.of(visit.query))
 
 
 def _order_of(visit: Visit, view: View) -> Order | None:
@@ -207,7 +211,7 @@ def _show_found(visit: Visit, view: View, order: Order) -> Response:
     more = None if found.place is None else visit.link("entries", **view.query_from(found.place))
     shown: dict[str, Any] = {"lines": _lines(visit, found.entries), "found": found, "more": more}
     if visit.is_fragment:
-        return visit.render("entries_more.html", **shown)
+        return visit.render("entries_more.html", view=view, **shown)
     return _page(visit, view, is_first=is_first, start=visit.link("entries", **view.query()), **shown)
 
 
@@ -297,6 +301,7 @@ def _line(
     if due is not None and due.timestamp() == 0:
         due = None  # somebody has asked for a run now: that isn't a date
     is_addressable, is_usable = is_utf8(name), not entry.problem and state != "missing"
+    may_pause, runs = is_addressable and is_usable and visit.may("pause"), entry.is_enabled_at(visit.now)
     return Line(
         entry=entry,
         name=name,
@@ -312,8 +317,8 @@ def _line(
         outcome=outcome,
         failures=failures,
         running=count,
-        can_pause=is_addressable and is_usable and not entry.paused and entry.enabled and visit.may("pause"),
-        can_resume=is_addressable and is_usable and bool(entry.paused) and visit.may("pause"),
+        can_pause=may_pause and runs,
+        can_resume=may_pause and not runs and bool(entry.paused),
         can_run=is_addressable
         and is_usable
         and visit.may("run")
@@ -323,7 +328,7 @@ def _line(
 
 def _note(visit: Visit, entry: RedBeatSchedulerEntry) -> str:
     """Return what is to be said about an entry's state."""
-    if entry.paused:
+    if entry.state == "paused":
         until = entry.paused_until
         parts = (
             entry.pause_note,
@@ -333,7 +338,8 @@ def _note(visit: Visit, entry: RedBeatSchedulerEntry) -> str:
         return one_line(", ".join(part for part in parts if part))
     if entry.state == "missing":
         return "its definition is missing"
-    return one_line(in_words_of(entry.error.removeprefix(f"{entry.key}: "), visit.zone))
+    error = hide_in_sentence(visit.app, entry.stored, entry.error)
+    return one_line(in_words_of(error.removeprefix(f"{entry.key}: "), visit.zone))
 
 
 ROUTES: list[BaseRoute] = [

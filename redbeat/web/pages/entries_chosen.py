@@ -13,7 +13,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from redbeat.access import Right
-from redbeat.entries.wording import one_line
+from redbeat.diagnostics.verdicts import closed
+from redbeat.entries.search import Row, read_rows
+from redbeat.entries.wording import in_words_of, one_line
 from redbeat.errors import BrokerUnavailable, EntryError, RedBeatError, StoreUnavailable
 from redbeat.schedules.typed_times import read_future
 from redbeat.web.pages.entries import View, lines_of
@@ -79,12 +81,13 @@ def delete_entries(visit: Visit) -> Response:
     names = _chosen(visit)
     if not names or not _is_confirmed(visit):
         return _ask(visit, "delete", names)
-    failed: dict[str, str] = {}
+    found = read_rows(visit.app, [Row(name) for name in names])
+    there = [name for name, entry in zip(names, found, strict=True) if entry is not None]
     try:
         editing.delete(visit.actor, names)
     except EntryError as exc:
-        failed = {name: str(exc) for name in names}
-    return _answer(visit, names, "Deleted", [name for name in names if name not in failed], failed)
+        return _answer(visit, names, "Deleted", [], dict.fromkeys(names, str(exc)))
+    return _answer(visit, names, "Deleted", there, {})
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ VERBS = {
 def _ask(visit: Visit, verb: str, names: Sequence[str], problem: str = "", **typed: str) -> Response:
     view = View.of(visit.query)
     if not names:
-        return visit.see("entries", notice="Nothing was chosen.", **view.query())
+        return visit.see("entries", notice="Nothing was chosen.", **view.here())
     lines = lines_of(visit, names)
     there = {line.name for line in lines}
     return visit.render(
@@ -124,8 +127,8 @@ def _ask(visit: Visit, verb: str, names: Sequence[str], problem: str = "", **typ
         names=names,
         lines=lines,
         gone=[name for name in names if name not in there],
-        address=visit.link("entries", verb, **view.query()),
-        back=visit.link("entries", **view.query()),
+        address=visit.link("entries", verb, **view.here()),
+        back=visit.link("entries", **view.here()),
         problem=problem,
         typed={"note": "", "until": "", **typed},
     )
@@ -142,6 +145,7 @@ def _answer(
 ) -> Response:
     """Say what became of the entries: beside their rows, in a notice, or on a page if not all was done."""
     view = View.of(visit.query)
+    failed = {name: in_words_of(words, visit.zone) for name, words in failed.items()}
     known = {*changed, *failed, *left}
     gone = [name for name in names if name not in known]
     which = _one(changed[0]) if len(changed) == 1 else _counted(changed, are=False)
@@ -150,9 +154,9 @@ def _answer(
         tone = "good" if changed else "warn"
         if failed:
             told, tone = next(iter(failed.values())), "danger"
-        response = visit.render("entries_rows.html", lines=lines_of(visit, names), pages=None)
-        text = told or f"{_one(names[0])} is gone"
-        response.headers["HX-Trigger"] = json.dumps({"redbeat-toast": {"text": f"{text}.", "tone": tone}})
+        response = visit.render("entries_rows.html", lines=lines_of(visit, names), pages=None, view=view)
+        text = closed(told or f"{_one(names[0])} is gone")
+        response.headers["HX-Trigger"] = json.dumps({"redbeat-toast": {"text": text, "tone": tone}})
         return response
     if failed or gone:
         return visit.render(
@@ -162,9 +166,9 @@ def _answer(
             failed=dict(list(failed.items())[:MAX_TOLD]),
             rest=max(len(failed) - MAX_TOLD, 0),
             gone=gone[:MAX_TOLD],
-            back=visit.link("entries", **view.query()),
+            back=visit.link("entries", **view.here()),
         )
-    return visit.see("entries", notice=f"{told[:1].upper()}{told[1:]}." if told else "", **view.query())
+    return visit.see("entries", notice=f"{told[:1].upper()}{told[1:]}." if told else "", **view.here())
 
 
 def _chosen(visit: Visit) -> list[str]:

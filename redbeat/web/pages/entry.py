@@ -12,7 +12,6 @@ from starlette.routing import BaseRoute
 
 from redbeat.diagnostics.facts import Facts, read_facts
 from redbeat.diagnostics.verdicts import Answer, told_by
-from redbeat.diagnostics.why import explain
 from redbeat.entries.describe import description_of, zones_in_words
 from redbeat.entries.documents import document_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -26,8 +25,9 @@ from redbeat.history import FAILED_OUTCOMES, PastRun
 from redbeat.runs.figures import Figures
 from redbeat.schedules.timezones import moment_of
 from redbeat.schedules.typed_times import Future, read_future, read_past
-from redbeat.web.hiding import Hiding, hide, hide_in, hiding_of, is_too_deep, may_hide, without_hidden
+from redbeat.web.hiding import Hiding, hide, hide_in, hiding_of, is_too_deep, may_hide
 from redbeat.web.routes import page
+from redbeat.web.verbs.showing import hide_in_sentence, why
 from redbeat.web.visit import Visit
 
 #: how many next and past runs are shown, and how many somebody may ask for
@@ -73,6 +73,7 @@ def show_entry(visit: Visit) -> Response:
         after=after,
         after_problem=after_problem,
         history=[_past(visit, facts, run) for run in found.past[:count]],
+        last_sent=next((run for run in found.history if run.is_sent), None),
         outcomes=[run.outcome for run in reversed(found.history[:SPARKLINE])],
         sent=_sent(visit, found),
         why_not=why_not_run(visit, entry),
@@ -85,7 +86,8 @@ def _fields(visit: Visit, entry: RedBeatSchedulerEntry) -> dict[str, Any]:
     """Return what the page alone shows, as it changes with an edit only."""
     hiding = hiding_of(visit.app)
     document = {**document_of(entry), **({} if not entry.problem else raw_fields(entry.stored))}
-    shown = hide(document, hiding)
+    error = hide_in_sentence(visit.app, entry.stored, entry.error) or None
+    shown = {**hide(document, hiding), "error": error}
     raw, is_kept_back = raw_text(entry, hiding)
     return {
         "is_json": visit.query.get("as") == "json",
@@ -109,10 +111,8 @@ def _sent(visit: Visit, found: Overview) -> str:
 
 
 def _error(visit: Visit, entry: RedBeatSchedulerEntry, found: Overview) -> str:
-    """Return what is wrong with the entry; it may quote what is stored."""
-    words = entry.error or found.problem
-    if entry.problem:
-        words = without_hidden(words, raw_fields(entry.stored), hiding_of(visit.app))
+    """Return what is wrong with the entry."""
+    words = hide_in_sentence(visit.app, entry.stored, entry.error or found.problem)
     return in_words_of(one_line(words, 2000), visit.zone)
 
 
@@ -200,7 +200,7 @@ def _answer(visit: Visit, facts: Facts | None) -> tuple[Answer | None, str]:
         at = _moment(text)(visit.now, visit.zone)
     except ValueError as exc:
         return None, one_line(exc)
-    answer = explain(facts, at)
+    answer = why(visit.actor, facts, at)
     return answer, in_words_of(one_line(answer.reason, 1000), visit.zone)
 
 

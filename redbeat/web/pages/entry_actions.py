@@ -5,7 +5,6 @@ Each has a page of its own that asks, and works without a script.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -18,10 +17,9 @@ from redbeat.access import Right
 from redbeat.diagnostics.hints import hint_at_beat_schedule
 from redbeat.entries.backfill_wording import Span, told_of_beginnings
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.marks import zone_for
 from redbeat.entries.query import read_listed
 from redbeat.entries.runs import read_running_allowed
-from redbeat.entries.wording import label_of, one_line, relative, when_in
+from redbeat.entries.wording import in_words_of, one_line, relative, when_in
 from redbeat.errors import EntryError, EntryNotFound, LockNotAcquired, RunNotSent
 from redbeat.log.text import counted
 from redbeat.schedules.timezones import time_of
@@ -30,7 +28,7 @@ from redbeat.web.changes import Ending, Tell
 from redbeat.web.hiding import hide, hiding_of
 from redbeat.web.pages.changing import make_change
 from redbeat.web.pages.entry import see_entry
-from redbeat.web.pages.entry_form import read_json
+from redbeat.web.pages.entry_form import json_of, read_json
 from redbeat.web.routes import action, page, status_of
 from redbeat.web.verbs import editing, pausing, running
 from redbeat.web.verbs.editing import fields_of
@@ -72,7 +70,6 @@ def _page(
         title=title,
         entry=entry,
         name=str(entry.name),
-        own_zone=label_of(zone_for(entry)),
         problems=problems or {},
         **context,
     )
@@ -92,10 +89,8 @@ def _read(
         return otherwise
 
 
-def _time(
-    read: Callable[[str], Future], visit: Visit, entry: RedBeatSchedulerEntry
-) -> Callable[[str], datetime]:
-    return lambda text: read(text)(visit.now, zone_for(entry))
+def _time(read: Callable[[str], Future], visit: Visit) -> Callable[[str], datetime]:
+    return lambda text: read(text)(visit.now, visit.zone)
 
 
 # -- pause and resume
@@ -112,16 +107,20 @@ def pause(visit: Visit) -> Response:
     """Pause the entry."""
     entry, typed, problems = _entry(visit), _typed(visit, "note", "until", "clock"), dict[str, str]()
     field = "until" if typed["until"] else "clock"
-    until = _read(problems, field, typed[field], _time(read_future, visit, entry))
+    if typed["until"] and typed["clock"]:
+        problems["clock"] = "Give one of the two."
+    until = _read(problems, field, typed[field], _time(read_future, visit))
     if until is not None and until <= visit.now:
         problems[field] = f"{when_in(until, visit.zone)} is in the past."
     if problems:
         return _page(visit, "entry_pause.html", "Pause", entry, problems, typed=typed)
-    result = pausing.pause(visit.actor, [str(entry.name)], typed["note"] or None, until)
-    for words in result.failed.values():
-        raise EntryError(words, entry.key)
-    told = f"until {when_in(until, visit.zone)}" if until is not None else "until somebody resumes it"
-    words = f"Paused {told}." if result.changed else "It was paused or disabled already, and stays so."
+    done = pausing.pause_one(visit.actor, str(entry.name), typed["note"] or None, until)
+    words = f"It is {entry.state} already, and stays so."
+    if done == "changed":
+        words = "It was paused already, and has what you gave now."
+    elif done == "paused":
+        told = "somebody resumes it" if until is None else when_in(until, visit.zone)
+        words = f"Paused until {told}."
     return see_entry(visit, str(entry.name), words)
 
 
@@ -156,8 +155,8 @@ def _arguments_of(visit: Visit, entry: RedBeatSchedulerEntry) -> dict[str, str]:
     options = shown.get("options")
     queue = options.get("queue") if isinstance(options, Mapping) else None
     return {
-        "args": json.dumps(shown.get("args") or [], ensure_ascii=False, default=str),
-        "kwargs": json.dumps(shown.get("kwargs") or {}, ensure_ascii=False, default=str),
+        "args": json_of(shown.get("args") or []),
+        "kwargs": json_of(shown.get("kwargs") or {}),
         "queue": str(queue or ""),
     }
 
@@ -181,7 +180,7 @@ def run(visit: Visit) -> Response:
         try:
             sent = running.trigger_by_form(visit.actor, str(entry.name), typed["once"], overrides)
         except (EntryError, RunNotSent) as exc:
-            problems[""], status = str(exc), status_of(exc)
+            problems[""], status = in_words_of(str(exc), visit.zone), status_of(exc)
     if problems:
         return _page(visit, "entry_run.html", "Run now", entry, problems, status, typed=typed)
     words = f"Sent {one_line(entry.task, 200)}; its task id is {sent.task_id}."
@@ -204,13 +203,14 @@ def show_backfill(visit: Visit) -> Response:
 def backfill(visit: Visit) -> Response:
     """Show which runs a span has that weren't sent, and after a confirmation send them."""
     entry, typed, problems = _entry(visit), _typed(visit, "begin", "end"), dict[str, str]()
-    begin = _read(problems, "begin", typed["begin"], _time(read_past, visit, entry))
-    end = _read(problems, "end", typed["end"], _time(read_past, visit, entry), visit.now)
+    begin = _read(problems, "begin", typed["begin"], _time(read_past, visit))
+    end = _read(problems, "end", typed["end"], _time(read_past, visit), visit.now)
+    begin, end = begin and begin.replace(microsecond=0), end.replace(microsecond=0)
     if begin is None:
         problems.setdefault("begin", "Give the time from which on runs are sent.")
     elif not problems and end < begin:
         problems["end"] = "It is before the beginning."
-    name, actor = str(entry.name), visit.actor
+    name, actor, zone = str(entry.name), visit.actor, visit.zone
     span = {"begin": "" if begin is None else begin.isoformat(), "end": end.isoformat()}
 
     def attempt(*, dry_run: bool) -> Sequence[datetime] | Exception:
@@ -231,7 +231,7 @@ def backfill(visit: Visit) -> Response:
             "entry_backfill.html",
             "Backfill",
             entry,
-            {"": str(found)} if isinstance(found, Exception) else problems,
+            {"": in_words_of(str(found), visit.zone)} if isinstance(found, Exception) else problems,
             status_of(found) if isinstance(found, Exception) else 422,
             typed=typed,
             dues=None if problems else dues,
@@ -245,7 +245,13 @@ def backfill(visit: Visit) -> Response:
     def ending_of(found: Sequence[datetime] | Exception) -> Ending:
         place, query = ("entry",), {"name": name}
         if isinstance(found, Exception):
-            return Ending(str(found), place, query, status_of(found), lambda visit: show(visit, found))
+            return Ending(
+                in_words_of(str(found), zone),
+                place,
+                query,
+                status_of(found),
+                lambda visit: show(visit, found),
+            )
         return Ending(f"Sent {counted(len(found), 'run', 'runs')}.", place, query)
 
     if problems:

@@ -8,18 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from redbeat.diagnostics.hints import hint_at_ping_host, hint_at_task
 from redbeat.entries.describe import description_of, zones_in_words
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.forms import IGNORED_FIELDS
 from redbeat.entries.marks import Mark, marks_of
+from redbeat.entries.notation import schedule_in_short
 from redbeat.entries.preview import next_runs
 from redbeat.entries.problems import find_problems
 from redbeat.entries.query import read_listed
-from redbeat.errors import AccessDenied, EntryError, EntryNotFound, RedBeatError
+from redbeat.errors import AccessDenied, EntryChanged, EntryCorrupt, EntryError, EntryNotFound, RedBeatError
 from redbeat.manifest.diff import differing
 from redbeat.web.hiding import hide, hiding_of, without_hidden
 from redbeat.web.pages.entry_form import document_of, editable, read_json
@@ -28,6 +30,8 @@ from redbeat.web.visit import Visit
 
 #: how many next runs a preview has
 NEXT_RUNS = 10
+
+NAME_IS_TAKEN = "There is an entry of this name already."
 
 #: a line of a diff: '+' or '-', and text
 Line = tuple[str, str]
@@ -114,10 +118,7 @@ def draft_of_entry(entry: RedBeatSchedulerEntry) -> Draft:
 
 def read_draft(visit: Visit) -> Draft:
     """Return the draft that a form was sent with, and note what is wrong with it."""
-    form = {name: value for name, value in visit.form.items() if isinstance(value, str)}
-    found = Draft(form.get("entry", ""), _base_of(form.get("base", "")), form.get("revision", ""))
-    found.way = "json" if form.get("way") == "json" else "form"
-    found.text = form.get("document", "")
+    form, found = typed_in(visit), draft_as_typed(visit)
     if not found.is_new:
         form["name"] = found.name
         try:
@@ -135,11 +136,28 @@ def read_draft(visit: Visit) -> Draft:
     return found
 
 
+def draft_as_typed(visit: Visit) -> Draft:
+    """Return the draft that a form was sent with, without looking into what was typed; Redis isn't asked."""
+    form = typed_in(visit)
+    found = Draft(form.get("entry", ""), _base_of(form.get("base", "")), form.get("revision", ""))
+    found.way = "json" if form.get("way") == "json" else "form"
+    found.text = form.get("document", "")
+    return found
+
+
+def typed_in(visit: Visit) -> dict[str, str]:
+    """Return the texts of a form's fields."""
+    return {name: value for name, value in visit.form.items() if isinstance(value, str)}
+
+
 def _base_of(text: str) -> dict[str, Any]:
     try:
-        return dict(read_json(text, dict, "an object")) if text else {}
-    except ValueError as exc:
-        raise EntryError(f"This page can't be sent as it is: {exc}", "") from exc
+        base = json.loads(text or "{}")  # with NaN, too, which other programs write
+    except (ValueError, RecursionError):
+        base = None
+    if not isinstance(base, dict):
+        raise EntryError("This page can't be sent as it is: load it again.", "")
+    return base
 
 
 def _read_json(found: Draft) -> None:
@@ -150,7 +168,10 @@ def _read_json(found: Draft) -> None:
         return
     if not found.is_new and given.setdefault("name", found.name) != found.name:
         found.problems["name"] = "An entry keeps its name: add another one, and delete this."
-    found.given = {name: value for name, value in given.items() if value is not None}
+    # the document of an export has what runs have made of the entry, too: that stays as it is
+    found.given = {
+        name: value for name, value in given.items() if value is not None and name not in IGNORED_FIELDS
+    }
 
 
 def check(visit: Visit, found: Draft) -> None:
@@ -186,12 +207,15 @@ def preview(visit: Visit, found: Draft) -> Preview | None:
             made: RedBeatSchedulerEntry = RedBeatSchedulerEntry.from_dict(given, visit.app)
         else:
             made = draft(visit.actor, found.given, found.before)
+        _check_save(found, made)
     except AccessDenied as exc:
-        found.problems["task"] = str(exc)
-        return None
+        note_denied(found, exc)
     except EntryError as exc:
         note_error(visit, found, exc)
+    if found.problems:
         return None
+    if made.stored is not None and found.changes:
+        made.stored = replace(made.stored, error=None)  # as saving a change does
     if not made.has_last_run_at and made.stored is None:
         made.last_run_at = visit.now  # as the server has it when the entry is stored
     runs, marks, trouble = [], list[list[Mark]](), ""
@@ -210,6 +234,32 @@ def preview(visit: Visit, found: Draft) -> Preview | None:
         hints=hints_of(visit, found),
         needs=needs,
     )
+
+
+def note_denied(found: Draft, exc: AccessDenied) -> None:
+    """Note at its field what isn't allowed here."""
+    field = exc.field or ""
+    found.problems[field] = str(exc).removeprefix(f"{field}: ")
+
+
+def _check_save(found: Draft, made: RedBeatSchedulerEntry) -> None:
+    """Note at its field why the entry that a draft describes can't be stored.
+
+    Raises:
+        EntryError: it can't, for a reason that belongs to no field.
+    """
+    try:
+        made.bounds()
+    except EntryCorrupt as exc:
+        words = str(exc).removeprefix(f"{made.key}: policy: exclude: ")
+        found.problems["exclude"] = f"{words[:1].upper()}{words[1:]}"
+        return
+    try:
+        made.check_save(if_unchanged="name" not in found.needs)
+    except EntryChanged:
+        if not found.is_new:
+            raise
+        found.problems["name"] = NAME_IS_TAKEN
 
 
 def hints_of(visit: Visit, found: Draft) -> list[str]:
@@ -234,11 +284,13 @@ def diff_lines(before: Mapping[str, Any], after: Mapping[str, Any], visit: Visit
             lines.append(("~", f"{name}: what is hidden in it"))
             continue
         if was is not None:
-            lines.append(("-", f"{name}: {_text(was)}"))
+            lines.append(("-", f"{name}: {_text(name, was)}"))
         if now is not None:
-            lines.append(("+", f"{name}: {_text(now)}"))
+            lines.append(("+", f"{name}: {_text(name, now)}"))
     return lines
 
 
-def _text(value: Any) -> str:
+def _text(name: str, value: Any) -> str:
+    if name == "schedule":
+        return schedule_in_short(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -5,7 +5,9 @@ meanwhile.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from starlette.responses import Response
@@ -13,32 +15,49 @@ from starlette.routing import BaseRoute
 
 from redbeat.access import Right
 from redbeat.diagnostics.hints import hint_at_beat_schedule, known_tasks
+from redbeat.entries.audit import AuditRecord
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
 from redbeat.entries.wording import label_of, next_run_in_words, one_line, when_in
-from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound
+from redbeat.errors import (
+    AccessDenied,
+    EntryChanged,
+    EntryError,
+    EntryNotFound,
+    StoreCorrupt,
+    StoreRefused,
+    StoreUnavailable,
+)
 from redbeat.log.text import printable_json
 from redbeat.schedules.timezones import zone_called
 from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
+    NAME_IS_TAKEN,
     Draft,
     check,
     diff_lines,
+    draft_as_typed,
     draft_of_entry,
     hints_of,
+    note_denied,
     note_error,
     preview,
     read_draft,
     shown_document,
+    typed_in,
 )
 from redbeat.web.pages.entry_form import EXAMPLES, GROUPS, form_of
-from redbeat.web.routes import action, page
+from redbeat.web.routes import action, page, status_of
 from redbeat.web.verbs import editing
 from redbeat.web.verbs.editing import revision_of
+from redbeat.web.verbs.showing import audit
 from redbeat.web.visit import Visit
 
 #: what a new entry begins with
 _NEW: dict[str, Any] = {"name": "", "task": "", "schedule": {"cron": "0 9 * * mon-fri"}, "enabled": True}
+#: how far back it is looked for who has changed an entry, and what commands leave it as it is
+AUDITED = timedelta(days=1)
+_CHANGING_NOTHING = ("trigger", "backfill", "rerun", "runs --give-up")
 #: how many names of tasks are suggested
 MOST_SUGGESTED = 1000
 
@@ -69,11 +88,15 @@ def _way(visit: Visit) -> str:
 
 def switch(visit: Visit) -> Response:
     """Show a draft in the other way: what was typed as a form as JSON, and back."""
-    found = read_draft(visit)
+    try:
+        found = read_draft(visit)
+    except StoreUnavailable as exc:
+        return _show_as_typed(visit, exc)
     found.forgive()
     wanted = "json" if visit.form.get("to") == "json" else "form"
-    if "" in found.problems or (wanted == "json" and found.problems):
-        return _show(visit, found, 422)  # it would be lost
+    if found.problems:  # what is wrong, the other way may not show
+        found.problems.setdefault("", "Put this right first: only then it can be shown the other way.")
+        return _show(visit, found, 422)
     found.way, found.text = wanted, ""
     return _show(visit, found)
 
@@ -88,6 +111,13 @@ def show_preview(visit: Visit) -> Response:
 
 def save(visit: Visit) -> Response:
     """Store a draft, if nobody else has changed the entry."""
+    try:
+        return _save(visit)
+    except StoreUnavailable as exc:
+        return _show_as_typed(visit, exc)
+
+
+def _save(visit: Visit) -> Response:
     found = read_draft(visit)
     if not found.is_new and found.before is None:  # its hidden arguments have gone with it
         return _show_conflict(visit, found, is_gone=True)
@@ -98,17 +128,18 @@ def save(visit: Visit) -> Response:
     except AccessDenied as exc:
         if not visit.may("edit"):
             raise
-        found.problems["task"] = str(exc)
+        note_denied(found, exc)
         return _show(visit, found, 403)
     except EntryChanged:
         if found.is_new:
-            found.problems["name"] = "There is an entry of this name already."
+            found.problems["name"] = NAME_IS_TAKEN
             return _show(visit, found, 412)
         return _show_conflict(visit, found)
     except EntryNotFound:
         return _show_conflict(visit, found, is_gone=True)
     except EntryError as exc:
-        note_error(visit, found, exc)
+        if preview(visit, found) is not None:  # it says at which field
+            note_error(visit, found, exc)
         return _show(visit, found, 422)
     if made is None:
         return see_entry(visit, found.name, "Nothing was changed.")
@@ -132,36 +163,55 @@ def _told(visit: Visit, entry: RedBeatSchedulerEntry, done: str) -> str:
 def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Response:
     """Show what somebody else has made of the entry meanwhile, and let the user choose."""
     theirs: dict[str, Any] = {}
+    result = found.given
     if not is_gone:
         found.before = read_listed(RedBeatSchedulerEntry, visit.app, found.name)
         theirs = shown_document(found.before)
-    sent = [
-        (name, value)
-        for name, value in visit.form.multi_items()
-        if isinstance(value, str) and name not in ("csrf_token", "revision", "confirmed", "entry", "base")
-    ]
-    if is_gone and found.way == "form":
-        sent.append(("name", found.name))
-    sent += [] if is_gone else [("entry", found.name), ("base", json.dumps(found.base))]
+        merged = {**theirs, **found.changes}
+        result = {name: value for name, value in merged.items() if value is not None}
+    typed = {"document": _json_of(result)}
+    if found.way == "form":
+        typed = {**form_of(result, _zone_of(visit, result)), "name": found.name}
+    seen = "" if is_gone or found.before is None else revision_of(found.before)
+    known = {} if is_gone else {"entry": found.name, "base": json.dumps(theirs, default=str)}
     return visit.render(
         "entry_conflict.html",
         412,
         title="Changed meanwhile",
         draft=found,
         is_gone=is_gone,
-        fields=[*sent, ("revision", "" if is_gone or found.before is None else revision_of(found.before))],
+        fields={**typed, "way": found.way, **known, "revision": seen},
+        last=_last_change(visit, found.name),
         theirs=diff_lines(found.base, theirs, visit),
         mine=diff_lines(found.base, found.given, visit),
-        result=diff_lines(theirs, {**theirs, **found.changes}, visit) if theirs else [],
+        result=diff_lines(theirs, result, visit) if theirs else [],
     )
 
 
+def _last_change(visit: Visit, name: str) -> AuditRecord | None:
+    """Return the last change of an entry that the audit list has; None: it has none of late."""
+    try:
+        records = audit(visit.actor, name=name, since=visit.now - AUDITED, limit=20)
+    except (StoreRefused, StoreCorrupt):  # without that list the choice is the same
+        return None
+    failed = {one.of for one in records if one.outcome}
+    changes = (one for one in records if not one.outcome and one.verb not in _CHANGING_NOTHING)
+    return next((one for one in changes if one.id not in failed), None)
+
+
+def _show_as_typed(visit: Visit, exc: StoreUnavailable) -> Response:
+    """Show what was typed once more, while Redis is away."""
+    found = draft_as_typed(visit)
+    found.problems[""] = f"{exc.plain} What you have typed is still here: save it once more in a while."
+    return _show(visit, found, status_of(exc))
+
+
 def _show(visit: Visit, found: Draft, status: int = 200) -> Response:
-    form = {name: value for name, value in visit.form.items() if isinstance(value, str)}
+    form = typed_in(visit)
     if found.way != "form" or form.get("way") != "form":
-        form = form_of(found.given, _zone_of(visit, found))
+        form = form_of(found.given, _zone_of(visit, found.given))
     if not found.text:
-        found.text = printable_json(json.dumps(found.given, indent=2, ensure_ascii=False, default=str))
+        found.text = _json_of(found.given)
     return visit.render(
         "entry_edit.html",
         status,
@@ -173,15 +223,21 @@ def _show(visit: Visit, found: Draft, status: int = 200) -> Response:
         | set(found.problems),
         base=json.dumps(found.base, default=str) if found.base else "",
         groups=GROUPS,
+        labels=({} if found.name else {"name": "Name"})
+        | {field.name: field.label for _, fields in GROUPS for field in fields},
         examples=EXAMPLES,
         app_zone=label_of(visit.app.timezone),
         tasks=known_tasks(visit.app)[:MOST_SUGGESTED],
     )
 
 
-def _zone_of(visit: Visit, found: Draft) -> Any:
+def _json_of(document: Mapping[str, Any]) -> str:
+    return printable_json(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+
+
+def _zone_of(visit: Visit, document: Mapping[str, Any]) -> Any:
     """Return the zone in which times of the form are: that of the entry's time zone, else the app's."""
-    name = found.given.get("timezone")
+    name = document.get("timezone")
     with suppress(ValueError):
         if isinstance(name, str):
             return zone_called(name)

@@ -7,7 +7,7 @@ with a sentence at its field.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone, tzinfo
 from typing import Any
@@ -15,18 +15,21 @@ from typing import Any
 from redbeat.decoder import DEFINITION_FIELDS, plain_json
 from redbeat.entries.forms import LENGTHS
 from redbeat.entries.notation import SCHEDULE_FORMS, parse_schedule, write_plainly
+from redbeat.entries.validation import MAX_PRIORITY, find_priority_problem
 from redbeat.entries.wording import typed
+from redbeat.log.text import printable_json
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MISFIRES, NO_POLICY, OVERLAPS, PAUSE_FIELDS, TRACKS
 from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.durations import read_seconds, write_seconds
 from redbeat.schedules.occurrences import clocked
 from redbeat.schedules.timezones import zone_called
 from redbeat.schedules.typed_times import in_zone, read_future, read_moment
+from redbeat.web.hiding import MAX_VALUES, has_too_many
 
 #: the fields of a document that can be edited, in this order
 EDITABLE = (*DEFINITION_FIELDS, *FIELDS)
-#: the options that have a field of their own
-OWN_OPTIONS = ("queue", "priority")
+#: the options that have a field of their own, and of which type they are there
+OWN_OPTIONS = {"queue": str, "priority": int}
 #: kinds of schedule: those of files, and JSON as in Redis for all others
 KINDS = (*SCHEDULE_FORMS, "json")
 #: how each kind of schedule is written: examples, and what they are
@@ -53,7 +56,7 @@ class Field:
 
     Attributes:
         name: under which it is sent.
-        kind: 'text', 'wide', 'schedule', 'json' (both of several lines), 'check' or 'choice'.
+        kind: 'text', 'wide', 'note', 'schedule', 'json' (these three of several lines), 'check' or 'choice'.
         choices: of a choice; '' is the default.
         example: what stands in it while it is empty.
     """
@@ -103,7 +106,7 @@ GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
         "State",
         (
             Field("state", "It", "choice", choices=STATES),
-            Field("pause_note", "Why it is paused", "wide"),
+            Field("pause_note", "Why it is paused", "note"),
             Field(
                 "paused_until",
                 "Paused until",
@@ -159,7 +162,7 @@ GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
         "Messages, metrics and pings",
         (
             Field("queue", "Queue", hint="Default: what task_routes says."),
-            Field("priority", "Priority", hint="From 0 to 255."),
+            Field("priority", "Priority", hint=f"From 0 to {MAX_PRIORITY}."),
             Field("options", "Other options", "json", "Of apply_async, a JSON object."),
             Field("metrics", "Count its runs under its own name in the metrics", "check"),
             Field(
@@ -171,6 +174,19 @@ GROUPS: tuple[tuple[str, tuple[Field, ...]], ...] = (
         ),
     ),
 )
+
+
+#: the fields of the form that show a field of the document, if that isn't the one of the same name
+_SHOWN_IN = {
+    "schedule": ("schedule_kind", "schedule", "relative"),
+    "options": ("options", *OWN_OPTIONS),
+    "enabled": ("state",),
+    "paused": ("state",),
+    "paused_by": ("state",),
+    "pause_note": ("state", "pause_note"),
+    "paused_until": ("state", "paused_until"),
+}
+_OF_LINES = {one.name for _, fields in GROUPS for one in fields if one.kind in ("note", "schedule", "json")}
 
 
 def editable(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,16 +215,21 @@ def form_of(document: Mapping[str, Any], zone: tzinfo) -> dict[str, str]:
     """
     form = {name: str(document.get(name) or "") for name in ("name", "task")}
     form |= _form_of_schedule(document.get("schedule"))
-    form["args"] = _json(document.get("args") or None)
-    form["kwargs"] = _json(document.get("kwargs") or None)
+    form["args"] = json_of(document.get("args") or None)
+    form["kwargs"] = json_of(document.get("kwargs") or None)
     options = document.get("options") or {}
     if isinstance(options, Mapping):
-        own = {name: options[name] for name in OWN_OPTIONS if isinstance(options.get(name), (str, int))}
+        own = {
+            name: options[name]
+            for name, kind in OWN_OPTIONS.items()
+            if type(options.get(name)) is kind and options[name] != ""
+        }
         form |= {name: str(own.get(name, "")) for name in OWN_OPTIONS}
         options = {name: value for name, value in options.items() if name not in own}
-    form["options"] = _json(options or None)
+    form["options"] = json_of(options or None)
     enabled = document.get("enabled", True)
-    form["state"] = "paused" if document.get("paused") else "runs" if enabled else "disabled"
+    # celery-redbeat 2.x enables a paused entry, and leaves the pause in its policy: then it runs
+    form["state"] = "runs" if enabled else "paused" if document.get("paused") else "disabled"
     for name in FIELDS:
         if name in ("paused", "paused_by"):
             continue
@@ -229,7 +250,7 @@ def _form_of_schedule(schedule: Any) -> dict[str, str]:
             relative = "yes" if schedule.get("relative") else ""
             return {"schedule_kind": kind, "schedule": str(schedule[kind]), "relative": relative}
     kind = "json" if schedule else "cron"
-    return {"schedule_kind": kind, "schedule": _json(schedule or None), "relative": ""}
+    return {"schedule_kind": kind, "schedule": json_of(schedule or None), "relative": ""}
 
 
 def _shown(name: str, value: Any, zone: tzinfo) -> str:
@@ -244,11 +265,12 @@ def _shown(name: str, value: Any, zone: tzinfo) -> str:
             return typed(in_zone(read_moment(value), zone), zone)
         except (ValueError, OverflowError):
             return value
-    return value if isinstance(value, str) else _json(value)
+    return value if isinstance(value, str) else json_of(value)
 
 
-def _json(value: Any) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+def json_of(value: Any) -> str:
+    """Return a value as JSON on one line, with what doesn't print escaped; '' for None."""
+    return "" if value is None else printable_json(json.dumps(value, ensure_ascii=False, default=str))
 
 
 # -- from a form to a document
@@ -277,17 +299,30 @@ def document_of(
         if name not in PAUSE_FIELDS:
             document[name] = reader.policy(name)
     if state == "paused":
-        document |= {"paused": True, "pause_note": form.get("pause_note") or None}
+        note = _sent("pause_note", form.get("pause_note", ""))
+        document |= {"paused": True, "pause_note": note or None}
         document["paused_until"] = reader.future("paused_until")
         document["paused_by"] = before.get("paused_by") if before.get("paused") else user or None
-    shown_in = _zone_of(before, app_zone)
-    for name in _MOMENTS:
-        # it was shown in the zone that the entry had: with another one it is still the same moment
-        if name in document and before.get(name) and form.get(name) == _shown(name, before[name], shown_in):
-            document[name] = before[name]
-            reader.problems.pop(name, None)
+    # a form doesn't show each value faithfully, and times in the zone that the entry had
+    for name in _untouched(form, before, app_zone):
+        document[name] = before[name]
+        for field in _SHOWN_IN.get(name, (name,)):
+            reader.problems.pop(field, None)
     ordered = {name: document[name] for name in EDITABLE if document.get(name) is not None}
     return ordered, reader.problems
+
+
+def _untouched(form: Form, before: Mapping[str, Any], app_zone: tzinfo) -> Iterator[str]:
+    """Yield the fields of ``before`` whose fields of the form came back as they were shown."""
+    shown = form_of(before, _zone_of(before, app_zone))
+    same = {field for field, text in shown.items() if _sent(field, text) == _sent(field, form.get(field, ""))}
+    yield from (name for name in before if same.issuperset(_SHOWN_IN.get(name, (name,))))
+
+
+def _sent(field: str, text: str) -> str:
+    """Return what a browser sends of a field with this text, with its line breaks as they are here."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace").decode()
+    return text if field in _OF_LINES else text.replace("\n", "")
 
 
 def _zone_of(fields: Mapping[str, Any], app_zone: tzinfo) -> tzinfo:
@@ -344,7 +379,7 @@ class _Reader:
         options: dict[str, Any] = self.json("options", dict, 'an object, as {"expires": 60}')
         if self._form.get("queue"):
             options["queue"] = self._form["queue"]
-        priority = self._read("priority", _read_number)
+        priority = self._read("priority", _read_priority)
         return options if priority is None else {**options, "priority": priority}
 
     def schedule(self) -> Any:
@@ -392,6 +427,14 @@ def _read_number(text: str) -> int:
         raise ValueError(f"{text!r} is no whole number.") from exc
 
 
+def _read_priority(text: str) -> int:
+    priority = _read_number(text)
+    problem = find_priority_problem(priority)
+    if problem:
+        raise ValueError(f"it {problem}.")
+    return priority
+
+
 def read_json(text: str, kind: type | tuple[type, ...], what: str) -> Any:
     """Return the value of JSON text; ValueError if it isn't ``what``."""
     try:
@@ -403,6 +446,8 @@ def read_json(text: str, kind: type | tuple[type, ...], what: str) -> Any:
         raise ValueError("It is nested too deep for JSON.") from exc
     if not isinstance(value, kind):
         raise ValueError(f"It must be {what}.")
+    if has_too_many(value):
+        raise ValueError(f"It has more than {MAX_VALUES:,} values.")
     return value
 
 

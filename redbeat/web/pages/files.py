@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from secrets import token_urlsafe
 from typing import Any
 
 from starlette.datastructures import UploadFile
@@ -25,6 +26,7 @@ from redbeat.manifest.format import Declared, decode_file, read_file, write_file
 from redbeat.manifest.plan import Plan
 from redbeat.store.members import Members
 from redbeat.store.store import Store
+from redbeat.web.access.limits import MAX_BODY_BYTES
 from redbeat.web.background import Result, Tell
 from redbeat.web.changes import Ending
 from redbeat.web.changes import Tell as ChangeTell
@@ -39,6 +41,11 @@ from redbeat.web.visit import Visit
 MAX_SHOWN, MAX_DAYS_SHOWN = 200, 10
 #: an export that was written is kept so long for its download, seconds
 KEPT_SECONDS = 120.0
+#: how large a file may be that comes back from the page with its plan, beside the other fields of the form
+MAX_FILE_BYTES = MAX_BODY_BYTES - 64 * 1024
+
+#: what is wrong where two files are given
+BOTH = "Choose a file or paste a text, not both: which of them is meant isn't known."
 
 #: what an error says of options of the command line, and what this page has in their places
 _IN_PLACE = {
@@ -58,6 +65,7 @@ class Given:
     Attributes:
         verb: 'apply' or 'import'.
         is_replacing: with 'import': overwrite entries of the same names.
+        has_both: a file was chosen, and a text was typed, too; ``text`` is the typed one.
     """
 
     verb: str
@@ -67,6 +75,7 @@ class Given:
     prune: bool
     take_over: bool
     is_replacing: bool
+    has_both: bool
 
     @classmethod
     def of(cls, visit: Visit) -> Given:
@@ -77,9 +86,12 @@ class Given:
         """
         upload, typed = visit.form.get("file"), visit.form.get("text")
         origin, text = "the text", typed if isinstance(typed, str) else ""
+        has_both = False
         if isinstance(upload, UploadFile) and upload.filename:
-            origin = one_line(upload.filename, 200)
-            text = decode_file(upload.file.read(), origin)
+            has_both = bool(text.strip())
+            if not has_both:
+                origin = one_line(upload.filename, 200)
+                text = decode_file(upload.file.read(), origin)
         elif visit.form.get("origin"):
             origin = one_line(visit.form["origin"], 200)
 
@@ -95,7 +107,14 @@ class Given:
             is_ticked("prune"),
             is_ticked("take_over"),
             is_ticked("replace"),
+            has_both,
         )
+
+    @property
+    def sent_bytes(self) -> int:
+        """How large its text is when a browser sends it, with two bytes for each line break."""
+        text = self.text.replace("\r\n", "\n")
+        return len(text.encode("utf-8", "surrogateescape")) + text.count("\n")
 
     def declared(self) -> Declared:
         """Return the file.
@@ -105,6 +124,8 @@ class Given:
         """
         if self.owner and not is_owner_name(self.owner):
             raise FileError("The owner must be a name without control characters.", self.origin)
+        if self.has_both:
+            raise FileError(BOTH, self.origin)
         if not self.text.strip():
             raise FileError("Choose a file, or paste its text.", self.origin)
         try:
@@ -141,6 +162,12 @@ def plan_file(visit: Visit) -> Response:
         given = Given.of(visit)
     except FileError as exc:
         return _form(visit, None, str(exc))
+    if given.sent_bytes > MAX_FILE_BYTES:
+        problem = (
+            f"{given.origin}: is too large for this page, which takes {MAX_FILE_BYTES:,} bytes, two for each "
+            f"line break; celery redbeat {given.verb} takes it."
+        )
+        return _form(visit, given, problem, 413)
     actor = visit.actor
 
     def make(tell: ChangeTell) -> Told:
@@ -220,7 +247,13 @@ def _in_words(problem: str) -> str:
 def _form(visit: Visit, given: Given | None, problem: str, status: int = 422) -> Response:
     problem = _in_words(problem)
     return visit.render(
-        "files.html", status if problem else 200, title="Files", given=given, problem=problem, max_bytes=4
+        "files.html",
+        status if problem else 200,
+        title="Files",
+        given=given,
+        problem=problem,
+        both=BOTH,
+        max_bytes=4,
     )
 
 
@@ -301,27 +334,39 @@ def _shown(value: Any) -> str:
 
 
 def export_file(visit: Visit) -> Response:
-    """Write the stored entries in the background, and send them when they are there."""
-    match, owner = (visit.query.get(name, "").strip()[:500] for name in ("match", "owner"))
+    """Write the stored entries in the background, and send them when they are there.
+
+    Each export is written anew: ``once`` tells it from others, and from the next one of the same user.
+    """
+    match, owner = visit.pattern("match"), visit.query.get("owner", "").strip()[:500]
     is_json, with_history = visit.query.get("format") == "json", visit.query.get("history") == "yes"
     wanted = (match or None, owner or None, with_history, is_json)
-    background = visit.dashboard.background
-    result: Result[str] = background.last("export", wanted)
-    if not result.is_whole or result.age_seconds > KEPT_SECONDS:
-        result = background.result_of("export", wanted, partial(_write, visit, *wanted))
-    fields = {name: visit.query.get(name) for name in ("match", "owner", "format", "history")}
+    fields = {
+        name: visit.query[name] for name in ("match", "owner", "format", "history") if name in visit.query
+    }
+    once = visit.query.get("once") or token_urlsafe(12)
+    background, key = visit.dashboard.background, (once, *wanted)
+    result: Result[str] = background.result_of(
+        "export",
+        key,
+        partial(_write, visit, *wanted),
+        fresh_seconds=KEPT_SECONDS,
+        kept_seconds=KEPT_SECONDS,
+    )
     if result.is_whole and not visit.is_fragment and result.found is not None:
-        background.forget("export")  # the next one is written anew
+        background.forget("export", key)
         name = "schedule.json" if is_json else "schedule.yaml"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
         kind = "application/json" if is_json else "application/yaml"
         return Response(result.found.encode("utf-8", "surrogateescape"), media_type=kind, headers=headers)
+    if "once" not in visit.query:
+        return visit.see("files", "export", **fields, once=once)
     return visit.render(
         "files_export_part.html" if visit.is_fragment else "files_export.html",
         title="Export",
         result=result,
         entries=Members(Store(visit.app)).count(),
-        url=visit.link("files", "export", **fields),
+        url=visit.link("files", "export", **fields, once=once),
     )
 
 

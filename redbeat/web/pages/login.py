@@ -5,17 +5,22 @@ from __future__ import annotations
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from redbeat.web.access.authentication import find_user
+from redbeat.web.access.authentication import find_user, is_local
 from redbeat.web.access.cookies import Cookies
 from redbeat.web.routes import open_action, open_page
 from redbeat.web.visit import Visit
 
+#: why somebody can't log in by the link or a token, whom their cookie wouldn't let in
+FROM_ELSEWHERE = (
+    "The printed link and tokens are for browsers on this machine alone, and this request comes from another "
+    "one, or through a proxy. To let others in, celery redbeat web takes a user with a password, and a "
+    "dashboard that is mounted in an application takes auth."
+)
+
 
 def ask_to_log_in(visit: Visit) -> Response:
     """Return the page for somebody who isn't known: it asks for a token, where one would do."""
-    response = visit.render(
-        "login.html", 401, title="Log in", takes_token=visit.dashboard.takes_token, problem=""
-    )
+    response = _login_page(visit, 401)
     if visit.dashboard.takes_password:
         response.headers["WWW-Authenticate"] = 'Basic realm="RedBeat", charset="UTF-8"'
     return response
@@ -24,38 +29,42 @@ def ask_to_log_in(visit: Visit) -> Response:
 def show_login(visit: Visit) -> Response:
     """Take the token of the link, or ask for one."""
     token = visit.query.get("token", "")
-    link = visit.dashboard.link
     # only the link's own token may stand in an address: a server that logs addresses must not log others
-    session = None if link is None or not token else link.session_for(token)
-    if session is None:
-        return visit.render(
-            "login.html",
-            401 if token else 200,
-            title="Log in",
-            takes_token=visit.dashboard.takes_token,
-            problem="This link is no longer good: each start of the dashboard prints another one."
-            if token
-            else "",
-        )
-    return _logged_in(visit, session)
+    session = _session_by_link(visit, token)
+    if session is not None:
+        return _logged_in(visit, session)
+    if not token:
+        return _login_page(visit, 200)
+    return _login_page(
+        visit, 401, "This link is no longer good: each start of the dashboard prints another one."
+    )
 
 
 def log_in(visit: Visit) -> Response:
     """Take a token that was typed."""
     token = str(visit.form.get("token", "")).strip()
-    link = visit.dashboard.link
-    session = link.session_for(token) if link is not None else None
-    if session is None and visit.dashboard.takes_token and find_user(visit.app, token) is not None:
+    session = _session_by_link(visit, token)
+    if session is None and _takes_token(visit) and find_user(visit.app, token) is not None:
         session = token
-    if session is None:
-        return visit.render(
-            "login.html",
-            401,
-            title="Log in",
-            takes_token=visit.dashboard.takes_token,
-            problem="There is no such token, or it has expired.",
-        )
-    return _logged_in(visit, session)
+    if session is not None:
+        return _logged_in(visit, session)
+    return _login_page(visit, 401, "There is no such token, or it has expired.")
+
+
+def _takes_token(visit: Visit) -> bool:
+    return visit.dashboard.takes_token and is_local(visit.request)
+
+
+def _session_by_link(visit: Visit, token: str) -> str | None:
+    link = visit.dashboard.link
+    return link.session_for(token) if link is not None and is_local(visit.request) else None
+
+
+def _login_page(visit: Visit, status: int, problem: str = "") -> Response:
+    takes_token = _takes_token(visit)
+    if visit.dashboard.takes_token and not takes_token:
+        problem = FROM_ELSEWHERE
+    return visit.render("login.html", status, title="Log in", takes_token=takes_token, problem=problem)
 
 
 def log_out(visit: Visit) -> Response:

@@ -13,8 +13,9 @@ from starlette.routing import BaseRoute
 from redbeat.config.masking import sanitize_url
 from redbeat.entries.state_counts import StateCounts, count_states
 from redbeat.entries.wording import in_words_of
-from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.errors import RedBeatError
 from redbeat.leadership.status import State, Status, judge, read_status
+from redbeat.log.text import counted
 from redbeat.runs.run import Run, run_of_failure
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.store.figures import Figures
@@ -64,7 +65,7 @@ def show_overview(visit: Visit) -> Response:
     try:
         found = read_status(visit.app)
     except RedBeatError as exc:
-        problem = exc.plain if isinstance(exc, StoreUnavailable) else str(exc)
+        problem = exc.plain
         visit.__dict__["now"] = datetime.now(timezone.utc)  # nobody tells the server's clock
         verdict = _verdict(visit, State.UNREACHABLE, problem)
         status_code = 200 if visit.is_fragment else 503
@@ -77,9 +78,13 @@ def show_overview(visit: Visit) -> Response:
     verdict = _verdict(visit, state, problem)
     if state is State.HEALTHY and found.is_silent:
         verdict = _silence(visit, found)
-    return visit.render(
-        template, title="Overview", found=found, server=url, **verdict, **_parts(visit, found)
-    )
+    parts = _parts(visit, found)
+    errors = parts["doctor_counts"].get("error", 0)
+    if errors and verdict["tone"] == "good":  # beat is healthy, but not all is well
+        verdict["tone"] = "warn"
+        verdict["word"] += f"; the doctor has found {counted(errors, 'error', 'errors')}"
+        verdict["errors"] = errors
+    return visit.render(template, title="Overview", found=found, server=url, **verdict, **parts)
 
 
 def _verdict(visit: Visit, state: State, problem: str) -> dict[str, Any]:
@@ -88,6 +93,7 @@ def _verdict(visit: Visit, state: State, problem: str) -> dict[str, Any]:
         "tone": TONES[state],
         "problem": in_words_of(problem, visit.zone),
         "advice": ADVICE.get(state, ""),
+        "errors": 0,
     }
 
 
@@ -102,7 +108,7 @@ def _silence(visit: Visit, found: Status) -> dict[str, Any]:
     else:
         advice = f"A standby takes over {seconds_in_words(seconds)} after its last one, and loses no run."
     problem = f"{which} leads, and gives no sign of life."
-    return {"word": "silent", "tone": "warn", "problem": problem, "advice": advice}
+    return {"word": "silent", "tone": "warn", "problem": problem, "advice": advice, "errors": 0}
 
 
 def _parts(visit: Visit, found: Status) -> dict[str, Any]:
@@ -152,7 +158,9 @@ def _failing(visit: Visit) -> list[tuple[str, int]]:
     store = Store(visit.app)
     keys = Figures(store).read_streaks(MAX_FAILING)
     counts = Runs(store).failing_allowed(keys)
-    found = [(store.keys.name(key), count) for key, count in zip(keys, counts, strict=True) if count]
+    found = [
+        (store.keys.name(key), count) for key, count in zip(keys, counts, strict=True) if count and count > 1
+    ]
     return sorted(found, key=lambda one: -one[1])
 
 

@@ -13,12 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone, tzinfo
 from functools import partial
-from hashlib import sha256
-from importlib.resources import files
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import unquote
-from zoneinfo import ZoneInfo
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
@@ -26,12 +22,13 @@ from markupsafe import Markup, escape
 
 from redbeat.entries.wording import clock, label_of, one_line, relative, when_in
 from redbeat.log.text import printable_json, printable_lines
-from redbeat.schedules.durations import length_in_words, seconds_in_words
+from redbeat.schedules.durations import lasting_in_words, length_in_words, seconds_in_words
 from redbeat.schedules.timezones import in_utc
+from redbeat.web.assets import mark_of
 from redbeat.web.charts.sparkline import Sparkline, draw_sparkline
 from redbeat.web.pages.looks import NOTICE_ICONS, look_of
 
-__all__ = ["ZONE_COOKIE", "Frame", "Link", "environment", "navigation", "render", "zone_of"]
+__all__ = ["ZONE_COOKIE", "Frame", "Link", "environment", "navigation", "render"]
 
 #: the cookie in which redbeat.js tells the name of the viewer's time zone, percent-encoded
 ZONE_COOKIE = "redbeat-zone"
@@ -48,6 +45,8 @@ _PAGES = (
     ("Routes", "/routes", "branch", "u"),
     ("Audit", "/audit", "shield", "a"),
 )
+#: where pages are that belong to one of these, and don't stand below it
+_BESIDE = {"/entries": "/entry", "/calendars": "/calendar"}
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,7 @@ class Frame:
         is_read_only: nobody can change anything here.
         is_live: pages get events by SSE; otherwise they poll.
         zone: the viewer's time zone.
+        is_zone_guessed: the browser hasn't told it yet, and may load this page once more when it has.
         now: this moment by the server's clock, UTC.
         can_log_out: the user has logged in here, so they can log out here.
     """
@@ -91,6 +91,7 @@ class Frame:
     can_log_out: bool = False
     rights: Sequence[str] = ()
     until: datetime | None = None
+    is_zone_guessed: bool = False
 
 
 def render(template: str, frame: Frame, **context: Any) -> str:
@@ -102,20 +103,11 @@ def navigation(root: str, path: str) -> list[Link]:
     """Return the pages, with the one marked to which ``path``, the part of a URL below ``root``, belongs."""
 
     def is_current(start: str) -> bool:
-        return path in (start, "") if start == "/" else f"{path}/".startswith(f"{start}/")
+        if start == "/":
+            return path in (start, "")
+        return f"{path}/".startswith((f"{start}/", f"{_BESIDE.get(start, start)}/"))
 
     return [Link(label, f"{root}{start}", icon, key, is_current(start)) for label, start, icon, key in _PAGES]
-
-
-def zone_of(cookie: str | None) -> tzinfo:
-    """Return the time zone that ``ZONE_COOKIE`` names, or UTC if it names none."""
-    name = unquote(cookie or "")
-    if not 0 < len(name) <= 100 or not name.isascii():
-        return timezone.utc
-    try:
-        return ZoneInfo(name)
-    except (KeyError, ValueError, OSError):  # there is none, it leads elsewhere, it is a folder
-        return timezone.utc
 
 
 @functools.cache
@@ -136,6 +128,7 @@ def environment() -> Environment:
         "exact": _exact,
         "iso": _iso,
         "json_text": _json_text,
+        "lasting_in_words": lasting_in_words,
         "length_in_words": length_in_words,
         "look": look_of,
         "notice_icon": NOTICE_ICONS.__getitem__,
@@ -204,9 +197,4 @@ def _clock(context: Context, moment: datetime) -> str:
 @pass_context
 def _static(context: Context, name: str) -> str:
     """The URL of a static file. It changes with the file, so that browsers may keep it for good."""
-    return f"{context['root']}/static/{name}?v={_digest(name)}"
-
-
-@functools.cache
-def _digest(name: str) -> str:
-    return sha256(files("redbeat.web").joinpath(f"static/{name}").read_bytes()).hexdigest()[:12]
+    return f"{context['root']}/static/{name}?v={mark_of(name)}"

@@ -9,7 +9,8 @@ from starlette.routing import BaseRoute
 
 from redbeat.diagnostics.route_survey import Survey, survey_routes
 from redbeat.diagnostics.routes import Destination, find_destination, hint_at_nothing, in_words, parts_of
-from redbeat.errors import ConfigurationError, EntryCorrupt
+from redbeat.entries.validation import MAX_PRIORITY
+from redbeat.errors import ConfigurationError, EntryError
 from redbeat.web.background import Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
@@ -18,7 +19,6 @@ from redbeat.web.visit import Visit
 SURVEY_SECONDS, FRESH_SECONDS, WORKERS_SECONDS = 30.0, 60.0, 2.0
 #: the options that may be tried in place of the entry's
 TRIED = ("queue", "exchange", "routing_key", "priority")
-_MOST_PRIORITY = 255
 
 
 def show_routes(visit: Visit) -> Response:
@@ -31,7 +31,7 @@ def show_routes(visit: Visit) -> Response:
     if name and not visit.is_fragment:
         try:
             found = find_destination(visit.app, name, _tried(given))
-        except (ConfigurationError, EntryCorrupt, ValueError) as exc:
+        except (ConfigurationError, EntryError, ValueError) as exc:
             problem = str(exc)
     parts = parts_of(found.route) if found is not None else []
     values = {part: value for part, value, _ in parts}
@@ -59,8 +59,8 @@ def _tried(given: dict[str, str]) -> dict[str, Any]:
     tried: dict[str, Any] = {option: text for option, text in given.items() if text}
     if "priority" in tried:
         text = tried["priority"]
-        if not text.isdecimal() or len(text) > 3 or int(text) > _MOST_PRIORITY:
-            raise ValueError(f"priority: must be a whole number from 0 to {_MOST_PRIORITY}, not {text!r}.")
+        if not text.isdecimal() or len(text) > 3 or int(text) > MAX_PRIORITY:
+            raise ValueError(f"priority: must be a whole number from 0 to {MAX_PRIORITY}, not {text!r}.")
         tried["priority"] = int(text)
     return tried
 

@@ -15,7 +15,7 @@ from redbeat.entries.run_wording import remark_on
 from redbeat.entries.runs import IN_PROGRESS, has_workers, read_states, with_histories
 from redbeat.history import FAILED_OUTCOMES, OUTCOMES
 from redbeat.runs.progress import UNTRACKED
-from redbeat.schedules.durations import read_seconds
+from redbeat.schedules.typed_times import read_span
 from redbeat.web.background import Result, Tell
 from redbeat.web.routes import page
 from redbeat.web.visit import Visit
@@ -56,6 +56,7 @@ ONCE_MORE = (
 def show_runs(visit: Visit) -> Response:
     """Return the page, or its part that changes."""
     filters = {field: visit.query.get(field, "").strip() for field in FILTERS}
+    filters["match"] = visit.pattern("match")
     limit = min(max(_number(visit.query.get("limit", "")), SHOWN), MOST)
     result, errors = Result[FoundRuns](), dict[str, str]()
     try:
@@ -152,12 +153,7 @@ def span_of(text: str) -> timedelta | None:
     Raises:
         ValueError: it isn't one.
     """
-    if not text:
-        return None
-    try:
-        return timedelta(seconds=read_seconds(text))
-    except OverflowError:
-        raise ValueError(f"{text!r}: that is too long ago.") from None
+    return read_span(text) if text else None
 
 
 ROUTES: list[BaseRoute] = [page("/runs", show_runs)]

@@ -30,7 +30,7 @@ from redbeat.web.pages.changing import make_change
 from redbeat.web.pages.runs import FILTERS, ONCE_MORE, SHOWN, SPANS, choices_with, span_of
 from redbeat.web.routes import action, page
 from redbeat.web.verbs.running import MAX_SENT, Rerun, give_up, rerun, rerun_chosen, rerun_failed
-from redbeat.web.visit import Visit
+from redbeat.web.visit import Visit, checked_pattern
 
 
 def _back(visit: Visit, notice: str) -> Response:
@@ -97,7 +97,7 @@ def _ask(visit: Visit, path: str, question: str, label: str, more: str, fields: 
 
 def show_rerun(visit: Visit) -> Response:
     """Return the page that says what would be sent once more."""
-    since, match = visit.query.get("since", "1d").strip(), visit.query.get("match", "").strip()
+    since, match = visit.query.get("since", "1d").strip(), visit.pattern("match")
     errors, result = dict[str, str](), Result[Reruns]()
     try:
         span = span_of(since or "1d") or timedelta(days=1)
@@ -133,7 +133,8 @@ def show_rerun(visit: Visit) -> Response:
 
 def do_rerun_failed(visit: Visit) -> Response:
     """Send all runs once more that have failed since a time."""
-    since, match = str(visit.form.get("since", "")), str(visit.form.get("match", ""))
+    since = str(visit.form.get("since", ""))
+    match = checked_pattern("match", str(visit.form.get("match", "")))
     if visit.form.get("confirmed") != "yes":
         return visit.see("runs", "rerun", since=since or None, match=match or None)
     try:

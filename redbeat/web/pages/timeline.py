@@ -23,7 +23,6 @@ from redbeat.web.visit import Visit
 SPANS = ((6, "6 hours"), (24, "24 hours"), (168, "7 days"))
 #: how rows are chosen, and what they are called
 BY = {"load": "Busiest entries", "next": "Next entries", "task": "Tasks", "prefix": "Prefixes"}
-MAX_PATTERN = 500
 #: how many characters the name of a row with a link has at most
 MAX_LINKED = 1000
 
@@ -35,7 +34,7 @@ def show_timeline(visit: Visit) -> Response:
     by = visit.query.get("by", "load")
     by = by if by in GROUPS else "load"
     typed = visit.query.get("start", "").strip()
-    match = visit.query.get("match", "").strip()[:MAX_PATTERN]
+    match = visit.pattern("match")
     more = visit.query.get("more", "0")
     if typed:
         try:

@@ -7,8 +7,7 @@
 //                                        A submit button may have the same; hx-confirm uses that dialog, too
 //   form[data-autosubmit]                is sent when a filter is chosen
 //   [data-select]                        counts [data-select-one] boxes in [data-select-count]; [data-select-all]
-//                                        ticks them; [data-select-needed] buttons wait for one. Ticks stay when
-//                                        htmx swaps a box for another one with the same value
+//                                        ticks them; [data-select-needed] buttons wait for one
 //   [data-row="id"]                      of several with the same id the last one stays
 //   button[data-copy="id"]               copies that element's text
 //   [data-search]                        is where the key / goes
@@ -107,6 +106,10 @@
     const secure = location.protocol === "https:" ? "; Secure" : "";
     const rest = `; Path=${base || "/"}; Max-Age=31536000; SameSite=Lax${secure}`;
     document.cookie = `redbeat-zone=${encodeURIComponent(zone)}${rest}`;
+    // the first page was made before the server knew; one that is loaded again, and browsers without cookies, stay
+    const { guessedZone = zone } = root.dataset;
+    const isFirst = performance.getEntriesByType("navigation")[0]?.type === "navigate";
+    if (guessedZone !== zone && isFirst && document.cookie.includes("redbeat-zone=")) location.reload();
   };
 
   // What is said to everybody, and to screen readers
@@ -116,9 +119,11 @@
     if (region) region.textContent = region.textContent === text ? `${text}\u00a0` : text;
   };
   const shapes = { good: "check", warn: "warning", danger: "warning", info: "info", neutral: "info" };
+  const textOf = (element) => element.querySelector("span").textContent;
   const toast = ({ text, tone = "info" }) => {
     const template = document.getElementById("toast-template");
-    if (!template || !text) return;
+    if (!template || !text) return null;
+    for (const other of all(".toast")) if (textOf(other) === text) other.remove();
     const kind = Object.hasOwn(shapes, tone) ? tone : "info";
     const element = template.content.firstElementChild.cloneNode(true);
     element.classList.add(`tone-${kind}`);
@@ -127,6 +132,7 @@
     document.querySelector(".toasts").append(element);
     // what went wrong stays until it is closed
     if (kind !== "danger") setTimeout(() => element.remove(), 8000);
+    return element;
   };
 
   // Questions
@@ -155,11 +161,6 @@
     ask(told, submitter, () => {
       const mark = Object.assign(document.createElement("input"), { type: "hidden", name: "confirmed", value: "yes" });
       form.append(mark);
-      if (!form.isConnected) {
-        // its part of the page was renewed while the dialog was open
-        form.hidden = true;
-        document.body.append(form);
-      }
       confirmed.add(form);
       form.requestSubmit(submitter);
       confirmed.delete(form);
@@ -216,7 +217,10 @@
     }
     if (form) showSelection(form);
     const filters = target.closest("form[data-autosubmit]");
-    if (filters && target.matches("select, [type=checkbox], [type=radio], [type=date]")) filters.requestSubmit();
+    if (filters && target.matches("select, [type=checkbox], [type=radio], [type=date]")) {
+      stored.set("chosen", target.id); // has the focus in the page that comes
+      filters.requestSubmit();
+    }
   });
 
   // Buttons
@@ -288,15 +292,67 @@
 
   // What htmx swaps in
 
-  let focused = null;
-  let ticked = new Set();
-  document.addEventListener("htmx:beforeSwap", ({ target }) => {
-    focused = target.contains(document.activeElement) ? target : null;
-    ticked = new Set(all("[data-select-one]:checked", target).map((box) => box.value));
+  // What somebody is about to do isn't taken away: while a dialog is open nothing is swapped, nor a part with a
+  // form whose answer is awaited. It is asked for once more then.
+  const putOff = new Map();
+  const isHeld = (target, asker) => Boolean(document.querySelector("dialog[open]"))
+    || all("form.htmx-request", target).some((form) => form !== asker);
+  const askAgain = () => {
+    const asked = [...putOff];
+    putOff.clear();
+    for (const [target, { verb, path, elt }] of asked) htmx.ajax(verb, path, { source: elt, target });
+  };
+  document.addEventListener("close", askAgain, true);
+
+  // What somebody has done with a part stays when it is swapped: the focus, ticks, open details, and how far its
+  // regions are scrolled. An element is found again by its key; of several that have it, by its number.
+  const keyed = "a[href], button, input, select, textarea, summary, details, [tabindex]";
+  const keyOf = (element) => {
+    if (element.id) return element.id;
+    const told = element.matches("a, input, select, textarea")
+      ? ["href", "name", "value"].map((name) => element.getAttribute(name))
+      : [element.getAttribute("aria-label") ?? (element.querySelector("summary") ?? element).textContent];
+    const fields = element.matches("button") ? all("[type=hidden]:not([name=once])", element.form ?? element) : [];
+    return JSON.stringify([element.tagName, ...told, ...fields.map(({ value }) => value)]);
+  };
+  const finderOf = (element) => {
+    const key = keyOf(element);
+    const same = () => all(keyed).filter((one) => keyOf(one) === key);
+    const number = same().indexOf(element);
+    return () => same().slice(0, number + 1).at(-1);
+  };
+  const keep = (target) => {
+    const active = target.contains(document.activeElement) ? finderOf(document.activeElement) : null;
+    const ticked = new Set(all("[data-select-one]:checked", target).map((box) => box.value));
+    const open = all("details[open]", target).map(finderOf);
+    const scrolled = all("[tabindex]", target)
+      .filter(({ scrollLeft, scrollTop }) => scrollLeft || scrollTop)
+      .map((region) => [finderOf(region), { left: region.scrollLeft, top: region.scrollTop }]);
+    return () => {
+      for (const box of all("[data-select-one]")) if (ticked.has(box.value)) box.checked = true;
+      for (const find of open) find()?.setAttribute("open", "");
+      for (const [find, place] of scrolled) find()?.scrollTo(place);
+      if (active) focusOn(active() ?? target, { preventScroll: true });
+    };
+  };
+  const focusOn = (place, options) => {
+    if (place.tabIndex < 0) place.tabIndex = -1;
+    place.focus(options);
+  };
+  let restore = null;
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { shouldSwap, target, requestConfig } = event.detail;
+    if (!shouldSwap) return;
+    if (!isHeld(target, requestConfig.elt)) {
+      restore = keep(target);
+      return;
+    }
+    event.preventDefault();
+    if (!requestConfig.elt.matches("form")) putOff.set(target, requestConfig);
   });
   document.addEventListener("htmx:afterSwap", () => {
-    for (const box of all("[data-select-one]")) if (ticked.has(box.value)) box.checked = true;
-    ticked.clear();
+    restore?.();
+    restore = null;
     // what a search finds again, as it has run meanwhile, stands where it was found last
     const rows = new Map();
     for (const row of all("[data-row]")) {
@@ -308,28 +364,51 @@
     showTimes(target.parentNode ?? document);
     for (const form of all("[data-select]")) showSelection(form);
     const wanted = target.querySelector("[data-focus]");
-    const isLost = focused === target && !target.contains(document.activeElement);
-    if (wanted || (isLost && target.isConnected)) {
-      const place = wanted ?? target;
-      if (place.tabIndex < 0) place.tabIndex = -1;
-      place.focus();
+    if (wanted) focusOn(wanted);
+    for (const problem of all(".problem")) {
+      const field = document.getElementById(problem.id.replace("-problem", ""));
+      if (problem.childElementCount) field?.setAttribute("aria-invalid", "true");
+      else field?.removeAttribute("aria-invalid");
     }
-    focused = null;
     const said = target.dataset.announce ?? target.querySelector("[data-announce]")?.dataset.announce;
     if (said) announce(said);
   });
-  document.addEventListener("htmx:responseError", ({ detail }) => {
-    const status = detail.xhr?.status;
-    const text = detail.xhr?.getResponseHeader("X-RedBeat-Error");
-    toast({ text: text ? decodeURIComponent(text) : `The dashboard has refused that (${status}).`, tone: "danger" });
+
+  // What fails. Of what the page asks for by itself one notice says so, until it has an answer again.
+
+  let outage = null;
+  const tellFailure = (text, { triggeringEvent }, more = "") => {
+    if (triggeringEvent?.isTrusted) {
+      toast({ text: text + more, tone: "danger" });
+      return;
+    }
+    const told = `${text} What this page shows may be old.`;
+    if (outage && textOf(outage) === told) return;
+    outage?.remove();
+    outage = toast({ text: told, tone: "danger" });
+  };
+  document.addEventListener("htmx:afterRequest", ({ detail }) => {
+    if (detail.requestConfig.elt.matches("form")) askAgain();
+    if (!detail.successful) return;
+    outage?.remove();
+    outage = null;
   });
-  document.addEventListener("htmx:sendError", () => {
-    toast({ text: "The dashboard doesn't answer. Nothing was changed, as far as is known.", tone: "danger" });
+  document.addEventListener("htmx:responseError", ({ detail: { xhr, requestConfig } }) => {
+    const text = xhr.getResponseHeader("X-RedBeat-Error");
+    tellFailure(text ? decodeURIComponent(text) : `The dashboard has refused that (${xhr.status}).`, requestConfig);
+  });
+  document.addEventListener("htmx:sendError", ({ detail: { requestConfig } }) => {
+    tellFailure("The dashboard doesn't answer.", requestConfig, " Nothing was changed, as far as is known.");
   });
   document.addEventListener("redbeat-toast", ({ detail }) => toast(detail));
 
   // Start
 
+  const chosen = stored.get("chosen");
+  if (chosen) {
+    stored.set("chosen", "");
+    document.getElementById(chosen)?.focus();
+  }
   tellZone();
   showTheme();
   showTimes();

@@ -44,6 +44,7 @@ class Actor:
             raise AccessDenied(
                 f"The task {shorten(task, 200)!r} isn't one of redbeat_web_tasks, so it can't be run or "
                 "scheduled from here.",
+                field="task",
             )
 
     def require_call(self, task: str, options: Any) -> None:
@@ -52,12 +53,13 @@ class Actor:
         config = ensure_conf(self.app)
         trick = find_trick(options, config.keys)
         if trick is not None:
-            raise AccessDenied(f"{trick} It can't be given from here.")
+            raise AccessDenied(f"{trick} It can't be given from here.", field="options")
         calls = find_calls(options)
         if calls is not None and "*" not in config.web_tasks:
             raise AccessDenied(
                 f"options: {calls}: it has further tasks run. As redbeat_web_tasks doesn't allow all, it "
-                "can't be given from here, and an entry with it can't be run or changed."
+                "can't be given from here, and an entry with it can't be run or changed.",
+                field="options",
             )
 
     def may_call(self, task: str, options: Any) -> bool:

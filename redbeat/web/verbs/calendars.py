@@ -24,6 +24,7 @@ from redbeat.entries.coverage import Coverage
 from redbeat.errors import (
     CalendarError,
     CalendarNotFound,
+    ConfigurationError,
     EntryChanged,
     EntryTooExpensive,
     StoreRefused,
@@ -181,9 +182,13 @@ def show(actor: Actor, name: str, users: Mapping[str, Sequence[str]] | None = No
     actor.require(Right.READ)
     fields = _read(actor, name)
     if isinstance(fields, Unusable) and fields.is_missing:
-        raise CalendarNotFound(fields.reason, name)
+        raise _not_found(name)
     [document] = calendar_documents(actor.app, [name], users)
     return document
+
+
+def _not_found(name: str) -> CalendarNotFound:
+    return CalendarNotFound(f"There is no calendar {shorten(name, 200)!r}.", name)
 
 
 def revision_of(document: Mapping[str, Any]) -> str:
@@ -273,8 +278,7 @@ def read_import(
     Nothing is changed.
 
     Raises:
-        CalendarError: the file can't be used, or takes too long to read.
-        ConfigurationError: a package that is needed isn't installed.
+        CalendarError: the file can't be used, takes too long to read, or needs a package that is missing.
     """
     actor.require(Right.EDIT)
     _check_texts(name, about)
@@ -289,7 +293,7 @@ def read_import(
         raise CalendarError(sentence, name) from None
     except RecursionError:
         raise CalendarError(f"{origin}: is nested too deeply.", name) from None
-    except ValueError as exc:
+    except (ValueError, ConfigurationError) as exc:
         raise CalendarError(str(exc), name) from exc
 
 
@@ -335,8 +339,15 @@ def import_(
         return read
 
 
-def delete(actor: Actor, names: Sequence[str], *, force: bool = False, revision: str | None = None) -> None:
-    """Remove calendars.
+def delete(
+    actor: Actor,
+    names: Sequence[str],
+    *,
+    force: bool = False,
+    revision: str | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Remove calendars; for a dry run only look whether that is possible.
 
     Arguments:
         force: also those that entries name; such an entry is quarantined when it is due.
@@ -351,10 +362,12 @@ def delete(actor: Actor, names: Sequence[str], *, force: bool = False, revision:
     store, chosen = Store(actor.app), [*dict.fromkeys(names)]
     for name, fields in read_fields(store, chosen).items():
         if isinstance(fields, Unusable) and fields.is_missing:
-            raise CalendarNotFound(fields.reason, name)
+            raise _not_found(name)
     before = None if revision is None else _read_as_seen(actor, chosen[0], revision)
     if not force:
         _check_users(store, chosen)
+    if dry_run:
+        return
     with actor.doing("calendar delete", chosen, _given({"force": force})):
         for name in chosen:
             read = before.kind if isinstance(before, Unusable) else before

@@ -7,59 +7,64 @@ stays as it is.
 from __future__ import annotations
 
 import hashlib
-import hmac
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from redbeat.access import Right
-from redbeat.config.config import ensure_conf
 from redbeat.entries.audit import given_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.forms import STATE_FIELDS
+from redbeat.entries.forms import IGNORED_FIELDS, STATE_FIELDS
 from redbeat.entries.query import read_listed
-from redbeat.entries.raw import raw_fields
+from redbeat.entries.raw import raw_fields, read_object
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.manifest.plan import read_with_owners
 from redbeat.store.members import Members
 from redbeat.store.owners import Change, Owners
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
-from redbeat.web.hiding import HIDDEN, hiding_of, kept_hidden, left_hidden, restore
+from redbeat.web.hiding import HIDDEN, Hiding, hide, hiding_of, kept_hidden, left_hidden, may_hide, restore
 from redbeat.web.verbs.actor import Actor
 
 
 def revision_of(entry: RedBeatSchedulerEntry) -> str:
     """Return what tells one version of a stored entry from another; its runs don't change it.
 
-    Whoever reads it, and all of the entry that isn't hidden, could try out what is hidden; so it is keyed
-    with the address of Redis, which has the password and is the same in all processes.
+    It is made of what is shown: from all of an entry but what is hidden, and this, somebody could find out
+    what is hidden by trying. A hidden value comes back as it is stored at the time, so none is lost.
     """
     return _revision_of(entry.app, entry.stored)
 
 
 def _revision_of(app: Any, stored: Stored | None) -> str:
     texts = ("", "") if stored is None else (stored.definition or "", stored.policy or "")
-    text = "\0".join(map(str.strip, texts)).encode("utf-8", "surrogateescape")
-    key = str(ensure_conf(app).redis_url).encode("utf-8", "surrogateescape")
-    return hmac.new(key, text, hashlib.sha256).hexdigest()[:20]
+    hiding = hiding_of(app)
+    text = "\0".join(_shown(text, hiding) for text in texts)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:20]
 
 
-def add(
-    actor: Actor, values: Mapping[str, Any], *, replace: bool = False, revision: str | None = None
-) -> RedBeatSchedulerEntry:
+def _shown(text: str, hiding: Hiding) -> str:
+    """Return what may be shown of a definition or a policy."""
+    fields = read_object(text)
+    if fields is None:
+        return HIDDEN if may_hide(text, hiding) else text.strip()
+    return json.dumps(hide(fields, hiding))
+
+
+def add(actor: Actor, values: Mapping[str, Any], *, revision: str | None = None) -> RedBeatSchedulerEntry:
     """Store the entry that ``values`` describe, as :meth:`redbeat.RedBeatSchedulerEntry.to_dict` does.
 
     Arguments:
-        replace: there may be an entry of this name; it keeps its last run and its count of runs.
-        revision: of the entry that is replaced, as it was seen; None: whatever it is.
+        revision: of the entry that it is stored in place of, as it was seen; it keeps its last run and its
+            count of runs. None: there is to be none.
 
     Raises:
         EntryChanged: there is such an entry already, or it isn't as it was seen.
         EntryError: the values don't describe one.
     """
     actor.require(Right.EDIT)
-    before = _stored(actor, str(values.get("name"))) if replace or revision is not None else None
+    before = _stored(actor, str(values.get("name"))) if revision is not None else None
     if revision is not None and before is None:
         raise EntryChanged(f"{values.get('name')}: it has been removed since it was loaded.", "")
     _check_revision(before, revision)
@@ -68,7 +73,7 @@ def add(
     was = {} if before is None or before.problem else dict.fromkeys(now) | given_of(before)
     verb, task = "add" if before is None else "set", None if before is None else before.task
     with actor.doing(verb, [str(made.name)], now, made.task, task, before=was):
-        made.save(if_unchanged=not replace or revision is not None)
+        made.save(if_unchanged=True)
     return made
 
 
@@ -92,6 +97,8 @@ def set_(
     _check_revision(entry, revision)
     if changes.get("name", name) != name:
         raise EntryError(f"{name}: an entry keeps its name; add another one, and delete this.", entry.key)
+    # what runs have made of it stays, and the audit list tells no such change
+    changes = {field: value for field, value in changes.items() if field not in IGNORED_FIELDS}
     merged = {**fields_of(entry), **changes, "name": name}
     made = draft(actor, {field: value for field, value in merged.items() if value is not None}, entry)
     if dry_run:

@@ -35,12 +35,14 @@ from redbeat.web.hiding import (
     HIDDEN,
     UNREADABLE,
     Hiding,
+    hidden_in,
     hide,
     hide_details,
     hiding_of,
     kept_hidden,
     left_hidden,
     restore,
+    without_hidden,
 )
 from redbeat.web.verbs.actor import Actor
 from redbeat.web.verbs.editing import words_of_other_task
@@ -162,7 +164,9 @@ def export(
     entries: dict[str, dict[str, Any]] = {}
     skipped = list(found.skipped)
     for name, item in found.declared.entries.items():
-        if _may_have_hidden(item.get("stored") or {}, hiding):
+        stored = item.get("stored") or {}
+        error = str(stored.get("error"))
+        if _may_have_hidden(stored, hiding) or without_hidden(error, item, hiding) != error:
             skipped.append(f"{printable(name)}: it may have hidden arguments in an unusual form.")
         else:
             entries[name] = hide(item, hiding)
@@ -322,18 +326,9 @@ def _complete(actor: Actor, declared: Declared) -> Declared:
 def _may_have_marks(fields: Mapping[str, Any], hiding: Hiding) -> bool:
     """Tell whether an entry of a file has the mark of a hidden argument, or what may be one."""
     return any(
-        fields.get(field) == UNREADABLE[field] or _is_marked(fields.get(field), hiding) for field in FIELDS
+        fields.get(field) == UNREADABLE[field] or any(hidden_in(fields.get(field), hiding))
+        for field in FIELDS
     ) or (isinstance(fields.get("args"), list) and HIDDEN in fields["args"])
-
-
-def _is_marked(value: Any, hiding: Hiding) -> bool:
-    """Tell whether ``value`` has the mark of a hidden argument at any depth."""
-    if isinstance(value, Mapping):
-        return any(value["args"][place] == HIDDEN for place in hiding.places_of(value)) or any(
-            (one == HIDDEN and hiding.hides(str(name))) or _is_marked(one, hiding)
-            for name, one in value.items()
-        )
-    return isinstance(value, (list, tuple)) and any(_is_marked(one, hiding) for one in value)
 
 
 def _may_have_hidden(raw: Mapping[str, Any], hiding: Hiding) -> bool:

@@ -7,11 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from redbeat.access import Right
+from redbeat.entries import pauses
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.pauses import PauseResult
-from redbeat.errors import EntryError
-from redbeat.store.server import Server
-from redbeat.store.store import Store
+from redbeat.entries.pauses import Paused, PauseResult
 from redbeat.web.verbs.actor import Actor
 
 
@@ -22,24 +20,30 @@ def pause(actor: Actor, names: Sequence[str], note: str | None, until: datetime 
         return RedBeatSchedulerEntry.pause_many(names, actor.app, note=note, until=until, by=actor.user.name)
 
 
-def change_pause(actor: Actor, name: str, note: str | None, until: datetime | None) -> None:
-    """Change the note and the end of an entry's pause; what is None stays, and one that isn't paused, too.
+def pause_one(actor: Actor, name: str, note: str | None, until: datetime | None) -> Paused:
+    """Pause an entry; one that is paused already gets the note and the end that are given.
 
     Raises:
         EntryNotFound: there is no such entry.
         EntryError: the end is in the past, or the entry can't be used.
     """
     actor.require(Right.PAUSE)
-    entry = RedBeatSchedulerEntry.get(name, actor.app)
-    if not entry.paused:
-        return
-    if until is not None and until <= Server(Store(actor.app)).now():
-        raise EntryError(f"{entry.key}: the pause's end {until} is in the past.", entry.key)
-    given = {"pause_note": note, "paused_by": actor.user.name, "paused_until": until}
-    changes: Any = {field: value for field, value in given.items() if value is not None}
-    before = {"note": entry.pause_note, "until": entry.paused_until}
-    with actor.doing("pause", [name], _given(note, until), before=before):
-        entry.update(**changes)
+    entry, given = RedBeatSchedulerEntry.get(name, actor.app), _given(note, until)
+    was = {"note": entry.pause_note, "until": entry.paused_until} if entry.state == "paused" else {}
+    if entry.state in ("paused", "disabled") and not (was and given):
+        return "left"
+    before = {field: was[field] for field in given if field in was}
+    changed_by = actor.user.name if given else None
+    with actor.doing("pause", [name], given, before=before):
+        return pauses.pause_one(
+            RedBeatSchedulerEntry,
+            name,
+            actor.app,
+            note,
+            lambda _entry, _now: until,
+            by=actor.user.name,
+            changed_by=changed_by,
+        )
 
 
 def _given(note: str | None, until: datetime | None) -> dict[str, Any]:

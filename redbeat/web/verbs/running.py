@@ -12,7 +12,7 @@ from redbeat.access import Right
 from redbeat.entries.backfill import Sent, sent_by
 from redbeat.entries.backfill import trigger_once as trigger_once_now
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.rerun import failed_runs, rerun_each, rerun_one
+from redbeat.entries.rerun import choose_run, failed_runs, rerun_each, rerun_one
 from redbeat.entries.runs import find_runs, give_up_runs
 from redbeat.entries.sending import naming_the_broker
 from redbeat.errors import AccessDenied, EntryError, LockNotAcquired, RunNotSent
@@ -106,9 +106,7 @@ def backfill(
     Raises:
         EntryError: there are more than ``limit``.
     """
-    actor.require(Right.RUN)
-    entry = RedBeatSchedulerEntry.get(name, actor.app)
-    actor.require_call(str(entry.task), entry.options)
+    entry = _that_may_run(actor, name)
     if dry_run:
         return entry.backfill(begin, end, True, limit=limit)
     with (
@@ -124,12 +122,23 @@ def rerun(actor: Actor, name: str, due: datetime | None) -> tuple[Run, str]:
     Arguments:
         due: None: the last one that has failed.
     """
-    actor.require(Right.RUN)
-    entry = RedBeatSchedulerEntry.get(name, actor.app)
-    actor.require_call(str(entry.task), entry.options)
+    entry = _that_may_run(actor, name)
     with actor.doing("rerun", [name], {"due": due}), naming_the_broker(actor.app, name):
         run, result = rerun_one(entry, due)
     return run, str(result.id)
+
+
+def find_rerun(actor: Actor, name: str, due: datetime | None) -> Run:
+    """Return the run that ``rerun`` would send once more, or raise what it would."""
+    return choose_run(_that_may_run(actor, name), due)
+
+
+def _that_may_run(actor: Actor, name: str) -> RedBeatSchedulerEntry:
+    """Return an entry that the actor may run as it is."""
+    actor.require(Right.RUN)
+    entry = RedBeatSchedulerEntry.get(name, actor.app)
+    actor.require_call(str(entry.task), entry.options)
+    return entry
 
 
 def rerun_failed(actor: Actor, since: datetime, match: str = "*", *, dry_run: bool = False) -> Rerun:

@@ -1,4 +1,5 @@
-"""What others have written that pages and the API show as text: the audit list, and parts of stored entries.
+"""What others have written that pages and the API show as text: the audit list, and sentences that may quote
+what is stored of an entry.
 
 Invariant: nothing leaves of it that ``redbeat_web_hide`` hides, also where it was written by a command or a
 program, which hide nothing.
@@ -7,15 +8,28 @@ program, which hide nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from redbeat.access import Right
-from redbeat.diagnostics.checks import Finding
+from redbeat.diagnostics.checks import Diagnosis, Finding
+from redbeat.diagnostics.facts import Facts
+from redbeat.diagnostics.verdicts import Answer
+from redbeat.diagnostics.why import explain
 from redbeat.entries.audit import AuditRecord, find_records
+from redbeat.entries.raw import read_object
+from redbeat.store.records import Stored
 from redbeat.store.store import Store
-from redbeat.web.hiding import HIDDEN, Hiding, hide_details, hiding_of, may_hide
+from redbeat.web.hiding import (
+    HIDDEN,
+    Hiding,
+    hide_details,
+    hiding_of,
+    may_hide,
+    without_hidden,
+)
 from redbeat.web.verbs.actor import Actor
 
 #: of how many entries of a change the tasks are looked up
@@ -72,15 +86,37 @@ def _shown(record: AuditRecord, hiding: Hiding, tasks: Mapping[str, str]) -> Aud
     return replace(record, details=without_hidden(record.details), before=without_hidden(record.before))
 
 
-def excerpts(actor: Actor, findings: Iterable[Finding]) -> dict[Finding, str]:
-    """Return the parts of stored texts that may be shown: of no text in which something is to be hidden."""
-    wanted = [finding for finding in findings if finding.excerpt and finding.entry is not None]
-    if not wanted:
-        return {}
-    store, hiding = Store(actor.app), hiding_of(actor.app)
-    _, stored = store.read_entries([store.keys.entry(str(finding.entry)) for finding in wanted])
-    return {
-        finding: finding.excerpt
-        for finding, one in zip(wanted, stored, strict=True)
-        if not may_hide(f"{one.definition} {one.policy} {finding.excerpt}", hiding)
-    }
+def hide_in_sentence(app: Any, stored: Stored | None, sentence: str) -> str:
+    """Return a sentence about an entry, which may quote what is stored of it, without what is hidden."""
+    if not sentence or stored is None:
+        return sentence
+    hiding = hiding_of(app)
+    for document in filter(None, map(read_object, (stored.definition, stored.policy, stored.meta))):
+        sentence = without_hidden(sentence, document, hiding)
+    return sentence
+
+
+def why(actor: Actor, facts: Facts, at: datetime | None) -> Answer:
+    """Return why a run of an entry did or did not happen."""
+    answer = explain(facts, at)
+    return replace(answer, reason=hide_in_sentence(actor.app, facts.stored, answer.reason))
+
+
+def hide_in_findings(app: Any, found: Diagnosis) -> Diagnosis:
+    """Return what the doctor has found without what is hidden: an excerpt of no text that may have it."""
+    names = dict.fromkeys(one.entry for one in found.findings if one.entry is not None)
+    if not names:
+        return found
+    store, hiding = Store(app), hiding_of(app)
+    _, read = store.read_entries([store.keys.entry(name) for name in names])
+    stored = dict(zip(names, read, strict=True))
+
+    def shown(finding: Finding) -> Finding:
+        one = None if finding.entry is None else stored[finding.entry]
+        if one is None:
+            return finding
+        is_hidden = may_hide(f"{one.definition} {one.policy} {finding.excerpt}", hiding)
+        problem = hide_in_sentence(app, one, finding.problem)
+        return replace(finding, problem=problem, excerpt="" if is_hidden else finding.excerpt)
+
+    return replace(found, findings=[*map(shown, found.findings)])

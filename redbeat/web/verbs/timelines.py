@@ -41,7 +41,7 @@ BUDGET_SECONDS, MAX_DOUBLINGS = 15.0, 5
 #: how often it tells what it has found so far
 TELL_SECONDS = 0.7
 #: what is younger isn't made anew, seconds
-FRESH_SECONDS = 60.0
+FRESH_SECONDS = 10.0
 #: of how many spans the runs of entries are known, and of how many entries of each
 MAX_SPANS, MAX_KNOWN = 2, 200_000
 #: how many records of histories are read at a time, and of one entry at most

@@ -1,12 +1,13 @@
-"""The dashboard's list of entries, asked in this process; options `db`, `count`, `rounds`.
+"""The dashboard's pages, and its list of entries, asked in this process; options `db`, `count`, `rounds`.
 
-Each entry that is shown has a history of twenty runs. Of each view: the server time as the answer tells it,
-and the processor time of this process.
+Each entry that is shown in the list has a history of twenty runs. Of each view: the server time as the answer
+tells it, and the processor time of this process.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import time
 from html import unescape
 from pathlib import Path
@@ -17,7 +18,9 @@ from starlette.testclient import TestClient
 from subject import make_app, read_options, report
 
 from redbeat.web import User, asgi_app
+from redbeat.web.server import SWITCH_SECONDS
 
+sys.setswitchinterval(SWITCH_SECONDS)  # as the command does
 options = read_options()
 app = make_app(options.server, options.db)
 client = redis.Redis.from_url(f"{options.server}{options.db}")
@@ -48,7 +51,7 @@ def give_histories(html: str) -> None:
 
 
 def measure(path: str) -> dict[str, Any]:
-    give_histories(read(path).text)
+    """Ask for it a few times, once it has been asked for, as it may begin something in the background."""
     found: dict[str, Any] = {"ms": [], "cpu_ms": []}
     for _ in range(options.rounds):
         before = time.process_time()
@@ -58,6 +61,11 @@ def measure(path: str) -> dict[str, Any]:
     found["kilobytes"] = len(answer.content) / 1000
     found["looked"] = int((re.findall(r"looked through (\d+) %", answer.text) or ["100"])[0])
     return found
+
+
+def measure_list(path: str) -> dict[str, Any]:
+    give_histories(read(path).text)
+    return measure(path)
 
 
 read("/entries")
@@ -85,4 +93,23 @@ views = {
     "queue": "/entries?queue=other",
     "last outcome": "/entries?outcome=failed",
 }
-report(names=names, views={view: measure(path) for view, path in views.items()})
+lists = {view: measure_list(path) for view, path in views.items()}
+of_one = f"name=entry-{middle}"
+pages = {
+    path: measure(path)
+    for path in (
+        "/",
+        f"/entry?{of_one}",
+        f"/entry/edit?{of_one}",
+        f"/entry/pause?{of_one}",
+        "/entry/new",
+        "/timeline",
+        "/runs",
+        "/doctor",
+        "/files",
+        "/calendars",
+        "/routes",
+        "/audit",
+    )
+}
+report(names=names, lists=lists, pages=pages)

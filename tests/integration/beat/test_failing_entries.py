@@ -16,6 +16,7 @@ from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.pace import BATCH_SECONDS
 from redbeat.errors import StoreRefused
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
@@ -334,12 +335,23 @@ def test_five_hundred_that_fail_hold_up_nobody(
             own = fields if name.startswith("bad") else {}
             write_raw(pipeline, name, score=1 + number, schedule=SELDOM, **own)
         pipeline.execute()
-    began = time.monotonic()
-    scheduler.tick()
-    print(f"{broker_is}, {kind}: one tick of {time.monotonic() - began:.2f} s")
-    before_task_publish.disconnect(spoil)
     good, bad = names[1::2], names[0::2]
-    assert [message.entry for message in take_messages(scheduler.app)] == good
+    sent: list[str] = []
+    spent: list[float] = []  # processor time of each tick, seconds
+
+    def have_all_gone() -> bool:
+        began = time.thread_time()
+        scheduler.tick()
+        spent.append(time.thread_time() - began)
+        sent.extend(message.entry for message in take_messages(scheduler.app))
+        return len(sent) >= len(good)
+
+    eventually(have_all_gone)
+    print(f"{broker_is}, {kind}: ticks of {', '.join(f'{seconds:.2f} s' for seconds in spent)}")
+    before_task_publish.disconnect(spoil)
+    assert sent == good
+    # only a slow machine needs more than one tick: what ends a batch early is its time, not a failure
+    assert all(seconds > BATCH_SECONDS for seconds in spent[:-1]), spent
     assert counts_of(client, good) == {1: 500}
     with client.pipeline(transaction=False) as pipeline:
         for name in bad:

@@ -381,6 +381,41 @@ def test_a_sigterm_whose_exit_is_swallowed_by_a_handler_ends_beat_all_the_same(
         assert client.get(LOCK) is None, beat.output()
 
 
+GARBAGE = """
+from redbeat import RedBeatScheduler
+
+class Garbage:
+    def __del__(self):
+        print("an object goes")
+        # a minute, so that the signal comes amid it on any machine; not in one piece, as it may be given to
+        # another thread, and its handler is called only when a sleep of this one ends
+        for _ in range(6000):
+            time.sleep(0.01)
+
+litter = [Garbage()]
+
+class Littering(RedBeatScheduler):
+    def tick(self, *args, **kwargs):
+        seconds = super().tick(*args, **kwargs)
+        litter.clear()  # Python shows what is raised in its __del__, and goes on
+        return seconds
+"""
+
+
+def test_a_sigterm_whose_exit_is_lost_between_two_ticks_ends_beat_all_the_same(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    settings = {"redbeat_redis_url": server.url(1), "beat_schedule": STATIC}
+    write_app(tmp_path, "module", server.url(0), extra=GARBAGE, **settings)
+    with celery_beat(tmp_path, "module", scheduler="module.Littering") as beat:
+        beat.wait_for("an object goes")
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0, beat.output()
+        assert "<function Garbage.__del__" in beat.output(), beat.output()
+        assert beat.output().count("beat: Acquired lock") == 1, beat.output()
+        assert client.get(LOCK) is None, beat.output()
+
+
 # -- a beat whose threads are gevent's or eventlet's ends as any other
 
 
@@ -401,6 +436,46 @@ def test_it_ends_on_sigterm_without_a_traceback_and_releases_the_lock(
         assert "beat: Releasing lock" in beat.output()
         assert not has_traceback(beat.output()), beat.output()
         assert client.get(LOCK) is None, f"it lives {client.pttl(LOCK)} ms more:\n{beat.output()}"
+
+
+LOCKED = """
+import threading
+from redbeat import RedBeatScheduler, schedulers
+
+# the end of its patience has no part in this, however slow the machine is
+hold_interrupts = schedulers.hold_interrupts
+schedulers.hold_interrupts = lambda seconds=60.0, **options: hold_interrupts(seconds, **options)
+
+class Locking(RedBeatScheduler):
+    def _send_due(self):
+        lock, until = threading.RLock(), time.monotonic() + 0.15
+        print("it takes a lock again and again")
+        while time.monotonic() < until:
+            with lock:
+                pass
+        # whether one may take it that isn't its holder any more
+        print("the lock is free" if lock._block.acquire(blocking=False) else "the lock stays locked")
+        lock._block.release()
+        return super()._send_due()
+"""
+
+
+@pytest.mark.parametrize("library", GREENLETS)
+def test_a_sigterm_amid_a_tick_leaves_no_lock_of_greenlets_locked(
+    server: Server, client: redis.Redis, tmp_path: Path, library: str
+) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} isn't installed")
+    settings = {"redbeat_redis_url": server.url(1), "beat_schedule": STATIC}
+    write_app(tmp_path, "module", server.url(0), extra=LOCKED, **settings)
+    with patched_beat(tmp_path, "module", library, "module.Locking") as beat:
+        beat.wait_for("it takes a lock again and again")
+        eventually(lambda: client.get(LOCK), interval=0.001)
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0, beat.output()
+        shown = beat.output()  # a tick that the handler had interrupted wouldn't tell of its lock
+        assert shown.count("again and again") == shown.count("the lock is free"), shown
+        assert client.get(LOCK) is None, shown
 
 
 def _is_idle(client: redis.Redis) -> bool:

@@ -244,7 +244,8 @@ def test_a_calendar_that_is_there_is_replaced_or_added_to_on_demand(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nothing in it", "holds text, and no days"),
+        ("nothing in it", "line 1: 'nothing in it' is not a date"),
+        ("2098-01-01 New Year\n# ours\n2098-13-01: x\n", "line 3: '2098-13-01: x' is not a date"),
         ("entries: {}", "has no calendar 'school'; those it has: none"),
         ("- someday\n", "'someday' is not a date"),
         ("BEGIN:VCALENDAR\nno\n", "no iCalendar file that can be used"),

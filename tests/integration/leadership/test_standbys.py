@@ -70,6 +70,25 @@ def test_who_becomes_leader_or_ends_is_no_standby_any_more(standby: Leadership, 
     assert not client.exists(STANDBYS)
 
 
+def test_who_is_ended_while_it_says_so_is_no_standby_any_more(
+    app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = presence.Standbys.note
+
+    def be_ended(self: presence.Standbys, who: str) -> bool:
+        assert note(self, who)
+        raise SystemExit  # of a signal's handler, as the answer came
+
+    monkeypatch.setattr(presence.Standbys, "note", be_ended)
+    client.set(LOCK, "somebody", px=60_000)
+    leadership = Leadership(Store(app), LOCK, Timing(60))
+    with pytest.raises(SystemExit):
+        leadership.stand()
+    assert client.zcard(STANDBYS) == 1
+    leadership.resign()
+    assert not client.exists(STANDBYS)
+
+
 def test_the_status_tells_of_those_that_have_looked_in_the_last_seconds(
     app: Celery, standby: Leadership, client: redis.Redis
 ) -> None:

@@ -291,6 +291,7 @@ def test_a_server_that_refuses_or_is_no_redis_is_3(ask: Ask, second: Server, rud
         (["--late-after", "-1"], "is not in the range"),
         (["--late-after", "soon"], "soon is no number of seconds"),
         (["--late"], "No such option"),
+        (["--url", "redis://127.0.0.1"], "--url stands before the command"),
         (["now"], "unexpected extra argument"),
     ],
 )

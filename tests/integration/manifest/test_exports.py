@@ -325,7 +325,7 @@ def test_an_export_of_some(app: Celery) -> None:
     assert not make_plan(app, read_file(write_file(mine)), "billing").difference
 
 
-def test_records_are_exported_where_they_are_asked_for_and_those_of_before_do_not_stay(
+def test_records_are_exported_where_they_are_asked_for_and_a_file_without_any_leaves_them_as_they_are(
     app: Celery, client: redis.Redis
 ) -> None:
     Entry("one", "echo", 60, app=app).save()
@@ -334,7 +334,13 @@ def test_records_are_exported_where_they_are_asked_for_and_those_of_before_do_no
     declared = export_entries(app).declared
     assert not {"history", "backfilled"} & declared.entries["one"].keys()
     commit(plan_import(app, declared, replace_existing=True))
-    assert client.exists("redbeat::history:one", "redbeat::backfilled:one") == 0
+    assert client.exists("redbeat::history:one", "redbeat::backfilled:one") == 2
+    with_records = export_entries(app, with_history=True).declared
+    client.rpush("redbeat::history:one", '{"at":4,"due":3}')
+    client.sadd("redbeat::backfilled:one", "3")
+    commit(plan_import(app, with_records, replace_existing=True))
+    assert client.lrange("redbeat::history:one", 0, -1) == ['{"at":2,"due":1}']
+    assert client.smembers("redbeat::backfilled:one") == {"1"}
 
 
 def test_records_that_are_no_text_come_back_as_they_were(

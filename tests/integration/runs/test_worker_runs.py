@@ -265,6 +265,7 @@ def test_the_end_of_a_run_that_was_given_up_is_noted_as_late(
     name = tracked.send("work_until", "done")
     start_worker()
     tracked.begun(name)
+    tracked.state(name, "started")
     tracked.settle_lost()
     assert tracked.past(name)["outcome"] == "lost"
     tracked.client.set("done", 1)
@@ -318,6 +319,7 @@ def test_a_task_whose_run_was_given_up_is_told_so(tracked: Tracked, start_worker
     name = tracked.send("ask_late", "go on")
     start_worker()
     tracked.begun(name)
+    tracked.state(name, "started")
     tracked.settle_lost()
     tracked.client.set("go on", 1)
     eventually(lambda: tracked.client.get(f"mine:{name}-id") == "0")
@@ -631,11 +633,11 @@ def test_the_tasks_of_a_run_that_is_over_with_its_own_task_are_none_of_its(
 def test_a_retry_keeps_what_the_message_says_of_its_run_and_may_wait_as_long_again(
     tracked: Tracked, start_worker: StartWorker
 ) -> None:
-    expires = datetime.now(timezone.utc) + timedelta(seconds=5)
-    headers = {"redbeat_queue_timeout": 5.0, "redbeat_tracks": "workflow"}
-    limits = {"overlap": "skip", "queue": 5}
-    name = tracked.send("retry", 1, 8.0, limits=limits, headers=headers, expires=expires)
-    start_worker()
+    start_worker()  # before it is sent, as its message expires soon
+    expires = datetime.now(timezone.utc) + timedelta(seconds=10)
+    headers = {"redbeat_queue_timeout": 10.0, "redbeat_tracks": "workflow"}
+    limits = {"overlap": "skip", "queue": 10}
+    name = tracked.send("retry", 1, 13.0, limits=limits, headers=headers, expires=expires)
     run = tracked.state(name, "retrying")
     assert run.error == "ValueError: not yet"
     past = tracked.outcome(name)  # the retry comes after the first message would have expired

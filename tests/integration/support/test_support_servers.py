@@ -199,12 +199,12 @@ def test_a_process_that_ends_early_fails_the_wait_at_once_with_its_log() -> None
         process.wait_for("never")
 
 
-def test_a_process_that_ignores_sigterm_is_killed_with_its_children() -> None:
+def test_a_process_that_ignores_sigterm_is_ended_by_force_with_its_children() -> None:
     with Process(
         ["sh", "-c", "trap '' TERM; sleep 99 & echo child $!; while :; do sleep 99; done"]
     ) as process:
         child = int(process.wait_for(re.compile(r"child (\d+)"))[1])
-        assert process.stop(timeout=0.2) == -signal.SIGKILL
+        assert process.stop(timeout=0.2) == -signal.SIGABRT
     eventually(lambda: not is_alive(child), message="the child outlived its parent")
 
 

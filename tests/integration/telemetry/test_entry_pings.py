@@ -84,33 +84,32 @@ def test_start_success_and_failure_are_told_where_the_host_is_allowed(
     settings = {"redbeat_ping_hosts": ["hc-ping.com", receiver.host], "redbeat_log_format": "json"}
     extra = "import redbeat\nredbeat.track_runs(app)"
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), extra=extra, **settings)
-    worker = celery_worker(tmp_path, "module")
-    try:
-        with celery_beat(tmp_path, "module", "-l", "DEBUG") as beat:
-            eventually(lambda: client.exists("redbeat::events-read"))  # from now on it is told of runs
-            app = make_app()
-            once: dict[str, Any] = {"schedule": 1, "one_off": True, "app": app}
-            Entry("good", "echo", ping_url=receiver.url(f"{SECRET}/good?a=b"), **once).save()
-            Entry("bad", "fail", ping_url=receiver.url(f"{SECRET}/bad"), **once).save()
-            Entry("moved", "echo", ping_url=receiver.url(f"{SECRET}/moved"), **once).save()
-            Entry("foreign", "echo", ping_url=other.url(SECRET), **once).save()
-            Entry("silent", "echo", **once).save()
-            expected = {
-                *(f"/{SECRET}/good{end}" for end in ("/start?a=b", "?a=b")),
-                *(f"/{SECRET}/bad/{end}" for end in ("start", "fail")),
-                *(f"/{SECRET}/moved{end}" for end in ("/start", "")),
-            }
-            eventually(lambda: set(receiver.paths) >= expected)
-            beat.wait_for("isn't in redbeat_ping_hosts")
-            beat.wait_for("redirects aren't followed")
-        paths = receiver.paths
-        assert set(paths) == expected
-        for name, start, end in (("good", "/start?a=b", "?a=b"), ("bad", "/start", "/fail")):
-            assert paths.index(f"/{SECRET}/{name}{start}") < paths.index(f"/{SECRET}/{name}{end}")
-        assert other.requests == []
-        assert SECRET not in beat.output() + worker.output()
-    finally:
-        worker.stop()
+    with (
+        celery_worker(tmp_path, "module") as worker,
+        celery_beat(tmp_path, "module", "-l", "DEBUG") as beat,
+    ):
+        eventually(lambda: client.exists("redbeat::events-read"))  # from now on it is told of runs
+        app = make_app()
+        once: dict[str, Any] = {"schedule": 1, "one_off": True, "app": app}
+        Entry("good", "echo", ping_url=receiver.url(f"{SECRET}/good?a=b"), **once).save()
+        Entry("bad", "fail", ping_url=receiver.url(f"{SECRET}/bad"), **once).save()
+        Entry("moved", "echo", ping_url=receiver.url(f"{SECRET}/moved"), **once).save()
+        Entry("foreign", "echo", ping_url=other.url(SECRET), **once).save()
+        Entry("silent", "echo", **once).save()
+        expected = {
+            *(f"/{SECRET}/good{end}" for end in ("/start?a=b", "?a=b")),
+            *(f"/{SECRET}/bad/{end}" for end in ("start", "fail")),
+            *(f"/{SECRET}/moved{end}" for end in ("/start", "")),
+        }
+        eventually(lambda: set(receiver.paths) >= expected)
+        beat.wait_for("isn't in redbeat_ping_hosts")
+        beat.wait_for("redirects aren't followed")
+    paths = receiver.paths
+    assert set(paths) == expected
+    for name, start, end in (("good", "/start?a=b", "?a=b"), ("bad", "/start", "/fail")):
+        assert paths.index(f"/{SECRET}/{name}{start}") < paths.index(f"/{SECRET}/{name}{end}")
+    assert other.requests == []
+    assert SECRET not in beat.output() + worker.output()
 
 
 def test_no_list_shows_the_url_and_an_export_can_be_applied_again(

@@ -22,7 +22,8 @@ from redbeat.store.tokens import Tokens
 from redbeat.web import asgi_app
 from redbeat.web.access.limits import MAX_BODY_BYTES
 from redbeat.web.api.openapi import document_of
-from redbeat.web.api.resources import MAX_DEPTH, OPERATIONS
+from redbeat.web.api.resources import OPERATIONS
+from redbeat.web.hiding import MAX_DEPTH
 from tests.support.dashboards import Browser
 from tests.support.polling import eventually
 from tests.support.programs import Program, fault_of, token_of
@@ -225,16 +226,48 @@ def test_unknown_and_wrong_parameters_are_errors(program: Programs, add: Add) ->
         "/timeline?columns=5000",
         "/runs?state=failed,x",
         "/status?late_after=-1",
+        "/status?late_after=1_0",
+        "/status?late_after=%D9%A1",
+        "/status?late_after=inf",
         "/entries/one/why?at=2030-01-01T00:00:00",
         "/audit?since=nonsense",
         "/doctor?max_seconds=1000",
+        *(
+            f"/{path}={'*a' * 151}"
+            for path in ("entries?match", "count?task", "runs?match", "timeline?match")
+        ),
+        *(f"/{path}={'*a' * 151}" for path in ("next?match", "audit?user", "audit?verb", "export?match")),
     ):
         answer = one.ask("GET", path)
         assert answer.status_code == 400, (path, answer.text)
+    span = {"from": "2020-01-01T00:00:00Z", "dry_run": True}
+    for value in (5.5, 10**400, 1e300, True, "5"):
+        answer = one.ask("PUT", "/entries/one/backfill", {**span, "limit": value})
+        assert answer.status_code == 422, value
+    assert one.ask("PUT", "/doctor/fix", {"dry_run": True, "max_seconds": 10**400}).status_code == 422
+    # JSON has one kind of numbers
+    one.put("/entries/one/backfill", {**span, "limit": 5.0})
+    for start in ("6h", "2030-12-24T18:00"):
+        said = one.ask("GET", "/timeline", start=start).json()["detail"]
+        assert one.ask("GET", "/timeline", start=re.findall(r"2030\S+", said)[0]).status_code == 200, said
+    assert one.ask("GET", "/runs?since=1970-01-01T00:00:00%2B14:00").status_code == 200
     told = one.ask("GET", "/entries/one/next?most=3").json()["detail"]
     assert told == "There is no 'most' here. It takes count, after."
     assert "openapi.json" in one.ask("GET", "/entries/team/one").json()["detail"]
     assert one.ask("PUT", "/entries/one/pause?note=x", {}).status_code == 400
+    for path, body in (
+        ("/doctor/fix", {"max_seconds": 10**400, "dry_run": True}),
+        ("/doctor/fix", {"max_seconds": None}),
+        ("/entries/one/pause", {"until": "2030-12-24T18:00"}),
+        ("/delete", {"names": ["one"], "dry_run": None}),
+        ("/entries/one/trigger", {"args": [[]] * 100_001}),
+        ("/entries/one", {"task": "echo", "schedule": {"cron": f"{'0-59,' * 4000}1 * * * *"}}),
+        ("/entries/one", {"task": "echo", "schedule": {"__type__": "crontab", "minute": "0-59," * 4000}}),
+        ("/pause", {"match": "*a" * 400_000, "dry_run": True}),
+        ("/resume", {"note": "*a" * 151}),
+        ("/rerun", {"since": "1d", "match": "*a" * 151}),
+    ):
+        assert one.ask("PUT", path, body).status_code == 422, path
     assert one.ask("DELETE", "/entries/one/pause", headers={"if-match": '"x"'}).status_code == 400
 
 
@@ -274,14 +307,22 @@ def test_one_operation_that_takes_long_is_at_work_at_a_time(
 ) -> None:
     one = program()
     found: list[Any] = []
+    heavy = (
+        ("GET", "/timeline", None),
+        ("GET", "/next", None),
+        ("PUT", "/calendars/closed", {"2030-01-01": "x"}),  # looks for the entries that name it
+        ("PATCH", "/calendars/closed", {"days": {"2030-01-01": "x"}}),
+        ("DELETE", "/calendars/closed", None),
+    )
 
     def examine(*_given: Any, **_options: Any) -> Any:
-        found.append(one.copy(same_application=True).ask("GET", "/timeline"))
+        found.extend(one.copy(same_application=True).ask(*asked) for asked in heavy)
         return Diagnosis()
 
     monkeypatch.setattr("redbeat.web.api.operating.examine", examine)
     assert one.ask("GET", "/doctor").status_code == 200
-    assert [(answer.status_code, answer.headers["retry-after"]) for answer in found] == [(503, "5")]
+    told = [(answer.status_code, answer.headers["retry-after"]) for answer in found]
+    assert told == [(503, "5")] * len(heavy)
     assert one.ask("GET", "/timeline").status_code == 200
 
 

@@ -13,6 +13,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
+from redbeat.errors import EntryChanged
 from redbeat.manifest.plan import read_with_owners
 from redbeat.schedules import clocked
 from redbeat.store.store import Store
@@ -80,6 +81,50 @@ def test_an_entry_that_changes_while_it_is_looked_at_isnt_removed(
     assert one.ask("GET", "/entries/report").status_code == 404
 
 
+def test_an_entry_that_changes_while_it_is_replaced_is_looked_at_again(
+    program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, draft, moved = program("edit"), editing.draft, dict[str, Any]()
+
+    def slow_draft(*given: Any) -> Any:
+        made = draft(*given)
+        if moved:  # by somebody else, in between
+            add("one", **moved)
+            moved.clear()
+        return made
+
+    monkeypatch.setattr(editing, "draft", slow_draft)
+    add("one", kwargs={"password": "old"})
+    seen = one.get("/entries/one")
+    moved["kwargs"] = {"password": "rotated"}
+    one.put("/entries/one", {**seen, "args": [1]})
+    assert (stored(app, "one").kwargs, [*stored(app, "one").args]) == ({"password": "rotated"}, [1])
+
+    app.conf.redbeat_web_tasks = ["echo"]
+    del app.redbeat_conf
+    moved["task"] = "proj.secret"
+    assert one.ask("PUT", "/entries/one", {**seen, "kwargs": {}}).status_code == 403
+    assert stored(app, "one").task == "proj.secret"
+
+
+def test_whoever_relies_on_nothing_is_asked_to_come_back_if_others_always_come_between(
+    program: Programs, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add("one")
+    monkeypatch.setattr("redbeat.entries.optimistic.time.sleep", lambda _seconds: None)
+
+    def draft(*_given: Any) -> Any:
+        raise EntryChanged("somebody else has changed it meanwhile.", "")
+
+    one = program("edit")
+    seen = one.get("/entries/one")
+    monkeypatch.setattr(editing, "draft", draft)
+    for method, body in (("PUT", seen), ("PATCH", {"args": [1]})):
+        answer = one.ask(method, "/entries/one", body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
+        assert one.ask(method, "/entries/one", body, {"if-match": seen["etag"]}).status_code == 412
+
+
 def test_an_entry_is_made_once_and_replaced_only_as_it_was_seen(program: Programs, app: Celery) -> None:
     one, body = program("edit", "delete"), {"task": "echo", "schedule": HOURLY}
     only_new = {"if-none-match": "*"}
@@ -130,6 +175,7 @@ def test_a_patch_changes_what_it_names_and_nothing_else(program: Programs, app: 
         ({"nonsense": 1}, None),
         ({"schedule": {"__type__": "crontab", "minute": "99"}}, None),
         ({"name": "other"}, None),
+        ({"options": {"priority": 300}}, "options"),
         ({"schedule": None}, "schedule"),
     ):
         answer = one.ask("PATCH", "/entries/one", fields)

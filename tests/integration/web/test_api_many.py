@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.calendars import Calendar
 from redbeat.entries.audit import find_records
 from redbeat.errors import BrokerUnavailable
 from redbeat.web.api import many
@@ -155,7 +157,9 @@ def test_what_would_be_paused_resumed_and_deleted_is_told_and_left(
     assert one.ask("PUT", "/resume", {}).status_code == 422
 
 
-def test_a_file_of_a_calendar_is_looked_at_before_it_is_stored(program: Programs) -> None:
+def test_a_file_of_a_calendar_is_looked_at_before_it_is_stored(
+    program: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = program()
     answer = one.ask("PUT", "/calendars/new?dry_run=true&about=free", {"days": {"2030-01-02": "x"}})
     assert (answer.json()["days"], answer.json()["about"]) == ({"2030-01-02": "x"}, "free")
@@ -168,3 +172,45 @@ def test_a_file_of_a_calendar_is_looked_at_before_it_is_stored(program: Programs
     text = f"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\n{events}END:VCALENDAR\r\n".encode()
     answer = one.ask("PUT", "/calendars/new?until=2028-01-01", content=text, media="text/calendar")
     assert [*answer.json()["days"]] == ["2027-05-01"]
+    monkeypatch.setitem(sys.modules, "icalendar", None)
+    answer = one.ask("PUT", "/calendars/new", content=text, media="text/calendar")
+    assert (answer.status_code, "celery-redbeat[calendar]" in answer.json()["detail"]) == (422, True)
+
+
+def test_what_a_request_about_one_entry_or_calendar_would_do_is_told_and_left(
+    program: Programs, app: Celery, add: Add
+) -> None:
+    add("a", jitter=5)
+    Calendar("days", ["2098-12-24"], app=app).save()
+    Calendar("named", ["2098-12-24"], app=app).save()
+    add("keeper", exclude="named")
+    one = program()
+    before = one.get("/entries/a")
+    told = one.ask("PATCH", "/entries/a?dry_run=true", {"jitter": 60, "task": "other"})
+    assert (told.json()["jitter"], told.json()["task"]) == (60, "other")
+    assert told.headers["etag"] == before["etag"], "it is what was compared with"
+    refused = one.ask("PATCH", "/entries/a?dry_run=true", {"jitter": -1})
+    assert (refused.status_code, refused.json()["field"]) == (422, "jitter")
+    assert one.ask("DELETE", "/entries/a?dry_run=true").json() == {"deleted": 0, "names": ["a"]}
+    assert one.put("/entries/a/pause", {"note": "x", "dry_run": True})["state"] == "scheduled"
+    assert one.put("/entries/a/trigger", {"args": [1], "dry_run": True})["task_id"] is None
+    assert one.get("/entries/a") == before
+    assert sent(app) == 0
+    one.put("/entries/a/pause")
+    assert one.ask("DELETE", "/entries/a/pause?dry_run=true").json()["state"] == "paused"
+    assert get(app, "a").paused
+    for method, path, body in (
+        ("PATCH", "/entries/no?dry_run=true", {"jitter": 1}),
+        ("DELETE", "/entries/no?dry_run=true", None),
+        ("DELETE", "/entries/no/pause?dry_run=true", None),
+        ("DELETE", "/calendars/no?dry_run=true", None),
+        ("PUT", "/entries/no/pause", {"dry_run": True}),
+        ("PUT", "/entries/no/trigger", {"dry_run": True}),
+    ):
+        assert one.ask(method, path, body).status_code == 404, path
+    seen = {"if-match": '"another"'}
+    assert one.ask("DELETE", "/entries/a?dry_run=true", headers=seen).status_code == 412
+    assert one.ask("DELETE", "/calendars/days?dry_run=true").json() == {"deleted": 0, "names": ["days"]}
+    assert one.ask("DELETE", "/calendars/named?dry_run=true").status_code == 422
+    assert one.ask("GET", "/calendars/days").status_code == 200
+    assert {record.verb for record in find_records(app)} == {"pause"}

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from celery import Celery
+from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.audit import find_records
@@ -57,11 +58,7 @@ def test_of_eight_tries_of_one_trigger_at_once_one_sends(program: Programs, app:
     one, answers = program("run"), list[Any]()
 
     def trigger(another: Program) -> None:
-        while True:  # as a program does that is told to try again
-            answer = another.ask("PUT", "/entries/one/trigger", {}, {"idempotency-key": "x"})
-            if answer.status_code != 409:
-                answers.append(answer.json())
-                return
+        answers.append(another.ask("PUT", "/entries/one/trigger", {}, {"idempotency-key": "x"}).json())
 
     threads = [threading.Thread(target=trigger, args=(one.copy(),)) for _ in range(8)]
     for thread in threads:
@@ -71,6 +68,12 @@ def test_of_eight_tries_of_one_trigger_at_once_one_sends(program: Programs, app:
     assert len({answer["task_id"] for answer in answers}) == 1
     assert sorted(answer["is_repeated"] for answer in answers) == [False, *[True] * 7]
     assert sent(app) == 1
+
+
+def test_what_no_message_can_hold_is_no_reason_to_try_again(program: Programs, add: Add) -> None:
+    add("one", args=[crontab(minute="5")])
+    answer = program().ask("PUT", "/entries/one/trigger", {})
+    assert (answer.status_code, "can't be sent" in answer.text) == (422, True), answer.text
 
 
 def test_arguments_and_queue_of_a_run_are_its_own(program: Programs, app: Celery, add: Add) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
@@ -223,6 +224,19 @@ def test_all_calendars_are_listed_slice_by_slice_with_what_names_them(
         store.client.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
+@pytest.mark.parametrize("path", ["/next", "/timeline", "/next?match=none*", "/timeline?match=none*"])
+def test_what_is_computed_of_all_entries_ends_when_its_time_is_up_and_says_so(
+    program: Programs, add: Add, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    for name in ("a", "b"):
+        add(name, timedelta(hours=1))
+    one = program("read")
+    assert one.get(path)["is_complete"]
+    monkeypatch.setattr("redbeat.web.api.entries.NEXT_SECONDS", -1)
+    monkeypatch.setattr("redbeat.web.api.operating.TIMELINE_SECONDS", -1)
+    assert not one.get(path)["is_complete"]
+
+
 def test_the_schedule_as_a_whole_is_told(program: Programs, app: Celery, add: Add) -> None:
     for name in ("a", "b"):
         add(name, timedelta(hours=1))
@@ -254,6 +268,12 @@ def test_the_schedule_as_a_whole_is_told(program: Programs, app: Celery, add: Ad
     page = one.get("/audit", limit=2)
     assert (len(page["records"]), len(one.get("/audit", before=page["before"])["records"])) == (2, 2)
     assert one.ask("GET", "/audit", before="x").status_code == 400
+    seen, path = list[str](), "/audit?limit=2&since=1d"
+    while path:
+        answer = one.get(path)
+        seen += [record["id"] for record in answer["records"]]
+        path = answer["next"]
+    assert seen == [record["id"] for record in one.get("/audit")["records"]]
 
 
 def test_the_description_is_the_one_that_is_served(program: Programs) -> None:

@@ -7,7 +7,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat.calendars import Calendar
 from redbeat.errors import EntryChanged
 from redbeat.web import changes
 from redbeat.web.access.cookies import decoded
@@ -165,29 +167,53 @@ def test_a_plan_is_told_in_words_by_another_process_and_nothing_of_the_file_is_k
     assert "Apply" in page
 
 
-def test_an_error_is_told_by_another_process_with_its_status(
-    processes: Callable[..., list[Browser]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = processes()
+@contextmanager
+def failing(patch: pytest.MonkeyPatch, verb: str) -> Iterator[None]:
+    """A change of calendars is at work in this block, and finds at its end that somebody else was quicker."""
     go_on = threading.Event()
 
     def fail(*_arguments: Any, **_options: Any) -> None:
         go_on.wait(patience(20))
         raise EntryChanged("closed: somebody else has changed it meanwhile.", "")
 
-    monkeypatch.setattr(calendars, "set_", fail)
-    form = {"csrf_token": first.token(), "name": "closed", "first": "2098-01-02", "once": "click"}
+    patch.setattr(calendars, verb, fail)
     try:
-        address = first.http.post("/calendar/set", data=form).headers["location"]
-        headers = {"HX-Request": "true"}
-        assert "so far" in second.http.get(address, headers=headers).text
+        yield
     finally:
         go_on.set()
+
+
+def test_an_error_is_told_by_another_process_with_its_status(
+    processes: Callable[..., list[Browser]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = processes()
+    form = {"csrf_token": first.token(), "name": "closed", "confirmed": "yes", "once": "click"}
+    with failing(monkeypatch, "delete"):
+        address = first.http.post("/calendar/delete", data=form).headers["location"]
+        headers = {"HX-Request": "true"}
+        assert "so far" in second.http.get(address, headers=headers).text
     eventually(lambda: "hx-redirect" in second.http.get(address, headers=headers).headers)
     for browser in (first, second):
         assert "closed: somebody else has changed it meanwhile." in unescape(
             browser.read(address, status=412)
         )
+
+
+def test_an_error_that_gives_a_form_back_is_told_by_another_process_which_looks_for_the_form(
+    processes: Callable[..., list[Browser]], app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = processes()
+    Calendar("closed", ["2098-01-01"], app=app).save()
+    form = {"csrf_token": first.token(), "name": "closed", "first": "2098-01-02", "once": "click"}
+    with failing(monkeypatch, "set_"):
+        address = first.http.post("/calendar/set", data=form).headers["location"]
+        assert "so far" in second.read(address)
+    told = eventually(lambda: "Look again" in (page := second.read(address)) and page)
+    assert "closed: somebody else has changed it meanwhile." in unescape(told)
+    assert "tone-danger" in told
+    page = first.read(address, status=412)
+    assert "closed: somebody else has changed it meanwhile." in unescape(page)
+    assert 'value="2098-01-02"' in page
 
 
 def _with(answer: Any, words: str) -> Any:

@@ -279,6 +279,9 @@ def test_many_are_paused_resumed_run_and_deleted_after_a_question(
     assert Entry.count(app) == 5
     assert "Deleted 2 entries." in browser.send("/entries/delete", name=["two", "broken"], confirmed="yes")
     assert [entry.name for entry in Entry.list(app)] == ["off", "one", "three"]
+    some = browser.send("/entries/delete", name=["three", "two", "never-was"], confirmed="yes")
+    assert "Deleted three" in some
+    assert ("two" in some, "never-was" in some) == (True, True)
     assert "Nothing was chosen." in browser.send("/entries/delete")
     records = find_records(app)
     assert {(one.verb, one.user, one.source) for one in records} == {
@@ -303,6 +306,26 @@ def test_a_button_of_a_row_answers_with_the_row(
     gone = browser.post("/entries/pause", headers=HTMX, name="никогда", confirmed="yes")
     assert rows_of(gone.text) == []
     assert json.loads(gone.headers["hx-trigger"])["redbeat-toast"]["text"] == "никогда is gone."
+    gone = browser.post("/entries/delete", headers=HTMX, name="никогда", confirmed="yes")
+    assert json.loads(gone.headers["hx-trigger"])["redbeat-toast"]["text"] == "никогда is gone."
+    gone = browser.post("/entries/trigger", headers=HTMX, name="never", confirmed="yes")
+    toast = json.loads(gone.headers["hx-trigger"])["redbeat-toast"]
+    assert toast == {"text": "redbeat:never: there is no such entry.", "tone": "danger"}
+
+
+def test_without_a_script_a_button_of_a_row_leads_back_to_the_same_place_in_the_list(
+    browse: Browse, add: Add
+) -> None:
+    for number in range(8):
+        add(f"job-{number}")
+    browser = browse()
+    second = link_of(browser.read("/entries", sort="name"), "Next") or ""
+    html = browser.read(second)
+    action = re.search(r'<form class="inline-form" method="post" action="([^"]*/pause[^"]*)"', html)
+    assert action is not None
+    shown = browser.send(unescape(action[1]), name="job-5", confirmed="yes")
+    assert "Paused job-5." in shown
+    assert names_of(shown) == names_of(html) == ["job-5", "job-6", "job-7"]
 
 
 def test_who_may_only_read_has_no_buttons_and_is_refused(app: Celery, browse: Browse, add: Add) -> None:
@@ -362,9 +385,9 @@ def test_names_are_read_in_the_background_and_the_page_says_how_far_it_is(
         pipeline.execute()
     monkeypatch.setattr("redbeat.web.names.QUICK_SECONDS", 0.0)
     browser = browse()
-    answer = browser.get("/entries", sort="name")
-    assert answer.headers["refresh"] == "1"
-    assert "The names are being read" in answer.text
+    html = browser.read("/entries", sort="name")
+    assert '<noscript><meta http-equiv="refresh" content="1"></noscript>' in html
+    assert "The names are being read" in html
 
     def ready() -> str:
         html = browser.read("/entries", sort="name")
@@ -375,3 +398,27 @@ def test_names_are_read_in_the_background_and_the_page_says_how_far_it_is(
     assert "of 30,001" in html
     last = browser.read(link_of(html, "Last") or "")
     assert names_of(last)[-1] == "template"
+
+
+def test_a_row_shows_the_next_run_and_the_last_twenty(client: redis.Redis, browse: Browse, add: Add) -> None:
+    add("report")
+    add("over")
+    client.zadd(SCHEDULE, {"redbeat:over": -1})
+    for number in range(23):
+        outcome = "failed" if number == 4 else "succeeded"
+        record = {"due": 1e9 + number, "at": 1e9 + number, "ended": 1e9 + number, "outcome": outcome}
+        client.lpush("redbeat::history:report", json.dumps(record))
+    rows = dict(zip(names_of(html := browse().read("/entries")), rows_of(html), strict=True))
+    cells = {
+        name: dict(re.findall(r'<td data-label="([^"]+)">(.*?)</td>', row, re.DOTALL))
+        for name, row in rows.items()
+    }
+    due = '<time datetime="2099-03-01T09:30:00Z" data-relative title="2099-03-01 09:30:00 UTC">in '
+    assert cells["report"]["Next run"].startswith(due)
+    assert re.sub(r"<[^>]+>", "", cells["over"]["Next run"]) == "never"
+    sparkline = cells["report"]["Last runs"]
+    assert "<title>Last 20: 19 succeeded, 1 failed</title>" in sparkline
+    [failed] = re.findall(r'<path class="tone-danger" d="([^"]*)"', sparkline)
+    [succeeded] = re.findall(r'<path class="tone-good" d="([^"]*)"', sparkline)
+    assert (failed.count("M"), succeeded.count("M")) == (1, 19)
+    assert "No runs yet</title>" in cells["over"]["Last runs"]

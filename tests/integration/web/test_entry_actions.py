@@ -14,6 +14,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.audit import find_records
 from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.integration.conftest import MakeScheduler
@@ -39,24 +40,35 @@ def test_an_entry_is_paused_with_a_note_until_a_time_and_resumed(
 ) -> None:
     add("report", "30 7 * * *", timezone="Asia/Tokyo")
     browser = browse("pause")
-    assert "in Asia/Tokyo" in browser.read("/entry/pause", name="report").replace("In ", "in ")
+    browser.http.cookies.set("redbeat-zone", "America%2FNew_York")
+    assert "In America/New_York." in browser.read("/entry/pause", name="report")
     for fields, words in (
         ({"until": "yesterday"}, "is no time"),
         ({"clock": "2020-01-01T00:00"}, "is in the past"),
+        ({"until": "2h", "clock": "2099-01-01T00:00"}, "Give one of the two."),
     ):
         answer = browser.post("/entry/pause", name="report", note="kept", **fields)
         assert answer.status_code == 422
         assert words in answer.text
         assert 'value="kept"' in answer.text
-    assert "Paused until 2099-" in browser.send(
+    assert "Paused until 2099-01-01 09:00:00 America/New_York." in browser.send(
         "/entry/pause", name="report", note="why", clock="2099-01-01T09:00"
     )
     entry = RedBeatSchedulerEntry.get("report", app)
-    assert entry.paused_until == datetime(2099, 1, 1, tzinfo=timezone.utc)
+    assert entry.paused_until == datetime(2099, 1, 1, 14, tzinfo=timezone.utc)
     assert (entry.state, entry.pause_note, entry.paused_by) == ("paused", "why", "anna")
-    assert "and stays so" in browser.send("/entry/pause", name="report")
+    assert "It is paused already, and stays so." in browser.send("/entry/pause", name="report")
+    entry.update(paused_by="eve")
+    assert "has what you gave now" in browser.send("/entry/pause", name="report", note="whyever")
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert (entry.paused_until.year, entry.pause_note, entry.paused_by) == (2099, "whyever", "anna")
+    assert [record.details["note"] for record in find_records(app)] == ["whyever", "why"]
     assert "Resumed. Next run:" in browser.send("/entry/resume", name="report")
-    assert RedBeatSchedulerEntry.get("report", app).state == "scheduled"
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert entry.state == "scheduled"
+    entry.update(enabled=False)
+    assert "It is disabled already, and stays so." in browser.send("/entry/pause", name="report", note="why")
+    entry.update(enabled=True)
     assert "It isn&#39;t paused." in browser.send("/entry/resume", name="report")
 
 
@@ -85,6 +97,33 @@ def test_a_run_now_has_other_arguments_and_leaves_hidden_ones_as_they_are(
     assert len(sent_calls(broker)) == 2
 
 
+def test_a_run_now_has_the_entrys_own_arguments_whatever_they_are(
+    browse: Browse, broker: redis.Redis, add: Add
+) -> None:
+    args = ["\ud800", "\u202e\x00\r\n", float("1e300"), "é\u2028"]
+    add("report", args=args, kwargs={"half": "\udfff"})
+    browser = browse("run")
+    own = form_fields(browser.read("/entry/run", name="report"))
+    browser.send("/entry/run", **own)
+    browser.send("/entry/run", **own | {"args": own["args"].replace("é", "è"), "once": "another"})
+    sent = [call[:2] for call in sent_calls(broker)]
+    assert sent == [[[*args[:3], "è\u2028"], {"half": "\udfff"}], [args, {"half": "\udfff"}]]
+
+
+@pytest.mark.usefixtures("broker")
+def test_a_run_that_is_held_back_says_so_in_the_viewers_zone(app: Celery, browse: Browse, add: Add) -> None:
+    import redbeat
+
+    redbeat.track_runs(app)
+    add("report", 3600, overlap="skip")
+    browser = browse("run")
+    browser.http.cookies.set("redbeat-zone", "Asia%2FTokyo")
+    browser.send("/entry/run", **form_fields(browser.read("/entry/run", name="report")))
+    answer = browser.post("/entry/run", **form_fields(browser.read("/entry/run", name="report")))
+    assert answer.status_code == 409
+    assert re.search(r"is on its queue since \d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+ Asia/Tokyo", answer.text)
+
+
 def test_a_task_that_is_not_allowed_is_not_run(
     app: Celery, browse: Browse, broker: redis.Redis, add: Add
 ) -> None:
@@ -106,12 +145,18 @@ def test_a_backfill_shows_what_it_would_send_and_sends_it_once(
     entry = add("report", 3600)
     entry.reschedule(datetime.now(timezone.utc) - timedelta(hours=5, minutes=30))
     browser = browse("run")
+    browser.http.cookies.set("redbeat-zone", "Asia%2FTokyo")
+    asked = browser.post("/entry/backfill", name="report", begin="2026-01-31T09:00", end="2026-01-31T10:00")
+    assert "in Asia/Tokyo." in asked.text
+    assert form_fields(asked.text)["begin"] in ("2026-01-31T09:00", "2026-01-31T00:00:00+00:00")
+    assert re.search(r"<time[^>]*>2026-01-31 09:\d\d:\d\d</time>", asked.text)
     answer = browser.post("/entry/backfill", name="report", begin="3h")
     html = unescape(answer.text)
     assert "3 runs would be sent" in html
     assert sent_calls(broker) == []
     confirmed = form_fields(html)
     assert confirmed["confirmed"] == "yes"
+    assert "." not in confirmed["begin"] + confirmed["end"], "whole seconds, in the audit list, too"
     assert "Sent 3 runs." in browser.send("/entry/backfill", **confirmed)
     assert len(sent_calls(broker)) == 3
     assert (
@@ -128,7 +173,7 @@ def test_a_backfill_shows_what_it_would_send_and_sends_it_once(
         ({"begin": ""}, "Give the time"),
         ({"begin": "1h", "end": "2h"}, "before the beginning"),
         ({"begin": "soon"}, "is no time"),
-        ({"begin": "1970-01-02T00:00"}, "more than 1000 runs"),
+        ({"begin": "1970-01-02T00:00"}, "more than 1000 runs, which is the limit; name a shorter one"),
     ):
         answer = browser.post("/entry/backfill", name="report", **fields)
         assert answer.status_code == 422
@@ -196,3 +241,20 @@ def test_whoever_deletes_an_entry_of_beat_schedule_is_told_that_it_comes_back(
     assert "beat_schedule" not in browser.read("/entry/delete", name="report")
     client.sadd("redbeat::statics", "report")
     assert "comes from beat_schedule" in browser.read("/entry/delete", name="report")
+
+
+def test_an_entry_whose_name_has_a_line_break_is_paused_edited_and_deleted(
+    app: Celery, browse: Browse, client: redis.Redis, add: Add
+) -> None:
+    name = "two\nlines"
+    add(name)
+    browser = browse()
+    assert "Paused two" in browser.send("/entries/pause", name=name, confirmed="yes")
+    assert "Resumed. Next run:" in browser.send("/entry/resume", name=name)
+    fields = form_fields(browser.read("/entry/edit", name=name), "entry-form") | {"args": "[\n1\n]"}
+    assert "Changed two" in browser.send("/entry/save", **fields)
+    assert RedBeatSchedulerEntry.get(name, app).args == [1]
+    files = {"file": ("", b"")}  # sent as multipart/form-data, as by pages with files
+    asked = form_fields(browser.read("/entry/delete", name=name))
+    assert browser.post("/entry/delete", files=files, **asked).status_code == 303
+    assert not client.exists(f"redbeat:{name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from html import unescape
 
@@ -49,6 +50,44 @@ def test_a_form_that_is_sent_back_untouched_changes_nothing(
     assert client.hgetall("redbeat:report") == before
 
 
+def test_an_unchanged_form_stops_no_entry_that_2x_has_enabled_in_its_pause(
+    app: Celery, client: redis.Redis, browse: Browse, add: Add
+) -> None:
+    add("report", 3600).pause("first\nsecond", by="eve")
+    off = client.hget("redbeat:report", "definition")
+    client.hset("redbeat:report", "definition", off.replace('"enabled": false', '"enabled": true'))
+    before = client.hgetall("redbeat:report")
+    browser = browse()
+    listed = browser.read("/entries")
+    assert "second" not in listed
+    assert re.findall(r'<form class="inline-form"[^>]*action="/entries/(\w+)"', listed) == [
+        "trigger",
+        "pause",
+    ]
+    sent = opened(browser, "report")
+    assert sent["state"] == "runs"
+    assert "Nothing was changed." in browser.send("/entry/save", **sent)
+    assert client.hgetall("redbeat:report") == before
+    browser.send("/entry/save", **sent | {"jitter": "5s"})
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert (entry.state, entry.jitter, entry.pause_note) == ("scheduled", 5, "first\nsecond")
+
+
+def test_an_entry_with_nan_among_its_arguments_is_edited(
+    app: Celery, client: redis.Redis, browse: Browse
+) -> None:
+    definition = '{"task": "t", "schedule": {"__type__": "interval", "every": 60}, "kwargs": {"x": NaN}}'
+    client.hset("redbeat:report", "definition", definition)
+    client.zadd("redbeat::schedule", {"redbeat:report": 5e9})
+    browser = browse()
+    sent = opened(browser, "report")
+    assert sent["kwargs"] == '{"x": NaN}'
+    assert "Nothing was changed." in browser.send("/entry/save", **sent)
+    answer = browser.post("/entry/save", **sent | {"jitter": "5s"})
+    assert "can't be stored as JSON" in unescape(answer.text)  # nor on the command line
+    assert "Changed report." in browser.send("/entry/save", **sent | {"kwargs": '{"x": 1}'})
+
+
 def test_what_is_changed_is_stored_and_the_rest_stays(
     app: Celery, client: redis.Redis, browse: Browse, add: Add
 ) -> None:
@@ -67,7 +106,7 @@ def test_what_is_changed_is_stored_and_the_rest_stays(
     shown = preview(browser, **sent)
     assert "Every 2 hours" in shown
     assert shown.count("<time") >= 10
-    for line in ("jitter: 90", 'kwargs: {"password": "(hidden)", "to": "c@d"}', 'schedule: {"every": "2h"}'):
+    for line in ("jitter: 90", 'kwargs: {"password": "(hidden)", "to": "c@d"}', "schedule: every 2h"):
         assert line in shown, line
     html = browser.send("/entry/save", **sent)
     assert "Changed report. Next run:" in html
@@ -136,8 +175,18 @@ def test_two_people_edit_one_entry_and_the_second_chooses(app: Celery, browse: B
     assert answer.status_code == 412
     html = unescape(answer.text)
     assert "Somebody else has changed this meanwhile" in html
-    for line in ("jitter: 300", "timezone: Asia/Tokyo", "jitter: 600", "Take theirs", "Save mine over it"):
+    for line in ("jitter: 300", "timezone: Asia/Tokyo", "jitter: 600", "take theirs", "Save mine over it"):
         assert line in html, line
+    assert "last change of it: set by anna, " in html
+    assert '<a href="/entry?name=report"' in html
+    # whoever goes on editing has what they typed over theirs
+    going_on = form_fields(eve.send("/entry/edit", **form_fields(answer.text)), "entry-form")
+    assert (going_on["jitter"], going_on["timezone"], going_on["queue"]) == (
+        "10m",
+        "Asia/Tokyo",
+        HOSTILE,
+    )
+    assert going_on["revision"] == form_fields(answer.text)["revision"] != of_eve["revision"]
     assert "geheim" not in answer.text
     assert "<img" not in answer.text
     entry = RedBeatSchedulerEntry.get("report", app)
@@ -182,6 +231,12 @@ def test_errors_stand_at_their_fields_while_one_types_and_when_it_is_saved(
     answer = browser.post("/entry/save", **sent)
     assert answer.status_code == 422
     assert answer.text.count('aria-invalid="true"') == len(wrong)
+    # on a phone the fields are far below
+    assert "<title>Error: Edit: report" in answer.text
+    summary = answer.text.partition('role="alert" tabindex="-1" autofocus')[2].partition('class="tabs"')[0]
+    for field in wrong:
+        assert f'<a href="#f-{field}">' in summary, field
+        assert f'id="f-{field}"' in answer.text, field
     for text in wrong.values():
         assert text in unescape(answer.text), text  # what was typed stays
     assert RedBeatSchedulerEntry.get("report", app).jitter == 0
@@ -207,6 +262,77 @@ def test_an_entry_is_added_and_its_name_must_be_new(app: Celery, browse: Browse,
     assert RedBeatSchedulerEntry.get("new", app).state == "disabled"
     copied = form_fields(browser.read("/entry/new", like="report"), "entry-form")
     assert (copied["name"], copied["schedule"]) == ("", "30 7 * * *")
+
+
+def test_what_can_not_be_stored_is_told_at_its_field_while_one_types(
+    app: Celery, browse: Browse, add: Add
+) -> None:
+    add("report", 3600)
+    browser = browse()
+    sent = opened(browser, "report")
+    new = form_fields(browser.read("/entry/new"), "entry-form") | {"task": "echo"}
+    for fields, field, words in (
+        ({**sent, "exclude": "nowhere"}, "exclude", "There is no calendar 'nowhere'"),
+        ({**sent, "priority": "300"}, "priority", "It must be from 0 to 255"),
+        ({**new, "name": "report"}, "name", "There is an entry of this name already."),
+    ):
+        shown = preview(browser, **fields)
+        assert "It can't be stored as it is." in shown
+        assert words in shown
+        answer = browser.post("/entry/save", **fields)
+        assert answer.status_code in (412, 422)
+        told = unescape(answer.text).partition(f'id="f-{field}-problem"')[2].partition("</div>")[0]
+        assert words in told
+    assert "It can be stored." in preview(browser, **{**new, "name": "x"})
+
+
+def test_what_runs_have_made_of_an_entry_is_no_change_of_it(
+    app: Celery, browse: Browse, add: Add, program: Callable[..., Program]
+) -> None:
+    add("report", 3600)
+    browser = browse()
+    sent = opened(browser, "report", **{"as": "json"})
+    document = json.loads(sent["document"])
+    bookkeeping = {"total_run_count": 7, "last_run_at": "2020-01-01T00:00:00+00:00", "owner": "me"}
+    sent["document"] = json.dumps({**document, **bookkeeping})
+    assert "Nothing so far." in preview(browser, **sent)
+    assert "Nothing was changed." in browser.send("/entry/save", **sent)
+    changed = program().ask("PATCH", "/entries/report", {"jitter": 5, "total_run_count": 7})
+    assert changed.json()["total_run_count"] == 0
+    audit = browser.read("/audit")
+    assert "jitter" in audit
+    assert "total_run_count" not in audit
+
+
+def test_a_draft_with_a_mistake_is_not_shown_the_other_way(browse: Browse, add: Add) -> None:
+    add("report", 3600)
+    browser = browse()
+    sent = opened(browser, "report", **{"as": "json"})
+    document = json.loads(sent["document"])
+    for wrong in (
+        {"one_off": "no"}, {"metrics": "maybe"}, {"enabled": "no"}, {"overlap": "bogus"}, {"tracks": 7},
+        {"schedule": {"every": "30s", "relativ": True}}, {"options": {"priority": 300}}, {"jitter": "soon"},
+    ):  # fmt: skip
+        answer = browser.post(
+            "/entry/edit", **sent | {"document": json.dumps({**document, **wrong})}, to="form"
+        )
+        assert answer.status_code == 422, wrong
+        assert "only then it can be shown the other way" in answer.text
+        assert f'<a href="#f-document">{next(iter(wrong))}</a>: ' in answer.text
+        assert form_fields(answer.text, "entry-form")["way"] == "json"
+
+
+def test_a_schedule_that_is_a_number_is_its_seconds(app: Celery, browse: Browse, add: Add) -> None:
+    add("report", 3600)
+    browser = browse()
+    sent = opened(browser, "report") | {"schedule_kind": "json", "schedule": "45"}
+    assert "Every 45 seconds" in preview(browser, **sent)
+    as_json = form_fields(browser.post("/entry/edit", **sent, to="json").text, "entry-form")
+    as_json["document"] = json.dumps({**json.loads(as_json["document"]), "schedule": 30})
+    as_form = form_fields(browser.post("/entry/edit", **as_json, to="form").text, "entry-form")
+    assert "Every 30 seconds" in preview(browser, **as_form)
+    browser.send("/entry/save", **as_form)
+    assert RedBeatSchedulerEntry.get("report", app).description == "Every 30 seconds"
 
 
 def test_a_draft_becomes_json_and_a_form_again(browse: Browse, add: Add) -> None:

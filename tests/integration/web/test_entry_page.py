@@ -14,6 +14,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
+from redbeat.history import sent_record, skipped_record, unsent_record
 from redbeat.runs.figures import Figures
 from redbeat.web.pages.entry import figures_in_words
 from tests.integration.conftest import MakeScheduler
@@ -53,7 +54,7 @@ def test_all_that_is_known_of_an_entry_is_shown(
     assert re.search(r"It was sent at [-0-9:. ]+ UTC, [0-9]+ m?s after its time", html)  # why
     assert re.search(r"task id [-0-9a-f]{36}<", html)
     assert re.search(r"next due <time [^>]*>in [^<]*</time>, 20[-0-9: ]+ UTC", html)
-    assert "its schedule goes by Asia/Tokyo" in html
+    assert "its schedule goes by Asia/Tokyo, without jitter<" in html
     assert "geheim" not in html
     assert "(hidden)" in html
     shown = browser.read("/entry", name="report", **{"as": "json"})
@@ -62,6 +63,25 @@ def test_all_that_is_known_of_an_entry_is_shown(
     part = browser.get("/entry", {"hx-request": "true"}, name="report").text
     assert "<html" not in part
     assert "What became of its runs" in part
+
+
+def test_a_run_that_was_not_sent_is_no_last_run(
+    app: Celery, client: redis.Redis, browse: Browse, add: Add
+) -> None:
+    def tile() -> str:
+        html = browse().read("/entry", name="report")
+        return re.sub("<[^>]*>", "", html.partition("Last run</span>")[2].partition("tile-note")[0])
+
+    entry = add("report", 3600)
+    assert tile().startswith("never")
+    now = datetime.now(timezone.utc).timestamp()
+    for record in (unsent_record(f"{now}", "no broker"), skipped_record(f"{now}", "it was disabled")):
+        client.lpush("redbeat::history:report", f'{{{record},"at":{now}}}')
+        assert tile().startswith("never"), record
+    sent = sent_record(f"{now - 60}", is_manual=True)
+    client.rpush("redbeat::history:report", f'{{{sent},"at":{now - 60}}}')
+    assert tile().startswith("by hand")
+    assert entry.history()[0].outcome == "skipped"
 
 
 def test_next_runs_begin_at_the_servers_time_where_this_machines_clock_is_wrong(
@@ -273,3 +293,31 @@ def test_who_may_only_read_gets_no_buttons_and_may_post_nothing(
         answer = browser.post(f"/entry/{path}", name="report", confirmed="yes")
         assert answer.status_code == 403, path
     assert RedBeatSchedulerEntry.get("report", app).enabled
+
+
+def test_the_history_has_outcome_lateness_and_run_time_of_each_run(
+    browse: Browse, add: Add, client: redis.Redis
+) -> None:
+    add("report")
+    first = datetime(2026, 3, 1, 9, 30, tzinfo=timezone.utc).timestamp()
+    for number, (outcome, late, ran) in enumerate(
+        (("succeeded", 0.25, 12.0), ("failed", 0.0, 0.5), ("lost", 240.0, None), ("skipped", 0.0, None))
+    ):
+        due = first + 3600 * number
+        record = {"due": due, "at": due + late, "outcome": outcome}
+        record |= {} if ran is None else {"ended": due + late + ran, "ran": ran}
+        client.lpush("redbeat::history:report", json.dumps(record))
+    table = browse().read("/entry", name="report").partition('<table class="table is-cards history">')[2]
+    rows = re.findall(r"<tr>(.*?)</tr>", table.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
+    cells = [
+        re.findall(r'<td data-label="(Due|Outcome|Late|Took)"[^>]*>(.*?)</td>', row, re.DOTALL)
+        for row in rows
+    ]
+    assert [{name: re.sub(r"<[^>]+>", "", html).strip() for name, html in row} for row in cells] == [
+        {"Due": "2026-03-01 12:30:00", "Outcome": "skipped", "Late": "", "Took": ""},
+        {"Due": "2026-03-01 11:30:00", "Outcome": "lost", "Late": "4 min", "Took": ""},
+        {"Due": "2026-03-01 10:30:00", "Outcome": "failed", "Late": "", "Took": "500 ms"},
+        {"Due": "2026-03-01 09:30:00", "Outcome": "succeeded", "Late": "250 ms", "Took": "12 s"},
+    ]
+    tones = [re.findall(r"badge tone-(\w+)", row) for row in rows]
+    assert tones == [["neutral"], ["danger"], ["danger"], ["good"]]

@@ -9,30 +9,36 @@ import time
 from collections.abc import Callable
 from html import unescape
 from typing import Any
+from unittest.mock import Mock, patch
 
 import httpx
 import pytest
 import redis
+import uvicorn
 from celery import Celery
 from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from redbeat.calendars import Calendar
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
-from redbeat.web import asgi_app, live
+from redbeat.web import asgi_app, connections, live
 from redbeat.web import server as web_server
+from redbeat.web.access import limits
 from redbeat.web.access.authentication import Link, TokenInCookie
+from redbeat.web.access.headers import HEADERS, SafeHeaders
 from redbeat.web.access.limits import MAX_BODY_BYTES, MAX_BYTES_OF_STRANGERS, LimitedBodies
 from redbeat.web.access.users import User
 from redbeat.web.application import build
 from redbeat.web.routes import MAX_FIELDS
-from tests.support.dashboards import Browser, serving
+from tests.support.dashboards import Browser, dashboard_of, serving
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 
 Browse = Callable[..., Browser]
 URLENCODED = "application/x-www-form-urlencoded"
 FEW_SECONDS = 2.0
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def took(browser: Browser, **request: Any) -> tuple[int, float]:
@@ -93,6 +99,20 @@ def test_numbers_of_any_length_and_names_that_are_not_unicode_are_answered(
         assert "defect" not in browser.read(path), path
 
 
+def test_a_pattern_that_takes_long_to_prepare_is_refused_in_words(browse: Browse) -> None:
+    browser = browse()
+    long = "*a" * 151
+    for path, field in (
+        *(("/entries", field) for field in ("match", "task", "queue")),
+        *((path, "match") for path in ("/runs", "/runs/rerun", "/timeline", "/files/export")),
+        *(("/audit", field) for field in ("user", "verb")),
+    ):
+        page = browser.get(path, **{field: long}).text
+        assert f"{field}: must have 300 characters at the most" in page, path
+    answer = browser.post("/runs/rerun", match=long, since="1d", confirmed="yes")
+    assert answer.status_code == 422
+
+
 def test_a_stranger_may_send_as_much_as_a_token_needs(app: Celery) -> None:
     stranger = Browser(asgi_app(app))
     assert stranger.http.post("/entries/delete", content=b"x" * MAX_BODY_BYTES).status_code == 401
@@ -118,6 +138,7 @@ def test_bodies_that_arrive_together_are_held_within_a_limit(monkeypatch: pytest
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
+            assert message["status"] != 503 or (b"retry-after", b"5") in message["headers"]
 
     def sending() -> Receive:
         parts = iter([True, False])
@@ -178,7 +199,7 @@ def test_what_takes_longer_than_a_server_waits_at_its_end_is_told_so() -> None:
 
 def test_logging_out_ends_the_session_of_this_browser_and_no_other(app: Celery) -> None:
     link = Link(User("anna", ["admin"]))
-    application = build(app, [link, TokenInCookie(app, is_local=True)], is_live=True, is_read_only=False)
+    application = build(app, [link, TokenInCookie(app)], is_live=True, is_read_only=False)
     one, other = Browser(application), Browser(application)
     for browser in (one, other):
         browser.get("/login", token=link.token)
@@ -213,6 +234,40 @@ def test_a_stream_ends_when_its_user_may_not_read_any_more(
                 told += part
 
 
+def test_of_pages_that_are_opened_at_once_no_more_than_a_few_have_streams(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_STREAMS", 3)
+    application = dashboard_of(app)
+    leave = asyncio.Event()
+
+    async def open_page(statuses: list[int], *, has_gone: bool = False) -> None:
+        async def receive() -> Any:
+            if not has_gone:
+                await leave.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                if len(statuses) == 8:
+                    leave.set()
+
+        host = (b"host", b"localhost")
+        scope = {"type": "http", "method": "GET", "path": "/live", "query_string": b"", "headers": [host]}
+        await application({**scope, "scheme": "http", "client": ("127.0.0.1", 1)}, receive, send)
+
+    async def run() -> None:
+        await asyncio.gather(*(open_page([], has_gone=True) for _ in range(8)))
+        for _ in range(2):  # they give their places back
+            leave.clear()
+            statuses: list[int] = []
+            await asyncio.gather(*(open_page(statuses) for _ in range(8)))
+            assert sorted(statuses) == [200] * 3 + [204] * 5
+
+    asyncio.run(run())
+
+
 def _log_in(home: str, token: str) -> str:
     with httpx.Client(base_url=home) as client:
         found = re.search(r'"X-CSRF-Token": "([\w-]{43})"', unescape(client.get("/login").text))
@@ -233,7 +288,7 @@ def _connected(home: str) -> socket.socket:
 def test_who_reads_nothing_of_an_answer_is_given_up_and_who_reads_it_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(web_server, "READ_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
     size = 30 * 1024 * 1024
     left: list[str] = []
 
@@ -243,7 +298,7 @@ def test_who_reads_nothing_of_an_answer_is_given_up_and_who_reads_it_is_not(
         await send({"type": "http.response.body"})
         left.append("sent")
 
-    with serving(answer, http=web_server.Connection, lifespan="off") as home:
+    with serving(answer, http=connections.Connection, lifespan="off") as home:
 
         def ask() -> socket.socket:
             client = _connected(home)
@@ -253,9 +308,101 @@ def test_who_reads_nothing_of_an_answer_is_given_up_and_who_reads_it_is_not(
         with ask() as client:
             eventually(lambda: left == ["sent"], timeout=20)  # as the connection was lost
             assert _read(client) < size
-        monkeypatch.setattr(web_server, "READ_SECONDS", patience(10))
+        monkeypatch.setattr(connections, "READ_SECONDS", patience(10))
         with ask() as client:
             assert _read(client) > size
+
+
+async def _answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+def test_a_head_has_its_time_from_its_first_byte_on_and_a_connection_in_use_isnt_closed() -> None:
+    timers: list[asyncio.TimerHandle] = []
+
+    def are_running() -> list[bool]:
+        return [not one.cancelled() for one in timers]
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        transport = Mock(spec=asyncio.Transport)
+        transport.is_closing.return_value = False
+        transport.get_extra_info.return_value = None
+        config = uvicorn.Config(_answer, lifespan="off", log_config=None)
+        connection = connections.Connection(config, ServerState(), {}, loop)
+
+        def call_later(seconds: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
+            timer = asyncio.TimerHandle(loop.time() + seconds, callback, arguments, loop)
+            timers.append(timer)
+            return timer
+
+        with patch.object(loop, "call_later", call_later):
+            connection.connection_made(transport)
+            assert are_running() == [True]
+            connection.data_received(HEAD)
+            assert are_running() == [False], "the head has come"
+            await asyncio.gather(*connection.tasks)
+            assert are_running() == [False, True], "the next one is waited for, by uvicorn"
+            connection.data_received(HEAD[:20])
+            assert are_running() == [False, False, True]
+            connection.data_received(HEAD[20:-2])
+            assert are_running() == [False, False, True], "its second part brings it no more time"
+            connection.data_received(HEAD[-2:])
+            assert are_running() == [False] * 3
+            await asyncio.gather(*connection.tasks)
+            connection.data_received(HEAD[:-2])
+            assert are_running() == [False] * 4 + [True]
+            transport.close.assert_not_called()
+            timers[-1]._run()  # type: ignore[attr-defined]  # noqa: SLF001 - its time is over
+            transport.close.assert_called_once_with()
+            connection.connection_lost(None)
+            assert not any(are_running()[5:])
+
+    asyncio.run(run())
+
+
+def test_connections_beyond_the_limit_are_told_so_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
+    with serving(_answer, http=connections.Connection, lifespan="off") as home, _connected(home) as first:
+        first.sendall(HEAD)
+        assert b" 204 " in first.recv(4096)
+        with _connected(home) as second:
+            second.sendall(HEAD)
+            told = b"".join(iter(lambda: second.recv(4096), b"")).lower()
+        assert b" 503 " in told
+        assert b"retry-after: 5" in told
+        assert b"x-frame-options: deny" in told
+        first.sendall(HEAD)
+        assert b" 204 " in first.recv(4096)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Large: " + b"x" * 100_000 + b"\r\n\r\n", b"431"),
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"400",
+        ),
+    ],
+)
+def test_a_head_that_is_no_http_too_large_or_ambiguous_ends_its_connection(
+    head: bytes, status: bytes
+) -> None:
+    application = SafeHeaders(connections.LimitedHeads(_answer))
+    with (
+        serving(application, http=connections.Connection, lifespan="off") as home,
+        _connected(home) as client,
+    ):
+        client.sendall(head)
+        told = b"".join(iter(lambda: client.recv(4096), b""))
+    assert told.split()[1] == status
+    for name, value in HEADERS:
+        assert f"\r\n{name}: {value}\r\n".lower().encode() in told.lower()
 
 
 def _read(client: socket.socket) -> int:
@@ -264,3 +411,38 @@ def _read(client: socket.socket) -> int:
     while part := client.recv(1 << 16):
         read += len(part)
     return read
+
+
+def test_a_body_that_arrives_too_slowly_is_given_up_sooner_where_its_sender_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[bytes] = []
+    statuses: list[int] = []
+
+    async def inner(_scope: Scope, receive: Receive, _send: Send) -> None:
+        seen.append((await receive())["body"])
+
+    async def begin_and_stop() -> Any:
+        if not beginning:
+            await asyncio.Event().wait()
+        return beginning.pop()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def run(user: User | None) -> None:
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
+        sent = LimitedBodies(inner)({**scope, "redbeat.user": user}, begin_and_stop, send)
+        await asyncio.wait_for(sent, patience())
+
+    assert (limits.MAX_BODY_SECONDS, limits.MAX_SECONDS_OF_STRANGERS) == (90.0, 10.0)
+    for user, short, long in (
+        (None, "MAX_SECONDS_OF_STRANGERS", "MAX_BODY_SECONDS"),
+        (User("anna", ["read"]), "MAX_BODY_SECONDS", "MAX_SECONDS_OF_STRANGERS"),
+    ):
+        monkeypatch.setattr(limits, short, 0.05)
+        monkeypatch.setattr(limits, long, 2 * patience())
+        beginning = [{"type": "http.request", "body": b"half", "more_body": True}]
+        asyncio.run(run(user))
+    assert (statuses, seen) == ([408, 408], [])

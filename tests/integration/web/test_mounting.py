@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +17,16 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.config.address import Address
 from redbeat.store.store import Store
+from redbeat.web import connections
+from redbeat.web import server as web_server
 from redbeat.web.api.addresses import segment_of
 from tests.support.apps import write_app
-from tests.support.command_line import installed
+from tests.support.command_line import call, installed
 from tests.support.deadlines import patience
 from tests.support.nginx import Nginx
+from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.programs import token_of
 from tests.support.servers import Server
@@ -82,19 +89,37 @@ from django.http import HttpResponse
 from django.urls import include, path
 
 settings.configure(
-    SECRET_KEY="x", ROOT_URLCONF=__name__, ALLOWED_HOSTS=["localhost"], DEBUG=False,
+    SECRET_KEY="x", ROOT_URLCONF=__name__, ALLOWED_HOSTS=["localhost", "ops.example.com"], DEBUG=False,
+    USE_X_FORWARDED_HOST=True, SECURE_PROXY_SSL_HEADER=("HTTP_X_FORWARDED_PROTO", "https"),
     MIDDLEWARE=[
+        f"{__name__}.note_thread",
         "django.middleware.security.SecurityMiddleware", "django.middleware.common.CommonMiddleware",
         "django.middleware.csrf.CsrfViewMiddleware", "django.middleware.clickjacking.XFrameOptionsMiddleware",
     ],
 )
 django.setup()
+import threading
 import redbeat.web.django
+from asgiref.sync import sync_to_async
 from users import app, user_of
+
+def note_thread(get_response):
+    def respond(request):
+        request.thread = threading.get_ident()
+        return get_response(request)
+    return respond
+
+def in_its_thread(request):
+    assert threading.get_ident() == request.thread, "Django would leave its database connections open"
+    return user_of(request)
+
+async def by_coroutine(request):
+    return await sync_to_async(in_its_thread)(request)
 
 urlpatterns = [
     path("", lambda request: HttpResponse("home")),
-    path("tools/redbeat/", include(redbeat.web.django.urls(app, auth=user_of))),
+    path("tools/redbeat/", include(redbeat.web.django.urls(app, auth=in_its_thread))),
+    path("async/", include(redbeat.web.django.urls(app, auth=by_coroutine))),
 ]
 site, asgi_site = get_wsgi_application(), get_asgi_application()
 """,
@@ -130,9 +155,13 @@ class Visitor:
         return self.http.get(path, **options)
 
     def post(self, path: str, **fields: str) -> httpx.Response:
-        found = re.search(r"X-CSRF-Token[^:]*: (?:&#34;|\")([\w-]{43})", self.get("login").text)
-        assert found
-        return self.http.post(path, data={"csrf_token": found[1], **fields})
+        return self.http.post(path, data={"csrf_token": _token_in(self.get("login")), **fields})
+
+
+def _token_in(page: httpx.Response) -> str:
+    found = re.search(r"X-CSRF-Token[^:]*: (?:&#34;|\")([\w-]{43})", page.text)
+    assert found
+    return found[1]
 
 
 @pytest.mark.parametrize("way", _WAYS)
@@ -147,6 +176,10 @@ def test_it_works_below_a_path_of_a_real_framework(
         assert "home" in httpx.get(home, timeout=patience()).text
         check_dashboard(f"{home}tools/redbeat/", "/tools/redbeat")
         check_interface(f"{home}tools/redbeat/", "/tools/redbeat", token_of(app))
+        check_bodies(f"{home}tools/redbeat/", token_of(app), is_wsgi="gunicorn" in command)
+        if framework == "django":
+            check_dashboard(f"{home}async/", "/async")
+            check_name_and_scheme(f"{home}tools/redbeat/")
         if framework in ("fastapi", "starlette"):
             with httpx.stream("GET", f"{home}tools/redbeat/live", headers={"x-user": "ben"}) as stream:
                 assert next(stream.iter_lines()).startswith("retry: ")
@@ -184,6 +217,16 @@ def check_dashboard(url: str, root: str) -> None:
     assert forged.status_code == 403
 
 
+def check_name_and_scheme(url: str) -> None:
+    """Forms count under the name and the scheme that the framework takes from its proxy."""
+    said = {"x-forwarded-host": "ops.example.com", "x-forwarded-proto": "https", "x-user": "ben"}
+    page = httpx.get(f"{url}login", headers=said, timeout=patience())
+    token, cookie = _token_in(page), page.headers["set-cookie"].partition(";")[0]
+    sent = {**said, "origin": "https://ops.example.com", "cookie": cookie}
+    answer = httpx.post(f"{url}logout", data={"csrf_token": token}, headers=sent, timeout=patience())
+    assert answer.status_code == 303
+
+
 def check_interface(url: str, root: str, token: str, *, host: str = "localhost", is_raw: bool = True) -> None:
     """The REST interface of the dashboard at this address takes a token, any name, and compares and sets."""
     headers = {"authorization": f"Bearer {token}", "host": host}
@@ -204,6 +247,22 @@ def check_interface(url: str, root: str, token: str, *, host: str = "localhost",
     assert listed["next"].startswith("/entries?")
     assert program.get(listed["next"]).json()["entries"]
     assert program.put("/delete", json={"names": ["a/pause", "täglich", "a"]}).json()["deleted"] == 3
+
+
+def check_bodies(url: str, token: str, *, is_wsgi: bool) -> None:
+    """A body is read as a whole, or refused in a problem document, whatever the framework makes of it."""
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    program = httpx.Client(base_url=f"{url}api/v1", headers=headers, timeout=patience())
+    assert program.get("/entries/%FF").status_code in (400, 404)
+    for content, status in (
+        (b'{"names": ["%s"]}' % (b"x" * 3_000_000), 200),
+        (b"x" * 5_000_000, 413),
+        (iter([b'{"names": ', b'["x"]}']), 411 if is_wsgi else 200),
+        (iter([b'{"names": ', b'["x"], "x": 1}']), 411 if is_wsgi else 422),
+    ):
+        answer = program.put("/pause", content=content)
+        assert answer.status_code == status, answer.text
+        assert "json" in answer.headers["content-type"]
 
 
 @pytest.fixture
@@ -274,8 +333,33 @@ def test_what_would_be_open_or_cannot_work_ends_in_one_sentence(
     assert "Traceback" not in process.output()
 
 
-def test_behind_a_proxy_with_a_prefix_all_paths_are_below_it(
+def test_below_a_root_path_the_printed_link_works_whether_a_proxy_cuts_that_off_or_not(
     command: Callable[..., Process], app: Celery
+) -> None:
+    users = {"REDBEAT_WEB_USER": "ops", "REDBEAT_WEB_PASSWORD": "secret"}
+    process = command("--root-path=/redbeat", "--host=0.0.0.0", **users)
+    place = process.wait_for(re.compile(r"http://localhost:(?P<port>\d+)(?P<path>/redbeat/)"))
+    process.wait_for(f"It listens on all addresses of this machine, at port {place['port']}.")
+    for prefix in ("/redbeat", ""):
+        url = f"http://localhost:{place['port']}{prefix}"
+        page = httpx.get(f"{url}/", auth=("ops", "secret"), timeout=patience())
+        assert page.status_code == 200
+        assert 'href="/redbeat/static/redbeat.css' in page.text
+        assert httpx.get(f"{url}/static/redbeat.css", timeout=patience()).status_code == 200
+        program = {"authorization": f"Bearer {token_of(app)}"}
+        for path in ("status", "entries/=eA"):
+            answer = httpx.get(f"{url}/api/v1/{path}", headers=program, timeout=patience())
+            assert answer.status_code == (200 if path == "status" else 404), answer.text
+            assert "application/" in answer.headers["content-type"]
+    large = f"GET / HTTP/1.1\r\nHost: localhost\r\nX-Large: {'x' * 40_000}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", int(place["port"])), timeout=patience()) as client:
+        client.sendall(large.encode())
+        told = b"".join(iter(lambda: client.recv(4096), b""))
+    assert b" 431 " in told or b" 400 " in told, "uvicorn keeps as much of a head that isn't whole"
+
+
+def test_behind_a_proxy_with_a_prefix_all_paths_are_below_it(
+    command: Callable[..., Process], app: Celery, add: Callable[..., RedBeatSchedulerEntry]
 ) -> None:
     users = {"REDBEAT_WEB_USER": "ops", "REDBEAT_WEB_PASSWORD": "secret", "REDBEAT_WEB_RIGHTS": "read,pause"}
     settings = (
@@ -284,12 +368,19 @@ def test_behind_a_proxy_with_a_prefix_all_paths_are_below_it(
     process = command(extra=settings, **users)
     port = process.wait_for(_ADDRESS)["port"]
     process.wait_for("by the names in redbeat_web_hosts: ops.example.com")
+    add("rests")
+    basic = base64.b64encode(b"ops:secret").decode()
+    ops = Visitor(f"http://127.0.0.1:{port}/", authorization=f"Basic {basic}")
+    refused = ops.post("entries/delete", name="rests", confirmed="yes")
+    assert (refused.status_code, "takes the right &#39;delete&#39;" in refused.text) == (403, True)
+    assert ops.post("entries/pause", name="rests", confirmed="yes").status_code == 303
+    assert RedBeatSchedulerEntry.get("rests", app).paused
     with Nginx(
         f"""location /redbeat/ {{
             proxy_pass http://127.0.0.1:{port}/;
             proxy_http_version 1.1;
-            proxy_set_header Host $host;
-            proxy_set_header X-Forwarded-Host $host;
+            proxy_set_header Host $http_host;
+            proxy_set_header X-Forwarded-Host $http_host;
             proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
             proxy_set_header X-Forwarded-Proto https;
             proxy_set_header X-Forwarded-Prefix /redbeat;
@@ -314,3 +405,40 @@ def test_behind_a_proxy_with_a_prefix_all_paths_are_below_it(
             assert next(live.iter_lines()).startswith("retry:")
         # it decodes paths
         check_interface(url, "/redbeat", token_of(app), host="ops.example.com", is_raw=False)
+
+
+def test_its_options_and_its_limit_of_connections_are_kept(command: Callable[..., Process]) -> None:
+    few = "import redbeat.web.connections\nredbeat.web.connections.MAX_CONNECTIONS = 3"
+    process = command("--read-only", "--root-path=/ops", extra=few)
+    link = process.wait_for(re.compile(r"(http://127\.0\.0\.1:\d+)/ops(/login\?token=[\w-]+)"))
+    browser = Visitor(link[1])  # a proxy takes the prefix off
+    came = browser.get(link[2])
+    assert (came.status_code, came.headers["location"]) == (303, "/ops/")
+    assert came.headers["set-cookie"].count("Path=/ops;") == came.headers["set-cookie"].count("Path=") > 0
+    browser.http.headers["cookie"] = "; ".join(f"{one.name}={one.value}" for one in browser.http.cookies.jar)
+    page = browser.get("/entries").text
+    assert "read-only</span>" in page
+    links = re.findall(r'(?:href|src|action|hx-get|hx-post|sse-connect)="(/[^"]*)"', page)
+    assert links
+    assert all(link.startswith("/ops/") for link in links), links
+    refused = browser.post("entries/pause", name="a", confirmed="yes")
+    assert (refused.status_code, "This dashboard is read-only" in refused.text) == (403, True)
+    browser.http.close()
+    with ExitStack() as held:
+        port = httpx.URL(link[1]).port
+        for _ in range(3):
+            held.enter_context(socket.create_connection(("127.0.0.1", port), patience()))
+        eventually(lambda: httpx.get(f"{link[1]}/login", timeout=patience()).status_code == 503)
+    eventually(lambda: httpx.get(f"{link[1]}/login", timeout=patience()).status_code == 200)
+
+
+def test_without_options_it_listens_on_this_machine_alone_at_one_port(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[web_server.Serving] = []
+    monkeypatch.setattr(web_server, "serve", lambda _app, serving, *_: served.append(serving))
+    monkeypatch.setattr(app.log, "setup", lambda **_: None)
+    done = call(app, "web")
+    assert done.exit_code == 0, done.stderr
+    assert served == [web_server.Serving(Address("127.0.0.1", 8555), is_read_only=False, root_path="")]
+    assert connections.MAX_CONNECTIONS == 1000

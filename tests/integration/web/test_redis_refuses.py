@@ -77,7 +77,7 @@ STILL = {
     *("GET /login", "POST /login", "POST /logout", "GET /entry/new", "GET /files", "GET /audit", "GET /runs"),
     *("GET /timeline", "GET /calendars", "GET /runs/rerun", "GET /doctor", "POST /doctor/fix"),
     *("GET /doctor/fix", "GET /doctor/look", "GET /routes/look", "POST /entry/preview", "POST /entry/edit"),
-    *("GET /routes", "GET /changing"),
+    *("GET /routes", "GET /changing", "GET /files/export"),
 }
 #: forms that say of each entry what was refused
 SAID_OF_EACH = {"POST /entries/rows", "POST /entries/trigger", "POST /runs/rerun-chosen"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +19,7 @@ from redbeat.runs.run import Run
 from redbeat.store.server import Server as Clock
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
+from tests.support.dashboard_pictures import Became, run_now
 from tests.support.dashboards import Browser
 from tests.support.polling import eventually
 from tests.support.screenshots import fill
@@ -108,12 +110,12 @@ def test_one_run_is_sent_once_more_and_all_that_failed_once(
     asked = browser.post("/runs/rerun-one", **given)  # without a script it is asked first
     assert "Send this run once more?" in asked.text
     assert broker.llen("celery") == queued
-    dry = browser.read("/runs/rerun", since="1d")
-    assert "Send 1 run of 1 entry once more?" in dry
+    # what is still being looked for is shown a moment later
+    eventually(lambda: "Send 1 run of 1 entry once more?" in browser.read("/runs/rerun", since="1d"))
     assert broker.llen("celery") == queued
     assert "Sent 1 run once more." in browser.send("/runs/rerun", since="1d", confirmed="yes")
     assert broker.llen("celery") == queued + 1
-    assert "There is nothing to send" in browser.read("/runs/rerun", since="1d")
+    eventually(lambda: "There is nothing to send" in browser.read("/runs/rerun", since="1d"))
     assert "its task id is" in browser.send("/runs/rerun-one", confirmed="yes", **given)
     assert broker.llen("celery") == queued + 2
     # of what is ticked each run is sent once, and not at all if that was done already
@@ -140,3 +142,18 @@ def test_a_run_is_given_up_when_that_was_confirmed(app: Celery, browse: Browse) 
     [lost] = find_runs(app, ["lost"])
     assert (lost.task_id, lost.error) == (run.task_id, "given up by anna")
     assert "1 run has gone on or ended meanwhile" in browser.send("/runs/give-up", confirmed="yes", **given)
+
+
+def test_the_overview_names_what_has_failed_lately_and_what_fails_in_a_row(
+    app: Celery, browse: Browse
+) -> None:
+    run_now(app, {"cleanup": Became("lost", 0.5)})
+    page = browse("read").read("/")
+    panels = dict(re.findall(r"<h2>(Fail[^<]*)</h2></div>(.*?)</section>", page, re.DOTALL))
+    words = {name: " ".join(re.sub(r"<[^>]+>", " ", html).split()) for name, html in panels.items()}
+    lately = (
+        r"cleanup lost (\d+ m?s ago|now) cleanup failed (\d+ m?s ago|now) OSError: No space left on device"
+    )
+    assert re.fullmatch(lately, words["Failed lately"]), words
+    assert words["Failed in a row"] == "cleanup 2 runs"
+    assert panels["Failed in a row"].count('href="/entry?name=cleanup"') == 1

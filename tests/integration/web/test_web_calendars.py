@@ -20,6 +20,7 @@ from redbeat.web.verbs import calendars
 from redbeat.web.verbs.actor import Actor
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience
+from tests.support.forms import form_fields
 from tests.support.polling import eventually
 
 Add = Callable[..., RedBeatSchedulerEntry]
@@ -129,8 +130,9 @@ def test_a_year_is_seen_at_a_glance_and_changed_from_its_page(
     revision = re.search(r'name="revision" value="([^"]+)"', page)
     assert revision is not None
     text = "2098-01-01 New Year\n2098-05-01 May"
-    shown = browser.send("/calendar/set", name=HOSTILE, revision=revision[1], text=text, about="")
+    shown = browser.send("/calendar/set", name=HOSTILE, revision=revision[1], text=text, about="one\ntwo")
     assert "Stored: 2 days." in shown
+    assert Calendar.load(HOSTILE, app).about == "one\ntwo"
     assert browser.post("/calendar/set", name=HOSTILE, revision=revision[1], text="").status_code == 412
     browser.send("/calendar/set", name=HOSTILE, remove="2098-05-01")
     browser.send("/calendar/set", name=HOSTILE, first="2098-07-01", last="2098-07-03", label="closed")
@@ -139,6 +141,55 @@ def test_a_year_is_seen_at_a_glance_and_changed_from_its_page(
         assert browser.post("/calendar/set", name=HOSTILE, **wrong).status_code == 422
     assert browser.get("/calendar", name="none").status_code == 404
     assert browser.get("/calendar", name=HOSTILE, year="9" * 50).status_code == 200
+
+
+def test_what_was_typed_wrongly_comes_back_with_the_line_at_its_field(
+    app: Celery, browse: Callable[..., Browser]
+) -> None:
+    browser = browse()
+    browser.send("/calendar/set", name="closed", revision="", text="2098-01-01 New Year", about="")
+    revision = form_fields(browser.read("/calendar", name="closed"))["revision"]
+
+    def error(field: str, **fields: str) -> str:
+        answer = browser.post("/calendar/set", **fields)
+        assert answer.status_code in (412, 422)
+        html = unescape(answer.text)
+        for name in ("text", "about", "label"):
+            assert fields.get(name, "") in html
+        found = re.search(f'<p class="error" id="{field}-error">.*?<span>(.*?)</span>', html)
+        assert found is not None, html
+        return found[1]
+
+    wrong = {"name": "closed", "revision": revision, "about": "<ours>"}
+    assert "line 3: 'someday' is not a date. Write" in error(
+        "edit-text", **wrong, text="# ours\n2098-01-01\nsomeday"
+    )
+    text = "2098-01-01\n2098-13-01 never"
+    assert "line 2: '2098-13-01' is not a date: month must be in 1..12. Write 2026-12-25," in error(
+        "edit-text", **wrong, text=text
+    )
+    assert "line 2" in error("new-text", name="new", revision="", text=text, about="<new>")
+    taken = error("new-name", name="closed", revision="", text="2098-02-01", about="")
+    assert taken == "There is a calendar of this name already."
+    assert "must have a name" in error("new-name", name="", revision="", text="2098-02-01", about="")
+    assert "ends before it begins" in error(
+        "f-last", name="closed", first="2098-07-03", last="2098-07-01", label="<b>"
+    )
+    given = {"file": ("days.txt", b"2098-01-01\nsomeday", "text/plain")}
+    answer = browser.post("/calendar/import", files=given, name="closed", mode="replace", until="")
+    assert (answer.status_code, "line 2: 'someday'" in unescape(answer.text)) == (422, True)
+    assert form_fields(answer.text)["mode"] == "replace"
+    # somebody else was faster: what was typed stands over theirs, and is stored by another click
+    Calendar.change("closed", ["2098-03-01"], app=app)
+    answer = browser.post("/calendar/set", **wrong, text="2098-05-01 May")
+    assert (answer.status_code, "changed it meanwhile" in answer.text) == (412, True)
+    again = form_fields(answer.text)
+    assert (again["text"], again["about"]) == ("2098-05-01 May", "<ours>")
+    browser.send("/calendar/set", **{name: again[name] for name in ("name", "revision", "text", "about")})
+    assert Calendar.load("closed", app).days == {"2098-05-01": "May"}
+    Calendar.load("closed", app).delete()
+    answer = browser.post("/calendar/set", **wrong, text="2098-05-01 May")
+    assert (answer.status_code, form_fields(answer.text)["text"]) == (412, "2098-05-01 May")
 
 
 def test_a_file_is_shown_before_it_is_stored_and_a_calendar_is_asked_about_before_it_goes(
@@ -203,3 +254,18 @@ def test_a_change_that_takes_long_has_a_page_that_says_so_and_is_made_once(
     done = browser.http.get(str(eventually(told)))
     assert (done.status_code, done.headers["location"]) == (303, "/calendar?name=closed&year=2098")
     assert (calls, list(Calendar.load("closed", app).days)) == (["set"], ["2098-01-02"])
+
+
+def test_pages_of_calendars_renew_their_parts_beside_what_one_types(
+    app: Celery, browse: Callable[..., Browser]
+) -> None:
+    Calendar("closed", ["2098-12-25"], app=app).save()
+    browser = browse()
+    for path, query in (("/calendar", {"name": "closed", "year": "2098"}), ("/calendars", {})):
+        page = browser.read(path, **query)
+        assert 'hx-trigger="sse:change, sse:tick, every 60s"' in page
+        part = browser.get(path, headers={"HX-Request": "true"}, **query).text
+        assert ("<html" in part, "<textarea" in part) == (False, False)
+    Calendar("closed", ["2098-12-25", "2098-12-26"], app=app).save()
+    part = browser.get("/calendar", headers={"HX-Request": "true"}, name="closed", year="2098").text
+    assert ("2098-12-26" in part, "Edit as text" in part) == (True, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -19,6 +20,7 @@ from redbeat.web import User
 from redbeat.web.verbs import files
 from redbeat.web.verbs.actor import Actor
 from tests.support.dashboards import Browser
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 
 Add = Callable[..., RedBeatSchedulerEntry]
@@ -41,6 +43,16 @@ def apply(actor: Actor, text: str = TEXT, **options: Any) -> files.Applied:
 
 def kwargs_of(app: Celery, name: str) -> dict[str, Any]:
     return RedBeatSchedulerEntry.get(name, app).kwargs
+
+
+def test_a_file_that_would_not_come_back_from_the_page_of_its_plan_is_refused_before(
+    browse: Callable[..., Browser],
+) -> None:
+    text = TEXT.encode() + b"#\n" * 1_400_000  # a browser sends each line break as two bytes
+    answer = browse().post("/files/plan", files={"file": ("s.yaml", text)})
+    assert answer.status_code == 413
+    assert "s.yaml: is too large for this page" in unescape(answer.text)
+    assert "celery redbeat apply takes it." in answer.text
 
 
 def test_a_file_is_planned_applied_and_written_down(app: Celery) -> None:
@@ -158,7 +170,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_a_sentence_and_stays_in_its_
         ("", "paste its text"),
         ("entries: {}", "have no owner: fill in Owner"),
         ("a: &a [*a]", "contains itself"),
-        ("[" * 2000, "nested too deeply"),
+        ("[" * 2000, "nest"),  # in these words or PyYAML's own
     ):
         answer = browser.post("/files/plan", text=text)
         assert (answer.status_code, words in unescape(answer.text)) == (422, True), answer.text
@@ -166,6 +178,10 @@ def test_a_file_that_cannot_be_used_is_refused_with_a_sentence_and_stays_in_its_
     assert browser.post("/files/plan", text=deep).status_code in (200, 422)
     binary = {"file": ("\u202e<b>.yaml", b"\xff\xfe\x00", "text/plain")}
     assert "is no UTF-8" in browser.post("/files/plan", files=binary).text
+    file = {"file": ("shop.yaml", b"entries: {}", "application/yaml")}
+    both = browser.post("/files/plan", files=file, text="# <mine>")
+    assert (both.status_code, 'id="plan-file-error"' in both.text) == (422, True)
+    assert ("not both" in both.text, "# &lt;mine&gt;</textarea>" in both.text) == (True, True)
     add("mine", task="t")
     app.redbeat_redis.hset("redbeat:mine", "owner", "other")
     taken = browser.post("/files/plan", text="{owner: a, entries: {mine: {task: t, schedule: 1h}}}")
@@ -177,6 +193,18 @@ def test_a_file_that_cannot_be_used_is_refused_with_a_sentence_and_stays_in_its_
     assert reader.get("/files/export").status_code == 403
 
 
+def download(browser: Browser, **query: str) -> str:
+    """What an export has written, when it is there."""
+    answer = browser.get("/files/export", **query)
+    where = answer.headers.get("location")
+
+    def ready() -> Any:
+        found = answer if where is None else browser.get(where)
+        return "attachment" in found.headers.get("content-disposition", "") and found
+
+    return str(eventually(ready).text)
+
+
 def test_an_export_is_a_download_that_can_be_imported(
     app: Celery, add: Add, browse: Callable[..., Browser]
 ) -> None:
@@ -184,13 +212,9 @@ def test_an_export_is_a_download_that_can_be_imported(
     add("other", schedule=60)
     browser = browse("edit")
 
-    def download(**query: str) -> Any:
-        answer = browser.get("/files/export", **query)
-        return answer if "attachment" in answer.headers.get("content-disposition", "") else None
-
-    text = eventually(lambda: download(match="rep*")).text
+    text = download(browser, match="rep*")
     assert ("s3cret" in text, "(hidden)" in text, "other" in text) == (False, True, False)
-    assert "report" in json.loads(eventually(lambda: download(format="json", owner="shop")).text)["entries"]
+    assert "report" in json.loads(download(browser, format="json", owner="shop"))["entries"]
     RedBeatSchedulerEntry.get("other", app).delete()
     fields = {"verb": "import", "text": text, "replace": "yes"}
     shown = browser.post("/files/plan", **fields).text
@@ -198,3 +222,25 @@ def test_an_export_is_a_download_that_can_be_imported(
     assert seen is not None
     assert "1 changed" in browser.send("/files/apply", seen=seen[1], **fields)
     assert kwargs_of(app, "report")["api_token"] == "s3cret"
+
+
+def test_an_export_that_was_left_is_not_given_to_who_asks_later(
+    add: Add, browse: Callable[..., Browser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, is_read = files.export, threading.Event()
+
+    def export(*given: Any, **options: Any) -> Any:
+        found = real(*given, **options)
+        assert is_read.wait(patience(30))
+        return found
+
+    monkeypatch.setattr(files, "export", export)
+    browser = browse("edit")
+    add("old", schedule=60)
+    left = browser.get("/files/export").headers["location"]
+    assert "The file is being written" in browser.read(left)
+    add("new", schedule=60)
+    is_read.set()
+    eventually(lambda: "The file is there" in browser.get(left, headers={"HX-Request": "true"}).text)
+    assert "new" in download(browser)
+    assert "new" not in browser.read(left), "it is the one that was begun"

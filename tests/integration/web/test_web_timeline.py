@@ -119,3 +119,27 @@ def test_viewers_in_zones_with_the_same_full_hours_share_a_chart() -> None:
     assert phases[0] == phases[1] == phases[2]
     by_hours = [timelines._phase_of(timelines.Wanted(24 * 7, now, zone)) for zone in zones]  # noqa: SLF001
     assert by_hours[0] == by_hours[1] != by_hours[2]
+
+
+def test_what_piles_up_is_seen_in_the_bars_the_rows_and_a_sentence(
+    app: Celery, browse: Callable[..., Browser], client: redis.Redis
+) -> None:
+    hour = datetime.fromtimestamp(server_now(client) + 12 * 3600, timezone.utc).hour
+    entries = [RedBeatSchedulerEntry(f"daily-{n}", "t", f"0 {hour} * * *", app=app) for n in range(40)]
+    RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry("often", "t", 600, app=app), *entries])
+    page = read_whole(browse("read"))
+    [summary] = re.findall(r'class="timeline-summary">([^<]*)', page)
+    assert re.match(rf"18\d runs; most: 4[12] in the 15 min from {hour:02}:00\.", summary), summary
+    rows = dict(re.findall(r'<th scope="row".*?title="([^"]*)".*?(<svg.*?</svg>)', page, re.DOTALL))
+    assert len(rows) >= 10
+    for name, row in rows.items():
+        cells = "".join(re.findall(r'<path class="heat-[1-5]" d="([^"]*)"', row))
+        assert (cells.count("M") == 1) == (name != "often"), name
+        assert cells, name
+        assert row.count('<rect class="pile"') == 1, name
+    bars = page.partition('<svg class="chart"')[2].partition("</svg>")[0]
+    assert len(re.findall(r'<path class="fill-warn" d="M[^M"]*"', bars)) == 1
+    assert re.search(r'class="is-peak is-warn"[^>]*>4[12]</text>', bars)
+    table = page.partition("All runs, as a table")[2]
+    assert f'{hour:02}:00 <span class="badge tone-warn">many</span></th><td class="number">4' in table
+    assert "runs pile up" in page

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from html import unescape
 from typing import Any
 from urllib.parse import quote
 
@@ -23,13 +25,24 @@ from redbeat.store.tokens import Tokens
 from redbeat.web import User, asgi_app
 from redbeat.web.access.attempts import SECONDS_EACH, TRIES
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie
-from redbeat.web.access.headers import HEADERS
 from redbeat.web.access.limits import MAX_ADDRESS_BYTES, MAX_BODY_BYTES
 from redbeat.web.application import PAGES, build
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.forms import form_fields
 
 Browse = Callable[..., Browser]
+#: what every answer says; written out here, as the code's own list would agree with anything
+SAFE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; font-src 'self'; connect-src 'self'; form-action 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
 #: pages that anybody may see
 OPEN = {("/login", "GET"), ("/login", "POST"), ("/logout", "POST")}
 #: forms that change nothing: the names of the rows that are shown may be too long for an address
@@ -143,7 +156,8 @@ def test_the_link_becomes_a_cookie_at_once_and_works_on_this_machine_alone(app: 
     assert other.get("/").status_code == 401
 
     for header in ("x-forwarded-for", "x-real-ip", "forwarded"):  # a proxy that isn't known to be one
-        assert browser.get("/", headers={header: "127.0.0.1"}).status_code == 401
+        for path in ("/", f"/login?token={link.token}"):
+            assert browser.get(path, headers={header: "127.0.0.1"}).status_code == 401
     browser.send("/logout")
     assert browser.get("/").status_code == 401
 
@@ -156,12 +170,31 @@ def test_a_stored_token_is_typed_and_kept_until_it_is_revoked(app: Celery) -> No
     assert browser.post("/login", token="rb_x_y").status_code == 401
     assert browser.post("/login", token=text).status_code == 303
     assert "deploy" in browser.read("/")
-    assert Browser(asgi_app(app), address="10.0.0.9").post("/login", token=text).status_code == 303
     stranger = Browser(asgi_app(app), address="10.0.0.9")
     stranger.http.cookies = browser.http.cookies
     assert stranger.get("/").status_code == 401
     tokens.revoke(token.id)
     assert browser.get("/").status_code == 401
+
+
+def test_who_asks_from_elsewhere_is_told_why_no_token_lets_them_in(app: Celery) -> None:
+    text = Tokens(Store(app)).add("deploy", ["read"], None, "anna")[1]
+    link = Link(User("anna", ["admin"]))
+    application = build(app, [link, TokenInCookie(app)], is_live=True, is_read_only=False)
+    forwarded = {"x-forwarded-for": "127.0.0.1"}
+    for browser, headers in (
+        (Browser(application, address="10.0.0.9"), None),
+        (Browser(application), forwarded),
+    ):
+        for answer in (
+            browser.get("/", headers=headers),
+            browser.get("/login", headers=headers, token=link.token),
+            browser.post("/login", headers=headers, token=text),
+            browser.post("/login", headers=headers, token=link.token),
+        ):
+            assert (answer.status_code, "on this machine alone" in answer.text) == (401, True), answer.text
+            assert "redbeat_session" not in answer.headers.get("set-cookie", "")
+        assert 'name="token"' not in browser.get("/login", headers=headers).text, "it would be of no use"
 
 
 def test_a_name_and_a_password_are_asked_for_by_the_browser(app: Celery) -> None:
@@ -224,7 +257,7 @@ def test_a_form_of_another_site_or_without_its_token_changes_nothing(
     browser = browse()
     for headers in (
         {"origin": "http://evil.com"},
-        {"origin": "null"},
+        {"origin": "null", "sec-fetch-site": "cross-site"},
         {"origin": "https://localhost"},
         {"origin": "http://localhost:81"},
         {"sec-fetch-site": "cross-site"},
@@ -255,11 +288,52 @@ def test_every_answer_tells_the_browser_what_not_to_do(app: Celery, browse: Brow
     ]
     assert {answer.status_code for answer in answers} == {200, 400, 401, 404, 405, 414}
     for answer in answers:
-        for name, value in HEADERS:
+        for name, value in SAFE_HEADERS.items():
             assert answer.headers[name] == value
-    policy = answers[0].headers["content-security-policy"]
-    assert "unsafe" not in policy
     assert answers[0].headers["cache-control"] == "no-store"
+
+
+def test_what_pages_look_like_and_the_page_to_log_in_need_nobody_to_say_who_it_is(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+
+    def auth(request: Request) -> User:
+        asked.append(request.url.path)
+        raise RuntimeError("the application's database is away")
+
+    browser = Browser(asgi_app(app, auth=auth))
+    assert browser.get("/static/redbeat.css").status_code == 200
+    assert browser.get("/static/nothing").status_code == 404
+    assert not asked
+    assert browser.get("/login").status_code == 200
+    assert browser.get("/").status_code == 500
+
+
+def test_a_file_is_kept_for_a_year_under_the_mark_of_its_own_contents_alone(browse: Browse) -> None:
+    browser = browse()
+    own = re.search(r'"(/static/redbeat\.css)\?v=(\w+)"', browser.read("/"))
+    assert own
+    path, mark = own.groups()
+    assert "immutable" in browser.get(path, v=mark).headers["cache-control"]
+    for other in ({}, {"v": "x" * 12}, {"v": ""}, {"v": mark, "w": "1"}):
+        answer = browser.get(path, **other)  # of a page that another version has made, say
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache"), other
+
+
+def test_where_a_method_is_not_taken_the_answer_has_those_that_are(browse: Browse) -> None:
+    browser = browse()
+    for path, allowed in (
+        ("/", "GET, HEAD"),
+        ("/login", "GET, HEAD, POST"),
+        ("/logout", "POST"),
+        ("/entry/delete", "GET, HEAD, POST"),
+        ("/live", "GET, HEAD"),
+        ("/static/redbeat.css", "GET, HEAD"),
+        ("/static/nothing", "GET, HEAD"),
+    ):
+        answer = browser.http.put(path)
+        assert (answer.status_code, answer.headers.get("allow")) == (405, allowed), path
 
 
 def test_over_https_cookies_go_over_https_only(app: Celery) -> None:
@@ -302,7 +376,7 @@ def test_no_path_leads_out_of_the_static_files(browse: Browse, path: str) -> Non
 def test_the_api_takes_bearer_tokens_alone(app: Celery) -> None:
     _, text = Tokens(Store(app)).add("deploy", ["read"], None, "anna")
     link = Link(User("anna", ["admin"]))
-    ways_in = [link, TokenInCookie(app, is_local=True), BasicAuth(User("ben", ["admin"]), "x")]
+    ways_in = [link, TokenInCookie(app), BasicAuth(User("ben", ["admin"]), "x")]
     browser = Browser(build(app, ways_in, is_live=True, is_read_only=False))
     browser.get("/login", token=link.token)
     browser.read("/")
@@ -360,3 +434,11 @@ def test_of_two_cookies_of_one_name_that_of_the_longest_path_counts(app: Celery)
     own, outer = "o" * 43, "x" * 43  # browsers send them in this order
     answer = Browser(dashboard_of(app)).get("/entry/new", headers={"cookie": f"{name}={own}; {name}={outer}"})
     assert (own in answer.text, outer in answer.text) == (True, False)
+
+
+def test_htmx_evaluates_no_text_and_adds_no_script_and_no_style(browse: Browse) -> None:
+    [told] = re.findall(r"<meta name=\"htmx-config\" content='([^']*)'>", browse().read("/"))
+    config = json.loads(unescape(told))
+    for setting in ("allowEval", "allowScriptTags", "includeIndicatorStyles"):
+        assert config[setting] is False, setting
+    assert config["selfRequestsOnly"] is True

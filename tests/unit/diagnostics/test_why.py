@@ -129,6 +129,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
         (0, [skipped(0, 0.1)], {}, "skipped", "too late."),
         (0, [skipped(0, 0, "excluded by its calendar holidays")], {}, "skipped", "calendar holidays."),
         (0, [unsent(0)], {"error": failure(0, 3), "score": DUE}, "unsent", "again at 2026-06-01 12:30:09"),
+        (-1, [unsent(-1)], {"error": failure(0, 3), "score": DUE}, "unsent", "isn't recorded"),
         (0, [unsent(0, "no task")], {"error": failure(0, 0)}, "quarantined", "no task."),
         (-2, [sent(-1), unsent(-2)], {}, "merged", "no'). The run that was due at 2026-06-01 11:00:00"),
         (0, [unsent(0)], {}, "unsent", "isn't recorded"),

@@ -11,6 +11,8 @@ import pytest
 from redbeat.cli.session import INTERRUPTED
 from redbeat.keys import RESERVED_BEGINNINGS, RESERVED_NAMES
 from redbeat.process import exit_codes as exits
+from redbeat.web.pages.rendering import navigation
+from tests.support.dashboard_pictures import PAGES
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -80,3 +82,16 @@ def test_the_table_of_keys_names_each_of_them() -> None:
     page = (DOCS / "data-model.rst").read_text("utf-8")
     names = {*RESERVED_NAMES, *RESERVED_BEGINNINGS}
     assert sorted(name for name in names if f"``redbeat:{name}" not in page) == []
+
+
+def test_each_page_of_the_dashboard_has_its_picture_in_both_themes_and_the_readme_has_two() -> None:
+    shown = re.findall(r"^\.\. screenshot:: (\S+)$", (DOCS / "web.rst").read_text("utf-8"), re.MULTILINE)
+    assert sorted(shown) == sorted(PAGES)
+    in_navigation = {link.label.lower() for link in navigation("", "/")}
+    assert in_navigation - {"calendars"} | {"calendar", "entry", "edit"} <= {*shown}
+    pictures = {f"web-{name}-{theme}.webp" for name in shown for theme in ("light", "dark")}
+    taken = {path.name: path.stat().st_size for path in (DOCS / "_static").glob("web-*.webp")}
+    assert taken.keys() == pictures
+    assert min(taken.values()) > 5_000
+    readme = (ROOT / "README.rst").read_text("utf-8")
+    assert len({*re.findall(r"^\.\. image:: docs/_static/(web-\S+)$", readme, re.MULTILINE)} & pictures) == 2

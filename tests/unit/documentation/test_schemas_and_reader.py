@@ -78,7 +78,7 @@ def why_refused(app: Celery, **fields: Any) -> str | None:
             app,
         )
     except EntryCorrupt as exc:
-        return str(exc)
+        return f"{exc} {exc.__cause__}"
     return None
 
 

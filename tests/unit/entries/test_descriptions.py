@@ -182,6 +182,7 @@ def test_a_window_s_ends_have_seconds_where_there_are_any(app: Celery, moment: d
         ({"overlap": "replace"}, "in place of the run in progress"),
         ({"one_off": True}, "once"), ({"max_runs": 1}, "once"), ({"max_runs": 3}, "3 times at the most"),
         ({"exclude": "holidays"}, "except on holidays"), ({"jitter": 2.5}, "up to 2.5 s later"),
+        ({"jitter": 1_234_567}, "up to 14 d 6 h 56 min 7 s later"),
     ],
 )  # fmt: skip
 def test_the_rest_of_the_policy_follows(app: Celery, policy: dict[str, Any], words: str) -> None:

@@ -54,6 +54,24 @@ def test_a_new_entry_with_a_last_run_counts_from_it(app: Celery, last_run_at: da
     assert (write.meta, write.score) == (encode_meta(NOON, 3), after_noon(60))
 
 
+@pytest.mark.parametrize("hours", [0, 3, 30])
+@pytest.mark.parametrize("every", [3600, 86_400])
+def test_an_interval_that_has_never_run_counts_from_its_start_time_whenever_it_got_that(
+    app: Celery, hours: int, every: int
+) -> None:
+    start = NOON - timedelta(days=9, minutes=10)
+    now = NOW + timedelta(hours=hours)
+    expected = start + ((now - start) // timedelta(seconds=every) + 1) * timedelta(seconds=every)
+    saved = stored(app, encode_meta(NOW, 0), schedule=schedule(every))
+    for made, before in (
+        (entry(app, schedule=schedule(every), start_time=start), Stored("redbeat:x")),
+        (entry(app, schedule=schedule(every), start_time=start), saved),
+    ):
+        assert planned(made, before, now).score == expected.timestamp()
+        first, second = made.next_runs(2, after=now, tz=timezone.utc)
+        assert (first, second - first) == (expected, timedelta(seconds=every))
+
+
 def test_a_new_rule_runs_its_first_occurrence_though_it_took_a_moment_to_save(app: Celery) -> None:
     write = planned(entry(app, schedule=rrule("DAILY", dtstart=NOON)), Stored("redbeat:x"))
     assert write.score == after_noon(0)

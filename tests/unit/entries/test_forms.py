@@ -93,6 +93,7 @@ def test_every_field_of_a_policy_is_a_field_of_the_form() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"options": {"priority": 300}}, "options: priority must be from 0 to 255, not 300"),
         ({"nmae": "y"}, "there is no field 'nmae'. Did you mean name"),
         ({"task": None}, "task is missing"),
         ({"schedule": None}, "schedule is missing"),

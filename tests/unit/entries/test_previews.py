@@ -11,7 +11,10 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.failures import Failure
+from redbeat.entries.preview import next_runs
 from redbeat.schedules import clocked, cron, rrule
+from redbeat.store.records import Stored
 
 UTC = timezone.utc
 SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
@@ -37,6 +40,23 @@ def test_the_next_runs_of_a_new_entry_begin_with_what_it_is_due_at(app: Celery, 
     assert runs[0] == made.due_at
     assert all(later > earlier + timedelta(seconds=50) for earlier, later in pairwise(runs))
     assert len(runs) == (1 if isinstance(rule, clocked) else 4)
+
+
+def test_the_next_runs_of_a_failing_entry_begin_with_its_next_try(app: Celery) -> None:
+    """As ``next_due_at`` has it: what falls due before that is coalesced with the run that is tried."""
+    now = SOON.replace(minute=0, second=0)
+    retry = now + timedelta(seconds=75)
+    failure = Failure("no broker", "", "", 7, f"{now.timestamp():.6f}", f"{retry.timestamp():.6f}")
+    made = entry(app, schedule(30), last_run_at=now - timedelta(seconds=30))
+    made.stored = Stored(made.key, "{}", score=retry.timestamp(), error=failure.to_json())
+    made.seen_at = now
+    assert made.next_due_at == retry
+    later = [now + timedelta(seconds=seconds) for seconds in (90, 120)]
+    for after in (None, now, now + timedelta(seconds=70)):
+        assert next_runs(made, 3, after, UTC, now) == [retry, *later], after
+    assert next_runs(made, 2, retry, UTC, now) == later
+    made.enabled = False
+    assert next_runs(made, 1, None, UTC, now) != [retry]
 
 
 def test_an_interval_had_the_same_phase_before_its_last_run(app: Celery) -> None:
@@ -66,7 +86,8 @@ def test_a_rule_made_just_now_begins_with_its_dtstart(app: Celery, freq: str) ->
 
 @pytest.mark.parametrize("limit", [{"one_off": True}, {"max_runs": 1}], ids=["one_off", "max_runs"])
 def test_the_first_run_counts_as_one(app: Celery, limit: dict[str, Any]) -> None:
-    assert entry(app, rrule("DAILY"), **limit).next_runs(5) == [entry(app, rrule("DAILY")).due_at]
+    rule = rrule("DAILY")
+    assert entry(app, rule, **limit).next_runs(5) == [entry(app, rule).due_at]
 
 
 def test_a_first_run_that_was_long_ago_is_no_next_one(app: Celery) -> None:

@@ -25,7 +25,7 @@ APP = Celery("unsent", broker="amqp://somebody:secret@127.0.0.1:1//", set_as_cur
             BROKER,
         ),
         (TypeError("add() takes 2"), CallRefused, "a can't be sent: TypeError('add() takes 2')"),
-        (EncodeError("no JSON"), RunNotSent, "a can't be sent: EncodeError('no JSON')"),
+        (EncodeError("no JSON"), CallRefused, "a can't be sent: EncodeError('no JSON')"),
         (KeyError("x"), RunNotSent, "a can't be sent: KeyError('x')"),
     ],
 )

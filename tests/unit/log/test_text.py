@@ -6,6 +6,7 @@ import json
 import random
 import sys
 import unicodedata
+from functools import cache
 
 import pytest
 import yaml
@@ -19,12 +20,17 @@ from tests.support.hostile import HOSTILE, HOSTILE_SHOWN
 
 #: control, format (direction, no width), halves of characters, separators of lines and paragraphs
 KINDS = ("Cc", "Cf", "Cs", "Zl", "Zp")
-ORDERS = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) in KINDS]
+
+
+@cache
+def orders() -> list[str]:
+    """Return all characters of these kinds."""
+    return [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) in KINDS]
 
 
 def test_whatever_gives_orders_is_escaped() -> None:
-    assert {"\x00", "\x1b", "\x7f", "\x9b", "\u200b", "\u202e", "\u2028", "\u2069", "\udc80"} <= {*ORDERS}
-    for char in ORDERS:
+    assert {"\x00", "\x1b", "\x7f", "\x9b", "\u200b", "\u202e", "\u2028", "\u2069", "\udc80"} <= {*orders()}
+    for char in orders():
         shown = printable(f"a{char}b")
         assert shown.isascii(), hex(ord(char))
         assert shown == f"a{char.encode('unicode_escape').decode()}b"
@@ -43,7 +49,7 @@ def test_escaped_json_is_the_same_json() -> None:
     chance = random.Random(SEED)
     for _ in range(50):
         # two halves of a character are one in JSON
-        text = "".join(chance.choices(['"', "\\", "ä", "🙂", *filter(is_utf8, ORDERS)], k=30))
+        text = "".join(chance.choices(['"', "\\", "ä", "🙂", *filter(is_utf8, orders())], k=30))
         document = {text: [text, 1]}
         shown = printable_json(json.dumps(document, ensure_ascii=False))
         assert shown.isprintable()
@@ -53,7 +59,7 @@ def test_escaped_json_is_the_same_json() -> None:
 @pytest.mark.parametrize("is_json", [False, True])
 def test_a_written_file_gives_no_orders_and_is_read_as_it_was(is_json: bool) -> None:
     chance = random.Random(SEED)
-    names = [HOSTILE, *("".join(chance.choices(ORDERS, k=12)) for _ in range(20))]
+    names = [HOSTILE, *("".join(chance.choices(orders(), k=12)) for _ in range(20))]
     names = [name for name in names if is_utf8(name)]
     entries = {
         name: {"task": "echo", "schedule": 60, "kwargs": {name: f"{name} and\nmore " * 9}} for name in names

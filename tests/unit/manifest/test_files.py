@@ -71,6 +71,7 @@ FAULTS = {
     '{"entries": {"a": {}, "a": {}}}': "file.yaml: 'a' appears twice.",
     "entrees: {}": "line 1: entrees: there is no such section. Did you mean entries?",
     "owner: 7": "line 1: owner: must be a name",
+    f"entries: 0x{'f' * 4500}": "no valid YAML: a number has more than 4,300 digits.",
     "entries: [a]": "line 1: entries: must be a mapping, not a list.",
     "entries:\n  7: {}": "7 must be text; put it into quotes.",
     "entries:\n  yes: {}": "True must be text; put it into quotes.",

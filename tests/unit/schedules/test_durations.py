@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redbeat.schedules.durations import length_in_words, read_seconds, seconds_in_words
+from redbeat.schedules.durations import lasting_in_words, length_in_words, read_seconds, seconds_in_words
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_an_age_is_told_in_the_unit_that_fits(seconds: float, words: str) -> Non
 def test_a_length_that_was_set_is_told_without_rounding(seconds: float, words: str) -> None:
     assert length_in_words(seconds) == words
     assert read_seconds(words) == seconds
+
+
+def test_what_took_less_than_is_recorded_did_not_take_no_time() -> None:
+    assert [lasting_in_words(seconds) for seconds in (0, 0.0004, 0.001, 90)] == [
+        "< 1 ms", "< 1 ms", "1 ms", "2 min",
+    ]  # fmt: skip

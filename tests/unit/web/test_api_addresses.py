@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from redbeat.web.api import addresses
 from redbeat.web.api.addresses import BadAddress, name_of, segment_of, segments_of
 
 NAMES = st.one_of(
@@ -75,3 +76,19 @@ def test_a_path_that_is_no_utf8_is_refused() -> None:
     for raw in (b"/entries/%ff", None):
         with pytest.raises(BadAddress, match="UTF-8"):
             segments_of(scope_of("/entries/\ufffd", raw))
+
+
+def test_of_a_path_with_thousands_of_slashes_each_part_is_decoded_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[bytes] = []
+
+    def decode(part: bytes) -> bytes:
+        decoded.append(part)
+        return unquote_to_bytes(part)
+
+    monkeypatch.setattr(addresses, "unquote_to_bytes", decode)
+    raw = b"/api/v1/" + b"/" * 9000 + b"%41" * 2200
+    assert segments_of(scope_of(f"/{'/' * 9000}{'A' * 2200}", raw)) == ["A" * 2200]
+    assert b"/".join(decoded[: raw.count(b"/") + 1]) == raw
+    assert len(decoded) <= raw.count(b"/") + 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -75,6 +74,17 @@ def test_jobs_of_one_kind_come_after_each_other_and_those_of_another_beside(let_
     assert made == ["a", "b"]
 
 
+def test_a_job_that_somebody_wants_is_made_when_another_of_its_kind_is_done(let_go: threading.Event) -> None:
+    jobs, made = Background(), list[str]()
+    settled(jobs, "kind", "a", lambda _tell: "old")
+    jobs.result_of("kind", "b", held(let_go, made, "b"), wait_seconds=0)
+    later = jobs.result_of("kind", "a", lambda _tell: "new", is_wanted=True, wait_seconds=0)
+    assert (later.found, later.is_awaited) == ("old", True)
+    let_go.set()
+    # who waits asks for what is there, and gets what was wanted
+    assert settled(jobs, "kind", "a", lambda _tell: "other", fresh_seconds=999).found == "new"
+
+
 def test_a_job_that_took_long_rests_unless_somebody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs, made = Background(), list[int]()
 
@@ -144,24 +154,18 @@ def test_a_job_that_nobody_asks_for_makes_way_for_another_of_its_kind(
     assert eventually(lambda: jobs.result_of("kind", "other", lambda _tell: 42).found) == 42
 
 
-def test_a_forked_server_begins_anew(let_go: threading.Event) -> None:
-    jobs = Background()
-    jobs.result_of("kind", "key", held(let_go, []), wait_seconds=0)
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:  # the job's thread isn't here
-        found = settled(jobs, "kind", "key", lambda _tell: 42).found
-        os.write(write, b"ok" if found == 42 else b"no")
-        os._exit(0)
-    os.waitpid(pid, 0)
-    assert os.read(read, 2) == b"ok"
-    os.close(read)
-    os.close(write)
-
-
 def test_only_the_latest_results_are_kept() -> None:
     jobs = Background()
     for number in range(2 * background.MAX_KEPT):
         settled(jobs, "kind", str(number), lambda _tell: 42)
     kept = [number for number in range(2 * background.MAX_KEPT) if jobs.last("kind", str(number)).is_whole]
     assert kept == list(range(background.MAX_KEPT, 2 * background.MAX_KEPT))
+
+
+def test_a_result_that_is_large_is_forgotten_when_its_time_is_over() -> None:
+    jobs = Background()
+    for key, kept_seconds in (("a", 0.0), ("b", 999)):
+        settled(jobs, "kind", key, lambda _tell: 42, kept_seconds=kept_seconds)
+    assert [jobs.last("kind", key).is_whole for key in ("a", "b")] == [False, True]
+    jobs.forget("kind", "c")
+    assert jobs.last("kind", "b").is_whole

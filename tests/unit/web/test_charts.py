@@ -1,15 +1,16 @@
-"""The charts of the last hour: what is drawn is what was counted."""
+"""The charts of the last hour, and years of calendars: what is drawn is what was counted."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 
 import pytest
 
 from redbeat.store.figures import BOUNDS
 from redbeat.telemetry.metrics.last_hour import LastHour, Minute, quantile_of
 from redbeat.web.charts.minutes import HEIGHT, WIDTH, bars_of, lines_of, rows_of
+from redbeat.web.charts.years import draw_year
 
 AT = datetime(2026, 3, 14, 9, 26, tzinfo=timezone.utc)
 NOBODY = (0,) * (len(BOUNDS["late"]) + 1)
@@ -71,3 +72,14 @@ def test_the_table_has_the_latest_minute_first() -> None:
         (20, 0, None),
         (10, 1, pytest.approx(0.005)),
     ]
+
+
+def test_a_day_tells_a_few_of_many_labels_each_once() -> None:
+    fields = {f"2026-01-01/2026-12-{day:02}": f"label {day % 9}" for day in range(1, 31)}
+    fields |= {"2026-06-01": "", "2026-12-31": "the last", "2026-12-31/2027-01-01": "the last"}
+    year = draw_year(fields, 2026, timezone.utc, date(2026, 7, 1))
+    words = {day.on: day.words for month in year.months for day in month.days}
+    assert words[date(2026, 1, 1)] == "excluded: label 1, label 2, label 3, label 4, label 5 and 4 more"
+    assert words[date(2026, 6, 1)] == words[date(2026, 1, 1)]
+    assert words[date(2026, 12, 31)] == "excluded: the last"
+    assert (year.excluded, len(year.rows)) == (365, 33)

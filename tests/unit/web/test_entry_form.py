@@ -18,7 +18,7 @@ from redbeat.entries.saving import encode_entry
 from redbeat.policy.policy import FIELDS
 from redbeat.schedules import clocked, rrule
 from redbeat.store.records import Stored
-from redbeat.web.pages.entry_form import GROUPS, document_of, editable, form_of
+from redbeat.web.pages.entry_form import GROUPS, document_of, editable, form_of, read_json
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=timezone.utc)
@@ -50,12 +50,24 @@ ENTRIES: dict[str, dict[str, Any]] = {
         "paused_until": NOW + timedelta(days=2),
     },
     "disabled": {"schedule": 60, "enabled": False},
+    "enabled by 2.x in its pause": {"schedule": 60, "enabled": True, "paused": True, "pause_note": "for now"},
+    "odd values": {
+        "schedule": 60, "args": ["\ud800", float("inf")], "kwargs": {"deep": ["\ud800"]},
+        "options": {"priority": "5", "queue": 5, "headers": {"x": "\udfff"}},
+    },
+    "other odd values": {"schedule": 60, "options": {"priority": True, "queue": ""}},
 }  # fmt: skip
+
+
+AREAS = {one.name for _, fields in GROUPS for one in fields if one.kind in ("note", "schedule", "json")}
 
 
 def there_and_back(document: dict[str, Any], **typed: str) -> tuple[dict[str, Any], dict[str, str]]:
     zone = ZoneInfo(document.get("timezone") or "UTC")
     form = {**form_of(document, zone), **typed}
+    for name, text in form.items():  # as a browser sends it
+        lines = text.encode("utf-8", "replace").decode().splitlines()
+        form[name] = ("\r\n" if name in AREAS else "").join(lines)
     return document_of(form, document, app_zone=timezone.utc, now=NOW, user="anna")
 
 
@@ -132,6 +144,16 @@ def test_what_is_sent_back_untouched_is_the_same(name: str, app: Celery) -> None
     assert editable(made.to_dict()) == document
 
 
+@pytest.mark.parametrize("name", ["odd values", "other odd values"])
+def test_what_a_form_shows_not_faithfully_stays_where_another_field_is_changed(
+    name: str, app: Celery
+) -> None:
+    document = editable(RedBeatSchedulerEntry(name, " t ", app=app, **ENTRIES[name]).to_dict())
+    options = {**document["options"], "queue": "mail"}
+    typed = {"jitter": "5s", "queue": "mail"}
+    assert there_and_back(document, **typed) == ({**document, "jitter": 5, "options": options}, {})
+
+
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", ""])
 def test_times_that_nobody_touches_stay_the_same_moments_in_another_zone(zone: str) -> None:
     before = {"name": "a", "task": "t", "schedule": "@daily", "timezone": "Asia/Tokyo", "enabled": False}
@@ -183,6 +205,7 @@ def test_a_field_that_is_emptied_is_missing() -> None:
     [
         ("args", "{}"), ("args", "[1"), ("args", "[NaN]"), ("kwargs", "[" * 50_000), ("options", "5"),
         ("jitter", "soon"), ("max_runs", "many"), ("start_time", "9 o'clock"), ("priority", "high"),
+        ("priority", "300"), ("priority", "-1"),
         ("paused_until", "yesterday"), ("schedule", ""), ("schedule", "61 * * * *"),
     ],
 )  # fmt: skip
@@ -204,3 +227,10 @@ def test_what_can_not_be_read_stands_at_its_field(field: str, text: str) -> None
 def test_a_schedule_that_is_none_is_refused(kind: str, text: str) -> None:
     _, problems = there_and_back({"name": "n", "task": "t"}, schedule_kind=kind, schedule=text)
     assert set(problems) == {"schedule"}
+
+
+def test_json_of_more_values_than_can_be_looked_at_is_refused() -> None:
+    with pytest.raises(ValueError, match="It has more than 100,000 values"):
+        read_json(f"[{'1,' * 100_000}1]", list, "an array")
+    commas = "," * 200_000
+    assert read_json(f'["{commas}"]', list, "an array") == [commas]

@@ -201,7 +201,7 @@ def test_calls_within_an_entry_are_hidden_as_their_tasks_have_it_and_come_back(h
     }
     shown = hide(stored, hiding)
     assert not {"first", "second", "third", "fourth"} & set(re.findall(r"\w+", str(shown)))
-    assert shown["args"][0][0]["args"] == ["anna", HIDDEN]
+    assert shown["args"][0][0]["args"] == [HIDDEN, HIDDEN], "the result of another may come before them"
     assert hide_details({"options": stored["options"]}, hiding)["options"] == shown["options"]
     assert restore(shown, stored, hiding) == stored
     assert kept_hidden(stored, stored, hiding) == "password"
@@ -230,3 +230,45 @@ def test_arguments_in_texts_of_any_form_are_hidden_if_their_task_has_a_parameter
     ):
         assert may_hide(broken, hiding), broken
         assert not may_hide(broken.replace("login", "unknown"), hiding), broken
+
+
+def test_what_a_worker_puts_before_the_arguments_of_a_signature_is_counted(hiding: Hiding) -> None:
+    def shown(task: str, *args: str, **fields: Any) -> Any:
+        signature = {"task": task, "args": [*args], "kwargs": {}, "options": {}, **fields}
+        stored = {"task": "echo", "options": {"link": [signature]}}
+        hidden = hide(stored, hiding)
+        assert restore(hidden, stored, hiding) == stored
+        return hidden["options"]["link"][0]["args"]
+
+    assert shown("login", "s3cret") == [HIDDEN], "after the result of the task before it"
+    assert shown("sending", "s3cret") == [HIDDEN]
+    assert shown("elsewhere", "public") == ["public"]
+    assert shown("login", "anna", "s3cret", immutable=True) == ["anna", HIDDEN]
+
+    was = {"task": "login", "args": ["s3cret"], "immutable": False}
+    edited = {"options": {"link": [{**was, "args": [HIDDEN], "immutable": True}]}}
+    restored = restore(edited, {"options": {"link": [was]}}, hiding)
+    assert "s3cret" not in str(restored), "it would be shown then"
+    assert [*left_hidden(restored, hiding)] == [("options", "password")]
+
+
+def test_keyword_arguments_in_pairs_are_hidden_and_come_back() -> None:
+    stored = {"task": "login", "kwargs": [["user", "anna"], ["password", "s3cret"]]}
+    shown = hide(stored, PATTERNS)
+    assert shown["kwargs"] == [["user", "anna"], ["password", HIDDEN]]
+    assert restore(shown, stored, PATTERNS) == stored
+    assert kept_hidden(stored, stored, PATTERNS) == "password"
+    assert [*left_hidden(shown, PATTERNS)] == [("kwargs", "password")]
+    assert "s3cret" not in without_hidden("['s3cret'] is wrong.", stored, PATTERNS)
+
+
+def test_what_stands_in_the_place_of_another_field_is_hidden_and_comes_back() -> None:
+    stored = {"task": {"password": "s3cret"}, "schedule": {"token": "abc"}, "enabled": [{"password": 5}]}
+    shown = hide(stored, PATTERNS)
+    assert shown == {
+        "task": {"password": HIDDEN},
+        "schedule": {"token": HIDDEN},
+        "enabled": [{"password": HIDDEN}],
+    }
+    assert restore(shown, stored, PATTERNS) == stored
+    assert ("schedule", "token") in [*left_hidden(shown, PATTERNS)]

@@ -129,6 +129,10 @@ def test_who_is_said_to_be_on_this_machine_is_not_taken_to_be() -> None:
         ("127.0.0.1", own[:1], False),
         ("10.0.0.1", FORWARDED, True),
         ("10.0.0.1", [("x-real-ip", "127.0.0.1")], True),
+        ("127.0.0.1", [("x-forwarded-proto", "https")], True),
+        ("127.0.0.1", [("x-forwarded-host", "localhost")], True),
+        ("127.0.0.1", [("x-forwarded-prefix", "/redbeat")], True),
+        ("127.0.0.1", [("via", "1.1 proxy")], True),
     ):
         scope = seen(TrustedProxies, networks, headers=headers, client=client)
         assert scope[IS_FORWARDED] is wanted, (client, headers)

@@ -12,7 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from redbeat.web.pages import rendering
-from redbeat.web.pages.rendering import Frame, navigation, render, zone_of
+from redbeat.web.pages.rendering import Frame, navigation, render
 from redbeat.web.warming import warm_up
 from tests.support.gallery import SOURCE, page
 
@@ -104,19 +104,6 @@ def test_a_sparkline_says_what_it_shows() -> None:
     assert "No runs yet" in made("{{ ui.sparkline([]) }}")
 
 
-@pytest.mark.parametrize(
-    ("cookie", "name"),
-    [
-        ("Europe%2FBerlin", "Europe/Berlin"),
-        ("Asia/Kolkata", "Asia/Kolkata"),
-        *((bad, "UTC") for bad in (None, "", "Mars/Olympus", "../../etc/passwd", "/etc/passwd", "Europe")),
-        *((bad, "UTC") for bad in ("x" * 5000, "%00", "a\x00b", "%FF%FE", "Europe/Berlin/", ".", "é")),
-    ],
-)  # fmt: skip
-def test_the_zone_that_a_browser_names_is_taken_if_there_is_one(cookie: str | None, name: str) -> None:
-    assert str(zone_of(cookie)) == name
-
-
 def test_the_navigation_marks_the_page_that_one_is_on() -> None:
     def marked(path: str) -> list[str]:
         return [link.label for link in navigation("/red", path) if link.current]
@@ -175,7 +162,7 @@ def test_each_macro_is_told_of() -> None:
     macros = set(re.findall(r"{% macro (\w+)\(", source))
     assert shown <= macros
     inner = {"around", "attributes", "described", "navigation", "confirm_form", "icon", "checkbox"}
-    inner |= {"live", "stream", "news", "soon", "once"}
+    inner |= {"live", "stream", "news", "soon", "takes", "reload", "once"}
     assert macros - shown - inner == set()
 
 

@@ -81,16 +81,11 @@ def test_a_batch_ends_in_a_third_of_the_locks_timeout(
 @contextmanager
 def memory_alarm(rabbitmq: RabbitMQ) -> Iterator[None]:
     """In this block the broker has no memory to spare, and reads nothing from those who publish."""
-    # what is asked after it is answered after it: by then each connection knows of the alarm
-    rabbitmq.evaluate("""
-        rabbit_alarm:set_alarm({{resource_limit, memory, node()}, []}),
-        [_ | _] = rabbit_alarm:get_alarms(),
-        [rabbit_networking:connection_info(Pid, [state]) || Pid <- rabbit_networking:connections()].
-    """)
+    rabbitmq.set_memory_alarm()
     try:
         yield
     finally:
-        rabbitmq.evaluate("rabbit_alarm:clear_alarm({resource_limit, memory, node()}).")
+        rabbitmq.clear_memory_alarm()
 
 
 def test_a_memory_alarm_makes_runs_wait(

@@ -64,6 +64,8 @@ def findings(ask: Ask) -> Callable[..., Findings]:
             if finding["kind"] == "downgrade":
                 continue
             found.setdefault(finding["kind"], []).append(finding)
+        for of_kind in found.values():
+            of_kind.sort(key=lambda finding: str(finding["about"]))  # Redis gives keys in any order
         return found
 
     return run

@@ -74,6 +74,14 @@ def test_runs_that_take_longer_than_the_interval_are_warned_of(
     assert advice in finding["advice"]
 
 
+def test_a_median_and_an_interval_that_differ_are_said_so_that_they_do(
+    findings: Find, add: Callable[..., Entry]
+) -> None:
+    add("slow", *[("succeeded", 120.0)] * 3, schedule=90)
+    problem = only(findings(), "slow-runs", "warning")["problem"]
+    assert problem == "Its runs take 2 min at the median, and the next one is due after 1 min 30 s."
+
+
 @pytest.mark.parametrize(
     ("schedule", "ends", "fields"),
     [
