@@ -96,7 +96,7 @@ def home(tmp_path: Path) -> Iterator[str]:
             status = Path(f"/proc/{web.pid}/status").read_text()
             peak = re.search(r"VmHWM:\s+(\d+) kB", status)
             print(f"the dashboard's memory: {int(peak[1]) // 1024 if peak else 0} MB at most")
-            assert "Traceback" not in web.output()
+            assert not web.has_traceback
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def beat(cluster: ClusterTopology, broker: Server, folder: Path, **settings: Any
         process.wait_for("Sending due task")
         yield process
         assert process.returncode in (None, 0), process.output()
-        assert "Traceback" not in process.output(), process.output()
+        assert not process.has_traceback, process.output()
         assert "removing" not in process.output(), process.output()
 
 

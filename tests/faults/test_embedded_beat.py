@@ -73,7 +73,7 @@ def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Pa
         beat_took = ends[holder.pid] - told_at
         print(f"{pool[1]}: beat ended in {beat_took:.2f} s, the worker {took:.2f} s after SIGTERM")
         assert client.get(LOCK) is None
-        assert "Traceback" not in worker.output()
+        assert not worker.has_traceback
         assert beat_took < patience(3)
 
 

@@ -169,7 +169,7 @@ class Crew:
         eventually(burst.is_out)
         for beat in (paused, other):
             assert beat in self._beats or not beat.is_running
-            assert "Traceback" not in beat.output(), beat.output()
+            assert not beat.has_traceback, beat.output()
         for beat in self._beats:
             assert beat.is_running, beat.output()
 

@@ -47,12 +47,12 @@ def kill_beats_until_out(layout: Layout, chance: random.Random, directory: Path,
                 time.sleep(chance.uniform(0, 0.02))
             beat = beats.popleft()
             assert beat.kill() == -signal.SIGKILL, beat.output()
-            assert "Traceback" not in beat.output(), beat.output()
+            assert not beat.has_traceback, beat.output()
             kills += 1
             layout.drop_lock()
         for beat in beats:
             assert beat.is_running, beat.output()
-            assert "Traceback" not in beat.output(), beat.output()
+            assert not beat.has_traceback, beat.output()
     finally:
         for beat in beats:
             beat.kill()

@@ -73,7 +73,7 @@ def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, bu
                 layout.drop_lock()
                 beat = stack.enter_context(celery_beat(directory, "module"))
         assert beat.is_running, beat.output()
-        assert "Traceback" not in beat.output(), beat.output()
+        assert not beat.has_traceback, beat.output()
     return kills
 
 

@@ -293,9 +293,12 @@
   // What htmx swaps in
 
   // What somebody is about to do isn't taken away: while a dialog is open nothing is swapped, nor a part with a
-  // form whose answer is awaited. It is asked for once more then.
+  // form whose answer is awaited, or with what is pressed: let go over another button, it would do nothing. It is
+  // asked for once more then.
   const putOff = new Map();
+  let pressed = null;
   const isHeld = (target, asker) => Boolean(document.querySelector("dialog[open]"))
+    || (target.contains(pressed) && !asker.matches("form"))
     || all("form.htmx-request", target).some((form) => form !== asker);
   const askAgain = () => {
     const asked = [...putOff];
@@ -303,6 +306,12 @@
     for (const [target, { verb, path, elt }] of asked) htmx.ajax(verb, path, { source: elt, target });
   };
   document.addEventListener("close", askAgain, true);
+  const letGo = () => setTimeout(() => { // the click comes after it
+    pressed = null;
+    if (putOff.size) askAgain();
+  });
+  document.addEventListener("pointerdown", ({ target }) => { pressed = target; }, true);
+  for (const type of ["pointerup", "pointercancel", "dragend"]) document.addEventListener(type, letGo, true);
 
   // What somebody has done with a part stays when it is swapped: the focus, ticks, open details, and how far its
   // regions are scrolled. An element is found again by its key; of several that have it, by its number.

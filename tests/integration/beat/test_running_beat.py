@@ -370,7 +370,7 @@ def test_a_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list
         assert client.smembers(STATICS) == {"static"}
         assert client.get(LOCK)
         assert worker.stop(STOP_SECONDS) == 0
-        assert "Traceback" not in worker.output()
+        assert not worker.has_traceback
         eventually(lambda: client.get(LOCK) is None, message="the lock was not released")
 
 

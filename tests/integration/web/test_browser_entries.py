@@ -287,6 +287,31 @@ def test_a_button_of_a_row_and_a_renewal_of_the_rows_do_not_disturb_each_other(
         assert complaints.found == []
 
 
+def test_a_button_that_is_pressed_while_the_rows_are_renewed_does_what_it_says(
+    app: Celery, browser: Any, add: Add
+) -> None:
+    add("first")
+    with serving(dashboard_of(app)) as home, visit(browser) as (context, complaints):
+        page = context.new_page()
+        page.goto(f"{home}/entries")
+        page.get_by_role("button", name="Pause first").hover()
+        page.mouse.down()
+        page.evaluate("() => htmx.find('#rows').firstElementChild.dataset.old = ''")
+        ask_anew(page, "#rows")
+        page.mouse.up()
+        page.locator(".toast").get_by_text("Paused first.").wait_for()
+        assert Entry.get("first", app).paused
+        page.get_by_role("button", name="Resume first").hover()
+        page.mouse.down()
+        page.evaluate("() => htmx.find('#rows').firstElementChild.dataset.old = ''")
+        ask_anew(page, "#rows")
+        page.mouse.move(0, 0)
+        page.mouse.up()
+        expect(page.locator("#rows > [data-old]")).to_have_count(0)  # it is renewed then
+        assert Entry.get("first", app).paused
+        assert complaints.found == []
+
+
 def test_what_one_types_into_the_search_stays_while_the_names_are_read(
     app: Celery, browser: Any, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
