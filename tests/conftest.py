@@ -31,6 +31,7 @@ from kombu import pools
 from kombu.transport import memory
 
 from redbeat.schedules.occurrences import KINDS
+from tests.faults.rounds import IS_LONG
 from tests.faults.summary import lines_of
 from tests.support import topologies, venv
 from tests.support.daemons import ServerMissingError
@@ -77,11 +78,28 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with long files, where several processes share them."""
+    """Leave cases to the long form, and begin with long files, where several processes share them."""
+    if not IS_LONG:
+        leave_some_cases(config, items)
     if hasattr(config, "workerinput"):
         from tests.support.distribution import is_long  # here, as xdist may be switched off
 
         items.sort(key=lambda item: not is_long(item.nodeid))
+
+
+def leave_some_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is more than a test's ``few_cases``: which ones REDBEAT_SEED decides, alike in all processes."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few_cases"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left = set[pytest.Item]()
+    for name, found in cases.items():
+        [count] = next(found[0].iter_markers("few_cases")).args
+        left.update(random.Random(f"{SEED} {name}").sample(found, max(len(found) - count, 0)))
+    if left:
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -31,6 +31,7 @@ def note_sent(headers=None, **_):
 """
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("starts_of_2x", [1, 2])
 def test_a_crontab_of_2_4_2_that_never_ran_runs_once_and_on_the_minute(
     valkey: Server, redbeat2_python: Path, tmp_path: Path, starts_of_2x: int

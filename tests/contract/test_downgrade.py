@@ -64,6 +64,7 @@ def effects(app: Celery) -> dict[str, str]:
 # -- what 2.4.2 makes of each form
 
 
+@pytest.mark.few_cases(5)
 @pytest.mark.parametrize("form", some_of(ENDING, 9), ids=lambda form: form.name)
 def test_it_ends_with_what_we_say_ends_it(
     app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path, form: Form

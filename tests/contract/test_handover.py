@@ -130,6 +130,7 @@ def assert_no_run_is_lost_or_doubled(
             assert not (is_near and later.due - earlier.due < nearest), (name, earlier, later)
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("first", ["2.4.2", "ours"])
 def test_no_run_is_lost_or_doubled_when_they_take_turns(
     broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat, first: str
@@ -149,6 +150,7 @@ def test_no_run_is_lost_or_doubled_when_they_take_turns(
     assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize(("leading", "waiting"), [("2.4.2", "ours"), ("ours", "2.4.2")])
 def test_the_second_waits_while_the_first_leads_and_then_goes_on(
     broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat, leading: str, waiting: str

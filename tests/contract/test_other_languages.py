@@ -119,6 +119,7 @@ def sent_args(broker: redis.Redis) -> list[Any]:
     return [json.loads(base64.b64decode(message["body"]))[0] for message in sent]
 
 
+@pytest.mark.few_cases(3)
 def test_a_recipe_adds_changes_pauses_resumes_runs_and_deletes_an_entry(
     recipe: Recipe, beat: Process, client: redis.Redis, broker: redis.Redis, server: Server
 ) -> None:

@@ -97,6 +97,7 @@ def run_legacy_beat(python: Path, directory: Path, server: Server) -> None:
 # -- from 2.4.2 to us
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("then", [[], ["next"], ["reschedule"], ["next", "next", "reschedule"]], ids=str)
 def test_we_load_what_it_saved_just_as_it_does_itself(legacy: Legacy, app: Celery, then: list[str]) -> None:
     for command in ["save", *then]:

@@ -171,6 +171,7 @@ def test_slots_moved_amid_a_burst_cost_no_run(moved: ClusterTopology, valkey: Se
         assert not client.exists(LOCK)
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("is_killed", [False, True], ids=["CLUSTER FAILOVER", "master killed"])
 def test_a_replica_promoted_amid_a_burst_costs_no_run(
     moved: ClusterTopology, valkey: Server, tmp_path: Path, is_killed: bool
@@ -235,6 +236,7 @@ FIRST = {
 }
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("first", FIRST.values(), ids=FIRST.keys())
 def test_a_schedule_that_is_half_moved_loses_no_entry_and_calls_none_missing(
     moved: ClusterTopology, first: list[str], caplog: pytest.LogCaptureFixture

@@ -53,6 +53,7 @@ def worker_with_beat(server: Server, folder: Path, pool: list[str]) -> Iterator[
         yield worker
 
 
+@pytest.mark.few_cases(1)
 @each_pool()
 def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Path, pool: list[str]) -> None:
     with worker_with_beat(server, tmp_path, pool) as worker, server.client(db=1) as client:
@@ -90,6 +91,7 @@ def swallow(**kwargs):
 """
 
 
+@pytest.mark.few_cases(1)
 @each_pool()
 def test_a_worker_ends_though_the_exit_of_its_beat_is_swallowed(
     server: Server, tmp_path: Path, pool: list[str]
@@ -105,6 +107,7 @@ def test_a_worker_ends_though_the_exit_of_its_beat_is_swallowed(
         assert worker.output().count("has swallowed it") == 1
 
 
+@pytest.mark.few_cases(1)
 @each_pool()
 def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
     server: Server, tmp_path: Path, pool: list[str]
@@ -132,6 +135,7 @@ def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
         assert client.get(LOCK) is None
 
 
+@pytest.mark.few_cases(1)
 @each_pool(["-P", "threads", "-c", "2"])
 def test_of_a_burst_and_a_spike_each_run_leaves_once_though_the_worker_is_stopped_amid_them(
     server: Server, tmp_path: Path, pool: list[str], chance: random.Random

@@ -106,6 +106,7 @@ def test_a_killed_leader_is_replaced_within_ten_seconds(server: Server, tmp_path
         assert len(took_over) == 1
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("when_lost", ["exit", "standby"])
 def test_a_paused_leader_publishes_nothing_after_takeover(
     server: Server, tmp_path: Path, when_lost: str

@@ -30,6 +30,7 @@ SPIKE = 1_500 if IS_LONG else 1_000
 ENDS = 4 if IS_LONG else 1
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("library", GREENLETS)
 @pytest.mark.parametrize("layout", ["one db"], indirect=True)
 @pytest.mark.parametrize("round_number", ROUNDS)

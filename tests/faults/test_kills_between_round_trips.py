@@ -46,6 +46,7 @@ def steps_of(chance: random.Random, stride: int) -> itertools.count[int]:
     return itertools.count(chance.randint(1, stride), stride)
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_at_every_round_trip(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
@@ -54,6 +55,7 @@ def test_a_scheduler_killed_at_every_round_trip(
 
 
 #: what decides in one step with the send, and what reserves before it; the others differ by their addresses
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("layout", LAYOUTS if IS_LONG else ["two dbs", "no lock", "rabbitmq"], indirect=True)
 def test_a_scheduler_of_runs_that_must_not_overlap_killed_at_every_round_trip(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
@@ -75,6 +77,7 @@ def test_a_scheduler_killed_with_confirms_in_flight(
     report(kill_at_every_step(layout, between_confirms, steps_of(chance, 5), monkeypatch))
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_on_the_wire(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report

@@ -266,6 +266,7 @@ def check_dues(stage: Stage) -> None:
         assert gap < patience(1.5) or is_amid_an_outage, f"lost {gap:.0f} s at {due}: {stage.outages}"
 
 
+@pytest.mark.few_cases(6)
 @pytest.mark.parametrize(("outage", "seconds"), CASES)
 def test_beat_outlives_an_outage_and_sends_soon_after(stage: Stage, outage: Outage, seconds: float) -> None:
     said, began = len(stage.beat.output()), time.time()

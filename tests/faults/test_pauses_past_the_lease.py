@@ -55,6 +55,7 @@ Dispatcher.dispatch = dispatch
 """
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("wire", [between_round_trips, on_the_wire])
 def test_a_scheduler_paused_at_every_step_while_another_sends_what_it_claimed(
     layout: Layout, wire: object, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report

@@ -22,6 +22,7 @@ from tests.support.processes import Process
 STARTING = 0.2
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 @pytest.mark.parametrize("round_number", ROUNDS)
 def test_beats_killed_at_random(

@@ -151,6 +151,7 @@ def doubled(ids: Counter[str]) -> int:
     return sum(count - 1 for count in ids.values())
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("wait_replicas", [0, 1])
 def test_beat_sends_again_within_five_seconds_and_loses_and_doubles_nothing(
     sentinel: SentinelTopology, tmp_path: Path, wait_replicas: int
@@ -294,6 +295,7 @@ def assert_each_left_once(master: Server, spike: Spike) -> None:
     assert min(after) >= 0
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("moment", ["before", "amid"])
 @pytest.mark.parametrize("_round", ROUNDS)
 def test_of_a_prepared_spike_each_run_is_on_the_new_master_once(

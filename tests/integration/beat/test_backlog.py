@@ -87,6 +87,7 @@ def test_a_backlog_drains_in_order_within_bounded_memory_and_under_one_lock(
     assert peaks[RUNS] - peaks[FEW_RUNS] < 8
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("broker_is", ["server", "second", "rabbitmq"] if IS_LONG else ["server", "rabbitmq"])
 def test_a_beat_that_is_stopped_amid_a_backlog_leaves_the_rest_to_the_next(
     request: pytest.FixtureRequest,
@@ -123,6 +124,7 @@ def test_a_beat_that_is_stopped_amid_a_backlog_leaves_the_rest_to_the_next(
     assert taken == names
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("broker_is", ["same", "second"])
 def test_arguments_of_a_megabyte_arrive_whole(
     server: Server, second: Server, client: redis.Redis, tmp_path: Path, broker_is: str

@@ -116,6 +116,7 @@ WRONG = {
 }
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_setting_ends_beat_before_anything_is_written(
     valkey: Server, tmp_path: Path, name: str

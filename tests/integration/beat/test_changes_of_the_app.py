@@ -106,6 +106,7 @@ def send_all(scheduler: RedBeatScheduler, client: redis.Redis, due: float) -> No
     eventually(lambda: scheduler.tick() > 0 and not client.zcount(SCHEDULE, 0, due))
 
 
+@pytest.mark.few_cases(10)
 @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "sent before"])
 @pytest.mark.parametrize("change", [*CHANGES, *UNNOTICED])
 @ONE_SERVER
@@ -144,6 +145,7 @@ def test_messages_are_as_apply_async_makes_them_after_the_change(
     assert found == expected
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "sent before"])
 @ONE_SERVER
 def test_which_of_a_task_s_expiry_and_queue_timeout_is_earlier_is_asked_anew_after_a_change(
@@ -222,6 +224,7 @@ def beat_that_changes(server: Server, folder: Path, change: str, at: int) -> Ite
         assert not beat.has_traceback, beat.output()
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize(("change", "kind"), some_of(product(AMID, ["burst", "spike"]), 3))
 @ONE_SERVER
 def test_a_change_by_a_thread_counts_from_the_next_batch_on(

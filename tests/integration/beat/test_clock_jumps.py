@@ -71,6 +71,7 @@ def looks_at(client: redis.Redis) -> int:
     return int(client.info("commandstats").get("cmdstat_zrangebyscore", {"calls": 0})["calls"])
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}, {"redbeat_lock_timeout": 60}], ids=str)
 def test_an_entry_leaves_as_soon_as_the_clock_has_jumped_past_its_time(
     server: Server,
@@ -120,6 +121,7 @@ def test_of_two_beats_one_goes_on_when_the_lock_has_ended_by_the_jump(
     assert sent_names(broker) == ["first", *names, "after"]
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
 def test_a_clock_that_jumps_back_sends_nothing_twice_and_new_entries_at_once(
     server: Server,
@@ -206,6 +208,7 @@ def test_prepared_runs_wait_for_a_clock_that_has_jumped_back(
         clock.jump(JUMP_SECONDS)
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("server", ["redis"], indirect=True)
 @pytest.mark.parametrize("seconds", [JUMP_SECONDS, -JUMP_SECONDS], ids=["forward", "back"])
 def test_of_a_spike_amid_which_the_clock_jumps_each_run_leaves_once(

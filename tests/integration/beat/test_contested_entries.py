@@ -70,6 +70,7 @@ def save_again(_client: redis.Redis, app: Any, tries: int) -> None:
     entry.save()
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("rewrite", [write_meta, write_definition, save_again])
 def test_a_handler_that_rewrites_its_entry_at_each_run_is_tried_with_pauses(
     scheduler: RedBeatScheduler,

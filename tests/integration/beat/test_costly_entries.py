@@ -30,6 +30,7 @@ COSTLY = {
 }
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [(kind, {"redbeat_lock_key": None} if number % 2 else {}) for number, kind in enumerate(COSTLY)],
@@ -91,6 +92,7 @@ def test_twenty_costly_ones_that_are_always_due_leave_the_others_their_turn(
     eventually(lambda: others_have_their_turn() < 17, retry_on=(), message="and they get theirs")
 
 
+@pytest.mark.few_cases(1)
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("member", ["redbeat:gone-%d", "foreign:%d"])
 def test_thousands_of_members_without_a_hash_keep_no_entry_waiting(

@@ -100,6 +100,7 @@ CHANGES: dict[str, Callable[[redis.Redis, str], Any]] = {
 }
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_has_changed_since_it_was_prepared_is_not_sent_as_it_was(
     at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, change: str

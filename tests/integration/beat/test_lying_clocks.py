@@ -32,6 +32,7 @@ def dues(broker: redis.Redis, name: str) -> list[float]:
     return [due.timestamp() for due in sent_dues(broker, name)]
 
 
+@pytest.mark.few_cases(1)
 @ONE_SERVER
 @pytest.mark.parametrize(
     "offsets",

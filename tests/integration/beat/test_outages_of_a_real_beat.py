@@ -38,6 +38,7 @@ POLICIES: dict[str, tuple[dict[str, Any], set[str]]] = {
 HISTORY = 1000
 
 
+@pytest.mark.few_cases(1)
 @ONE_SERVER
 @pytest.mark.parametrize("schedule", [0.5, "rule"])
 def test_of_every_time_of_an_outage_it_is_known_what_became_of_it(

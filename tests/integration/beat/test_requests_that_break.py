@@ -77,6 +77,7 @@ def start_beat(directory: Path, broker_url: str, schedule_url: str, **settings: 
     return run_beat(directory, broker_url, redbeat_redis_url=schedule_url, **{**PATIENT, **settings})
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
 def test_a_message_that_breaks_the_connection_costs_its_own_entry_only(
     urls: tuple[Server, Callable[[int], str], Callable[[], None]], tmp_path: Path, settings: dict[str, Any]

@@ -177,6 +177,7 @@ def test_pauses_and_quarantines_are_told_of(ground: Ground, make_app: MakeApp) -
     assert "redbeat:bad" in told["bad"]["reason"]
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lookahead": 0}, {"redbeat_lock_key": None}])
 def test_runs_that_beat_sends_are_told_of_each_once(ground: Ground, settings: dict[str, Any]) -> None:
     ground.write(beat_schedule={"often": {"task": "echo", "schedule": 0.3}}, **settings)
@@ -207,6 +208,7 @@ def test_runs_that_beat_leaves_out_are_told_of_with_the_reason(ground: Ground) -
     assert "'count': 4" in told["run_skipped"]["run"]
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(
     "settings",
     [{}, {"redbeat_lookahead": 0}, {"redbeat_lock_key": None}, {"redbeat_delivery": "at_most_once"}],
@@ -354,6 +356,7 @@ def test_a_receiver_that_is_at_work_has_time_to_finish_when_beat_ends(ground: Gr
 # -- beats of every kind
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("library", GREENLETS)
 def test_where_threads_are_greenlets_a_receiver_delays_no_run_either(ground: Ground, library: str) -> None:
     if importlib.util.find_spec(library) is None:
@@ -372,6 +375,7 @@ def test_where_threads_are_greenlets_a_receiver_delays_no_run_either(ground: Gro
         assert not has_traceback(beat.output()), beat.output()
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_the_beat_inside_a_worker_tells_and_ends_with_it(ground: Ground, pool: str) -> None:
     ground.write()

@@ -31,6 +31,7 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("way", WAYS)
 @ONE_SERVER
 def test_a_burst_and_a_spike_are_sent_once_each(

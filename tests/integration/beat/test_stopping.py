@@ -140,6 +140,7 @@ def way(server: Server) -> Iterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1])
 def test_a_worker_whose_beat_is_amid_a_prepared_spike_doubles_and_loses_nothing_when_it_is_stopped(
     server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path, pool: list[str]
@@ -322,6 +323,7 @@ def test_a_reply_that_was_not_read_is_not_taken_for_that_of_the_next_command(
     assert store.ask(lambda client: client.echo("mine")) in ("mine", b"mine")
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.2, 0.3])
 def test_four_sigterms_to_a_beat_whose_redis_is_far_away_leave_no_lock(
     server: Server, client: redis.Redis, way: Proxy, tmp_path: Path, moment: float
@@ -340,6 +342,7 @@ def test_four_sigterms_to_a_beat_whose_redis_is_far_away_leave_no_lock(
         assert client.get(LOCK) is None, beat.output()
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.1])
 def test_a_sigterm_to_a_beat_that_is_taking_the_lock_leaves_none(
     server: Server, client: redis.Redis, way: Proxy, tmp_path: Path, moment: float
@@ -419,6 +422,7 @@ def test_a_sigterm_whose_exit_is_lost_between_two_ticks_ends_beat_all_the_same(
 # -- a beat whose threads are gevent's or eventlet's ends as any other
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("every", [0.5, 3600], ids=["busy", "idle"])
 @pytest.mark.parametrize("library", GREENLETS)
 def test_it_ends_on_sigterm_without_a_traceback_and_releases_the_lock(

@@ -39,6 +39,7 @@ def beat_without_its_broker(valkey: Server, second: Server, tmp_path: Path) -> I
         yield beat
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("lock", ["lock", "no lock"])
 def test_runs_wait_for_the_broker_and_go_out_oldest_first(
     valkey: Server, second: Server, tmp_path: Path, lock: str
@@ -110,6 +111,7 @@ def test_a_broker_that_breaks_off_when_it_is_asked_who_it_is_gets_its_runs_later
     assert sent_names(broker) == ["entry"]
 
 
+@pytest.mark.few_cases(1)
 @ONE_SERVER
 @pytest.mark.parametrize(
     ("lock_timeout", "is_woken"), [(1, False), (3, False), (None, True)], ids=["1-s", "3-s", "woken"]

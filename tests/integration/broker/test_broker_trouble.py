@@ -80,6 +80,7 @@ def trouble_of(second: Server, proxy: Proxy, kind: str) -> Iterator[None]:
         end(second, proxy)
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_runs_wait_for_a_second_server_in_trouble(
     make_proxied: MakeScheduler,

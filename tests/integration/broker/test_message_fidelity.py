@@ -229,6 +229,7 @@ def assert_a_batch_is_the_same(scheduler: Recording, broker: redis.Redis) -> Wri
     return by_tick
 
 
+@pytest.mark.few_cases(6)
 @ONE_SERVER
 @EVERY_FORMAT
 def test_a_batch_is_the_same_wherever_the_broker_is(

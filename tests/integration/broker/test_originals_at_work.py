@@ -171,6 +171,7 @@ tell()
 """
 
 
+@pytest.mark.few_cases(1)
 @ONE_SERVER
 @pytest.mark.parametrize(
     "is_early", [True, False], ids=["started before RedBeat is imported", "started after it"]

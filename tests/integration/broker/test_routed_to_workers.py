@@ -96,6 +96,7 @@ def assert_they_run_on(
     assert {name: client.hget(f"redbeat:{name}", "error") for name in expected} == dict.fromkeys(expected)
 
 
+@pytest.mark.few_cases(1)
 def test_scheduled_tasks_reach_the_workers_of_their_queues_and_nobody_else(
     server: Server, client: redis.Redis, tmp_path: Path, broker_url: str
 ) -> None:
@@ -172,6 +173,7 @@ OF_THE_GUIDE: dict[str, Expected] = {
 }
 
 
+@pytest.mark.few_cases(1)
 def test_the_examples_of_the_guide_are_run_by_the_workers_of_their_queues_and_by_no_other(
     server: Server, client: redis.Redis, tmp_path: Path, broker_url: str
 ) -> None:

@@ -125,6 +125,7 @@ def test_events_are_those_of_direct_calls_in_their_order(
     ]
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("broker_is", ["same", "other"])
 def test_the_events_of_a_batch_take_one_round_trip_whatever_its_size(
     make_scheduler: MakeScheduler,

@@ -90,6 +90,7 @@ def listed(program: str, directory: Path) -> tuple[int, int, float]:
     return lines, len(different), int(errors.rpartition("peak_kb")[2]) / 1024
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("way", ["python", "shell"])
 def test_every_entry_is_listed_once_in_memory_that_does_not_grow_with_them(
     server: Server, client: redis.Redis, tmp_path: Path, way: str

@@ -203,6 +203,7 @@ def test_a_terminal_has_fifty_rows_and_a_word_on_how_to_see_more(on_terminal: Sh
     assert not any(" shown;" in line for line in on_terminal("list", "--limit", "60"))
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_on_a_real_terminal_no_line_is_longer_than_it(
     on_terminal: Shown, shop: list[str], columns: int

@@ -251,6 +251,7 @@ WRONG: dict[str, Callable[[redis.Redis, str], object]] = {
 }
 
 
+@pytest.mark.few_cases(44)
 @ONE_SERVER
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("moment", ["before the start", "under a leader"])

@@ -289,6 +289,7 @@ def test_two_owners_at_once_end_with_the_entries_of_both(make_app: MakeApp, clie
 ROUNDS = 15
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
 def test_runs_go_on_and_are_counted_while_files_are_applied(
     make_app: MakeApp,

@@ -22,6 +22,7 @@ pytestmark = ONE_SERVER
 WARNING = "This worker's pool can't terminate a task, so a run that is to be replaced"
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_a_run_on_a_worker_that_can_not_end_it_goes_on_and_the_next_one_waits(
     server: Server, client: redis.Redis, make_app: MakeApp, tmp_path: Path, pool: str

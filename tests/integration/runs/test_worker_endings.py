@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from celery.app.task import Task
 
+from tests.faults.rounds import some_of
 from tests.support.processes import Process
 from tests.support.progress import NAMES, events_of
 from tests.support.servers import Server
@@ -92,7 +93,12 @@ def schedule(valkey_session: Server) -> Server:
     return valkey_session
 
 
-PLACES = [f"{pool} {broker}" for pool in EVERY_POOL for broker in BROKERS]
+#: each pool with each broker, in rounds that have every pool
+ROUNDS = [
+    [f"{pool} {BROKERS[(turn + number) % len(BROKERS)]}" for number, pool in enumerate(EVERY_POOL)]
+    for turn in range(len(BROKERS))
+]
+PLACES = [place for places in some_of(ROUNDS, 1) for place in places]
 
 
 @pytest.fixture(scope="module", params=PLACES)

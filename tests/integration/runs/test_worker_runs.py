@@ -189,6 +189,7 @@ def in_an_hour() -> dict[str, Any]:
     return {"expires": at, "headers": {"redbeat_queue_timeout": 3600.0}}
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("limits", [{}, SKIP], ids=["allow", "skip"])
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_task_whose_worker_was_killed_begins_again_also_after_its_queue_timeout(
@@ -272,6 +273,7 @@ def test_the_end_of_a_run_that_was_given_up_is_noted_as_late(
     eventually(lambda: tracked.past(name).get("late") == "succeeded")
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_worker_that_is_told_to_stop_notes_what_becomes_of_its_last_tasks(
     tracked: Tracked, start_worker: StartWorker, pool: str
@@ -335,6 +337,7 @@ def mark(tracked: Tracked, name: str, why: str) -> None:
     tracked.client.hset(running, task_id, json.dumps({**record, "terminate": why}))
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 @pytest.mark.parametrize(
     ("why", "error"), [("replaced", "replaced by the next run"), ("overdue", "longer than max_runtime")]
@@ -408,6 +411,7 @@ gate._find_refusal = measured
 """
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 @pytest.mark.parametrize("how", ["frozen", "refused"])
 def test_without_redis_a_task_begins_at_once_and_its_outcome_comes_later(
@@ -530,6 +534,7 @@ def fail_and_raise():
 """
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_a_request_class_of_the_users_own_works_as_before(make_tracked: MakeTracked, pool: str) -> None:
     tracked = make_tracked(extra=OWN_REQUEST)
@@ -565,6 +570,7 @@ def test_a_run_whose_task_the_worker_does_not_know_is_rejected(
 # -- what a run's task sends
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 @pytest.mark.parametrize(("shape", "tasks"), [("one", 1), ("chain", 1), ("group", 2)])
 def test_a_workflow_is_over_when_all_its_tasks_are(
@@ -594,6 +600,7 @@ def test_a_workflow_with_a_chord_is_over_when_its_last_task_is(
         assert tracked.client.llen("work") == 4
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("task", ["succeed", "fail_badly", "be_killed"])
 def test_what_is_linked_to_a_workflows_task_belongs_to_it(
     tracked: Tracked, start_worker: StartWorker, task: str

@@ -43,6 +43,7 @@ LOOKERS = ("viewer", "status", "dashboard_read_only")
 OF_KOMBU = {"+script|load": "_refresh_binding", "+pexpire": "_get_queue_expire"}
 
 
+@pytest.mark.few_cases(60)
 @pytest.mark.parametrize(
     ("user", "claim"),
     [pytest.param(user, claim, id=f"{user}-{claim.__name__}") for user in CLAIMS for claim in CLAIMS[user]],
@@ -75,6 +76,7 @@ def rights_to_miss() -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.few_cases(10)
 @ONE_SERVER
 @pytest.mark.parametrize(("user", "right"), some_of(rights_to_miss(), 30))
 def test_no_right_is_there_for_nothing(ground: Ground, user: str, right: str) -> None:
@@ -92,6 +94,7 @@ def is_refused(ground: Ground, claim: Claim) -> bool:
     return ground.refusals() != []
 
 
+@pytest.mark.few_cases(40)
 @pytest.mark.parametrize("user", CLAIMS)
 @pytest.mark.parametrize(
     "command",

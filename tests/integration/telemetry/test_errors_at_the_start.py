@@ -91,6 +91,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[End]]:
     }
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_setting_that_ends_beat_at_its_start_is_one_record_with_its_event(
     ends: dict[str, list[End]], way: str

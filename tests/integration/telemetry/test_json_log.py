@@ -115,6 +115,7 @@ def test_beat_inside_a_worker_logs_json_and_the_worker_as_before(server: Server,
     assert {json.loads(line)["logger"] for line in others} == {"celery.beat"}
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("hook", ["none", "another library's"])
 def test_the_error_that_ends_beat_is_one_record_and_so_is_a_line_in_pieces(
     server: Server, tmp_path: Path, hook: str

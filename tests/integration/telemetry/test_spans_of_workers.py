@@ -51,6 +51,7 @@ def traced() -> str:
     return "\n".join([*kept, TO_FILE, IN_BEAT])
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize(
     ("library", "kind"), [("", "rabbitmq"), ("gevent", "redis")], ids=["rabbitmq", "gevent-redis"]
 )

@@ -143,6 +143,7 @@ FILTERS: list[tuple[dict[str, str], list[str]]] = [
 ]
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("is_hasty", [False, True])
 @pytest.mark.parametrize("many", [5000, 0])
 def test_each_filter_finds_what_it_says_at_once_or_bit_by_bit(

@@ -164,6 +164,7 @@ def _token_in(page: httpx.Response) -> str:
     return found[1]
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("way", _WAYS)
 def test_it_works_below_a_path_of_a_real_framework(
     way: str, server: Server, tmp_path: Path, app: Celery, add: Callable[..., RedBeatSchedulerEntry]

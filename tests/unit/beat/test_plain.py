@@ -138,6 +138,7 @@ def random_claim(chance: random.Random, number: int, now: float) -> Claimed:
     )
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("_turn", range(4))
 def test_a_plain_entry_is_planned_as_any_other(app: Celery, chance: random.Random, _turn: int) -> None:
     entries, quick = kept_by(app, Echo()), 0

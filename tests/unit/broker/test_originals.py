@@ -674,11 +674,13 @@ setattr(owner, name, replacement)
 """
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("where", PATCHES)
 def test_what_was_replaced_before_redbeat_was_imported_is_found(where: str) -> None:
     assert run(EARLY.format(patch=PATCHES[where] + REPLACE)) == f"__main__ replaces {where}"
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize(
     "patch",
     [

@@ -357,6 +357,7 @@ def spin_for_ever() -> None:
             limited("a", spin)
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGVTALRM", "SIGIO", "SIGRTMIN"])
 def test_a_slow_handler_of_a_signal_is_not_hit_by_the_interruption_of_a_call(name: str) -> None:
     number, handled = getattr(signal, name), 0

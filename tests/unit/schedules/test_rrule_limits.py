@@ -110,6 +110,7 @@ FAR: list[rrule] = [
 YEARS = (2026, 2027, 2028, 2099, 2100, 2399, 2400, 2699, 2999)
 
 
+@pytest.mark.few_cases(6)
 @pytest.mark.parametrize("rule", FAR, ids=repr)
 def test_in_far_years_an_occurrence_is_the_one_dateutil_finds(rule: rrule) -> None:
     begin = rule.dtstart.astimezone(UTC)
@@ -122,6 +123,7 @@ def test_in_far_years_an_occurrence_is_the_one_dateutil_finds(rule: rrule) -> No
             assert rule.occurrence(expected, inclusive=True) == expected
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("year", [9598, 9599, 9600, 9995, 9999])
 def test_near_the_end_of_the_calendar_an_occurrence_is_the_one_dateutil_finds(year: int) -> None:
     start = datetime(year, 1, 1, 6, tzinfo=UTC)

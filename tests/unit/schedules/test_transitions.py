@@ -286,6 +286,7 @@ ODD = [
 ]
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(("zone", "year"), some_of(ODD, len(ODD) // 3))
 def test_odd_changes_follow_the_same_rules(zone: str, year: int) -> None:
     tz, policy = ZoneInfo(zone), policy_in(zone)

@@ -132,6 +132,7 @@ def trouble_of(rabbitmq: RabbitMQ, kind: str) -> Iterator[None]:
         rabbitmq.restart()
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("trouble", ["paused", "alarm", "killed"])
 def test_a_running_beat_lives_through_it_and_keeps_its_lock(
     app: Celery, client: redis.Redis, server: Server, rabbitmq: RabbitMQ, tmp_path: Path, trouble: str
