@@ -5,12 +5,9 @@ VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-LONG_FORMS := tests/faults tests/contract/test_downgrade.py tests/integration/beat/test_backlog.py \
-  tests/integration/beat/test_changes_of_the_app.py tests/integration/beat/test_failing_entries.py \
-  tests/integration/beat/test_invariants.py tests/integration/broker/test_compiled_messages.py \
-  tests/integration/cli/test_a_long_list.py tests/integration/documentation/test_benchmarks.py \
-  tests/integration/manifest/test_large_files.py tests/integration/store/test_acl.py \
-  tests/integration/telemetry/test_prometheus.py tests/unit/schedules/test_transitions.py
+# the files that have a longer form than that of `make test`
+LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|some_of|IS_LONG" --include="test_*.py" \
+  tests/contract tests/integration tests/unit)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-oldest faults bench check docs screenshots clean

@@ -88,12 +88,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def leave_some_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is more than a test's ``few_cases``: which ones REDBEAT_SEED decides, alike in all processes."""
+    """Deselect tests of the ``long_form``, and cases of others by their ``few_cases``.
+
+    Which ones REDBEAT_SEED decides, alike in all processes.
+    """
+    left = {item for item in items if item.get_closest_marker("long_form")}
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("few_cases"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left = set[pytest.Item]()
     for name, found in cases.items():
         [count] = next(found[0].iter_markers("few_cases")).args
         left.update(random.Random(f"{SEED} {name}").sample(found, max(len(found) - count, 0)))

@@ -21,14 +21,13 @@ import pytest
 import redis
 from playwright.sync_api import Page, Response, expect
 
-from tests.faults.rounds import IS_LONG
 from tests.support.apps import write_app
 from tests.support.browser import axe, overflow, visit
 from tests.support.deadlines import patience
 from tests.support.processes import Process
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.skipif(not IS_LONG, reason="it takes minutes: make faults")
+pytestmark = pytest.mark.long_form
 
 ENTRIES = int(os.environ.get("REDBEAT_ENTRIES", "1000000"))
 #: how long what isn't there at once may take on a quiet machine: names, a search, a count

@@ -135,7 +135,7 @@ def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
         assert client.get(LOCK) is None
 
 
-@pytest.mark.few_cases(1)
+@pytest.mark.long_form
 @each_pool(["-P", "threads", "-c", "2"])
 def test_of_a_burst_and_a_spike_each_run_leaves_once_though_the_worker_is_stopped_amid_them(
     server: Server, tmp_path: Path, pool: list[str], chance: random.Random

@@ -17,7 +17,6 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from tests.conftest import MakeApp
-from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import installed
 from tests.support.deadlines import patience
@@ -27,16 +26,15 @@ from tests.support.programs import token_of
 from tests.support.servers import Server
 
 #: fewer than it holds connections, so that some are answered; and so many that each may be refused
-NUMBERS = (900, 10_000) if IS_LONG else (900,)
+NUMBERS = (900, 10_000)
 #: what is asked for: pages, a form that is a change, and a program's list
 REQUESTED = {
     "GET /": "", "GET /entries": "", "GET /login": "", "GET /static/redbeat.css": "",
     "POST /entries/resume": "name=entry-0&confirmed=yes&csrf_token={csrf_token}",
     "GET /api/v1/entries": "",
 }  # fmt: skip
-SHORT = ("GET /entries", "POST /entries/resume")
 ENTRIES = 20
-#: how much later the latest runs may be, which the long form asks for on a quiet machine; milliseconds
+#: how much later the latest runs may be, on a quiet machine; milliseconds
 MAX_RISE_MS = 100.0
 
 
@@ -88,6 +86,7 @@ def server(valkey: Server) -> Server:
     return valkey
 
 
+@pytest.mark.long_form
 def test_a_flood_of_requests_is_answered_or_refused_and_delays_no_run(
     server: Server, make_app: MakeApp, tmp_path: Path
 ) -> None:
@@ -107,7 +106,7 @@ def test_a_flood_of_requests_is_answered_or_refused_and_delays_no_run(
         token = token_of(app, ["read"])
         beat.wait_for("Acquired lock")
         started = time.time()
-        for number, request in product(NUMBERS, REQUESTED if IS_LONG else SHORT):
+        for number, request in product(NUMBERS, REQUESTED):
             form = REQUESTED[request]
             known = {"Authorization": f"Bearer {token}"} if "/api/" in request else {"Cookie": cookie}
             words = words_of(request, form.format(csrf_token=found[1]), **known)
@@ -125,7 +124,7 @@ def test_a_flood_of_requests_is_answered_or_refused_and_delays_no_run(
             assert codes["303" if form else "200"] or number > NUMBERS[0]
             assert set(codes) <= {"200", "303", "503", "closed", "ConnectionResetError"}
             assert codes["503"] or "/static/" in request, "more than it can answer are refused"
-            assert not IS_LONG or p99s[1] - p99s[0] < MAX_RISE_MS
+            assert p99s[1] - p99s[0] < MAX_RISE_MS
         url = f"http://localhost:{link[1]}/"
         assert httpx.get(url, headers={"cookie": cookie}, timeout=patience()).status_code == 200
         assert not web.has_traceback

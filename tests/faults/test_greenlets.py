@@ -16,7 +16,7 @@ import pytest
 from tests.faults.bursts import Burst, Tally
 from tests.faults.conftest import Report
 from tests.faults.layouts import Layout
-from tests.faults.rounds import IS_LONG, ROUNDS
+from tests.faults.rounds import ROUNDS
 from tests.support.apps import GREENLETS, patched_beat
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
@@ -24,13 +24,13 @@ from tests.support.processes import Process
 from tests.support.schedule import LOCK, server_now
 from tests.support.spikes import LOOKAHEAD
 
-BURST = 5_000 if IS_LONG else 2_000
-SPIKE = 1_500 if IS_LONG else 1_000
+BURST = 5_000
+SPIKE = 1_500
 #: how many beats end amid a burst
-ENDS = 4 if IS_LONG else 1
+ENDS = 4
 
 
-@pytest.mark.few_cases(1)
+@pytest.mark.long_form
 @pytest.mark.parametrize("library", GREENLETS)
 @pytest.mark.parametrize("layout", ["one db"], indirect=True)
 @pytest.mark.parametrize("round_number", ROUNDS)

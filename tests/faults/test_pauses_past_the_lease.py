@@ -29,7 +29,7 @@ pytestmark = pytest.mark.parametrize("layout", ["no lock"], indirect=True)
 
 BEATS = 3
 #: so many pauses must have hit a beat that had claimed something,
-PAUSES = 40 if IS_LONG else 5
+PAUSES = 40
 #: and a burst has so many faults
 FAULTS = 2
 
@@ -100,6 +100,7 @@ def pause_once(send: partial[None], wire: object, step: int, patch: pytest.Monke
     return code == blown
 
 
+@pytest.mark.long_form
 def test_beats_paused_past_the_lease_killed_and_restarted_lose_and_double_no_run(
     layout: Layout, chance: random.Random, tmp_path: Path, report: Report
 ) -> None:

@@ -131,6 +131,7 @@ def stage(client: redis.Redis, rabbitmq: RabbitMQ) -> Iterator[Stage]:
     stage.reader.close()
 
 
+@pytest.mark.long_form
 @ONE_SERVER
 @pytest.mark.parametrize("round_number", ROUNDS)
 def test_each_run_arrives_with_its_id_and_what_is_recorded_has_arrived(

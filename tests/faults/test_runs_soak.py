@@ -28,7 +28,6 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from tests.conftest import MakeApp
-from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -41,11 +40,11 @@ from tests.support.worklog import WAYS, Execution, WorkLog, tasks_source
 
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
-ENTRIES = 50 if IS_LONG else 8
+ENTRIES = 50
 NAMES_OF_JOBS = [f"job-{number}" for number in range(ENTRIES)]
-SECONDS = 600.0 if IS_LONG else 15.0
-WORKERS = 3 if IS_LONG else 2
-CHILDREN = 12 if IS_LONG else 4
+SECONDS = 600.0
+WORKERS = 3
+CHILDREN = 12
 #: a task takes at most so long, and one that hangs is killed after its limit
 MAX_TASK_SECONDS, TIME_LIMIT_SECONDS = 1.2, 2.0
 LEASE_SECONDS = 5.0
@@ -204,7 +203,6 @@ class Chaos:
         self.beats = [beat if beat.is_running else self._beat() for beat in self.beats]
 
 
-#: the first one is enough for every day
 LAYOUTS = {
     "skip": Layout(seconds=SECONDS),
     "all_policies": Layout(policies=("skip", "buffer_one", "replace")),
@@ -215,8 +213,6 @@ LAYOUTS = {
     "long_stops": Layout(policies=("skip", "buffer_one"), most_stopped_seconds=3 * LEASE_SECONDS),
     "all_pools": Layout(policies=("skip", "buffer_one"), pools=("prefork", "threads", "gevent")),
 }
-if not IS_LONG:
-    LAYOUTS = {"skip": LAYOUTS["skip"]}
 
 
 def broker_url(layout: Layout, server: Server, request: pytest.FixtureRequest) -> str:
@@ -282,6 +278,7 @@ def chaos(
     return Chaos(app, layout, server, tmp_path, chance, stack)
 
 
+@pytest.mark.long_form
 def test_never_two_at_once_and_one_outcome_for_each_run(
     chaos: Chaos, stack: ExitStack, tmp_path: Path
 ) -> None:

@@ -324,6 +324,7 @@ def test_of_a_prepared_spike_each_run_is_on_the_new_master_once(
     assert sum("Sending due task after" in log for log in logs) == 1, "one of them leads"
 
 
+@pytest.mark.long_form
 def test_what_replication_lost_of_a_prepared_spike_is_sent_again_with_the_same_ids(
     sentinel: SentinelTopology, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SEED
-from tests.faults.rounds import IS_LONG
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -24,7 +23,7 @@ from tests.support.singletons import start_singleton, writer, writes
 pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 TIMEOUT_SECONDS = 3.0
-SECONDS = 60 if IS_LONG else 20
+SECONDS = 60
 
 
 class Node:
@@ -87,6 +86,7 @@ def nodes(server: Server, tmp_path: Path) -> Iterator[list[Node]]:
         yield made
 
 
+@pytest.mark.long_form
 def test_never_two_are_at_work_and_no_gap_is_longer_than_the_timeout_and_two_seconds(
     nodes: list[Node], tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_two_sigterms_a_millisecond_apart_leave_no_lock(
             assert client.get(LOCK) is None, beat.output()
 
 
+@pytest.mark.long_form
 def test_stops_at_random_moments_of_a_burst_double_and_lose_nothing(
     server: Server, client: redis.Redis, broker: redis.Redis, chance: random.Random, tmp_path: Path
 ) -> None:

@@ -16,7 +16,6 @@ from tests.benchmarks.__main__ import NOT_JUDGED, OUT, PUBLISHED, parse
 from tests.benchmarks.bench import QUICK, ROOT, Sizes
 from tests.benchmarks.results import BATCHED, CONFIRMED, FLOOR, LOOP, NOT_YET, OLD, OURS, Cost, Results
 from tests.benchmarks.table import FIGURES_HEADER, figure_rows, filled
-from tests.faults.rounds import IS_LONG
 from tests.support.command_line import run
 
 pytestmark = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib isn't installed")
@@ -95,24 +94,22 @@ FOUND: dict[str, set[tuple[str, str, int]]] = {
         for case in (cases.WORK, cases.WORK_UNTRACKED, cases.WORK_OTHERS, cases.WORK_COMMANDS)
     },
 }
-#: the others in the long form
-SHORT = ("burst", "trips", "saving", "files")
 
 
+@pytest.mark.long_form
 @pytest.mark.usefixtures("redbeat2_python")  # its first making takes longer than a run may
 def test_a_quick_run_puts_every_case_into_table_json_and_picture(tmp_path: Path) -> None:
-    names = [*FOUND] if IS_LONG else SHORT
-    done = run_benchmarks("--quick", "--only", ",".join(names), "--out", str(tmp_path))
+    done = run_benchmarks("--quick", "--only", ",".join(FOUND), "--out", str(tmp_path))
 
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "results.json").read_text())
     figures = {(figure["case"], figure["subject"], figure["size"]) for figure in found["figures"]}
-    for name in names:
-        assert figures >= FOUND[name], name
+    for name, expected in FOUND.items():
+        assert figures >= expected, name
     for case, _, _ in figures:
         assert case in done.stdout
     # one is against the loop in Producer.batch(), which kombu has since 5.7
-    assert len(found["targets"]) == (31 if IS_LONG else 9) + hasattr(Producer, "batch")
+    assert len(found["targets"]) == 31 + hasattr(Producer, "batch")
     for target in found["targets"]:
         assert target["target"] in done.stdout
         assert target["is_reached"] is None, "sizes are too small for it"

@@ -106,6 +106,7 @@ def test_a_server_killed_meanwhile_has_the_old_or_the_new() -> None:
         app.close()
 
 
+@pytest.mark.long_form
 def test_5000_entries_are_applied_and_imported_in_one_step(
     app: Celery, client: redis.Redis, server: Server
 ) -> None:

@@ -113,6 +113,7 @@ def test_what_cannot_be_evaluated_is_told(rabbitmq: RabbitMQ) -> None:
         rabbitmq.evaluate("no_such_module:run().")
 
 
+@pytest.mark.long_form
 def test_a_second_node_takes_another_port_and_leaves_nothing(
     rabbitmq: RabbitMQ, connection: kombu.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
