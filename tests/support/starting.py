@@ -165,10 +165,10 @@ class _Template:
 
 
 def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment counts only while a program is loaded, but for the path of its modules."""
+    """What of an environment counts only while a program is loaded, but for what `_be_template` sees to."""
     names = ("PYTHON", "LD_", "LC_", "LANG")
     own = {name: value for name, value in environment.items() if name.startswith(names)}
-    return {**own, "PYTHONPATH": "", "PYTHONUNBUFFERED": ""}
+    return {**own, "PYTHONPATH": "", "PYTHONUNBUFFERED": "", "PYTHONFAULTHANDLER": ""}
 
 
 # -- in the template, and in what it forks

@@ -152,6 +152,7 @@ raise SystemExit(7)
     for given, code in (("ended", 7), ("killed", -signal.SIGKILL)):
         with celery_command(tmp_path, "module", "report", env={"GIVEN": given, **env}) as command:
             assert command.wait() == code
+            assert command.is_forked == (not env)
             words = f"told {given} {tmp_path} ['-A', 'module', 'report'] True False"
             assert words in command.output().splitlines()
 
