@@ -15,7 +15,7 @@ LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|some_of|IS_LONG
 # Hundreds of processes import the same modules: where none of them may keep the bytecode, each compiles it anew.
 test faults bench: export PYTHONDONTWRITEBYTECODE :=
 
-# Else each of eight processes would compile all tests by itself. What is wrong with them, the suite tells.
+# Else each of six processes would compile all tests by itself. What is wrong with them, the suite tells.
 COMPILE_TESTS = for room in $(dir $(wildcard tests/*/conftest.py)); do \
 	  $(BIN)/python -m pytest -qq --collect-only $$room >/dev/null 2>&1 & done; wait
 
@@ -28,7 +28,7 @@ demo: $(STAMP)  ## a server, a worker, a beat and the dashboard at work, until C
 
 test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
 	@$(if $(ARGS),,$(COMPILE_TESTS))
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=8 --dist=loadfile --no-loadscope-reorder)
+	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=6 --dist=loadfile --no-loadscope-reorder)
 
 test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \

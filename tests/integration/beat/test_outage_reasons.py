@@ -91,6 +91,7 @@ ONLY_THE_LATEST = "only the latest run is sent (misfire: skip)"
 EXPIRED = "its message would have expired (expires_after:"
 
 
+@pytest.mark.few_cases(26)
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("schedule", [INTERVAL, RULE], ids=["interval", "rrule"])
 @pytest.mark.parametrize(

@@ -126,6 +126,7 @@ def assert_both_are_the_same(compiling: Compiling, call: Call, now: datetime = D
     return ""
 
 
+@pytest.mark.few_cases(24)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_message_is_that_of_apply_async(make_app: MakeApp, name: str) -> None:
     if name == "yaml" and importlib.util.find_spec("yaml") is None:

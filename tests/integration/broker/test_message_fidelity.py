@@ -172,6 +172,7 @@ def add_tasks(app: Celery) -> None:
     app.task(name="another", base=Another, shared=False)(run)
 
 
+@pytest.mark.few_cases(24)
 @ONE_SERVER
 @pytest.mark.parametrize("row", PARAMETERS)
 def test_a_message_is_the_same_as_of_a_direct_call(

@@ -86,6 +86,7 @@ def test_each_form_reaches_the_database_of_the_master(guarded: Topology, make_ap
     assert guarded.master().client(db=3).exists("redbeat:report")
 
 
+@pytest.mark.few_cases(2)
 @FORMS
 def test_the_schedule_goes_on_after_a_failover(guarded: Topology, make_app: MakeApp) -> None:
     app = make_app(guarded)

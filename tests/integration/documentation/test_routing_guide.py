@@ -272,6 +272,7 @@ def found_in(app: Celery, names: list[str]) -> dict[str, int]:
     return found
 
 
+@pytest.mark.few_cases(24)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_message_is_where_it_should_be_and_nowhere_else(
     make_app: MakeApp, make_scheduler: MakeScheduler, broker_url: str, name: str

@@ -323,6 +323,7 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
 ]
 
 
+@pytest.mark.few_cases(18)
 @pytest.mark.parametrize(
     ("feature", "user", "missing", "do"),
     [pytest.param(*one, id=f"{one[3].__name__} without {one[2] or 'more'}") for one in WITHOUT],

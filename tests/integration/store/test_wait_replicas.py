@@ -102,6 +102,7 @@ def test_waiting_takes_no_round_trip_of_its_own(
     assert counts[0] == counts[1]
 
 
+@pytest.mark.few_cases(1)
 def test_what_waiting_costs(client: redis.Redis, replica: Server, make_scheduler: MakeScheduler) -> None:
     for settings in ({}, {"redbeat_wait_replicas": 1}):
         scheduler = make_scheduler(**settings)

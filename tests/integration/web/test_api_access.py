@@ -56,6 +56,7 @@ def call(program: Program, operation: Any) -> Any:
     return program.ask(operation.method, path, body, **query)
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("right", list(Right))
 def test_exactly_the_right_in_the_table_suffices(
     program: Programs, app: Celery, add: Add, right: Right

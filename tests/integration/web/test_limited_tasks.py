@@ -32,6 +32,7 @@ ESCAPES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(
     "options", ESCAPES, ids=lambda options: "-".join([*options, *options.get("headers", [])])
 )

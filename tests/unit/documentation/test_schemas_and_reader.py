@@ -177,6 +177,7 @@ def put(document: Any, path: tuple[Any, ...], *replacement: Any) -> str:
     return json.dumps(changed)
 
 
+@pytest.mark.few_cases(4)
 @pytest.mark.filterwarnings("ignore:Using both 'count' and 'until'")  # junk for one of them
 @pytest.mark.parametrize(("name", "whole"), WHOLE.values(), ids=WHOLE)
 def test_what_redbeat_refuses_anywhere_schemas_refuse(app: Celery, name: str, whole: dict[str, Any]) -> None:

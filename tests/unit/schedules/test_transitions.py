@@ -224,6 +224,7 @@ def test_nothing_daily_runs_twice_for_one_date() -> None:
                 assert len(dates) in (7, 8, 9), f"{zone} {change}: {rule!r}"
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("way", ["latest", "all", "earliest", "skip"])
 def test_a_beat_late_or_away_sends_nothing_twice_and_nothing_early(way: str, chance: random.Random) -> None:
     changes = list(changes_of_the_year().items())

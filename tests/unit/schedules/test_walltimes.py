@@ -219,6 +219,7 @@ def test_a_hostile_rule_has_dateutils_occurrences_and_costs_little(ruled: tuple[
         assert back == expected[::-1]
 
 
+@pytest.mark.few_cases(42)
 @pytest.mark.parametrize("moment", [START, START.replace(year=9000)])
 @pytest.mark.parametrize("count", [None, 10**9, 10**12])
 @pytest.mark.parametrize("freq", range(7))
