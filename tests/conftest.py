@@ -48,6 +48,11 @@ MakeApp = Callable[..., Celery]
 Started = TypeVar("Started")
 
 
+def pytest_report_header() -> str:
+    """Say what repeats this run."""
+    return f"REDBEAT_SEED={SEED}"
+
+
 def pytest_make_parametrize_id(config: pytest.Config, val: Any, argname: str) -> str | None:
     """Show what pytest would only number: the test's name is the claim, and this its case.
 
