@@ -295,7 +295,7 @@ def assert_each_left_once(master: Server, spike: Spike) -> None:
     assert min(after) >= 0
 
 
-@pytest.mark.few_cases(1)
+@pytest.mark.long_form
 @pytest.mark.parametrize("moment", ["before", "amid"])
 @pytest.mark.parametrize("_round", ROUNDS)
 def test_of_a_prepared_spike_each_run_is_on_the_new_master_once(

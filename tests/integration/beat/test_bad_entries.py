@@ -196,6 +196,7 @@ def test_a_key_of_the_schedule_with_another_type_gets_a_sentence(
     assert client.lrange(key, 0, -1) == ["oops"]
 
 
+@pytest.mark.few_cases(24)
 @pytest.mark.parametrize("name", sorted(BAD_DEFINITIONS))
 def test_reading_a_bad_one_says_what_is_wrong(
     scheduler: RedBeatScheduler, client: redis.Redis, name: str

@@ -208,7 +208,7 @@ def test_prepared_runs_wait_for_a_clock_that_has_jumped_back(
         clock.jump(JUMP_SECONDS)
 
 
-@pytest.mark.few_cases(1)
+@pytest.mark.long_form
 @pytest.mark.parametrize("server", ["redis"], indirect=True)
 @pytest.mark.parametrize("seconds", [JUMP_SECONDS, -JUMP_SECONDS], ids=["forward", "back"])
 def test_of_a_spike_amid_which_the_clock_jumps_each_run_leaves_once(

@@ -282,6 +282,7 @@ register_schedule("spinning", spinning, lambda one: {}, lambda d: spinning())
 """
 
 
+@pytest.mark.long_form
 def test_a_canary_runs_every_second_beside_hostile_schedules_whichever_beat_leads(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:

@@ -298,7 +298,7 @@ FAILURES: dict[str, Exception] = {
 KINDS = ["serializer", "unpicklable", *FAILURES]
 
 
-@pytest.mark.few_cases(3)
+@pytest.mark.few_cases(2)
 @ONE_SERVER
 @pytest.mark.parametrize(
     ("broker_is", "kind"),

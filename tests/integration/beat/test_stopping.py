@@ -141,7 +141,7 @@ def way(server: Server) -> Iterator[Proxy]:
         yield proxy
 
 
-@pytest.mark.few_cases(1)
+@pytest.mark.long_form
 @pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1])
 def test_a_worker_whose_beat_is_amid_a_prepared_spike_doubles_and_loses_nothing_when_it_is_stopped(
     server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path, pool: list[str]
@@ -305,6 +305,7 @@ COMMANDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.few_cases(4)
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 @pytest.mark.parametrize("connect", CLIENTS.values(), ids=CLIENTS)
 def test_a_reply_that_was_not_read_is_not_taken_for_that_of_the_next_command(

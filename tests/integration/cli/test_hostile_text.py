@@ -242,6 +242,7 @@ print("all", "done")
 """
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("columns", ["80", "160"])
 def test_no_command_gives_orders_on_a_terminal(
     client: redis.Redis, project: dict[str, str], tmp_path: Path, columns: str

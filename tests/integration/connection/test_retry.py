@@ -101,6 +101,7 @@ CLIENT_CALLS = [command, pipeline, transaction, registered_script, client_lock]
 CALLS = pytest.mark.parametrize("call", [*CLIENT_CALLS, *OWN_CALLS], ids=lambda call: call.__name__)
 
 
+@pytest.mark.few_cases(3)
 @CALLS
 def test_a_call_waits_for_a_server_that_was_away_before(
     guarded: Server, call: Call, caplog: pytest.LogCaptureFixture
@@ -115,6 +116,7 @@ def test_a_call_waits_for_a_server_that_was_away_before(
     assert PASSWORD not in caplog.text
 
 
+@pytest.mark.few_cases(6)
 @CALLS
 @pytest.mark.parametrize("retry_period", [30, -1], ids=["30 s", "for ever"])
 def test_a_call_survives_a_server_that_dies_in_the_middle(
@@ -167,6 +169,7 @@ def test_a_commit_whose_reply_was_lost_counts_once(guarded: Server, monkeypatch:
     assert RedBeatSchedulerEntry.from_key("redbeat:report", app=app).total_run_count == 2
 
 
+@pytest.mark.few_cases(3)
 @CALLS
 def test_a_longer_outage_is_reported_when_the_period_is_over(guarded: Server, call: Call) -> None:
     app = app_on(guarded, retry_period=0.3)

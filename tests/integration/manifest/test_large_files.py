@@ -34,7 +34,7 @@ from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 
 
-@pytest.mark.few_cases(1)
+@pytest.mark.long_form
 @pytest.mark.parametrize("is_import", [False, True], ids=["apply", "import"])
 @ONE_SERVER
 def test_killed_at_any_round_trip_it_leaves_the_old_or_the_new(

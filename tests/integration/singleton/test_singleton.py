@@ -52,6 +52,7 @@ def has_ended(pid: int) -> None:
     eventually(lambda: not is_alive(pid), message=f"process {pid} lives")
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("code", [0, 1, 77, 255])
 def test_it_ends_with_the_commands_exit_code_and_leaves_no_lock(
     server: Server, client: redis.Redis, code: int

@@ -114,6 +114,7 @@ def test_neither_may_touch_anything_else(ground: Ground, user: str, command: str
         client.execute_command(*command.split())
 
 
+@pytest.mark.few_cases(16)
 @pytest.mark.parametrize("user", LOOKERS)
 @pytest.mark.parametrize(
     "command",
@@ -131,6 +132,7 @@ def test_who_only_looks_may_not_write(ground: Ground, user: str, command: str) -
     refused_to(ground, user, command)
 
 
+@pytest.mark.few_cases(16)
 @pytest.mark.parametrize(
     "command",
     [

@@ -118,6 +118,7 @@ def test_leader_and_standby_answer_and_the_standby_takes_over(server: Server, tm
             assert not has_traceback(leader.output() + standby.output())
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("library", GREENLETS)
 def test_a_beat_with_greenlets_answers_and_ends_as_any_other(
     server: Server, tmp_path: Path, library: str, client: redis.Redis

@@ -147,6 +147,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize("case", BROKEN)
 def test_an_entry_that_can_not_be_used_has_its_page(
     app: Celery, client: redis.Redis, browse: Browse, case: str
@@ -199,6 +200,7 @@ def test_an_entry_whose_hash_is_gone_can_be_stored_anew(
     assert RedBeatSchedulerEntry.get("gone", app).task == "t"
 
 
+@pytest.mark.few_cases(3)
 @pytest.mark.parametrize(
     "name", [HOSTILE, "../../etc/passwd", "a/b?c=d&e#f%00", "\x1b[31m\r\nSet-Cookie: x=1", " ", "ä" * 2000]
 )

@@ -38,6 +38,7 @@ def posted(served: tuple[str, list[str]]) -> list[str]:
     return served[1]
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_read_and_use_all_of_it(browser: Any, url: str, scheme: str) -> None:
     with visit(browser, color_scheme=scheme) as (context, _):

@@ -17,6 +17,7 @@ from redbeat.policy import Policy
 from redbeat.schedules import cron
 from redbeat.schedules.crontab import count_of_crontab, runs_back_of_crontab
 from redbeat.schedules.timezones import find_change
+from tests.faults.rounds import IS_LONG
 
 FIRST = datetime(2026, 3, 1, tzinfo=timezone.utc)
 END = FIRST + timedelta(hours=3)
@@ -80,7 +81,7 @@ FIELDS = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300 if IS_LONG else 80, deadline=None)
 @given(
     st.tuples(*FIELDS),
     st.sampled_from(ZONES),

@@ -22,6 +22,7 @@ from redbeat.policy import Policy
 from redbeat.schedules import clocked, next_run
 from redbeat.schedules.exclusions import NEVER_FREE, Exclusions
 from redbeat.schedules.timezones import wall_of
+from tests.faults.rounds import IS_LONG
 
 UTC = timezone.utc
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -116,7 +117,7 @@ def is_excluded_naively(days: list[str], instant: datetime, tz: Any) -> bool:
     return False
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150 if IS_LONG else 40, deadline=None)
 @given(data=st.data(), change=st.sampled_from([(name, day) for name in CHANGES for day in CHANGES[name]]))
 def test_it_is_what_a_walk_from_minute_to_minute_finds(data: st.DataObject, change: tuple[str, str]) -> None:
     tz, around = ZoneInfo(change[0]), at(change[1])

@@ -121,6 +121,7 @@ print("after it")
 """
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("library", PATCHES)
 @pytest.mark.parametrize("patience_seconds", [600, 0.1])
 def test_green_threads_change_nothing_about_that(library: str, patience_seconds: float) -> None:

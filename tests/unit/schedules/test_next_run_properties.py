@@ -21,6 +21,7 @@ from redbeat.policy.policy import MISFIRES, NO_POLICY, Policy
 from redbeat.process.budget import limited
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import clocked, cron, first_run, last_runs, next_run, rrule, runs_after
+from tests.faults.rounds import IS_LONG
 from tests.support.simulator import DAY, INSTANT, SECOND, UTC
 
 ZONES = [
@@ -275,6 +276,7 @@ COSTLY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few_cases(4)
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 @pytest.mark.parametrize("name", COSTLY)
 def test_making_up_for_three_days_of_a_dense_rule_costs_each_batch_less_than_its_budget(
@@ -307,7 +309,7 @@ def test_runs_that_are_decades_apart_are_looked_for_in_the_calendar_only(limit: 
     assert following == datetime(2168, 2, 29, tzinfo=UTC)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300 if IS_LONG else 100)
 @given(
     outages(),
     st.sampled_from([None, *MISFIRES]),

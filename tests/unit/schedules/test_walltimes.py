@@ -18,6 +18,7 @@ from redbeat.errors import EntryTooExpensive
 from redbeat.process.budget import limited
 from redbeat.schedules.recurrence import rrule
 from redbeat.schedules.walltimes import wall_times
+from tests.faults.rounds import IS_LONG
 
 #: dateutil gives up at the end of the year 9999, so that even in vain it hasn't far to go from here
 LATE = datetime(9999, 12, 1)
@@ -187,7 +188,7 @@ def hostile_rules(draw: st.DrawFn) -> tuple[rrule, datetime]:
         reject()
 
 
-@settings(max_examples=100)
+@settings(max_examples=100 if IS_LONG else 30)
 @given(hostile_rules())
 def test_a_hostile_rule_has_dateutils_occurrences_and_costs_little(ruled: tuple[rrule, datetime]) -> None:
     rule, start = ruled

@@ -76,6 +76,7 @@ def outcome(make: Callable[..., list[bytes]], *args: Any) -> list[bytes] | str:
         return reason_of(exc)
 
 
+@pytest.mark.long_form
 def test_random_messages_to_rabbitmq_are_those_of_apply_async_byte_by_byte(
     make_app: MakeApp, server: Server, rabbitmq: RabbitMQ
 ) -> None:
