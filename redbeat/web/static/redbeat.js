@@ -310,8 +310,8 @@
     pressed = null;
     if (putOff.size) askAgain();
   });
-  document.addEventListener("pointerdown", ({ target }) => { pressed = target; }, true);
-  for (const type of ["pointerup", "pointercancel", "dragend"]) document.addEventListener(type, letGo, true);
+  document.addEventListener("pointerdown", ({ target, button }) => { pressed = button === 0 ? target : null; }, true);
+  for (const type of ["pointerup", "pointercancel", "contextmenu"]) document.addEventListener(type, letGo, true);
 
   // What somebody has done with a part stays when it is swapped: the focus, ticks, open details, and how far its
   // regions are scrolled. An element is found again by its key; of several that have it, by its number.
