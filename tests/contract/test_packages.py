@@ -23,6 +23,7 @@ from redbeat.process import exit_codes
 from tests.support import venv
 from tests.support.apps import celery_beat, celery_command, celery_worker, runs, write_app
 from tests.support.deadlines import patience
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.servers import Server
 
@@ -206,7 +207,7 @@ def test_the_dashboard_needs_its_extra_and_runs_with_it(
     with celery_command(tmp_path, "shop", "redbeat", "web", "--port=0", python=python) as refused:
         assert refused.wait(60) == exit_codes.UNAVAILABLE, refused.output()
         assert "pip install 'celery-redbeat[web]'" in refused.output()
-        assert not refused.has_traceback
+        assert not has_traceback(refused.output())
     extra = [
         line.partition(";")[0].strip()
         for line in metadata.get_all("Requires-Dist", [])

@@ -24,6 +24,7 @@ from playwright.sync_api import Page, Response, expect
 from tests.support.apps import write_app
 from tests.support.browser import axe, overflow, visit
 from tests.support.deadlines import patience
+from tests.support.logs import has_traceback
 from tests.support.processes import Process
 from tests.support.servers import Server
 
@@ -95,7 +96,7 @@ def home(tmp_path: Path) -> Iterator[str]:
             status = Path(f"/proc/{web.pid}/status").read_text()
             peak = re.search(r"VmHWM:\s+(\d+) kB", status)
             print(f"the dashboard's memory: {int(peak[1]) // 1024 if peak else 0} MB at most")
-            assert not web.has_traceback
+            assert not has_traceback(web.output())
 
 
 @contextmanager

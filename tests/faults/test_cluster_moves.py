@@ -29,7 +29,7 @@ from tests.faults.rounds import IS_LONG
 from tests.support import topologies
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
-from tests.support.logs import errors_in, warnings_in
+from tests.support.logs import errors_in, has_traceback, warnings_in
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import messages
@@ -86,7 +86,7 @@ def beat(cluster: ClusterTopology, broker: Server, folder: Path, **settings: Any
         process.wait_for("Sending due task")
         yield process
         assert process.returncode in (None, 0), process.output()
-        assert not process.has_traceback, process.output()
+        assert not has_traceback(process.output()), process.output()
         assert "removing" not in process.output(), process.output()
 
 

@@ -17,6 +17,7 @@ import redis
 from redbeat.leadership.lock import holder_of
 from tests.support.apps import STOP_SECONDS, celery_worker, runs, stop_worker, write_app
 from tests.support.deadlines import patience
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import (
@@ -74,7 +75,7 @@ def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Pa
         beat_took = ends[holder.pid] - told_at
         print(f"{pool[1]}: beat ended in {beat_took:.2f} s, the worker {took:.2f} s after SIGTERM")
         assert client.get(LOCK) is None
-        assert not worker.has_traceback
+        assert not has_traceback(worker.output())
         assert beat_took < patience(3)
 
 

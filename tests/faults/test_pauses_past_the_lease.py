@@ -21,6 +21,7 @@ from tests.faults.conftest import Report
 from tests.faults.layouts import LEASE_SECONDS, Layout
 from tests.faults.rounds import IS_LONG, RUNS
 from tests.support.apps import celery_beat
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import SCHEDULE, STATICS, server_now
@@ -171,7 +172,7 @@ class Crew:
         eventually(burst.is_out)
         for beat in (paused, other):
             assert beat in self._beats or not beat.is_running
-            assert not beat.has_traceback, beat.output()
+            assert not has_traceback(beat.output()), beat.output()
         for beat in self._beats:
             assert beat.is_running, beat.output()
 

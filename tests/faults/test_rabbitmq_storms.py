@@ -23,6 +23,7 @@ from celery import Celery
 from tests.faults.rounds import ROUNDS
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.proxy import Proxy
@@ -161,7 +162,7 @@ def test_each_run_arrives_with_its_id_and_what_is_recorded_has_arrived(
             time.sleep(chance.uniform(0, 0.02))  # the instant of the fault
             if fault == "kill":
                 assert beat.kill() == -signal.SIGKILL
-                assert not beat.has_traceback, beat.output()
+                assert not has_traceback(beat.output()), beat.output()
                 stage.client.delete(LOCK)
                 beat = None
             elif fault == "close":
@@ -196,5 +197,5 @@ LOST = "LookupError: no queue is bound to the exchange 'news' for the routing ke
 def end_well(beat: Process) -> None:
     beat.signal(signal.SIGTERM)
     assert beat.wait() == 0, beat.output()
-    assert not beat.has_traceback, beat.output()
+    assert not has_traceback(beat.output()), beat.output()
     assert "beat: Messages: compiled." in beat.output()

@@ -16,6 +16,7 @@ from tests.faults.conftest import LAYOUTS, Report
 from tests.faults.layouts import Layout
 from tests.faults.rounds import ROUNDS, await_some_messages, play_round
 from tests.support.apps import celery_beat
+from tests.support.logs import has_traceback
 from tests.support.processes import Process
 
 #: how many of the kills hit a beat that is just starting
@@ -48,12 +49,12 @@ def kill_beats_until_out(layout: Layout, chance: random.Random, directory: Path,
                 time.sleep(chance.uniform(0, 0.02))
             beat = beats.popleft()
             assert beat.kill() == -signal.SIGKILL, beat.output()
-            assert not beat.has_traceback, beat.output()
+            assert not has_traceback(beat.output()), beat.output()
             kills += 1
             layout.drop_lock()
         for beat in beats:
             assert beat.is_running, beat.output()
-            assert not beat.has_traceback, beat.output()
+            assert not has_traceback(beat.output()), beat.output()
     finally:
         for beat in beats:
             beat.kill()

@@ -27,6 +27,7 @@ from redis.exceptions import RedisError
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import (
@@ -96,7 +97,7 @@ def beat(topology: SentinelTopology, folder: Path, **settings: Any) -> Iterator[
         process.wait_for("Sending due task")
         yield process
         assert process.is_running, process.output()
-        assert not process.has_traceback, process.output()
+        assert not has_traceback(process.output()), process.output()
         assert "at least once" not in process.output(), "not even while the broker is looked for"
 
 
@@ -317,7 +318,7 @@ def test_of_a_prepared_spike_each_run_is_on_the_new_master_once(
                 eventually(lambda: "after" in {one["headers"]["redbeat_entry"] for one in messages(queue)})
         for beat in (leader, standby):
             assert beat.is_running, beat.output()
-            assert not beat.has_traceback, beat.output()
+            assert not has_traceback(beat.output()), beat.output()
     logs = [leader.output(), standby.output()]
     assert any("beat: Messages: compiled." in log for log in logs)
     # perhaps twice, if the first try found the master gone

@@ -25,6 +25,7 @@ from tests.faults.conftest import Report
 from tests.faults.layouts import Layout, RedisQueue
 from tests.faults.rounds import IS_LONG, ROUNDS, await_some_messages, play_round
 from tests.support.apps import celery_beat
+from tests.support.logs import has_traceback
 from tests.support.servers import Server
 
 #: how many of the kills end beat, too
@@ -73,7 +74,7 @@ def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, bu
                 layout.drop_lock()
                 beat = stack.enter_context(celery_beat(directory, "module"))
         assert beat.is_running, beat.output()
-        assert not beat.has_traceback, beat.output()
+        assert not has_traceback(beat.output()), beat.output()
     return kills
 
 

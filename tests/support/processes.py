@@ -23,9 +23,6 @@ from .deadlines import PATIENCE_SECONDS, patience
 from .polling import eventually
 from .starting import Forked, start
 
-#: Python's notice of it, as it is written or logged line by line
-_LOST_EXIT = re.compile(r"Exception ignored in(?:(?!Exception ignored).){0,1500}?SystemExit", re.DOTALL)
-
 
 def is_alive(pid: int) -> bool:
     """Whether any process has this pid and has not ended; one that nobody has reaped yet has ended."""
@@ -104,15 +101,6 @@ class Process:
         """Everything it wrote so far; readable after its end too."""
         # pread: a seek here would move the offset at which the child writes.
         return os.pread(self._log, os.fstat(self._log).st_size, 0).decode(errors="replace")
-
-    @property
-    def has_traceback(self) -> bool:
-        """Whether it has printed one.
-
-        Python prints one, and goes on, where a signal's SystemExit comes amid a ``__del__``. That is Python's
-        own, and what is called here sees to its end all the same.
-        """
-        return "Traceback" in _LOST_EXIT.sub("", self.output())
 
     def wait_for(self, pattern: str | re.Pattern[str], timeout: float = PATIENCE_SECONDS) -> re.Match[str]:
         """Wait until the output has the text, or matches the compiled expression.

@@ -24,6 +24,7 @@ from tests.integration.beat.test_quick_way import masked, somebody_listening
 from tests.integration.conftest import ONE_SERVER, MakeApp, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, counts_of, messages, sent_names, server_now, write_burst
 from tests.support.servers import Server
@@ -221,7 +222,7 @@ def beat_that_changes(server: Server, folder: Path, change: str, at: int) -> Ite
         beat.wait_for("beat: Acquired lock")
         yield
         assert "beat: Messages: compiled." in beat.output()
-        assert not beat.has_traceback, beat.output()
+        assert not has_traceback(beat.output()), beat.output()
 
 
 @pytest.mark.few_cases(1)

@@ -21,6 +21,7 @@ from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeSched
 from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.command_line import call
 from tests.support.deadlines import patience
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.schedule import (
     SCHEDULE,
@@ -357,4 +358,4 @@ def test_a_slow_handler_of_ones_own_ends_beat_beside_schedules_that_never_end(
         beat.wait_for("too expensive to compute")
         beat.seconds_to_end()
         assert beat.returncode == 0
-        assert not beat.has_traceback
+        assert not has_traceback(beat.output())

@@ -26,6 +26,7 @@ from tests.faults.children import run_child
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import STOP_SECONDS, celery_beat, celery_command, celery_worker, runs, write_app
 from tests.support.deadlines import patience
+from tests.support.logs import has_traceback
 from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -370,7 +371,7 @@ def test_a_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list
         assert client.smembers(STATICS) == {"static"}
         assert client.get(LOCK)
         assert worker.stop(STOP_SECONDS) == 0
-        assert not worker.has_traceback
+        assert not has_traceback(worker.output())
         eventually(lambda: client.get(LOCK) is None, message="the lock was not released")
 
 

@@ -14,6 +14,7 @@ import redis
 
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import write_app
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
 from tests.support.proxy import Proxy
@@ -166,7 +167,7 @@ def test_a_command_whose_watchdog_is_killed_dies_with_it(server: Server) -> None
         os.kill(watchdog_of(singleton), signal.SIGKILL)
         assert singleton.wait() == os.EX_UNAVAILABLE
         assert "was killed" in singleton.output()
-        assert not singleton.has_traceback
+        assert not has_traceback(singleton.output())
         has_ended(pid)
 
 

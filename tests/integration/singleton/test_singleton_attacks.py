@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from tests.integration.conftest import ONE_SERVER
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.servers import Server
@@ -165,7 +166,7 @@ def test_many_inherited_files_are_no_trouble(server: Server, tmp_path: Path) -> 
     with start_singleton(server.url(), *writer(tmp_path / "written"), prefix=prefix) as singleton:
         eventually(lambda: writes(tmp_path / "written"))
         singleton.stop()
-        assert not singleton.has_traceback
+        assert not has_traceback(singleton.output())
 
 
 def test_a_waiting_one_tells_who_it_waits_for(server: Server) -> None:

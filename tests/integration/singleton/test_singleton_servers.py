@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.conftest import ONE_SERVER
 from tests.support.certificates import Certificates
+from tests.support.logs import has_traceback
 from tests.support.processes import Process
 from tests.support.servers import Server
 from tests.support.singletons import start_singleton
@@ -94,7 +95,7 @@ def test_a_password_that_is_refused_ends_it_with_no_permission(
     with start_singleton(f"redis://{userinfo}{guarded.host}:{guarded.port}/0", "true") as singleton:
         assert singleton.wait() == 77
         assert re.search(words, singleton.output())
-        assert not singleton.has_traceback
+        assert not has_traceback(singleton.output())
 
 
 @ONE_SERVER

@@ -15,7 +15,7 @@ from redbeat import RedBeatScheduler
 from tests.integration.conftest import ONE_SERVER, MakeScheduler
 from tests.support.apps import run_beat
 from tests.support.deadlines import patience
-from tests.support.logs import AWAY, BACK, errors_in
+from tests.support.logs import AWAY, BACK, errors_in, has_traceback
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import LOCK, field, score_of, server_now, write_burst, write_raw
@@ -163,7 +163,7 @@ def test_a_running_beat_lives_through_it_and_keeps_its_lock(
         eventually(lambda: "total_run_count" in (client.hget("redbeat:often", "meta") or ""))
         assert client.get(LOCK) == token
         assert beat.output().count(AWAY) == 1, beat.output()
-        assert not beat.has_traceback
+        assert not has_traceback(beat.output())
         beat.wait_for(BACK)
     messages = take_messages(app)
     sent = names_of(messages)
