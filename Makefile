@@ -34,7 +34,7 @@ test-oldest:  ## the test suite on the oldest supported versions, e.g. make test
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
 	  REQUIREMENTS="-r requirements.dev.txt -c requirements.oldest.txt"
 
-faults: $(STAMP)  ## beats and servers killed two thousand times, a million entries, all forms of each test; an hour or more
+faults: $(STAMP)  ## beats and servers killed by the thousand, a million entries, all cases of all tests; an hour or more
 	@REDBEAT_FAULTS=long $(BIN)/python -m pytest $(LONG_FORMS) $(ARGS)
 
 check: $(STAMP)  ## lint, types, layers and docs

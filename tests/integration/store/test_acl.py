@@ -20,7 +20,6 @@ from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.schedulers import get_redis
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
-from tests.faults.rounds import some_of
 from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
@@ -78,7 +77,7 @@ def rights_to_miss() -> list[tuple[str, str]]:
 
 @pytest.mark.few_cases(10)
 @ONE_SERVER
-@pytest.mark.parametrize(("user", "right"), some_of(rights_to_miss(), 30))
+@pytest.mark.parametrize(("user", "right"), rights_to_miss())
 def test_no_right_is_there_for_nothing(ground: Ground, user: str, right: str) -> None:
     limited = ground.of(user)
     limited.let([other for other in documented_rights(user) if other != right])
