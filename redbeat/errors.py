@@ -16,6 +16,8 @@
      +-- RunNotSent                 a run that somebody asks for can't be sent
      |    +-- BrokerUnavailable     its broker can't be reached or used
      |    +-- CallRefused           its task can't be called so
+     +-- MessageNotStored           a message can't be stored until its time (also kombu OperationalError)
+     +-- MessageRefused             a message that can't be stored as it is (also ValueError)
      +-- CalendarError              a calendar can't be used (also ValueError)
      |    +-- CalendarNotFound      no such calendar (also KeyError)
      +-- FileError                  a file of entries can't be used (also ValueError)
@@ -34,6 +36,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockNotOwnedError, ResponseError
 
@@ -57,6 +60,8 @@ __all__ = [
     "LockError",
     "LockLost",
     "LockNotAcquired",
+    "MessageNotStored",
+    "MessageRefused",
     "OwnedByOthers",
     "RedBeatError",
     "RunNotSent",
@@ -197,6 +202,25 @@ class BrokerUnavailable(RunNotSent):
 
 class CallRefused(RunNotSent):
     """Its task can't be called with these arguments and options."""
+
+
+class MessageNotStored(RedBeatError, OperationalError):
+    """A message that was to be sent later isn't stored, as Redis is away or refuses; as a publish that fails.
+
+    If the connection broke just then, it may be stored all the same.
+    """
+
+
+class MessageRefused(RedBeatError, ValueError):
+    """A message can't be stored as it is; nothing was.
+
+    Attributes:
+        task_id: of its task.
+    """
+
+    def __init__(self, message: str, task_id: str) -> None:
+        super().__init__(message)
+        self.task_id = task_id
 
 
 class CalendarError(RedBeatError, ValueError):

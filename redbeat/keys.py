@@ -22,7 +22,7 @@ RESERVED_NAMES = frozenset(
         *(":pinged", ":standbys"),
         *(":deadlines", ":events", ":events-read", ":failures", ":workers"),
         *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
-        *(":audit", ":tokens"),
+        *(":audit", ":tokens", ":later"),
     )
 )
 #: and what no entry's name may begin with
@@ -34,10 +34,14 @@ OWNER_NAMES = ":owner:"
 RUNNING_NAMES = ":running:"
 FAILING_NAMES = ":failing:"
 CHANGE_NAMES = ":change:"
+LATER_NAMES = ":later:"
 RESERVED_BEGINNINGS = (
     *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
-    *(FAILING_NAMES, CHANGE_NAMES),
+    *(FAILING_NAMES, CHANGE_NAMES, LATER_NAMES),
 )
+
+#: what the names of the entries of stored messages begin with; others' names may, too
+MESSAGE_NAMES = "later:"
 
 _GLOB = re.compile(r"([*?\[\]\\^])")
 
@@ -140,6 +144,8 @@ class Keys:
     """stream: who has changed what, by the command line and the dashboard"""
     tokens = _OwnKey("tokens")
     """hash: id of each token of the dashboard, to JSON: its name and rights, and the SHA-256 of its secret"""
+    later = _OwnKey("later")
+    """zset: member is the key of a stored message's entry, score when it is to be sent, UNIX seconds"""
 
     def singleton(self, name: str) -> str:
         """Return the default key of a singleton's lock: a string with a time to live."""
@@ -209,6 +215,19 @@ class Keys:
     def change(self, id: str) -> str:  # noqa: A002 - it is what the dashboard calls it
         """Return the key of what is known of a change of the dashboard: a string with a time to live."""
         return f"{self.prefix}{CHANGE_NAMES}{id}"
+
+    def stored_message(self, task_id: str) -> str:
+        """Return the key of the entry of the stored message with ``task_id``: a hash."""
+        return f"{self.prefix}{MESSAGE_NAMES}{task_id}"
+
+    def message_body(self, task_id: str) -> str:
+        """Return the key of the body of that message, if it isn't JSON: a string of JSON about it."""
+        return f"{self.prefix}{LATER_NAMES}{task_id}"
+
+    def message_id(self, key: str) -> str | None:
+        """Return the task id of the stored message whose entry could be under ``key``; None: none's is."""
+        beginning = self.stored_message("")
+        return key.removeprefix(beginning) if key.startswith(beginning) and key != beginning else None
 
     def requested(self, key: str, request: str) -> str:
         """Return the key that remembers for a day what a request has sent of the entry under ``key``.

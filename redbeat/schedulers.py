@@ -18,12 +18,13 @@ from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
 from redbeat.beat.batch import Batch
-from redbeat.beat.claims import Claims
+from redbeat.beat.claims import Claims, claim_in_turn
 from redbeat.beat.dispatcher import Dispatcher
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
+from redbeat.beat.messages import StoredMessages
 from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
     banner,
@@ -54,6 +55,7 @@ from redbeat.errors import (
     StoreCorrupt,
     StoreRefused,
 )
+from redbeat.later.sending import publish
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
@@ -62,6 +64,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
+from redbeat.store.later import LaterStore
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Claim, Commit, Fence, LockStatus
 from redbeat.store.store import Store
@@ -135,17 +138,9 @@ class RedBeatScheduler(Scheduler):
         self._tracing = Tracing(lambda: self.look_ahead.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
         self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
-        self._dispatcher = Dispatcher(
-            self,
-            self.store,
-            self._broker,
-            self._leadership,
-            self._reports,
-            self._tracing,
-            quarantine_seconds=self.max_interval,
-            book=self._book,
-            figures=self._figures,
-        )
+        self._dispatcher = self._make_dispatcher(self.store)
+        later = LaterStore.beside(self.store)
+        self._messages = StoredMessages(later, self._make_dispatcher(later))
         upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
         self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way, self._figures)
         self._claims = Claims(self.store, self._dispatcher.pace)
@@ -178,6 +173,19 @@ class RedBeatScheduler(Scheduler):
             timing.publish_seconds(self.config.publish_timeout),
             connect_seconds=timing.connect_seconds(self.config.publish_timeout),
             sends_once=self.config.delivery == "at_most_once",
+        )
+
+    def _make_dispatcher(self, store: Store) -> Dispatcher:
+        return Dispatcher(
+            self,
+            store,
+            self._broker,
+            self._leadership,
+            self._reports,
+            self._tracing,
+            quarantine_seconds=self.max_interval,
+            book=self._book,
+            figures=self._figures,
         )
 
     # -- one tick
@@ -252,7 +260,7 @@ class RedBeatScheduler(Scheduler):
                 return self._wait(BROKER_RETRY_SECONDS)
         began_at = time.monotonic()
         with garbage_kept():
-            seconds = self._send_due()
+            seconds = self._send_messages(self._send_due())
         self._figures.ticks.observe(time.monotonic() - began_at)
         return self._wait(seconds) if seconds else 0
 
@@ -262,9 +270,8 @@ class RedBeatScheduler(Scheduler):
         # with a backlog they wait for what was due before them, as any other
         if not self._has_backlog and not self._send_prepared(fence):
             return self._look_seconds
-        claim = self._claims.claim(fence, pace.begin_batch(), self._lease_ms)
-        if not claim.rows and pace.has_costly and not pace.seconds_to_costly():
-            claim = self._claims.claim(fence, pace.begin_costly_batch(), self._lease_ms)
+        claim = claim_in_turn(self._claims, pace, fence, self._lease_ms)
+        self._messages.note(claim, self._claims.claimed_at)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
             self._reports.note_clock(claim.now)
@@ -302,6 +309,24 @@ class RedBeatScheduler(Scheduler):
             return self._send_due()
         delay_seconds = self._seconds_to_next(claim, batch.recorded)
         return min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds
+
+    def _send_messages(self, seconds: float) -> float:
+        """Send one batch of the stored messages that are due; return how long to wait then, 0 when more are.
+
+        Arguments:
+            seconds: how long to wait for the schedule.
+        """
+        if self._messages.seconds_left == 0 and not self._broker.is_away:
+            batch = self._messages.send(self._leadership.fence, self._lease_ms)
+            if self._broker.is_away:
+                self._broker_tried_at = time.monotonic()
+                return BROKER_RETRY_SECONDS
+            if batch.recorded:
+                self._broker.note_well()
+            if self.store.has_retaken_lock:
+                return 0
+        left = self._messages.seconds_left
+        return seconds if left is None else min(seconds, left)
 
     def _send_prepared(self, fence: Fence) -> bool:
         """Send the prepared runs whose time has come; return whether to go on."""
@@ -344,6 +369,9 @@ class RedBeatScheduler(Scheduler):
         sent.__dict__.update(entry.__dict__, options=dict(entry.options))
         if "headers" in sent.options:  # copied, as Celery adds to them
             sent.options["headers"] = dict(sent.options["headers"] or {})
+        if sent.message is not None:
+            publish(sent.message, producer or self.producer, self.app)
+            return self.app.AsyncResult(sent.message.task_id)
         return super().apply_async(sent, producer=producer, advance=advance, **kwargs)
 
     def reserve(self, entry: Any) -> Any:
@@ -546,10 +574,11 @@ class RedBeatScheduler(Scheduler):
             if not self._leadership.is_leader or now >= deadline or (is_preparing and now < look_at):
                 continue
             head, look_at = self.store.look(), now + self._look_seconds
+            has_changed = head.score != self._head_score or head.later != self._messages.head_score
             self.look_ahead.note_clock(head.now)
             self._supervision.watch.note_answer(head.now)
             # is_due: the server's clock may have jumped
-            if head.score != self._head_score or head.is_due:
+            if has_changed or head.is_due:
                 break
         return 0
 

@@ -17,6 +17,18 @@ from redbeat.store.store import Store
 FRESH_SECONDS = 1.0
 
 
+def claim_in_turn(claims: Claims, pace: Pace, fence: Fence, lease_ms: int) -> Claim:
+    """Return a claim of those whose turn it is: the costly ones when nothing else is due.
+
+    Arguments:
+        lease_ms: how long they are hidden from other beats; 0: they aren't.
+    """
+    claim = claims.claim(fence, pace.begin_batch(), lease_ms)
+    if not claim.rows and pace.has_costly and not pace.seconds_to_costly():
+        claim = claims.claim(fence, pace.begin_costly_batch(), lease_ms)
+    return claim
+
+
 class Claims:
     """Claims what is due.
 

@@ -43,6 +43,7 @@ from redbeat.beat.planner import (
 )
 from redbeat.beat.quick_way import QuickWay
 from redbeat.beat.recorder import Recorder, is_held_back
+from redbeat.beat.stored import plan_message
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import Broker, reason_of
@@ -166,7 +167,8 @@ class Dispatcher:
         self._broker.begin_batch()
         try:
             rows: Sequence[Claimed] = self._drop_missing(batch)
-            is_quick = bool(rows) and self.quick_way.is_open(is_leased=batch.is_leased)
+            may_be_quick = bool(rows) and rows[0].message is None
+            is_quick = may_be_quick and self.quick_way.is_open(is_leased=batch.is_leased)
             if is_quick:
                 rows = self._send_first(batch, rows)
                 batch.is_quick = not rows
@@ -307,19 +309,12 @@ class Dispatcher:
             read_seconds = _seconds_to_read(claimed)
             budget_seconds = PLAN_SECONDS + read_seconds
             try:
-                plan = limited(
-                    claimed.key,
-                    plan_run,
-                    self._hooks.Entry,
-                    app,
-                    claimed,
-                    now,
-                    calendars,
-                    defaults,
-                    tracks,
-                    self._labels_of,
-                    seconds=budget_seconds,
-                )
+                of_entry = self._hooks.Entry, app, claimed, now
+                if claimed.message is None:
+                    of_schedule = calendars, defaults, tracks, self._labels_of
+                    plan = limited(claimed.key, plan_run, *of_entry, *of_schedule, seconds=budget_seconds)
+                else:
+                    plan = limited(claimed.key, plan_message, *of_entry, seconds=budget_seconds)
             except Exception as exc:  # noqa: BLE001 - the per-entry boundary
                 batch.pending.append(self._recorder.quarantine(claimed, exc, now))
                 continue
@@ -498,6 +493,8 @@ class Dispatcher:
     def _begin_span(self, run: OrdinaryRun) -> RunSpan | None:
         """Let the message of ``run`` carry its span's context; the one that it has, if it is sent again."""
         trace, options = self._tracing.headers, run.entry.options
+        if run.entry.message is not None:  # it continues the trace in which it was stored
+            return None
         if run.span is None and trace is not None and not has_own_context(options["headers"], trace.names):
             task_id, due = str(options["task_id"]), str(options["headers"]["redbeat_due"])
             run.span = self._tracing.begin(run.name, run.task, task_id, due, float(run.nominal))
@@ -631,5 +628,5 @@ def _pieces_of(
 
 def _seconds_to_read(claimed: Claimed) -> float:
     """Return how much processor time reading an entry may take."""
-    texts = (claimed.definition, claimed.policy, claimed.meta)
+    texts = (claimed.definition, claimed.policy, claimed.meta, claimed.message, claimed.body)
     return sum(len(text) for text in texts if text) * READ_SECONDS

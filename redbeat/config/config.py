@@ -105,6 +105,7 @@ class RedBeatConfig:
     web_proxies: tuple[Network, ...]
     web_tasks: tuple[str, ...]
     web_hide: tuple[str, ...]
+    durable_after: float
 
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)

@@ -455,6 +455,14 @@ SETTINGS: dict[str, Setting] = {
             default_words='``["*password*", "*token*"]``',
         ),
         Setting(
+            "redbeat_durable_after",
+            600,
+            *_seconds(0, 10**9, " from 0"),
+            "Of durable tasks: a message whose ``eta`` or ``countdown`` is further ahead than this is stored "
+            "in Redis until then, instead of being published at once; seconds. See :doc:`later`.",
+            default_words="600, which is 10 minutes",
+        ),
+        Setting(
             "redbeat_metrics_entries",
             200,
             *_whole_number(0, 2000),

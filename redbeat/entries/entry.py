@@ -92,6 +92,8 @@ class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
     total_run_count: int
     #: unknown keys that resemble known ones, in words, '' if there are none
     typos = ""
+    #: the stored message that is sent as it is when this entry runs; None: its message is made then
+    message: Any = None
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ def queue_limit_of(
     limit = seconds + wait_seconds(options, now, zone)
     if _is_number(own):
         return None if own <= limit else seconds
-    expires = _instant_of(own, zone)
+    expires = instant_of_option(own, zone)
     return None if expires is None or expires <= now + timedelta(seconds=limit) else seconds
 
 
@@ -49,7 +49,7 @@ def wait_seconds(options: Mapping[str, Any], now: datetime, zone: tzinfo) -> flo
     if countdown:  # Celery looks at no eta then
         seconds = countdown if _is_number(countdown) else 0.0
     else:
-        start = None if eta is None else _instant_of(eta, zone)
+        start = None if eta is None else instant_of_option(eta, zone)
         seconds = 0.0 if start is None else (start - now).total_seconds()
     return min(max(0.0, float(seconds)), MAX_WAIT_SECONDS)
 
@@ -77,7 +77,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _instant_of(value: Any, zone: tzinfo) -> datetime | None:
+def instant_of_option(value: Any, zone: tzinfo) -> datetime | None:
     """Return the time that an option stands for; None: it is none, and Celery will say so."""
     try:
         moment = time_of(value) if isinstance(value, str) else value

@@ -56,8 +56,7 @@ class ClaimAhead:
                         max_bytes=limits.max_bytes // len(firsts),
                         pending=limits.pending + first,
                     )
-                    keys = store.keys
-                    stream.write(*lua.claim_command(keys.schedule, keys.deadlines, fence, call))
+                    stream.write(*lua.claim_command(store.claim_keys, fence, call))
         except RedBeatError:
             if stream is not None:
                 stream.close()
@@ -99,6 +98,7 @@ class ClaimAhead:
             is_ahead=True,
             deadlines=first.deadlines,
             next_deadline=first.next_deadline,
+            other_score=first.other_score,
         )
 
     def close(self) -> None:

@@ -77,6 +77,9 @@ class Claimed:
         revision: changes as soon as what was decided about the entry doesn't hold any more; '' for none.
         next_score: it is due for a run that has waited for another one to end, and gets this score back
             after it; '': that isn't so.
+        message: JSON of the stored message whose entry this is, '' if it has none; None: an entry of the
+            schedule.
+        body: what is stored of that message's body beside it; None: nothing.
     """
 
     key: str
@@ -92,6 +95,8 @@ class Claimed:
     is_meta_foreign: bool = False
     revision: str = ""
     next_score: str = ""
+    message: str | None = None
+    body: str | None = None
 
 
 class Deadline(NamedTuple):
@@ -142,6 +147,8 @@ class Claim:
         is_partial: due entries are left out, because their slot is being moved to another node.
         deadlines: the first 100 that have passed.
         next_deadline: when the next one passes, UNIX seconds; None: there is none.
+        other_score: when the first stored message is to be sent, UNIX seconds, or in a claim of these, when
+            the first entry is due; None: there is none.
     """
 
     status: LockStatus
@@ -154,6 +161,7 @@ class Claim:
     is_ahead: bool = False
     deadlines: Sequence[Deadline] = ()
     next_deadline: float | None = None
+    other_score: float | None = None
 
 
 @dataclass(slots=True)
@@ -433,16 +441,18 @@ class Head(NamedTuple):
         now: the server's clock in UNIX seconds.
         score: when the first entry is due, UNIX seconds; None: none is.
         deadline: when a run in progress must be looked at, UNIX seconds; None: there is none.
+        later: when the first stored message is to be sent, UNIX seconds; None: there is none.
     """
 
     now: float
     score: float | None
     deadline: float | None = None
+    later: float | None = None
 
     @property
     def is_due(self) -> bool:
         """Whether one of those times has come."""
-        return any(at is not None and at <= self.now for at in (self.score, self.deadline))
+        return any(at is not None and at <= self.now for at in (self.score, self.deadline, self.later))
 
 
 class Vitals(NamedTuple):

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 from redis.exceptions import NoPermissionError
@@ -71,6 +71,9 @@ from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.status import read_head, read_status
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: how many bytes of large entries one claim returns at most; small ones may have four times as many together
 CLAIM_MAX_BYTES = 2 * 1024 * 1024
@@ -142,7 +145,7 @@ class Store:
         return get_redis(self._app)
 
     @classmethod
-    def hasty(cls, app: Any, patience_seconds: float = 2) -> Store:
+    def hasty(cls, app: Any, patience_seconds: float = 2) -> Self:
         """Return a store whose client gives up soon, unless the app was given a client, which is used as it
         is.
 
@@ -153,7 +156,7 @@ class Store:
         """
         return cls(app, get_hasty_redis(app, patience_seconds))
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -164,9 +167,9 @@ class Store:
         if self.client is not getattr(self._app, "redbeat_redis", None):
             self.client.close()
 
-    def without_retry(self) -> Store:
+    def without_retry(self) -> Self:
         """Return a store with the same client that doesn't try again while the server is away."""
-        return Store(self.config.app, without_retry(self.client))
+        return type(self)(self.config.app, without_retry(self.client))
 
     def wake_channel(self) -> WakeChannel:
         """Return the channel on which writes are announced; each has a connection of its own."""
@@ -230,8 +233,12 @@ class Store:
     ) -> Claim:
         limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, is_reading=is_reading)
         with self.translating():
-            keys = self.keys
-            return lua.claim_due(self._watched(max_breaks), keys.schedule, keys.deadlines, fence, limits)
+            return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+
+    @property
+    def claim_keys(self) -> lua.ClaimKeys:
+        """The keys that a claim looks at."""
+        return lua.ClaimKeys(self.keys.schedule, self.keys.deadlines, self.keys.later)
 
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
         entry_bytes, prefix = self.config.max_entry_bytes, self.keys.prefix
@@ -407,7 +414,7 @@ class Store:
     def look(self) -> Head:
         """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
         with self.translating():
-            return read_head(self.client, self.keys.schedule, self.keys.deadlines)
+            return read_head(self.client, self.keys.schedule, self.keys.deadlines, self.keys.later)
 
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order."""

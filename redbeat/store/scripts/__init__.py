@@ -95,6 +95,7 @@ class ClaimLimits(NamedTuple):
         after, after_key: a due time and an entry that has it; those that are due before are left out, as
             they are about to be committed. Nothing is returned if that entry has been committed already.
         pending: how many that are due then or later are left out, too.
+        are_messages: they are entries of stored messages, which are read, too.
     """
 
     limit: int
@@ -107,27 +108,43 @@ class ClaimLimits(NamedTuple):
     after: str = ""
     after_key: str = ""
     pending: int = 0
+    are_messages: bool = False
 
 
-def claim_due(client: Any, schedule_key: str, deadlines_key: str, fence: Fence, limits: ClaimLimits) -> Claim:
+class ClaimKeys(NamedTuple):
+    """The keys that a claim looks at besides those of its fence.
+
+    Attributes:
+        schedule: the zset that is claimed from.
+        deadlines: the zset of runs in progress.
+        other: the zset of which only its first score is told.
+    """
+
+    schedule: str
+    deadlines: str
+    other: str
+
+
+def claim_due(client: Any, keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Claim:
     """Read due entries, the next due time, and which deadlines have passed."""
-    return claim_of(_CLAIM_DUE(client, *_claim_request(schedule_key, deadlines_key, fence, limits)))
+    return claim_of(_CLAIM_DUE(client, *_claim_request(keys, fence, limits)))
 
 
-def claim_command(schedule_key: str, deadlines_key: str, fence: Fence, limits: ClaimLimits) -> list[Any]:
+def claim_command(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> list[Any]:
     """Return the words of the command that claims."""
-    return _CLAIM_DUE.command(_claim_request(schedule_key, deadlines_key, fence, limits))
+    return _CLAIM_DUE.command(_claim_request(keys, fence, limits))
 
 
-def _claim_request(schedule_key: str, deadlines_key: str, fence: Fence, limits: ClaimLimits) -> Request:
-    *before, is_reading, sizes, after, after_key, pending = limits
-    args = [*fence.args(), *before, int(is_reading), *sizes, after, after_key, pending]
-    return Request([*fence.keys(schedule_key), deadlines_key], args)
+def _claim_request(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Request:
+    *before, is_reading, sizes, after, after_key, pending, are_messages = limits
+    flags = int(is_reading), int(are_messages)
+    args = [*fence.args(), *before, flags[0], *sizes, after, after_key, pending, flags[1]]
+    return Request([*fence.keys(keys.schedule), keys.deadlines, keys.other], args)
 
 
 def claim_of(reply: Sequence[Any]) -> Claim:
     """Return what was claimed, by the reply to the command."""
-    status, now, upcoming, has_more, is_held, rows, deadlines, next_deadline = reply
+    status, now, upcoming, has_more, is_held, rows, deadlines, next_deadline, other_head = reply
     return Claim(
         status=lock_status_of(status),
         now=float(now),
@@ -137,6 +154,7 @@ def claim_of(reply: Sequence[Any]) -> Claim:
         rows=claimed_of(rows),
         deadlines=deadlines_of(deadlines),
         next_deadline=float(next_deadline) if next_deadline else None,
+        other_score=float(other_head) if other_head else None,
     )
 
 

@@ -4,6 +4,8 @@
 -- KEYS[2] lock       the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
 -- KEYS[4] deadlines  zset of when beat must look at each run in progress: its task id, NUL, and the key of its entry's runs
+-- KEYS[5] other      the zset of which only is told when the first of it is due: that of the stored messages, or the
+--                    schedule where those are claimed
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at most
@@ -20,6 +22,7 @@
 -- ARGV[12] after_key  the entry's key that has this score; if it has another one now, that has begun: has_more is 1 then,
 --                    and there are no rows
 -- ARGV[13] pending   how many members with this score or a higher one to leave out
+-- ARGV[14] are_messages  1: they are entries of stored messages, which are read, too; 0: they aren't
 -- The limit counts entries that are returned, not those that stay due, nor members without a hash. Entries are looked
 -- for among the next 200,000 members, 10,000 of them with a hash. At most 5,000 members without one are returned.
 -- Reads the entries' hashes, whose keys are in the zset; a member that is a bare name is rewritten to the entry's key.
@@ -29,7 +32,9 @@
 -- asked for: if the beat that has claimed it dies, it becomes due again as the same run. That of a run that has waited
 -- for another one to end has ' next ' and the score that the entry gets back after it.
 --
--- Returns {status, now, next, has_more, is_held, rows, passed_deadlines, next_deadline}
+-- Of a stored message that isn't JSON it reads the body, whose key is made of the entry's.
+--
+-- Returns {status, now, next, has_more, is_held, rows, passed_deadlines, next_deadline, other_head}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
 --             holds it (then the rest is empty)
 --   now       the server's clock, UNIX seconds with microseconds, a string
@@ -37,7 +42,7 @@
 --   has_more  1 when more entries are due than were returned, and not only for to_bytes
 --   is_held   1 when an entry stays due for to_bytes
 --   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes, is_meta_foreign,
---             revision, next_score} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
+--             revision, next_score, message, body} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
 --             that was 0, unread_bytes how many it has when it wasn't read, is_meta_foreign 1 when somebody else
 --             wrote the meta, and nominal is no whole second (where it is, nobody asks); what is missing is nil, as
 --             are a score that is the nominal one and the type of a hash. A row ends with the last that isn't nil.
@@ -46,12 +51,13 @@
 --   passed_deadlines  {member, score, record} of each that is not later than now, the first 100; record is that of its
 --             run, nil if there is none
 --   next_deadline  the first score after those, a string, '' when there is none
-local schedule, lock, mark, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+--   other_head  the lowest score in the other zset that isn't negative, a string, '' when there is none
+local schedule, lock, mark, deadlines, other = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local from_bytes, to_bytes = tonumber(ARGV[9]), tonumber(ARGV[10])
-local after, after_key, pending = ARGV[11], ARGV[12], tonumber(ARGV[13])
+local after, after_key, pending, are_messages = ARGV[11], ARGV[12], tonumber(ARGV[13]), ARGV[14] == '1'
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
 local small_limit, look_limit, measure_limit, chunk = 4 * max_bytes, 200000, 10000, 4000
 
@@ -59,10 +65,10 @@ local time = redis.call('TIME')
 -- never a whole second, which might be taken for a score that celery-redbeat 2.x has rounded
 local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2]), 1))
 local status = hold_lock(lock, mark, token, lock_ms)
-if status == 'lost' then return {status, now, '', 0, 0, {}, {}, ''} end
+if status == 'lost' then return {status, now, '', 0, 0, {}, {}, '', ''} end
 
 if after ~= '' then
-  if redis.call('ZSCORE', schedule, after_key) ~= after then return {status, now, '', 1, 0, {}, {}, ''} end
+  if redis.call('ZSCORE', schedule, after_key) ~= after then return {status, now, '', 1, 0, {}, {}, '', ''} end
   pending = pending + redis.call('ZCOUNT', schedule, 0, '(' .. after)
 end
 
@@ -108,6 +114,12 @@ repeat
       key = prefix .. key
       if not seen[key] then redis.call('ZADD', schedule, 'LT', nominal, key) end
       kind, size, error_size = measure_key(key)
+    end
+    local message, body
+    if kind == 'hash' and are_messages then
+      message = redis.call('HGET', key, 'message')
+      if message then body = redis.call('GET', prefix .. ':later:' .. string.sub(key, #prefix + 7)) end
+      size = size + #(message or '') + #(body or '')
     end
     if kind == 'hash' then measured = measured + 1 end
     local is_read = kind == 'hash' and size <= entry_bytes
@@ -169,7 +181,7 @@ repeat
       local is_unread = kind == 'hash' and not (is_read and is_reading == 1)
       local is_foreign = tonumber(nominal) % 1 ~= 0 and is_meta_foreign(meta, fields[7])
       local has_more_values = fields[3] or fields[4] or fields[6] or score ~= nominal or kind ~= 'hash' or is_asked
-        or is_unread or is_foreign or next_score
+        or is_unread or is_foreign or next_score or message
       if not has_more_values and definition and meta and not (has_nul(key) or has_nul(definition) or has_nul(meta)) then
         local length = #texts
         texts[length + 1], texts[length + 2], texts[length + 3], texts[length + 4] = key, nominal, definition, meta
@@ -177,7 +189,8 @@ repeat
         local row = {key, nominal, definition, meta, fields[3], fields[4], score ~= nominal and score}
         row[8], row[9], row[10] = kind ~= 'hash' and kind, is_asked and 1, is_unread and size
         row[11], row[12], row[13] = is_foreign and 1, fields[6] and revision_of(fields[6]), next_score
-        local length = 13
+        if not is_unread then row[14], row[15] = message, body end
+        local length = 15
         while not row[length] do length = length - 1 end
         add_texts()
         rows[#rows + 1] = {unpack(row, 1, length)}
@@ -215,5 +228,7 @@ for i = 1, ahead.err and 0 or #ahead, 2 do
   end
 end
 
+local head = redis.pcall('ZRANGEBYSCORE', other, 0, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+local other_head = head[2] or ''
 local flags = {has_more and 1 or 0, is_held and 1 or 0}
-return {status, now, upcoming[2] or '', flags[1], flags[2], rows, passed_deadlines, next_deadline}
+return {status, now, upcoming[2] or '', flags[1], flags[2], rows, passed_deadlines, next_deadline, other_head}

@@ -12,10 +12,13 @@ _READ_HEAD = Script("read_head")
 _READ_STATUS = Script("read_status")
 
 
-def read_head(client: Any, schedule_key: str, deadlines_key: str) -> Head:
-    """Read the server's clock, when the first entry is due, and the first deadline; nothing is written."""
-    now, score, deadline = _READ_HEAD(client, [schedule_key, deadlines_key], [])
-    return Head(float(now), float(score) if score else None, float(deadline) if deadline else None)
+def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str) -> Head:
+    """Read the server's clock, and what comes first of entries, deadlines and stored messages.
+
+    Nothing is written.
+    """
+    now, *heads = _READ_HEAD(client, [schedule_key, deadlines_key, later_key], [])
+    return Head(float(now), *(float(head) if head else None for head in heads))
 
 
 def read_status(

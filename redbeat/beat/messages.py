@@ -1,0 +1,78 @@
+"""The stored messages of one beat: claimed, sent and recorded as entries are, from a zset of their own.
+
+Invariant: no round trip more while none is due, as each claim of the schedule says when the first one is.
+"""
+
+from __future__ import annotations
+
+import time
+
+from redbeat.beat.batch import Batch
+from redbeat.beat.claims import Claims, claim_in_turn
+from redbeat.beat.dispatcher import Dispatcher
+from redbeat.store.later import LaterStore
+from redbeat.store.records import Claim, Fence
+
+#: how soon to go on where the broker can't take all; seconds
+SOON_SECONDS = 1.0
+
+
+class StoredMessages:
+    """What is due of them.
+
+    Arguments:
+        store: has them.
+        dispatcher: sends them, and has the same store.
+
+    Attributes:
+        head_score: when the first one is to be sent, UNIX seconds; None: there is none.
+    """
+
+    def __init__(self, store: LaterStore, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._claims = Claims(store, dispatcher.pace)
+        self.head_score: float | None = None
+        self._noted_at = (0.0, 0.0)  # the server's clock, and the local one at that time, monotonic
+        self._not_before = 0.0  # monotonic
+
+    def note(self, claim: Claim, claimed_at: float) -> None:
+        """Note what a claim of the schedule says of them.
+
+        Arguments:
+            claimed_at: when it was made, monotonic.
+        """
+        self.head_score, self._noted_at = claim.other_score, (claim.now, claimed_at)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds until the first one is to be sent, 0 when it is late; None: there is none."""
+        if self.head_score is None:
+            return None
+        now, noted_at = self._noted_at
+        elapsed = time.monotonic() - noted_at
+        return max(self.head_score - now - elapsed, self._not_before - time.monotonic(), 0.0)
+
+    def send(self, fence: Fence, lease_ms: int) -> Batch:
+        """Send one batch of those that are due.
+
+        Arguments:
+            lease_ms: how long they are hidden from other beats; 0: they aren't.
+
+        Raises what the dispatcher raises.
+        """
+        pace = self._dispatcher.pace
+        claim = claim_in_turn(self._claims, pace, fence, lease_ms)
+        batch = Batch(claim, fence, is_leased=lease_ms > 0, is_in_doubt=claim.is_partial)
+        self._dispatcher.dispatch(batch)
+        pace.end_batch()
+        left = [float(one.new_score) for one in batch.recorded if isinstance(one.new_score, str)]
+        if claim.next_score is not None:
+            left.append(claim.next_score)
+        if claim.has_more or batch.is_cut or pace.has_costly:
+            left.append(claim.now)
+        self.head_score, self._noted_at = min(left, default=None), (claim.now, self._claims.claimed_at)
+        is_waiting = batch.is_in_doubt or (pace.has_costly and not claim.has_more and not batch.is_cut)
+        self._not_before = time.monotonic() + (max(pace.seconds_to_costly(), 0.0) if is_waiting else 0.0)
+        if batch.is_in_doubt:
+            self._not_before += SOON_SECONDS
+        return batch

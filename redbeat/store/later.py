@@ -1,0 +1,177 @@
+"""Stored messages: those that are to be sent at a time far ahead, each with an entry of its own.
+
+They are in a zset of their own, so that the schedule is as large as its own entries, and nobody who reads the
+schedule meets them. A claim and a commit of them are those of entries, on that zset. Invariant: a message,
+its entry and its body come and go together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from redbeat.keys import Keys
+from redbeat.store import scripts as lua
+from redbeat.store.chunks import in_chunks
+from redbeat.store.members import Members
+from redbeat.store.records import Claim, Fence, Histories, KeyType, Sizes, text_of
+from redbeat.store.scripts.later import MessageTexts as MessageTexts
+from redbeat.store.scripts.later import NewMessage as NewMessage
+from redbeat.store.scripts.later import cancel_messages, store_messages
+from redbeat.store.store import Store
+
+#: how many bytes of messages one call stores at most, if there are several
+LOT_BYTES = 4 * 1024 * 1024
+
+
+class Listed(NamedTuple):
+    """A stored message as it is listed.
+
+    Attributes:
+        task_id: of its task.
+        due: when it is to be sent, UNIX seconds.
+        texts: of the message; None: it is gone, or isn't one.
+        error: why it couldn't be sent, JSON as of entries; None: nothing is known against it.
+    """
+
+    task_id: str
+    due: float
+    texts: MessageTexts | None
+    error: str | None
+
+
+class LaterStore(Store):
+    """The stored messages of one app: a :class:`Store` whose schedule they are."""
+
+    @classmethod
+    def beside(cls, store: Store) -> LaterStore:
+        """Return another view on ``store``: both know what is known of the server, and of the lock."""
+        view = object.__new__(cls)
+        view.__dict__ = store.__dict__
+        return view
+
+    @property
+    def keys(self) -> Keys:
+        """The names of all keys; that of the schedule is the stored messages'."""
+        keys = super().keys
+        return replace(keys, schedule_key=keys.later)
+
+    @property
+    def claim_keys(self) -> lua.ClaimKeys:
+        """The keys that a claim looks at."""
+        keys = self.config.keys
+        return lua.ClaimKeys(keys.later, keys.deadlines, keys.schedule)
+
+    def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
+        return super()._claim_limits(limit, sizes)._replace(are_messages=True)
+
+    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
+        claim = super()._claim_and_read(fence, limit, lease_ms, sizes)
+        rows = [row for row in claim.rows if row.type is KeyType.HASH and not row.unread_bytes]
+        for row in rows:
+            [texts] = self._read([row.key])
+            row.message, row.body = (texts.message, texts.body or None) if texts is not None else ("", None)
+        return claim
+
+    @property
+    def _histories(self) -> Histories:
+        # a message has no history: with its entry goes its body
+        keys = self.config.keys
+        return replace(super()._histories, keys_of=lambda key: (_body_of(keys, key),) * 3, kept=0, tells="")
+
+    def store(self, messages: Sequence[NewMessage]) -> None:
+        """Store ``messages``, in one round trip; one with the same task id is replaced.
+
+        Those of one call, up to 4 MiB, are stored all or none.
+
+        Raises:
+            StoreUnavailable, StoreRefused, StoreCorrupt: some may have been stored.
+        """
+        keys = self.config.keys
+        with self.translating(keys.later):
+            store_messages(self.client, keys, [*_lots_of(messages)], self._call_all)
+
+    def cancel(self, task_ids: Sequence[str]) -> list[MessageTexts | None]:
+        """Remove the messages with ``task_ids``; return each; None: it isn't stored."""
+        found: list[MessageTexts | None] = []
+        keys = self.config.keys
+        for chunk in in_chunks(task_ids):
+            with self.translating(keys.later):
+                found += cancel_messages(self.client, keys, chunk)
+        return found
+
+    def count(self) -> int:
+        """Return how many messages are stored."""
+        return Members(self).count()
+
+    def first(self, limit: int | None, offset: int = 0) -> Iterator[Listed]:
+        """Yield stored messages, the next one first.
+
+        Arguments:
+            limit: how many at most; None: all.
+            offset: how many to leave out at the beginning.
+        """
+        members = Members(self)
+        left = members.count() if limit is None else limit
+        while left > 0:
+            page = members.slice(offset, min(left, 500))
+            if not page:
+                return
+            yield from self._listed(page)
+            offset, left = offset + len(page), left - len(page)
+
+    def find(self, task_id: str) -> Listed | None:
+        """Return the message with ``task_id``; None: it isn't stored."""
+        key = self.config.keys.stored_message(task_id)
+        [score] = Members(self).scores_of([key])
+        return None if score is None else next(iter(self._listed([(key, score)])))
+
+    def _listed(self, page: Sequence[tuple[str, float]]) -> Iterator[Listed]:
+        keys = [key for key, _ in page]
+        for (key, score), texts, error in zip(page, self._read(keys), self._errors(keys), strict=True):
+            yield Listed(self.keys.message_id(key) or key, score, texts, error)
+
+    def _read(self, keys: Sequence[str]) -> list[MessageTexts | None]:
+        def read(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for key in keys:
+                    pipeline.hget(key, "message")
+                    pipeline.get(_body_of(self.config.keys, key))
+                return list(pipeline.execute(raise_on_error=False))
+
+        found = self.ask(read)
+        return [
+            MessageTexts(text_of(message), text_of(body) if isinstance(body, (str, bytes)) else "")
+            if isinstance(message, (str, bytes))
+            else None
+            for message, body in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    def _errors(self, keys: Sequence[str]) -> list[str | None]:
+        def read(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for key in keys:
+                    pipeline.hget(key, "error")
+                return list(pipeline.execute(raise_on_error=False))
+
+        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in self.ask(read)]
+
+
+def _body_of(keys: Keys, key: str) -> str:
+    return keys.message_body(keys.message_id(key) or "")
+
+
+def _lots_of(messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:
+    """Yield ``messages`` in lists, each of which one call stores."""
+    lot: list[NewMessage] = []
+    size = 0
+    for one in messages:
+        length = sum(map(len, one.texts)) + len(one.definition)
+        if lot and size + length > LOT_BYTES:
+            yield lot
+            lot, size = [], 0
+        lot.append(one)
+        size += length
+    if lot:
+        yield lot
