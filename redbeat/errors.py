@@ -218,7 +218,7 @@ class MessageRefused(RedBeatError, ValueError):
         task_id: of its task.
     """
 
-    def __init__(self, message: str, task_id: str) -> None:
+    def __init__(self, message: str, task_id: str = "") -> None:
         super().__init__(message)
         self.task_id = task_id
 

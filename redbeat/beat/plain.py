@@ -337,7 +337,7 @@ class PlainEntries:
         policy, app = read.policy, self._app
         queue_seconds = None
         if policy.message_queue_seconds is not None:
-            # when it is sent doesn't matter here: messages with times for options aren't compiled
+            # when it is sent doesn't matter here: entries with times for options aren't plain
             of_task = options_of_task(app.tasks.get(read.task))
             queue_seconds = queue_limit_of(policy, read.options, of_task, moment_of(0), app.timezone)
         return Call(
@@ -365,6 +365,11 @@ class PlainEntries:
         return timetable
 
 
+#: options whose runs aren't planned here: an id that isn't the due time's, and times, by which the message of
+#: a durable task is stored instead of being published
+_UNUSUAL_OPTIONS = frozenset({"task_id", "countdown", "eta"})
+
+
 def plain_part_of(entry: RedBeatSchedulerEntry) -> PlainDefinition | None:
     """Return what a plan needs of an entry; None: its schedule isn't usual, or it doesn't run."""
     schedule_ = entry.schedule
@@ -378,7 +383,8 @@ def plain_part_of(entry: RedBeatSchedulerEntry) -> PlainDefinition | None:
 
 def is_plain(read: PlainDefinition) -> bool:
     """Tell whether an entry's policy bounds nothing, and each run's task id follows from its due time."""
-    return "task_id" not in read.options and (read.policy is NO_POLICY or not _find_bounds(read.policy))
+    is_usual = _UNUSUAL_OPTIONS.isdisjoint(read.options)
+    return is_usual and (read.policy is NO_POLICY or not _find_bounds(read.policy))
 
 
 def _find_bounds(policy: Policy) -> list[str]:
@@ -397,7 +403,7 @@ def why_not_plain(entry: RedBeatSchedulerEntry) -> str:
     stored = getattr(entry, "stored", None)
     is_long = stored is not None and len(stored.definition or "") > MAX_DEFINITION
     return joined(
-        "the option 'task_id'" if "task_id" in read.options else "",
+        joined(*(f"the option {name!r}" for name in sorted(_UNUSUAL_OPTIONS & read.options.keys()))),
         f"its policy has {', '.join(bounds)}" if bounds else "",
         f"its definition is longer than {MAX_DEFINITION:,} characters" if is_long else "",
     )

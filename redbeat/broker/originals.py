@@ -165,6 +165,10 @@ _SENDERS = ("send_before_publish", "send_after_publish", "send_task_sent")
 
 _EXCHANGE_TYPES = frozenset(exchanges.STANDARD_EXCHANGE_TYPES.values())
 
+#: what an app with durable tasks has itself
+_DURABLE = frozenset({"send_task"})
+_NOTHING: frozenset[str] = frozenset()
+
 #: packages whose receivers don't count
 _OWN_RECEIVERS = ("celery", "redbeat")
 
@@ -299,7 +303,7 @@ def _find_computed(cls: type) -> str:
 
 
 def _obstacles_of_app(app: Any) -> Iterator[str]:
-    found = _APP.find_foreign(app)
+    found = _APP.find_foreign(app, _DURABLE if _is_durable(app) else _NOTHING)
     if found:
         yield found
         return  # what follows may be anything
@@ -352,6 +356,16 @@ def _obstacles_of_amqp(amqp: Any) -> Iterator[str]:
     yield _find_of_serializer(serializer)
     yield _QUEUES.find_foreign(made["queues"]) if "queues" in made else _QUEUES.find_override(amqp.queues_cls)
     yield _find_of_routes(amqp, made)
+
+
+def _is_durable(app: Any) -> bool:
+    """Tell whether ``app`` has durable tasks: then its own ``send_task`` only stores what is far ahead.
+
+    Messages with such options aren't compiled.
+    """
+    send = vars(app).get("send_task")
+    is_ours = type(send).__module__ == "redbeat.later.installing"
+    return is_ours and _is_method(send.original, app, vars(celery.Celery)["send_task"])
 
 
 def _find_of_routes(amqp: Any, made: dict[str, Any]) -> str:

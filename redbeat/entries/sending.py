@@ -78,8 +78,10 @@ def send(
 
     Raises:
         EntryBusy: another run holds it back.
+        EntryError: it is the entry of a stored message.
     """
     store, task_id = Store(entry.app), str(overrides["task_id"])
+    store.refuse_messages([entry.key])
     is_noted = _note_in_progress(entry, store, task_id, due, overrides, now)
     if record is not None:
         Histories(store).add(entry.key, record, now)

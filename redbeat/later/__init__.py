@@ -1,7 +1,8 @@
 """Messages with a far-away ``eta``: stored in Redis until then, instead of being held by a worker.
 
-Owns what goes from ``apply_async`` to Redis, and what takes it away again; beat sends it by
-``redbeat/beat/``. Never makes a message: it stores what Celery has made.
+Owns what goes from ``apply_async`` to Redis, and what takes it away again; beat claims and sends it.
+
+Never: makes a message; it stores what Celery has made.
 """
 
 from __future__ import annotations

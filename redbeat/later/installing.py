@@ -130,13 +130,13 @@ def _hook(app: Any) -> DurableSend:
     present = app.send_task
     if isinstance(present, DurableSend):
         return present
-    app.send_task = DurableSend(app, present)
+    app.send_task = send = DurableSend(app, present)
     if "control" in vars(app):
         app.control.__class__ = _durable(type(app.control))
     else:
         app.control_cls = _durable(symbol_by_name(app.control_cls))
     listen_in_workers()
-    return app.send_task
+    return send
 
 
 def is_hooked(app: Any) -> bool:
@@ -147,7 +147,7 @@ def is_hooked(app: Any) -> bool:
 def _durable(control: type) -> type:
     """Return a class of remote controls that takes away stored messages that are revoked."""
 
-    class DurableControl(control):  # type: ignore[misc]
+    class DurableControl(control):
         def broadcast(self, command: str, arguments: Any = None, *args: Any, **options: Any) -> Any:
             if command == "revoke":
                 cancel_told(self.app, (arguments or {}).get("task_id"))

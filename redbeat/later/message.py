@@ -21,7 +21,6 @@ from kombu.utils import json as kombu_json
 
 from redbeat.decoder import encode_definition
 from redbeat.errors import EntryCorrupt
-from redbeat.keys import MESSAGE_NAMES
 from redbeat.schedules import clocked
 from redbeat.store.later import MessageTexts, NewMessage
 
@@ -108,12 +107,14 @@ class Message:
         args, kwargs = self.arguments or ([], {})
         return {**known, "args": args, "kwargs": kwargs}
 
-    def to_new(self, due: datetime) -> NewMessage:
+    def to_new(self, due: datetime, name: str) -> NewMessage:
         """Return what is stored of it, to be sent at ``due``.
+
+        Arguments:
+            name: of its entry.
 
         Raises TypeError, ValueError or RecursionError if headers or properties have no form in JSON.
         """
-        name = f"{MESSAGE_NAMES}{self.task_id}"
         return NewMessage(
             self.task_id,
             due.timestamp(),

@@ -54,12 +54,12 @@ def store_message(app: Any, message: Message, due: datetime) -> None:
         MessageNotStored: Redis is away, or refuses.
         MessageRefused: it can't be stored as it is.
     """
-    task_id = message.task_id
+    task_id, keys = message.task_id, ensure_conf(app).keys
     if not task_id or not is_utf8(task_id):
         shown = printable(repr(task_id))
         raise MessageRefused(f"The task id {shown} can't be stored: it must be UTF-8.", task_id)
     try:
-        new = message.to_new(due)
+        new = message.to_new(due, keys.name(keys.stored_message(task_id)))
     except (TypeError, ValueError, RecursionError) as exc:
         raise MessageRefused(
             f"The message of {message.task} ({task_id}) can't be stored: one of its headers or properties "

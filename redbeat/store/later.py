@@ -7,18 +7,21 @@ its entry and its body come and go together.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from redbeat.connection.retry import is_no_permission
+from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
-from redbeat.store.records import Claim, Fence, Histories, KeyType, Sizes, text_of
+from redbeat.store.records import ALL_SIZES, Claim, Fence, Histories, KeyType, Sizes, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
 from redbeat.store.scripts.later import NewMessage as NewMessage
-from redbeat.store.scripts.later import cancel_messages, store_messages
+from redbeat.store.scripts.later import cancel_messages, store_messages, take_bodies
 from redbeat.store.store import Store
 
 #: how many bytes of messages one call stores at most, if there are several
@@ -66,13 +69,37 @@ class LaterStore(Store):
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
         return super()._claim_limits(limit, sizes)._replace(are_messages=True)
 
-    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
-        claim = super()._claim_and_read(fence, limit, lease_ms, sizes)
+    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
+        """Claim and read messages as :meth:`Store.claim_due` does; bodies that aren't JSON are read besides.
+
+        That takes a round trip more where there are any.
+        """
+        claim = super().claim_due(fence, limit, lease_ms, sizes)
         rows = [row for row in claim.rows if row.type is KeyType.HASH and not row.unread_bytes]
         for row in rows:
-            [texts] = self._read([row.key])
-            row.message, row.body = (texts.message, texts.body or None) if texts is not None else ("", None)
+            row.message = row.message or ""
+        apart = [row for row in rows if row.message and not has_body(row.message)]
+        if apart:
+            bodies = self._get([_body_of(self.config.keys, row.key) for row in apart])
+            for row, body in zip(apart, bodies, strict=True):
+                row.body = body
         return claim
+
+    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
+        claim = super()._claim_and_read(fence, limit, lease_ms, sizes)
+        for row in claim.rows:
+            [texts] = self._read([row.key])
+            row.message = "" if texts is None else texts.message
+        return claim
+
+    def _get(self, keys: Sequence[str]) -> list[str | None]:
+        def read(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for key in keys:
+                    pipeline.get(key)
+                return list(pipeline.execute(raise_on_error=False))
+
+        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in self.ask(read)]
 
     @property
     def _histories(self) -> Histories:
@@ -98,8 +125,26 @@ class LaterStore(Store):
         keys = self.config.keys
         for chunk in in_chunks(task_ids):
             with self.translating(keys.later):
-                found += cancel_messages(self.client, keys, chunk)
+                messages = cancel_messages(self.client, keys, chunk)
+            apart = [one for one, text in zip(chunk, messages, strict=True) if text and not has_body(text)]
+            bodies = dict(zip(apart, self.take_bodies(apart), strict=True))
+            found += [
+                None if text is None else MessageTexts(text, bodies.get(task_id) or "")
+                for task_id, text in zip(chunk, messages, strict=True)
+            ]
         return found
+
+    def take_bodies(self, task_ids: Sequence[str]) -> list[str | None]:
+        """Remove the bodies of messages that are gone; return each; None: it isn't there, or out of reach."""
+        if not task_ids:
+            return []
+        try:
+            with self.translating():
+                return take_bodies(self.client, self.config.keys, task_ids)
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):
+                raise
+            return [None] * len(task_ids)
 
     def count(self) -> int:
         """Return how many messages are stored."""
@@ -156,6 +201,14 @@ class LaterStore(Store):
                 return list(pipeline.execute(raise_on_error=False))
 
         return [text_of(one) if isinstance(one, (str, bytes)) else None for one in self.ask(read)]
+
+
+def has_body(message: str) -> bool:
+    """Tell whether the JSON of a message has its body, too."""
+    try:
+        return "body" in json.loads(message)
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def _body_of(keys: Keys, key: str) -> str:

@@ -70,6 +70,7 @@ from redbeat.store.records import (
 from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
+from redbeat.store.scripts.later import cancel_messages, take_bodies
 from redbeat.store.scripts.status import read_head, read_status
 
 if TYPE_CHECKING:
@@ -459,7 +460,29 @@ class Store:
                 stored.score = self.client.zscore(keys.schedule, keys.name(key))
             if stored.score is None and key in (away := self.read_downgraded()):
                 stored.score, stored.is_away = away[key] or 0.0, True
+            if stored.score is None and self.keys.message_id(key) is not None:
+                later = self.keys.later
+                with suppress(StoreRefused):  # who may not read stored messages sees an entry without a time
+                    stored.score = self.ask(lambda client: client.zscore(later, key), later)
         return now, stored
+
+    def refuse_messages(self, keys: Iterable[str]) -> None:
+        """Raise EntryError if the entry under one of ``keys`` has a stored message.
+
+        That is sent as it is, or cancelled, and nothing else.
+        """
+        for key in keys:
+            task_id = self.keys.message_id(key)
+            if task_id is None:
+                continue
+            with self.translating(key, "hash"):
+                has_message = self.client.hexists(key, "message")
+            if has_message:
+                raise EntryError(
+                    f"{key}: a message is stored there, and sent at its time as it is; it can be cancelled "
+                    f"(celery redbeat later cancel {task_id}), and sent anew.",
+                    key,
+                )
 
     def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return what ``read_entries`` returns if none of them exists, without asking the server."""
@@ -520,7 +543,9 @@ class Store:
     ) -> list[Outcome]:
         changed_key = ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
-            now, found = self._foresee_new(keys) if are_new and not attempt else self.read_entries(keys)
+            is_guess = are_new and not attempt
+            now, found = self._foresee_new(keys) if is_guess else self.read_entries(keys)
+            self.refuse_messages(one.key for one in found if one.exists)
             outcomes: list[Outcome] = []
             writes: list[tuple[Stored, Write]] = []
             # for one entry, whoever computes for long does so himself
@@ -584,6 +609,18 @@ class Store:
         """
         total = 0
         for part, chunk in self.parts.chunks(keys):
+            task_ids = [one for one in map(part.keys.message_id, chunk) if one is not None]
+            if task_ids:  # each is a stored message, or its name only looks so
+                try:
+                    with self.translating():
+                        cancelled = cancel_messages(self.client, part.keys, task_ids)
+                        if any(one is not None for one in cancelled):
+                            take_bodies(self.client, part.keys, task_ids)
+                except StoreRefused as exc:
+                    if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
+                        raise
+                else:
+                    total += sum(1 for one in cancelled if one is not None)
             delete, beside = partial(self._delete, part, chunk, fence), part.keys.beside
             fewer = partial(delete, partial(_without_last, beside))  # what the rules of 3.0 allow
             less = partial(self.rights.ask, REMAINS, fewer, delete)

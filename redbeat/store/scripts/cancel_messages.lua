@@ -1,24 +1,20 @@
 -- cancel_messages: remove stored messages that haven't been sent yet, with their entries.
 --
 -- KEYS[1] later      zset of entry keys, scored by when their messages are to be sent
--- KEYS[2..] two for each message:
---   entry            the key of its entry
---   body             the key of its body
+-- KEYS[2..] entries  the keys of their entries
 -- An entry without a message is another one's, and is left alone.
 --
--- Returns for each {message, body}: JSON, and the body if it isn't in there, '' if it is; or nil if there was none
+-- Returns for each its message, JSON; or nil if there was none
 local later = KEYS[1]
 local removed = {}
-for i = 2, #KEYS, 2 do
-  local entry, body_key = KEYS[i], KEYS[i + 1]
+for i = 2, #KEYS do
+  local entry = KEYS[i]
   local message = redis.pcall('HGET', entry, 'message')
-  removed[i / 2] = false
+  removed[i - 1] = false
   if type(message) == 'string' then
-    local body = redis.pcall('GET', body_key)
     redis.call('ZREM', later, entry)
     redis.call('DEL', entry)
-    if type(body) == 'string' then redis.call('DEL', body_key) end
-    removed[i / 2] = {message, type(body) == 'string' and body or ''}
+    removed[i - 1] = message
   end
 end
 return removed

@@ -32,7 +32,6 @@
 -- asked for: if the beat that has claimed it dies, it becomes due again as the same run. That of a run that has waited
 -- for another one to end has ' next ' and the score that the entry gets back after it.
 --
--- Of a stored message that isn't JSON it reads the body, whose key is made of the entry's.
 --
 -- Returns {status, now, next, has_more, is_held, rows, passed_deadlines, next_deadline, other_head}
 --   status    'ok', 'retaken' when the lock was gone and the caller has taken it back, or 'lost' when another token
@@ -42,7 +41,7 @@
 --   has_more  1 when more entries are due than were returned, and not only for to_bytes
 --   is_held   1 when an entry stays due for to_bytes
 --   rows      {key, nominal, definition, meta, policy, error, score, type, is_asked, unread_bytes, is_meta_foreign,
---             revision, next_score, message, body} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
+--             revision, next_score, message} each; nominal is the score the entry was due at, score is what it has now, is_asked 1 when
 --             that was 0, unread_bytes how many it has when it wasn't read, is_meta_foreign 1 when somebody else
 --             wrote the meta, and nominal is no whole second (where it is, nobody asks); what is missing is nil, as
 --             are a score that is the nominal one and the type of a hash. A row ends with the last that isn't nil.
@@ -57,7 +56,7 @@ local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local from_bytes, to_bytes = tonumber(ARGV[9]), tonumber(ARGV[10])
-local after, after_key, pending, are_messages = ARGV[11], ARGV[12], tonumber(ARGV[13]), ARGV[14] == '1'
+local after, after_key, pending, are_messages = ARGV[11], ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14])
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
 local small_limit, look_limit, measure_limit, chunk = 4 * max_bytes, 200000, 10000, 4000
 
@@ -115,12 +114,8 @@ repeat
       if not seen[key] then redis.call('ZADD', schedule, 'LT', nominal, key) end
       kind, size, error_size = measure_key(key)
     end
-    local message, body
-    if kind == 'hash' and are_messages then
-      message = redis.call('HGET', key, 'message')
-      if message then body = redis.call('GET', prefix .. ':later:' .. string.sub(key, #prefix + 7)) end
-      size = size + #(message or '') + #(body or '')
-    end
+    local message = kind == 'hash' and are_messages == 1 and redis.call('HGET', key, 'message')
+    if message then size = size + #message end
     if kind == 'hash' then measured = measured + 1 end
     local is_read = kind == 'hash' and size <= entry_bytes
     local is_missing, stays = kind == 'none', true
@@ -189,8 +184,8 @@ repeat
         local row = {key, nominal, definition, meta, fields[3], fields[4], score ~= nominal and score}
         row[8], row[9], row[10] = kind ~= 'hash' and kind, is_asked and 1, is_unread and size
         row[11], row[12], row[13] = is_foreign and 1, fields[6] and revision_of(fields[6]), next_score
-        if not is_unread then row[14], row[15] = message, body end
-        local length = 15
+        row[14] = not is_unread and message
+        local length = 14
         while not row[length] do length = length - 1 end
         add_texts()
         rows[#rows + 1] = {unpack(row, 1, length)}

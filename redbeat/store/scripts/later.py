@@ -12,6 +12,7 @@ from redbeat.store.scripts.script import Request, Script
 
 _STORE_MESSAGES = Script("store_messages")
 _CANCEL_MESSAGES = Script("cancel_messages")
+_TAKE_BODIES = Script("take_bodies")
 
 
 class MessageTexts(NamedTuple):
@@ -50,19 +51,22 @@ def store_messages(
     """Store messages, each of the ``lots`` all or none; return how many there were."""
     requests = []
     for lot in lots:
-        names, args = [keys.later], [keys.wake]
+        entries = [keys.stored_message(one.task_id) for one in lot]
+        bodies = [keys.message_body(one.task_id) for one in lot if one.texts.body]
+        args: list[Any] = [keys.wake, len(lot)]
         for one in lot:
-            names += keys.stored_message(one.task_id), keys.message_body(one.task_id)
             args += score_text(one.due), one.definition, one.policy, one.revision, *one.texts
-        requests.append(Request(names, args))
+        requests.append(Request([keys.later, *entries, *bodies], args))
     return sum(map(int, call(_STORE_MESSAGES, client, requests)))
 
 
-def cancel_messages(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[MessageTexts | None]:
-    """Remove the messages with ``task_ids``; return each; None: it isn't stored."""
-    names = [keys.later]
-    for task_id in task_ids:
-        names += keys.stored_message(task_id), keys.message_body(task_id)
-    found = _CANCEL_MESSAGES(client, names, [])
-    # a reply ends before its first nil in Lua only, not where false stands for it
-    return [None if one is None else MessageTexts(*map(text_of, one)) for one in found]
+def cancel_messages(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[str | None]:
+    """Remove the messages with ``task_ids``; return each, JSON; None: it isn't stored."""
+    found = _CANCEL_MESSAGES(client, [keys.later, *map(keys.stored_message, task_ids)], [])
+    return [text_of(one) for one in found]
+
+
+def take_bodies(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[str | None]:
+    """Remove the bodies of messages that are gone; return each, JSON; None: there is none."""
+    names = [keys.later, *map(keys.stored_message, task_ids), *map(keys.message_body, task_ids)]
+    return [text_of(one) for one in _TAKE_BODIES(client, names, [len(task_ids)])]

@@ -21,6 +21,7 @@ from redbeat.store.scripts import (
     downgrades,
     events,
     figures,
+    later,
     orphans,
     owners,
     repairs,
@@ -37,7 +38,8 @@ FENCED = {"schedule": "the-schedule", **LOCK, "lock_ms": 12}
 #: what has the same names in Python and in the header
 SIZES = records.Sizes(7, 8)
 AFTER: dict[str, Any] = {"after": "10", "after_key": "k", "pending": 11}
-CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER)
+CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER, are_messages=True)
+CLAIM_KEYS = lua.ClaimKeys("the-schedule", "the-deadlines", "the-other")
 TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
 STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick", "standbys": "the-standbys"}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
@@ -61,6 +63,10 @@ WRITE = (
     records.Write("definition", "the-meta", 1.5, policy="the-policy", revision="the-revision"),
 )
 CHANGE = owners.Change("the-name", WRITE[0], WRITE[1])
+
+NEW_MESSAGE = later.NewMessage(
+    "the-id", 7.5, "definition", "the-policy", "the-revision", later.MessageTexts("the-message", "the-body")
+)
 
 TWO_SETS = ("the-statics", "the-owners")
 STATICS = {"statics": "the-statics", "owners": "the-owners", "change": "add", "owner": "the-owner"}
@@ -102,11 +108,12 @@ UPCOMING: dict[str, Any] = {
 }  # fmt: skip
 CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]]] = {
     "claim_due": (
-        lambda client: lua.claim_due(client, "the-schedule", "the-deadlines", FENCE, CLAIM),
-        ["ok", "1.5", "", 0, 0, [], [], ""],
+        lambda client: lua.claim_due(client, CLAIM_KEYS, FENCE, CLAIM),
+        ["ok", "1.5", "", 0, 0, [], [], "", ""],
         {
             **FENCED,
             "deadlines": "the-deadlines",
+            "other": "the-other",
             "limit": 3,
             "max_bytes": 4,
             "entry_bytes": 9,
@@ -116,6 +123,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "from_bytes": 7,
             "to_bytes": 8,
             **AFTER,
+            "are_messages": 1,
         },
         {},
     ),
@@ -220,9 +228,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_head": (
-        lambda client: status.read_head(client, "the-schedule", "the-deadlines"),
-        ["1.5", "", ""],
-        {"schedule": "the-schedule", "deadlines": "the-deadlines"},
+        lambda client: status.read_head(client, "the-schedule", "the-deadlines", "the-later"),
+        ["1.5", "", "", ""],
+        {"schedule": "the-schedule", "deadlines": "the-deadlines", "later": "the-later"},
         {},
     ),
     "read_histories": (
@@ -318,6 +326,31 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         lambda client: downgrades.bring_back(client, KEYS, FENCE),
         ["ok", 1, 2, []],
         {**FENCED, **OF_ALL, "prefix": "the-"},
+        {},
+    ),
+    "store_messages": (
+        lambda client: later.store_messages(client, KEYS, [[NEW_MESSAGE, NEW_MESSAGE]]),
+        2,
+        {"later": "the-:later", "wake": "the-:wake", "count": 2},
+        {
+            "score": "7.500000",
+            "definition": "definition",
+            "policy": "the-policy",
+            "revision": "the-revision",
+            "message": "the-message",
+            "body": "the-body",
+        },
+    ),
+    "cancel_messages": (
+        lambda client: later.cancel_messages(client, KEYS, ["the-id"] * 2),
+        ["the-message", None],
+        {"later": "the-:later"},
+        {},
+    ),
+    "take_bodies": (
+        lambda client: later.take_bodies(client, KEYS, ["the-id"] * 2),
+        ["the-body", None],
+        {"later": "the-:later", "count": 2},
         {},
     ),
     "repair_members": (
@@ -456,7 +489,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
 
 #: script to the keys of its entries, where they aren't the entries' own
 LISTED = {
+    "cancel_messages": ["the-later:the-id"] * 2,
     "forget_runs": ["the-n"] * 2,
+    "store_messages": ["the-later:the-id"] * 2,
+    "take_bodies": ["the-later:the-id"] * 2,
     "read_histories": ["the-history"] * 2,
     "renew_runs": ["the-:running:n"] * 2,
     "reserve_runs": ["runs of k"] * 2,
@@ -471,6 +507,8 @@ BESIDE = {
     "delete_entries": ["beside k"] * 2,
     "apply_entries": ["the-:calendar:c"],
     "remove_orphans": ["k"] * 6,
+    "store_messages": ["the-:later:the-id"] * 2,
+    "take_bodies": ["the-:later:the-id"] * 2,
 }
 
 #: script to what it is sent after all entries, once, as these two share it
@@ -619,7 +657,9 @@ def test_entries_that_are_saved_together_share_their_states() -> None:
 def test_a_lost_lock_is_told_apart() -> None:
     lost = records.LockStatus.LOST
     assert (
-        lua.claim_due(Replying([b"lost", b"1.5", b"", 0, 0, [], [], b""]), "s", "d", FENCE, CLAIM).status
+        lua.claim_due(
+            Replying([b"lost", b"1.5", b"", 0, 0, [], [], b"", b""]), CLAIM_KEYS, FENCE, CLAIM
+        ).status
         is lost
     )
     assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), "s", FENCE, [COMMIT]).status is lost
@@ -630,7 +670,8 @@ def test_a_lost_lock_is_told_apart() -> None:
 def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
     row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
     deadlines = [[b"id\0runs\xff", b"1.25", None]], b"3.5"
-    claim = lua.claim_due(Replying([b"ok", b"1.5", b"2.5", 1, 1, [row], *deadlines]), "s", "d", FENCE, CLAIM)
+    reply = [b"ok", b"1.5", b"2.5", 1, 1, [row], *deadlines, b"4.5"]
+    claim = lua.claim_due(Replying(reply), CLAIM_KEYS, FENCE, CLAIM)
     rows = [records.Claimed("k\udcff", "1", "{}", score="2")]
     passed = [records.Deadline("id\0runs\udcff", "1.25", None)]
     assert claim == records.Claim(
@@ -642,6 +683,7 @@ def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
         rows=rows,
         deadlines=passed,
         next_deadline=3.5,
+        other_score=4.5,
     )
 
 
