@@ -44,6 +44,8 @@ BASES: dict[str, tuple[type[BaseException], ...]] = {
     "RunNotSent": (errors.RedBeatError,),
     "BrokerUnavailable": (errors.RunNotSent,),
     "CallRefused": (errors.RunNotSent,),
+    "MessageNotStored": (errors.RedBeatError, kombu.exceptions.OperationalError),
+    "MessageRefused": (errors.RedBeatError, ValueError),
     "CalendarError": (errors.RedBeatError, ValueError),
     "CalendarNotFound": (errors.CalendarError, KeyError),
     "FileError": (errors.RedBeatError, ValueError),
@@ -144,7 +146,7 @@ def test_an_error_is_caught_by_what_callers_catch(name: str, bases: tuple[type[B
 
 def test_every_error_is_exported_and_drawn_in_the_tree() -> None:
     defined = {name for name, value in vars(errors).items() if isinstance(value, type)} - {
-        "LockNotOwnedError", "RedisConnectionError", "ResponseError", "Any",
+        "LockNotOwnedError", "OperationalError", "RedisConnectionError", "ResponseError", "Any",
     }  # fmt: skip
     assert defined == set(errors.__all__) == BASES.keys()
     assert all(name in (errors.__doc__ or "") for name in defined)
