@@ -229,6 +229,11 @@ class Keys:
         beginning = self.stored_message("")
         return key.removeprefix(beginning) if key.startswith(beginning) and key != beginning else None
 
+    def body_id(self, key: str) -> str | None:
+        """Return the task id of the stored message whose body could be under ``key``; None: none's is."""
+        beginning = self.message_body("")
+        return key.removeprefix(beginning) if key.startswith(beginning) and key != beginning else None
+
     def requested(self, key: str, request: str) -> str:
         """Return the key that remembers for a day what a request has sent of the entry under ``key``.
 

@@ -17,6 +17,7 @@ from redbeat.cli.diagnostics import doctor, why
 from redbeat.cli.downgrading import downgrade
 from redbeat.cli.editing import add, delete, set_
 from redbeat.cli.files import apply, export, import_, plan
+from redbeat.cli.later import later
 from redbeat.cli.listing import count, list_, show
 from redbeat.cli.monitoring import monitoring
 from redbeat.cli.next_runs import next_
@@ -44,6 +45,7 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
         runs: "the runs in progress, and runs that have failed or were lost",
         why: "why a run did or did not happen",
         route: "which queue an entry's messages go to, and by which rule",
+        later: "messages stored until a time far ahead: list, show, cancel, count",
     },
     "Change it": {
         add: "a new entry",

@@ -86,6 +86,7 @@ def _document(
         ],
         "ignored": [{"name": name, "what": what} for name, what in found.ignored.items()],
         "away": list(found.away),
+        "messages": found.messages,
         "leader": leader,
         "is_dry_run": is_dry_run,
         "taken": taken,
@@ -137,6 +138,13 @@ def _conclude(
         session.say("There is nothing that celery-redbeat 2.x can't run.")
     elif not changed:
         session.say("Nothing was changed. --yes takes what 2.x can't run out of the schedule.")
+    if found.messages:
+        number = counted(found.messages, "stored message", "stored messages")
+        session.say(
+            f"{number} (celery redbeat later list): 2.x doesn't know them, so they wait until a beat of version "
+            "3 leads again. celery redbeat later release --all gives them to the broker now, as Celery does by "
+            "itself."
+        )
     if ensure_conf(session.app).lock_key is None:
         session.note("Without a lock nobody knows whether a beat of version 3 runs: stop all of them first.")
     if leader is not None:

@@ -17,6 +17,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.store.chunks import in_chunks
+from redbeat.store.later import LaterStore
 from redbeat.store.members import MemberRepair, Members
 from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
@@ -128,6 +129,33 @@ def _forget_runs(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Itera
         )
 
 
+def _schedule_messages(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    later, words = LaterStore.beside(store), "put among the stored messages, at its time"
+    for one, stored in zip(repairs, store.read_entries([one.entry_key for one in repairs])[1], strict=True):
+        try:
+            due = _entry_of(store, stored).schedule.clocked_time.timestamp()
+        except (EntryCorrupt, EntryNotFound, AttributeError) as exc:
+            yield f"{one.target}: left alone, its time can't be read: {exc}"
+            continue
+        if is_dry:
+            yield f"{one.target}: would be {words}."
+        elif later.schedule(one.entry_key, due):
+            yield f"{one.target}: {words}."
+        else:
+            yield f"{one.target}: left alone, because it has changed meanwhile."
+
+
+def _delete_bodies(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    later, gone = LaterStore.beside(store), _without_entry(store, repairs)
+    ids = [store.keys.message_id(one.entry_key) or "" for one in gone]
+    done = [""] * len(ids) if is_dry else later.take_bodies(ids)
+    would = "would be " if is_dry else ""
+    yield from (
+        f"{one.target}: {would}deleted." for one, body in zip(gone, done, strict=True) if body is not None
+    )
+    yield from _left(repairs, gone, "there is such a message by now")
+
+
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
     """Return those whose entry doesn't exist, which is checked again."""
     found = {stored.key: stored for stored in store.read_entries([one.entry_key for one in repairs])[1]}
@@ -148,4 +176,6 @@ _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = 
     "forget": _forget,
     "delete": _delete,
     "forget-run": _forget_runs,
+    "schedule-message": _schedule_messages,
+    "delete-body": _delete_bodies,
 }

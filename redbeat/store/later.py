@@ -172,6 +172,26 @@ class LaterStore(Store):
         [score] = Members(self).scores_of([key])
         return None if score is None else next(iter(self._listed([(key, score)])))
 
+    def scores_of(self, keys: Sequence[str]) -> list[float | None]:
+        """Return when the message of each entry is to be sent; None: it isn't."""
+        return Members(self).scores_of(keys)
+
+    def are_messages(self, keys: Sequence[str]) -> list[bool]:
+        """Tell of each entry whether it has a message."""
+
+        def read(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for key in keys:
+                    pipeline.hexists(key, "message")
+                return list(pipeline.execute(raise_on_error=False))
+
+        return [one is True or one == 1 for one in self.ask(read)] if keys else []
+
+    def schedule(self, key: str, due: float) -> bool:
+        """Let the message of an entry be sent at ``due``, UNIX seconds, unless it has a time; tell whether."""
+        later = self.keys.later
+        return bool(self.ask(lambda client: client.zadd(later, {key: due}, nx=True), later))
+
     def _listed(self, page: Sequence[tuple[str, float]]) -> Iterator[Listed]:
         keys = [key for key, _ in page]
         for (key, score), texts, error in zip(page, self._read(keys), self._errors(keys), strict=True):

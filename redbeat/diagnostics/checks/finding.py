@@ -22,8 +22,9 @@ class Repair:
 
     Attributes:
         action: 'drop' a member of the schedule without an entry, 'schedule' an entry that isn't a member,
-            'forget' the name of a static entry that is gone, 'delete' what was kept beside one, or
-            'forget-run' what is kept of a run that nobody looks after.
+            'forget' the name of a static entry that is gone, 'delete' what was kept beside one,
+            'forget-run' what is kept of a run that nobody looks after, 'schedule-message' the entry of a
+            stored message that isn't to be sent, or 'delete-body' what is left of one.
         entry_key: the key of the entry that it is about.
         target: the member, the name, or the key that is deleted; of a run its key, or its deadline.
     """

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
+from redbeat.diagnostics.checks.messages import check_stored_messages, find_lost_messages, without_messages
 from redbeat.entries.validation import find_name_problem
 from redbeat.log.text import is_utf8, printable
 from redbeat.store.chunks import in_chunks
@@ -68,7 +69,9 @@ def check_keys(context: Context) -> Iterator[Finding]:
         wrong = _of_wrong_type(context, kept, beside)
         yield from wrong.values()
         yield from _orphans(context, {key: owner for key, owner in kept.items() if key not in wrong})
+        yield from find_lost_messages(context, page)
         entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(context, key)]
+        entries = without_messages(context, entries)
         unscheduled += [stored.key for stored in _without_score(context, entries)]
     is_complete = len(context.unseen) == unseen_before
     away = context.store.read_downgraded()  # what celery redbeat downgrade has taken out comes back
@@ -179,4 +182,4 @@ def _other_prefixes(context: Context, page: Iterable[str]) -> set[str]:
     return found
 
 
-ORPHAN_CHECKS = (check_statics, check_removed_statics, check_keys, check_lost_runs)
+ORPHAN_CHECKS = (check_stored_messages, check_statics, check_removed_statics, check_keys, check_lost_runs)

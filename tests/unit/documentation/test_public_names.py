@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+import kombu.exceptions
 import redis.exceptions
 from celery.beat import ScheduleEntry, Scheduler
 from celery.schedules import BaseSchedule

@@ -1,0 +1,259 @@
+"""``celery redbeat later …``: the messages that are stored until a time far ahead."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+from rich.text import Text
+
+from redbeat.cli.confirmation import YES, ask
+from redbeat.cli.documents import ONE_OBJECT, json_option
+from redbeat.cli.progress import meter
+from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.tables import fields_lines, plain_table, titled
+from redbeat.cli.zone import zone_options
+from redbeat.entries.failures import failure_of
+from redbeat.entries.wording import clock, one_line, relative, when_in
+from redbeat.errors import EntryCorrupt
+from redbeat.later.message import Message
+from redbeat.later.releasing import release as release_messages
+from redbeat.later.revoking import cancel_messages
+from redbeat.leadership.status import read_status
+from redbeat.log.text import counted
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
+from redbeat.schedules.timezones import moment_of
+from redbeat.store.later import LaterStore, Listed
+from redbeat.store.records import Stored
+
+#: how many messages are listed without --limit
+LISTED = 50
+
+
+@click.group(cls=ExitingGroup)
+def later() -> None:
+    """Messages with an eta or a countdown far ahead, which are stored until then."""
+
+
+@later.command("list", cls=SessionCommand, short_help="the stored messages, the next one first")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=LISTED, show_default=True, help="0: all of them."
+)
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many at the beginning.")
+@zone_options
+@json_option("JSON: one object per message and line")
+@click.pass_context
+def list_(ctx: click.Context, /, limit: int, offset: int, is_json: bool) -> None:
+    """List the stored messages, the next one first."""
+    session = Session.of(ctx)
+    store = LaterStore(session.app)
+    found = store.first(limit or None, offset)
+    if is_json:
+        for one in found:
+            session.print_json(_document(store, one))
+        return
+    total, now = store.count(), session.now()
+    table = plain_table()
+    for title in ("task id", "task", titled("eta", session.zone), "", "arguments"):
+        table.add_column(title, no_wrap=title != "arguments")
+    shown = 0
+    for one in found:
+        shown += 1
+        table.add_row(*_cells(store, one, now, session))
+    if not total:
+        session.say("There are no stored messages.")
+        return
+    session.console.print(table)
+    if shown < total:
+        session.note(
+            f"These are {shown} of {total}; --limit 0 shows all, --offset {offset + shown} the next."
+        )
+
+
+@later.command(cls=SessionCommand, short_help="how many messages are stored")
+@ONE_OBJECT
+@click.pass_context
+def count(ctx: click.Context, /, is_json: bool) -> None:
+    """Print how many messages are stored."""
+    session = Session.of(ctx)
+    number = LaterStore(session.app).count()
+    if is_json:
+        session.print_json({"count": number})
+    else:
+        session.echo(str(number))
+
+
+@later.command(cls=SessionCommand, short_help="all about one stored message")
+@click.argument("task_id", metavar="ID", callback=not_empty)
+@zone_options
+@ONE_OBJECT
+@click.pass_context
+def show(ctx: click.Context, /, task_id: str, is_json: bool) -> None:
+    """Show all about the stored message with the task id ID."""
+    session = Session.of(ctx)
+    store = LaterStore(session.app)
+    one = store.find(task_id)
+    if one is None:
+        raise _unknown(session, [task_id])
+    document = _document(store, one)
+    if is_json:
+        session.print_json(document)
+        return
+    document["eta"] = when_in(moment_of(one.due), session.zone)
+    rows = [
+        (name.replace("_", " "), _words(value)) for name, value in document.items() if value not in (None, [])
+    ]
+    session.draw(fields_lines(rows, session.console))
+
+
+@later.command(cls=SessionCommand, short_help="take stored messages away; asks first")
+@click.argument("task_ids", metavar="ID...", nargs=-1, required=True)
+@YES
+@ONE_OBJECT
+@click.pass_context
+def cancel(ctx: click.Context, /, task_ids: tuple[str, ...], yes: bool, is_json: bool) -> None:
+    """Take the stored messages with these task ids away, so that they are never sent; asks first.
+
+    Their results become REVOKED. Workers are told nothing: celery control revoke ID does that for a message
+    that has been sent.
+    """
+    session = Session.of(ctx)
+    chosen = list(dict.fromkeys(task_ids))
+    which = one_line(chosen[0]) if len(chosen) == 1 else f"{len(chosen)} messages"
+    ask(f"Cancel {which} at {session.server}?", is_yes=yes)
+    with session.audited("later cancel", chosen):
+        cancelled = cancel_messages(session.app, chosen)
+    missing = [one for one in chosen if one not in cancelled]
+    if is_json:
+        session.print_json({"cancelled": cancelled, "missing": missing})
+    elif cancelled:
+        session.say(f"Cancelled {counted(len(cancelled), 'message', 'messages')}.")
+        if not session.has_own_app:
+            session.note("Without the application (-A) their results don't say that they are revoked.")
+    if missing:
+        raise _unknown(session, missing)
+
+
+@later.command(cls=SessionCommand, short_help="publish stored messages now, for the time without RedBeat")
+@click.argument("task_ids", metavar="ID...", nargs=-1)
+@click.option("--all", "is_all", is_flag=True, help="All of them.")
+@YES
+@ONE_OBJECT
+@click.pass_context
+def release(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, yes: bool, is_json: bool) -> None:
+    """Give stored messages to the broker now, as Celery does without RedBeat; asks first.
+
+    A worker then holds each of them until its eta. For those who go back to another scheduler: stop all beats
+    of version 3 before.
+
+    Exit codes: 0 done; 75: a beat of version 3 leads, or some couldn't be published.
+    """
+    session = Session.of(ctx)
+    session.require_application("later release")
+    if bool(task_ids) == is_all:
+        raise CommandLineError("Give the task ids of messages, or --all.", exits.USAGE)
+    leader = read_status(session.app).leader
+    if leader is not None:
+        raise CommandLineError(
+            "A beat of version 3 leads, and would send some of them, too: stop all beats of version 3 first.",
+            exits.TRY_AGAIN,
+        )
+    store = LaterStore(session.app)
+    chosen = None if is_all else list(dict.fromkeys(task_ids))
+    number = store.count() if chosen is None else len(chosen)
+    which = counted(number, "stored message", "stored messages")
+    ask(f"Publish {which} of {session.server} now?", is_yes=yes)
+    released: list[str] = []
+    problems: dict[str, str] = {}
+    with session.audited("later release", chosen or ["*"]), meter("Publishing", number) as progress:
+        for task_id, problem in release_messages(session.app, chosen):
+            if problem:
+                problems[task_id] = problem
+            else:
+                released.append(task_id)
+            progress(len(released) + len(problems))
+    if is_json:
+        session.print_json({"released": len(released), "problems": problems})
+    else:
+        session.say(f"Published {counted(len(released), 'message', 'messages')}.")
+        for task_id, problem in problems.items():
+            session.say(f"{one_line(task_id)}: {one_line(problem)}", "red")
+    missing = [one for one in chosen or () if one not in problems and one not in released]
+    if missing:
+        raise _unknown(session, missing)
+    if problems:
+        raise CommandLineError(
+            f"{counted(len(problems), 'message', 'messages')} couldn't be published.", exits.TRY_AGAIN
+        )
+
+
+def _unknown(session: Session, task_ids: list[str]) -> CommandLineError:
+    names = ", ".join(map(one_line, task_ids[:5])) + ("" if len(task_ids) <= 5 else ", ...")
+    return CommandLineError(
+        f"Not stored at {session.server}: {names}. It was sent, cancelled, or never stored.", exits.NO_INPUT
+    )
+
+
+def _message_of(store: LaterStore, one: Listed) -> Message | str:
+    """Return the message, or why it can't be used."""
+    key = store.keys.stored_message(one.task_id)
+    if one.texts is None:
+        return "its entry is gone, or is none of a stored message."
+    try:
+        return Message.from_texts(key, one.texts)
+    except EntryCorrupt as exc:
+        return str(exc).removeprefix(f"{key}: ")
+
+
+def _reason(one: Listed) -> str | None:
+    """Return why it couldn't be sent; None: nothing is known against it."""
+    failure = failure_of(Stored(one.task_id, error=one.error))
+    return None if failure is None else failure.reason
+
+
+def _document(store: LaterStore, one: Listed) -> dict[str, Any]:
+    """Return what ``--json`` prints of a message."""
+    message = _message_of(store, one)
+    eta = moment_of(one.due).isoformat()
+    error = _reason(one)
+    if isinstance(message, str):
+        return {"task_id": one.task_id, "eta": eta, "problem": message, "error": error}
+    args, kwargs = message.arguments or (None, None)
+    expires = None if message.expires_at is None else moment_of(message.expires_at).isoformat()
+    headers = message.headers
+    return {
+        "task_id": one.task_id,
+        "task": message.task,
+        "eta": eta,
+        "args": args if args is not None else headers.get("argsrepr"),
+        "kwargs": kwargs if kwargs is not None else headers.get("kwargsrepr"),
+        "content_type": message.content_type,
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "priority": message.properties.get("priority"),
+        "expires": headers.get("expires") or expires,
+        "retries": headers.get("retries"),
+        "root_id": headers.get("root_id"),
+        "parent_id": headers.get("parent_id"),
+        "group": headers.get("group"),
+        "problem": None,
+        "error": error,
+    }
+
+
+def _cells(store: LaterStore, one: Listed, now: datetime, session: Session) -> list[Text]:
+    message, eta = _message_of(store, one), moment_of(one.due)
+    when = Text(clock(eta, session.zone)), Text(relative(eta, now))
+    error = _reason(one)
+    if isinstance(message, str):
+        return [Text(one_line(one.task_id)), Text(""), *when, Text(one_line(message, 200), "red")]
+    args, kwargs = message.arguments or (message.headers.get("argsrepr"), message.headers.get("kwargsrepr"))
+    arguments = f"{args} {kwargs}" if kwargs else str(args)
+    last = Text(one_line(error, 200), "red") if error else Text(one_line(arguments, 80))
+    return [Text(one_line(one.task_id)), Text(one_line(message.task)), *when, last]
+
+
+def _words(value: Any) -> str:
+    return one_line(value if isinstance(value, str) else str(value), 1000)

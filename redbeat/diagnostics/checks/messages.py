@@ -1,0 +1,91 @@
+"""Checks of stored messages: those that are late or can't be sent, and what is left of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from redbeat.diagnostics.checks.context import Context
+from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
+from redbeat.entries.failures import failure_of
+from redbeat.entries.wording import one_line
+from redbeat.log.text import counted, printable
+from redbeat.schedules.timezones import moment_of
+from redbeat.store.later import LaterStore
+from redbeat.store.records import Stored
+
+#: a message that should have been sent so long ago is late
+LATE = timedelta(seconds=60)
+#: how many messages, the next ones, are looked at for what has gone wrong
+LOOKED_AT = 500
+
+
+def check_stored_messages(context: Context) -> Iterator[Finding]:
+    """Find stored messages that are late, or couldn't be sent."""
+    store = LaterStore.beside(context.store)
+    found = list(store.first(LOOKED_AT))
+    late = [one for one in found if moment_of(one.due) < context.now - LATE]
+    if late:
+        number = f"more than {len(late)}" if len(late) == LOOKED_AT else str(len(late))
+        yield Finding(
+            Severity.ERROR,
+            "late-messages",
+            store.keys.later,
+            f"{number} stored messages should have been sent, the first at {moment_of(late[0].due)}.",
+            "A beat of version 3.0 or later sends them: is one running, and is it the leader? "
+            "celery redbeat status says so.",
+        )
+    for one in found:
+        failure = failure_of(Stored(store.keys.stored_message(one.task_id), error=one.error))
+        if failure is not None:
+            yield Finding(
+                Severity.ERROR,
+                "unsent-message",
+                f"later:{one.task_id}",
+                f"It couldn't be sent: {one_line(failure.reason)}",
+                "It is tried again by itself; celery redbeat later show says what it is, and later cancel "
+                "takes it away.",
+            )
+
+
+def without_messages(context: Context, keys: Sequence[str]) -> list[str]:
+    """Return those of ``keys`` of entries that have no message."""
+    named = [key for key in keys if context.store.keys.message_id(key) is not None]
+    if not named:
+        return list(keys)
+    are = dict(zip(named, LaterStore.beside(context.store).are_messages(named), strict=True))
+    return [key for key in keys if not are.get(key)]
+
+
+def find_lost_messages(context: Context, page: Sequence[str]) -> Iterator[Finding]:
+    """Find messages that nobody will send, and bodies of messages that are gone, among the keys of a page."""
+    store, keys = LaterStore.beside(context.store), context.store.keys
+    named = [key for key in page if keys.message_id(key) is not None]
+    unsent = [key for key, score in zip(named, store.scores_of(named), strict=True) if score is None]
+    for key, is_message in zip(unsent, store.are_messages(unsent), strict=True):
+        if is_message:
+            yield Finding(
+                Severity.ERROR,
+                "unscheduled-message",
+                context.name_of(key),
+                f"It is a stored message, but it isn't in {keys.later}, so beat doesn't know it.",
+                "--fix puts it there, at its time.",
+                repair=Repair("schedule-message", key, key),
+            )
+    bodies = {key: task_id for key in page if (task_id := keys.body_id(key)) is not None}
+    owners = [keys.stored_message(task_id) for task_id in bodies.values()]
+    for body, owner, exists in zip(bodies, owners, context.server.which_exist(owners), strict=True):
+        if not exists:
+            yield Finding(
+                Severity.NOTE,
+                "orphan-body",
+                printable(body),
+                "It is the body of a stored message that doesn't exist any more.",
+                "It does no harm; --fix deletes it.",
+                repair=Repair("delete-body", owner, body),
+            )
+
+
+def in_words(number: int) -> str:
+    """Return a number of stored messages in words."""
+    return counted(number, "stored message", "stored messages")
