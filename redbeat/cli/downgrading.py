@@ -141,9 +141,9 @@ def _conclude(
     if found.messages:
         number = counted(found.messages, "stored message", "stored messages")
         session.say(
-            f"{number} (celery redbeat later list): 2.x doesn't know them, so they wait until a beat of version "
-            "3 leads again. celery redbeat later release --all gives them to the broker now, as Celery does by "
-            "itself."
+            f"{number} (celery redbeat later list): 2.x doesn't know them, so they wait until a beat of "
+            "version 3 leads again. celery redbeat later release --all gives them to the broker now, as "
+            "Celery does by itself."
         )
     if ensure_conf(session.app).lock_key is None:
         session.note("Without a lock nobody knows whether a beat of version 3 runs: stop all of them first.")

@@ -188,7 +188,7 @@ class LaterStore(Store):
         return [one is True or one == 1 for one in self.ask(read)] if keys else []
 
     def schedule(self, key: str, due: float) -> bool:
-        """Let the message of an entry be sent at ``due``, UNIX seconds, unless it has a time; tell whether."""
+        """Let the message of an entry be sent at ``due``, UNIX seconds, unless it has one; tell whether."""
         later = self.keys.later
         return bool(self.ask(lambda client: client.zadd(later, {key: due}, nx=True), later))
 
