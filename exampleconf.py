@@ -148,6 +148,9 @@ beat_schedule = {
 # "*.example.com".
 # redbeat_ping_hosts = ()
 
+# Of durable tasks: a message whose eta is further ahead than this is stored until then; seconds.
+# redbeat_durable_after = 600
+
 # Whose the entries of beat_schedule are, where several applications share a schedule: the app's main name, if
 # nothing is set. Former names may follow in a list; what belongs to those is taken over.
 # redbeat_statics_owner = None
