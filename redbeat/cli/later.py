@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -10,9 +10,10 @@ from rich.text import Text
 
 from redbeat.cli.confirmation import YES, ask
 from redbeat.cli.documents import ONE_OBJECT, json_option
+from redbeat.cli.grid import Column, Row, cut_end, cut_start, lines_of
 from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
-from redbeat.cli.tables import fields_lines, plain_table, titled
+from redbeat.cli.tables import WITH_DATES, fields_lines, titled
 from redbeat.cli.zone import zone_options
 from redbeat.entries.failures import failure_of
 from redbeat.entries.wording import clock, one_line, relative, when_in
@@ -30,6 +31,9 @@ from redbeat.store.records import Stored
 
 #: how many messages are listed without --limit
 LISTED = 50
+
+#: the width from which on a list has more columns
+WITH_TASKS, WITH_ARGUMENTS = 72, 130
 
 
 @click.group(cls=ExitingGroup)
@@ -54,22 +58,15 @@ def list_(ctx: click.Context, /, limit: int, offset: int, is_json: bool) -> None
         for one in found:
             session.print_json(_document(store, one))
         return
-    total, now = store.count(), session.now()
-    table = plain_table()
-    for title in ("task id", "task", titled("eta", session.zone), "", "arguments"):
-        table.add_column(title, no_wrap=title != "arguments")
-    shown = 0
-    for one in found:
-        shown += 1
-        table.add_row(*_cells(store, one, now, session))
+    total = store.count()
     if not total:
         session.say("There are no stored messages.")
         return
-    session.console.print(table)
-    if shown < total:
-        session.note(
-            f"These are {shown} of {total}; --limit 0 shows all, --offset {offset + shown} the next."
-        )
+    listed = list(found) if session.is_on_terminal else found
+    session.draw(_lines(store, listed, session))
+    if limit and offset + limit < total:
+        rest = f"--limit 0 shows all, --offset {offset + limit} the next"
+        session.note(f"These are {limit} of {total}; {rest}.")
 
 
 @later.command(cls=SessionCommand, short_help="how many messages are stored")
@@ -243,16 +240,38 @@ def _document(store: LaterStore, one: Listed) -> dict[str, Any]:
     }
 
 
-def _cells(store: LaterStore, one: Listed, now: datetime, session: Session) -> list[Text]:
-    message, eta = _message_of(store, one), moment_of(one.due)
-    when = Text(clock(eta, session.zone)), Text(relative(eta, now))
-    error = _reason(one)
-    if isinstance(message, str):
-        return [Text(one_line(one.task_id)), Text(""), *when, Text(one_line(message, 200), "red")]
-    args, kwargs = message.arguments or (message.headers.get("argsrepr"), message.headers.get("kwargsrepr"))
-    arguments = f"{args} {kwargs}" if kwargs else str(args)
-    last = Text(one_line(error, 200), "red") if error else Text(one_line(arguments, 80))
-    return [Text(one_line(one.task_id)), Text(one_line(message.task)), *when, last]
+def _lines(store: LaterStore, listed: Iterable[Listed], session: Session) -> Iterator[Text]:
+    """Yield the table of stored messages, with the columns for which there is room; ids are never cut."""
+    width, now = session.console.width, session.now()
+    columns = {
+        "task id": (0, Column("task id")),
+        "task": (WITH_TASKS, Column("task", share=2, cut=cut_start)),
+        "eta": (WITH_DATES, Column(titled("eta", session.zone))),
+        "until then": (0, Column("" if width >= WITH_DATES else "eta")),
+        "arguments": (WITH_ARGUMENTS, Column("arguments", share=3, cut=cut_end)),
+    }
+    shown = {title: column for title, (from_width, column) in columns.items() if width >= from_width}
+
+    def rows() -> Iterator[Row]:
+        for one in listed:
+            message, eta = _message_of(store, one), moment_of(one.due)
+            cells = {
+                "task id": one_line(one.task_id),
+                "task": "" if isinstance(message, str) else one_line(message.task),
+                "eta": clock(eta, session.zone),
+                "until then": relative(eta, now),
+                "arguments": "" if isinstance(message, str) else one_line(_arguments_of(message)),
+            }
+            problem = message if isinstance(message, str) else _reason(one) or ""
+            yield Row([Text(cells[title]) for title in shown], below=Text(one_line(problem), "red"))
+
+    return lines_of(list(shown.values()), rows(), session.console, beside="problem")
+
+
+def _arguments_of(message: Message) -> str:
+    headers = message.headers
+    args, kwargs = message.arguments or (headers.get("argsrepr"), headers.get("kwargsrepr"))
+    return f"{args} {kwargs}" if kwargs and kwargs != "{}" else str(args)
 
 
 def _words(value: Any) -> str:

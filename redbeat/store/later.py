@@ -8,7 +8,7 @@ its entry and its body come and go together.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.store import scripts as lua
-from redbeat.store.chunks import in_chunks
+from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
 from redbeat.store.records import ALL_SIZES, Claim, Fence, Histories, KeyType, Sizes, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
@@ -80,26 +80,16 @@ class LaterStore(Store):
             row.message = row.message or ""
         apart = [row for row in rows if row.message and not has_body(row.message)]
         if apart:
-            bodies = self._get([_body_of(self.config.keys, row.key) for row in apart])
-            for row, body in zip(apart, bodies, strict=True):
+            for row, body in zip(apart, self._bodies([row.key for row in apart]), strict=True):
                 row.body = body
         return claim
 
     def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
         claim = super()._claim_and_read(fence, limit, lease_ms, sizes)
         for row in claim.rows:
-            [texts] = self._read([row.key])
-            row.message = "" if texts is None else texts.message
+            [(message, _)] = self._read([row.key])
+            row.message = message or ""
         return claim
-
-    def _get(self, keys: Sequence[str]) -> list[str | None]:
-        def read(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for key in keys:
-                    pipeline.get(key)
-                return list(pipeline.execute(raise_on_error=False))
-
-        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in self.ask(read)]
 
     @property
     def _histories(self) -> Histories:
@@ -157,14 +147,20 @@ class LaterStore(Store):
             limit: how many at most; None: all.
             offset: how many to leave out at the beginning.
         """
-        members = Members(self)
-        left = members.count() if limit is None else limit
+        left = float("inf") if limit is None else limit
         while left > 0:
-            page = members.slice(offset, min(left, 500))
-            if not page:
-                return
+            page = self._page(offset, int(min(left, CHUNK_SIZE)))
             yield from self._listed(page)
+            if len(page) < CHUNK_SIZE:
+                return
             offset, left = offset + len(page), left - len(page)
+
+    def _page(self, offset: int, count: int) -> list[tuple[str, float]]:
+        later = self.keys.later
+        found = self.ask(
+            lambda client: client.zrangebyscore(later, "-inf", "+inf", offset, count, withscores=True)
+        )
+        return [(text_of(member), float(score)) for member, score in found]
 
     def find(self, task_id: str) -> Listed | None:
         """Return the message with ``task_id``; None: it isn't stored."""
@@ -178,14 +174,8 @@ class LaterStore(Store):
 
     def are_messages(self, keys: Sequence[str]) -> list[bool]:
         """Tell of each entry whether it has a message."""
-
-        def read(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for key in keys:
-                    pipeline.hexists(key, "message")
-                return list(pipeline.execute(raise_on_error=False))
-
-        return [one is True or one == 1 for one in self.ask(read)] if keys else []
+        lengths = self._ask_each(keys, lambda pipeline, key: pipeline.hstrlen(key, "message"))
+        return [isinstance(one, int) and one > 0 for one in lengths]
 
     def schedule(self, key: str, due: float) -> bool:
         """Let the message of an entry be sent at ``due``, UNIX seconds, unless it has one; tell whether."""
@@ -194,33 +184,43 @@ class LaterStore(Store):
 
     def _listed(self, page: Sequence[tuple[str, float]]) -> Iterator[Listed]:
         keys = [key for key, _ in page]
-        for (key, score), texts, error in zip(page, self._read(keys), self._errors(keys), strict=True):
+        found = self._read(keys)
+        apart = [
+            key
+            for key, (message, _) in zip(keys, found, strict=True)
+            if message is not None and not has_body(message)
+        ]
+        bodies = dict(zip(apart, self._bodies(apart), strict=True))
+        for (key, score), (message, error) in zip(page, found, strict=True):
+            texts = None if message is None else MessageTexts(message, bodies.get(key) or "")
             yield Listed(self.keys.message_id(key) or key, score, texts, error)
 
-    def _read(self, keys: Sequence[str]) -> list[MessageTexts | None]:
-        def read(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for key in keys:
-                    pipeline.hget(key, "message")
-                    pipeline.get(_body_of(self.config.keys, key))
-                return list(pipeline.execute(raise_on_error=False))
-
-        found = self.ask(read)
+    def _read(self, keys: Sequence[str]) -> list[tuple[str | None, str | None]]:
+        """Return the message and the error of each entry."""
+        found = self._ask_each(keys, lambda pipeline, key: pipeline.hmget(key, "message", "error"))
         return [
-            MessageTexts(text_of(message), text_of(body) if isinstance(body, (str, bytes)) else "")
-            if isinstance(message, (str, bytes))
-            else None
-            for message, body in zip(found[::2], found[1::2], strict=True)
+            (text_of(one[0]), text_of(one[1])) if isinstance(one, (list, tuple)) else (None, None)
+            for one in found
         ]
 
-    def _errors(self, keys: Sequence[str]) -> list[str | None]:
-        def read(client: Any) -> list[Any]:
+    def _bodies(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the body of each entry's message that stands beside it; None: none does, or is in reach."""
+        of = self.config.keys
+        found = self._ask_each(keys, lambda pipeline, key: pipeline.get(_body_of(of, key)))
+        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in found]
+
+    def _ask_each(self, keys: Sequence[str], ask: Callable[[Any, str], Any]) -> list[Any]:
+        """Return what ``ask(pipeline, key)`` asks of each key, or the error; one round trip."""
+        if not keys:
+            return []
+
+        def ask_all(client: Any) -> list[Any]:
             with client.pipeline(transaction=False) as pipeline:
                 for key in keys:
-                    pipeline.hget(key, "error")
+                    ask(pipeline, key)
                 return list(pipeline.execute(raise_on_error=False))
 
-        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in self.ask(read)]
+        return list(self.ask(ask_all))
 
 
 def has_body(message: str) -> bool:

@@ -476,7 +476,7 @@ class Store:
             if task_id is None:
                 continue
             with self.translating(key, "hash"):
-                has_message = self.client.hexists(key, "message")
+                has_message = self.client.hstrlen(key, "message")
             if has_message:
                 raise EntryError(
                     f"{key}: a message is stored there, and sent at its time as it is; it can be cancelled "

@@ -9,8 +9,9 @@
 local later, count = KEYS[1], tonumber(ARGV[1])
 local taken = {}
 for i = 2, 1 + count do
-  local body_key = KEYS[i + count]
-  local body = not redis.call('ZSCORE', later, KEYS[i]) and redis.pcall('GET', body_key)
+  local entry, body_key = KEYS[i], KEYS[i + count]
+  local is_stored = redis.call('ZSCORE', later, entry) and redis.call('EXISTS', entry) == 1
+  local body = not is_stored and redis.pcall('GET', body_key)
   taken[i - 1] = false
   if type(body) == 'string' then
     redis.call('DEL', body_key)
