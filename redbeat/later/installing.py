@@ -71,9 +71,14 @@ class DurableSend:
     def __init__(self, app: Any, original: Any) -> None:
         update_wrapper(self, original)
         self._app = app
-        self.original = original
+        self._own = None if getattr(original, "__self__", None) is app else original
         self.covers_all = False
         self._names = tuple(inspect.signature(original).parameters)
+
+    @property
+    def original(self) -> Any:
+        """The ``send_task`` that makes messages: the app's class's as it is now, as tools replace it there."""
+        return type(self._app).send_task.__get__(self._app) if self._own is None else self._own
 
     def __call__(self, name: str, *args: Any, **options: Any) -> Any:
         """Send the task called ``name``, as ``app.send_task`` does, or store its message."""
