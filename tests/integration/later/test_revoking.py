@@ -75,8 +75,8 @@ def test_the_chord_of_a_revoked_part_fails_as_when_a_worker_revokes_it(
     app: Celery, broker: redis.Redis
 ) -> None:
     add = app.tasks["add"]
-    parts = [add.s(1, 1).set(task_id="first"), add.s(2, 2).set(task_id="second")]
-    result = chord(parts, add.si(0)).apply_async(countdown=600, task_id="body")
+    parts = [add.s(1, 1).set(task_id=one, countdown=600) for one in ("first", "second")]
+    result = chord(parts, add.si(0)).apply_async(task_id="body")
     redbeat.later.cancel("first", app)
     with app:
         app.backend.store_result("second", 4, "SUCCESS")

@@ -190,8 +190,7 @@ def test_parts_of_a_canvas_are_stored_each_with_its_place_in_it(app: Celery, bro
     done = group(add.s(1, 1), add.s(2, 2)).apply_async(countdown=60)
     assert sorted(stored_ids(app)) == sorted(result.id for result in done.results)
     assert queued(broker) == []
-    whole = chord([add.s(1, 1), add.s(2, 2)], add.si(0))
-    whole.apply_async(countdown=60)
+    chord([add.s(1, 1).set(countdown=60), add.s(2, 2).set(countdown=60)], add.si(0))()
     chords = [
         one.texts and json.loads(json.loads(one.texts.message)["body"])[2]["chord"]
         for one in LaterStore(app).first(None)
