@@ -139,7 +139,7 @@ class Burst:
             doubled=sorted(entry for entry, _ in (sent - Counter(sent.keys())).elements()),
             strange=sorted(message for message in messages if message not in expected),
             miscounted=[name for name, count in zip(self._dues, counts, strict=True) if count != 1],
-            disordered=_disordered(messages),
+            disordered=disordered(messages),
             early=[
                 name
                 for (name, due), record in zip(self._dues.items(), records, strict=True)
@@ -148,7 +148,7 @@ class Burst:
         )
 
 
-def _disordered(messages: list[Sent]) -> list[str]:
+def disordered(messages: list[Sent]) -> list[str]:
     """The entries that were overtaken; a message that is sent a second time counts as the first did."""
     latest, seen, found = "", set(), []
     for message in messages:
