@@ -28,6 +28,7 @@ for i = 2, 1 + count do
   redis.call('HSET', entry, 'definition', definition, 'policy', policy, 'revision', revision, 'message', message)
   if body ~= '' then
     redis.call('SET', KEYS[next_body], body)
+    redis.call('HSET', entry, 'body_bytes', #body)  -- a claim counts them
     next_body = next_body + 1
   end
   redis.call('ZADD', later, score, entry)
