@@ -7,6 +7,7 @@ as it went before.
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -144,10 +145,17 @@ def is_hooked(app: Any) -> bool:
     return isinstance(getattr(app, "send_task", None), DurableSend)
 
 
+class _DurableClass(type):
+    """The type of classes that :func:`_durable` makes: they are pickled by what they are made from."""
+
+
+copyreg.pickle(_DurableClass, lambda made: (_durable, (made.__wrapped__,)))  # type: ignore[attr-defined]
+
+
 def _durable(control: type) -> type:
     """Return a class of remote controls that takes away stored messages that are revoked."""
 
-    class DurableControl(control):
+    class DurableControl(control, metaclass=_DurableClass):
         def broadcast(self, command: str, arguments: Any = None, *args: Any, **options: Any) -> Any:
             if command == "revoke":
                 cancel_told(self.app, (arguments or {}).get("task_id"))
