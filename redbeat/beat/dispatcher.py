@@ -624,4 +624,3 @@ def _pieces_of(
             piece = runs[first : first + PIECE]
             given += piece
             yield piece
-

@@ -148,11 +148,10 @@ def is_hooked(app: Any) -> bool:
 class _DurableClass(type):
     """The type of classes that :func:`_durable` makes: they are pickled by what they are made from."""
 
+    __wrapped__: type
 
-copyreg.pickle(_DurableClass, lambda made: (_durable, (made.__wrapped__,)))  # type: ignore[attr-defined]
 
-
-def _durable(control: type) -> type:
+def _durable(control: type) -> _DurableClass:
     """Return a class of remote controls that takes away stored messages that are revoked."""
 
     class DurableControl(control, metaclass=_DurableClass):
@@ -163,6 +162,9 @@ def _durable(control: type) -> type:
 
     update_wrapper(DurableControl, control, updated=())
     return DurableControl
+
+
+copyreg.pickle(_DurableClass, lambda made: (_durable, (made.__wrapped__,)))
 
 
 def _keep_route(app: Any, given: dict[str, Any]) -> None:

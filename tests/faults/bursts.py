@@ -96,6 +96,11 @@ class Burst:
         (left,) = eventually(lambda: (count(),), retry_on=(redis.ConnectionError,))
         return left == 0
 
+    def has_hidden(self, since: float) -> bool:
+        """Whether some are hidden from other beats, by one that has claimed them after `since`."""
+        count = self._layout.client.zcount
+        return count(SCHEDULE, since, "+inf") > count(SCHEDULE, FAR, "+inf")
+
     def await_messages(self, more: int) -> None:
         """Wait until so many more messages are on the queue, or all runs are out."""
         count = self._layout.queue.count

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from redbeat.later import batch, install
-from tests.faults.bursts import Tally, disordered
+from tests.faults.bursts import Burst, Tally, disordered
 from tests.faults.layouts import Layout, Sent
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, STATICS
@@ -58,10 +58,12 @@ class StoredBurst:
 
     def is_out(self) -> bool:
         """Whether every one has been recorded as sent; a server that is being restarted is waited for."""
-        (left,) = eventually(
-            lambda: (self._layout.client.zcard(LATER),), retry_on=(redis.ConnectionError,)
-        )
+        (left,) = eventually(lambda: (self._layout.client.zcard(LATER),), retry_on=(redis.ConnectionError,))
         return bool(left == 0)
+
+    def has_hidden(self, since: float) -> bool:
+        """Whether some are hidden from other beats, by one that has claimed them after `since`."""
+        return bool(self._layout.client.zcount(LATER, since, "+inf"))
 
     def await_messages(self, more: int) -> None:
         """Wait until so many more messages are on the queue, or all of them are out."""
@@ -70,7 +72,7 @@ class StoredBurst:
         eventually(lambda: count() >= wanted or self.is_out(), 30, 0.001, retry_on=(redis.ConnectionError,))
 
     def tally(self, kills: int) -> Tally:
-        """Count what is on the queue, after so many kills; `miscounted` are those that have left something."""
+        """Count what is on the queue, after so many kills; `miscounted`: those that left something."""
         expected = {
             Sent(task_id, datetime.fromtimestamp(due + _ETA_LATER, timezone.utc).isoformat(), task_id)
             for task_id, due in self._dues.items()
@@ -93,6 +95,10 @@ class StoredBurst:
             miscounted=left,
             disordered=disordered(messages),
         )
+
+
+#: what is sent: runs of entries, or stored messages
+AnyBurst = Burst | StoredBurst
 
 
 def _entry(task_id: str) -> str:

@@ -29,7 +29,7 @@ from tests.faults.children import (
 from tests.faults.conftest import LAYOUTS, Report
 from tests.faults.layouts import Layout
 from tests.faults.rounds import IS_LONG
-from tests.faults.stored import StoredBurst
+from tests.faults.stored import AnyBurst, StoredBurst
 
 BATCH = 5
 #: the short form has no batch between the first and the last
@@ -129,7 +129,7 @@ def kill_at_every_step(
 
 def kill_burst_at_every_step(
     layout: Layout,
-    burst: Burst | StoredBurst,
+    burst: AnyBurst,
     wire: Wiring,
     steps: itertools.count[int],
     patch: pytest.MonkeyPatch,
