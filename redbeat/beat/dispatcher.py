@@ -306,7 +306,7 @@ class Dispatcher:
         now, defaults, tracks = batch.claim.now, read_defaults(app), read_tracks(app)
         for claimed in self.pace.until_spent(rows):
             let_arrive()
-            read_seconds = _seconds_to_read(claimed)
+            read_seconds = claimed.characters * READ_SECONDS
             budget_seconds = PLAN_SECONDS + read_seconds
             try:
                 of_entry = self._hooks.Entry, app, claimed, now
@@ -624,9 +624,3 @@ def _pieces_of(
             piece = runs[first : first + PIECE]
             given += piece
             yield piece
-
-
-def _seconds_to_read(claimed: Claimed) -> float:
-    """Return how much processor time reading an entry may take."""
-    texts = (claimed.definition, claimed.policy, claimed.meta, claimed.message, claimed.body)
-    return sum(len(text) for text in texts if text) * READ_SECONDS

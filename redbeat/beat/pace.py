@@ -138,7 +138,7 @@ class Pace:
         left, seconds = [], 0.0
         is_full = False
         for claimed in rows:
-            characters = sum(len(text) for text in (claimed.definition, claimed.meta, claimed.policy) if text)
+            characters = claimed.characters
             # a character is at most four bytes, so this one may have been claimed as a large one
             is_costly = (
                 claimed.key in self._costly or 4 * characters > LARGE_BYTES or claimed.unread_bytes > 0

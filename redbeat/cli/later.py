@@ -25,7 +25,7 @@ from redbeat.leadership.status import read_status
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
-from redbeat.schedules.timezones import moment_of
+from redbeat.schedules.timezones import nearest_moment_of
 from redbeat.store.later import LaterStore, Listed
 from redbeat.store.records import Stored
 
@@ -98,7 +98,7 @@ def show(ctx: click.Context, /, task_id: str, is_json: bool) -> None:
     if is_json:
         session.print_json(document)
         return
-    document["eta"] = when_in(moment_of(one.due), session.zone)
+    document["eta"] = when_in(one.eta, session.zone)
     rows = [
         (name.replace("_", " "), _words(value)) for name, value in document.items() if value not in (None, [])
     ]
@@ -213,12 +213,12 @@ def _reason(one: Listed) -> str | None:
 def _document(store: LaterStore, one: Listed) -> dict[str, Any]:
     """Return what ``--json`` prints of a message."""
     message = _message_of(store, one)
-    eta = moment_of(one.due).isoformat()
+    eta = one.eta.isoformat()
     error = _reason(one)
     if isinstance(message, str):
         return {"task_id": one.task_id, "eta": eta, "problem": message, "error": error}
     args, kwargs = message.arguments or (None, None)
-    expires = None if message.expires_at is None else moment_of(message.expires_at).isoformat()
+    expires = None if message.expires_at is None else nearest_moment_of(message.expires_at).isoformat()
     headers = message.headers
     return {
         "task_id": one.task_id,
@@ -254,7 +254,7 @@ def _lines(store: LaterStore, listed: Iterable[Listed], session: Session) -> Ite
 
     def rows() -> Iterator[Row]:
         for one in listed:
-            message, eta = _message_of(store, one), moment_of(one.due)
+            message, eta = _message_of(store, one), one.eta
             cells = {
                 "task id": one_line(one.task_id),
                 "task": "" if isinstance(message, str) else one_line(message.task),

@@ -7,6 +7,7 @@ as it went before.
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -77,7 +78,7 @@ class DurableSend:
 
     @property
     def original(self) -> Any:
-        """The ``send_task`` that makes messages: the app's class's as it is now, as tools replace it there."""
+        """The ``send_task`` that makes messages: that of the app's class as it is now, as tools replace it."""
         return type(self._app).send_task.__get__(self._app) if self._own is None else self._own
 
     def __call__(self, name: str, *args: Any, **options: Any) -> Any:
@@ -149,10 +150,16 @@ def is_hooked(app: Any) -> bool:
     return isinstance(getattr(app, "send_task", None), DurableSend)
 
 
-def _durable(control: type) -> type:
+class _DurableClass(type):
+    """The type of classes that :func:`_durable` makes: they are pickled by what they are made from."""
+
+    __wrapped__: type
+
+
+def _durable(control: type) -> _DurableClass:
     """Return a class of remote controls that takes away stored messages that are revoked."""
 
-    class DurableControl(control):
+    class DurableControl(control, metaclass=_DurableClass):
         def broadcast(self, command: str, arguments: Any = None, *args: Any, **options: Any) -> Any:
             if command == "revoke":
                 cancel_told(self.app, (arguments or {}).get("task_id"))
@@ -160,6 +167,9 @@ def _durable(control: type) -> type:
 
     update_wrapper(DurableControl, control, updated=())
     return DurableControl
+
+
+copyreg.pickle(_DurableClass, lambda made: (_durable, (made.__wrapped__,)))
 
 
 def _keep_route(app: Any, given: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ decoded here, and stands in a key of its own, which those who may write entries 
 
 from __future__ import annotations
 
-import binascii
 import json
+import math
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +21,7 @@ from kombu.utils import json as kombu_json
 
 from redbeat.decoder import encode_definition
 from redbeat.errors import EntryCorrupt
+from redbeat.log.text import is_utf8, printable, quoted
 from redbeat.schedules import clocked
 from redbeat.store.later import MessageTexts, NewMessage
 
@@ -81,7 +82,7 @@ class Message:
             return None
         try:
             return _loads(self.body.decode())
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except Exception:  # noqa: BLE001 - whatever the decoder of a type raises, kombu's or the app's
             return None
 
     @property
@@ -172,13 +173,13 @@ class Message:
                 properties=_dict(known, "properties"),
                 exchange=_text(known, "exchange", ""),
                 routing_key=_text(known, "routing_key"),
-                queues=known.get("queues", ()),
-                expires_at=known.get("expires_at"),
+                queues=_queues(known),
+                expires_at=_seconds(known, "expires_at"),
             )
-        except LookupError as exc:
+        except KeyError as exc:
             raise EntryCorrupt(f"{key}: its message has no {exc}.", key) from exc
-        except (ValueError, TypeError, AttributeError, RecursionError, binascii.Error) as exc:
-            raise EntryCorrupt(f"{key}: its message can't be read: {exc}", key) from exc
+        except Exception as exc:  # whatever the decoder of a type raises, kombu's or the app's
+            raise EntryCorrupt(f"{key}: its message can't be read: {printable(str(exc))}", key) from exc
         if accepted is not None and content_type not in accepted:
             raise EntryCorrupt(
                 f"{key}: its body has the type {content_type}, and accept_content of this beat hasn't.",
@@ -209,12 +210,30 @@ def _body_of(known: Any, apart: str) -> tuple[bytes, str, str]:
 def _text(known: Mapping[str, Any], name: str, *default: str) -> str:
     value = known.get(name, *default) if default else known[name]
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a text, not {value!r}.")
+        raise TypeError(f"{name} must be a text, not {quoted(value)}.")
+    if not is_utf8(value):
+        raise ValueError(f"{name} must be UTF-8, and holds half a character (a surrogate).")
+    return value
+
+
+def _seconds(known: Mapping[str, Any], name: str) -> float | None:
+    value = known.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise TypeError(f"{name} must be UNIX seconds, not {quoted(value)}.")
+    return float(value)
+
+
+def _queues(known: Mapping[str, Any]) -> list[str | Mapping[str, Any]]:
+    value = known.get("queues", [])
+    if not isinstance(value, list) or not all(isinstance(one, (str, dict)) for one in value):
+        raise TypeError(f"queues must be a list of names and objects, not {quoted(value)}.")
     return value
 
 
 def _dict(known: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = known[name]
     if not isinstance(value, dict):
-        raise TypeError(f"{name} must be an object, not {value!r}.")
+        raise TypeError(f"{name} must be an object, not {quoted(value)}.")
     return value

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
+from threading import Lock
 from typing import Any
 
 from redbeat.config.config import ensure_conf
@@ -19,10 +20,40 @@ from redbeat.later.message import Message
 from redbeat.log.text import is_utf8, printable
 from redbeat.store.later import LaterStore, NewMessage
 
-#: the messages of a block, by app and task id
-_Waiting = dict[Any, dict[str, NewMessage]]
 
-_BATCH: ContextVar[_Waiting | None] = ContextVar("redbeat_later_batch", default=None)
+class _Block:
+    """The messages of a block, by app and task id.
+
+    Tasks of asyncio and threads that have begun in it may outlive it: what they store then isn't part of it.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Any, dict[str, NewMessage]] = {}
+        self._lock = Lock()
+        self.is_open = True
+
+    def add(self, app: Any, message: NewMessage) -> bool:
+        """Let ``message`` wait for the end; return False if that has come."""
+        with self._lock:
+            if self.is_open:
+                of_app = self._waiting.setdefault(app, {})
+                of_app.pop(message.task_id, None)  # the last one counts
+                of_app[message.task_id] = message
+            return self.is_open
+
+    def withdraw(self, app: Any, task_id: str) -> bool:
+        """Take a message out; return whether it was there."""
+        with self._lock:
+            return self.is_open and self._waiting.get(app, {}).pop(task_id, None) is not None
+
+    def end(self) -> dict[Any, dict[str, NewMessage]]:
+        """Take no more; return what waits."""
+        with self._lock:
+            self.is_open = False
+            return self._waiting
+
+
+_BATCH: ContextVar[_Block | None] = ContextVar("redbeat_later_batch", default=None)
 
 
 @contextmanager
@@ -34,15 +65,17 @@ def batch() -> Iterator[None]:
     Raises:
         MessageNotStored: Redis is away, or refuses; at the end of the block.
     """
-    if _BATCH.get() is not None:
+    outer = _BATCH.get()
+    if outer is not None and outer.is_open:
         yield
         return
-    waiting: _Waiting = {}
-    token = _BATCH.set(waiting)
+    block = _Block()
+    token = _BATCH.set(block)
     try:
         yield
     finally:
         _BATCH.reset(token)
+        waiting = block.end()
     for app, messages in waiting.items():
         _store(app, list(messages.values()))
 
@@ -71,18 +104,15 @@ def store_message(app: Any, message: Message, due: datetime) -> None:
     problem = find_size_problem(size_bytes, ensure_conf(app).max_entry_bytes)
     if problem:
         raise MessageRefused(f"The message of {message.task} ({task_id}) can't be stored: {problem}", task_id)
-    waiting = _BATCH.get()
-    if waiting is None:
+    block = _BATCH.get()
+    if block is None or not block.add(app, new):
         _store(app, [new])
-        return
-    of_app = waiting.setdefault(app, {})
-    of_app.pop(task_id, None)  # the last one counts
-    of_app[task_id] = new
 
 
 def withdraw(app: Any, task_id: str) -> bool:
     """Take a message out of the block that it waits for the end of; return whether it was there."""
-    return ((_BATCH.get() or {}).get(app) or {}).pop(task_id, None) is not None
+    block = _BATCH.get()
+    return block is not None and block.withdraw(app, task_id)
 
 
 def _store(app: Any, messages: list[NewMessage]) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
+from redbeat.schedules.timezones import nearest_moment_of
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
@@ -42,6 +44,11 @@ class Listed(NamedTuple):
     due: float
     texts: MessageTexts | None
     error: str | None
+
+    @property
+    def eta(self) -> datetime:
+        """When it is to be sent; of a score that is no time, the nearest one."""
+        return nearest_moment_of(self.due)
 
 
 class LaterStore(Store):

@@ -98,6 +98,12 @@ class Claimed:
     message: str | None = None
     body: str | None = None
 
+    @property
+    def characters(self) -> int:
+        """How long the texts are that a plan is made from."""
+        texts = (self.definition, self.policy, self.meta, self.message, self.body)
+        return sum(len(text) for text in texts if text)
+
 
 class Deadline(NamedTuple):
     """A member of the deadlines whose time has come.

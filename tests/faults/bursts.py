@@ -96,6 +96,11 @@ class Burst:
         (left,) = eventually(lambda: (count(),), retry_on=(redis.ConnectionError,))
         return left == 0
 
+    def has_hidden(self, since: float) -> bool:
+        """Whether some are hidden from other beats, by one that has claimed them after `since`."""
+        count = self._layout.client.zcount
+        return count(SCHEDULE, since, "+inf") > count(SCHEDULE, FAR, "+inf")
+
     def await_messages(self, more: int) -> None:
         """Wait until so many more messages are on the queue, or all runs are out."""
         count = self._layout.queue.count
@@ -139,7 +144,7 @@ class Burst:
             doubled=sorted(entry for entry, _ in (sent - Counter(sent.keys())).elements()),
             strange=sorted(message for message in messages if message not in expected),
             miscounted=[name for name, count in zip(self._dues, counts, strict=True) if count != 1],
-            disordered=_disordered(messages),
+            disordered=disordered(messages),
             early=[
                 name
                 for (name, due), record in zip(self._dues.items(), records, strict=True)
@@ -148,7 +153,7 @@ class Burst:
         )
 
 
-def _disordered(messages: list[Sent]) -> list[str]:
+def disordered(messages: list[Sent]) -> list[str]:
     """The entries that were overtaken; a message that is sent a second time counts as the first did."""
     latest, seen, found = "", set(), []
     for message in messages:

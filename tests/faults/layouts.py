@@ -86,7 +86,9 @@ class AmqpQueue:
 
 
 def sent_of(headers: dict[str, Any]) -> Sent:
-    return Sent(headers["redbeat_entry"], headers["redbeat_due"], headers["id"])
+    """A stored message says of no entry, and is due at its eta."""
+    task_id = headers["id"]
+    return Sent(headers.get("redbeat_entry", task_id), headers.get("redbeat_due") or headers["eta"], task_id)
 
 
 @dataclass

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tests.faults.bursts import Burst, Tally
 from tests.faults.layouts import Layout
+from tests.faults.stored import AnyBurst
 
 IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
 
@@ -31,7 +32,11 @@ KILLS = 10 if IS_LONG else 4
 
 
 def play_round(
-    layout: Layout, chance: random.Random, directory: Path, kill_until_out: Callable[[Burst], int]
+    layout: Layout,
+    chance: random.Random,
+    directory: Path,
+    kill_until_out: Callable[[AnyBurst], int],
+    burst_class: type[AnyBurst] = Burst,
 ) -> Tally:
     """Write the app `module`, and one burst after the other, until KILLS kills have been counted.
 
@@ -40,12 +45,12 @@ def play_round(
     layout.write_app(directory, redbeat_batch_size=chance.randint(20, 50))
     total = Tally()
     while total.kills < KILLS:
-        burst = Burst(layout, RUNS)
+        burst = burst_class(layout, RUNS)
         burst.write()
         total += burst.tally(kill_until_out(burst))
     return total
 
 
-def await_some_messages(burst: Burst, chance: random.Random) -> None:
+def await_some_messages(burst: AnyBurst, chance: random.Random) -> None:
     """Wait for so many messages, more or less, that a burst has room for KILLS kills; or until it is out."""
     burst.await_messages(chance.randint(RUNS // KILLS // 2, RUNS // KILLS * 3 // 2))

@@ -29,6 +29,7 @@ from tests.faults.children import (
 from tests.faults.conftest import LAYOUTS, Report
 from tests.faults.layouts import Layout
 from tests.faults.rounds import IS_LONG
+from tests.faults.stored import AnyBurst, StoredBurst
 
 BATCH = 5
 #: the short form has no batch between the first and the last
@@ -85,6 +86,32 @@ def test_a_scheduler_killed_on_the_wire(
     report(kill_at_every_step(layout, on_the_wire, steps_of(chance, 17), monkeypatch))
 
 
+@pytest.mark.few_cases(2)
+@pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
+def test_a_scheduler_of_stored_messages_killed_at_every_round_trip(
+    layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    burst = StoredBurst(layout, BATCH * BATCHES)
+    report(kill_burst_at_every_step(layout, burst, between_round_trips, steps_of(chance, 2), monkeypatch))
+
+
+@pytest.mark.few_cases(1)
+@pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
+def test_a_scheduler_of_stored_messages_killed_on_the_wire(
+    layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    burst = StoredBurst(layout, BATCH * BATCHES)
+    report(kill_burst_at_every_step(layout, burst, on_the_wire, steps_of(chance, 17), monkeypatch))
+
+
+@pytest.mark.parametrize("layout", ["rabbitmq"], indirect=True)
+def test_a_scheduler_of_stored_messages_killed_with_confirms_in_flight(
+    layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
+) -> None:
+    burst = StoredBurst(layout, BATCH * BATCHES)
+    report(kill_burst_at_every_step(layout, burst, between_confirms, steps_of(chance, 9), monkeypatch))
+
+
 def kill_at_every_step(
     layout: Layout, wire: Wiring, steps: itertools.count[int], patch: pytest.MonkeyPatch, **policy: Any
 ) -> Tally:
@@ -92,9 +119,25 @@ def kill_at_every_step(
 
     Their entries have `policy`.
     """
+    burst = Burst(layout, BATCH * BATCHES, **policy)
+
+    def check() -> None:
+        assert not policy or burst.untracked() == []
+
+    return kill_burst_at_every_step(layout, burst, wire, steps, patch, check)
+
+
+def kill_burst_at_every_step(
+    layout: Layout,
+    burst: AnyBurst,
+    wire: Wiring,
+    steps: itertools.count[int],
+    patch: pytest.MonkeyPatch,
+    check: Callable[[], None] = lambda: None,
+) -> Tally:
+    """The same of any burst; `check` is called after each."""
     settings = {"redbeat_batch_size": BATCH}
     patch.setattr(schedulers, "LEASE_SECONDS", LEASE_SECONDS)
-    burst = Burst(layout, BATCH * BATCHES, **policy)
     burst.write()
     run_scheduler(layout, burst, Fuse(0), **settings)  # what it imports the children need not
     total = Tally()
@@ -111,7 +154,7 @@ def kill_at_every_step(
             assert run_child(partial(run_scheduler, layout, burst, Fuse(0), **settings)) == 0
         tally = burst.tally(kills=int(is_killed))
         total += tally
-        assert not policy or burst.untracked() == []
+        check()
         if not tally.is_good(layout):
             print(f"what was promised was broken by a kill at step {step}")
             return total

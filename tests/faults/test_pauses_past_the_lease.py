@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 
 from redbeat import schedulers
-from tests.faults.bursts import FAR, Burst, Tally
+from tests.faults.bursts import Burst, Tally
 from tests.faults.children import Fuse, between_round_trips, on_the_wire, run_child, run_scheduler
 from tests.faults.conftest import Report
 from tests.faults.layouts import LEASE_SECONDS, Layout
 from tests.faults.rounds import IS_LONG, RUNS
+from tests.faults.stored import AnyBurst, StoredBurst
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import SCHEDULE, STATICS, server_now
+from tests.support.schedule import STATICS, server_now
 
 pytestmark = pytest.mark.parametrize("layout", ["no lock"], indirect=True)
 
@@ -58,11 +59,17 @@ Dispatcher.dispatch = dispatch
 
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("wire", [between_round_trips, on_the_wire])
+@pytest.mark.parametrize("burst_class", [Burst, StoredBurst])
 def test_a_scheduler_paused_at_every_step_while_another_sends_what_it_claimed(
-    layout: Layout, wire: object, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
+    layout: Layout,
+    wire: object,
+    burst_class: type[AnyBurst],
+    chance: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    report: Report,
 ) -> None:
     monkeypatch.setattr(schedulers, "LEASE_SECONDS", SHORT_LEASE_SECONDS)
-    burst = Burst(layout, 15)
+    burst = burst_class(layout, 15)
     burst.write()
     send = partial(run_scheduler, layout, burst, redbeat_batch_size=5)
     send(Fuse(0))  # what it imports the children need not
@@ -102,8 +109,9 @@ def pause_once(send: partial[None], wire: object, step: int, patch: pytest.Monke
 
 
 @pytest.mark.long_form
+@pytest.mark.parametrize("burst_class", [Burst, StoredBurst])
 def test_beats_paused_past_the_lease_killed_and_restarted_lose_and_double_no_run(
-    layout: Layout, chance: random.Random, tmp_path: Path, report: Report
+    layout: Layout, burst_class: type[AnyBurst], chance: random.Random, tmp_path: Path, report: Report
 ) -> None:
     layout.write_app(tmp_path, extra=NOTE_BATCHES, redbeat_batch_size=chance.randint(20, 50))
     layout.clear()
@@ -111,7 +119,7 @@ def test_beats_paused_past_the_lease_killed_and_restarted_lose_and_double_no_run
     with Crew(layout, tmp_path, chance) as crew:
         for _ in range(4 * PAUSES):
             crew.complete()
-            burst = Burst(layout, RUNS)
+            burst = burst_class(layout, RUNS)
             burst.write_anew()
             crew.suffer(burst)
             total += burst.tally(crew.faults)
@@ -151,7 +159,7 @@ class Crew:
             eventually(partial(self._has_more_notes, beat, 1))
         eventually(lambda: self._layout.client.exists(STATICS))
 
-    def suffer(self, burst: Burst) -> None:
+    def suffer(self, burst: AnyBurst) -> None:
         """Amid the burst pause one beat, and then end another or pause it, too; the third does the work."""
         paused, other = self._chance.sample(self._beats, 2)
         self._await_instant(burst)
@@ -181,7 +189,7 @@ class Crew:
         pauses, self._pauses = self._pauses, 0
         return pauses
 
-    def _await_instant(self, burst: Burst) -> None:
+    def _await_instant(self, burst: AnyBurst) -> None:
         burst.await_messages(self._chance.randint(1, RUNS // 3))
         time.sleep(self._chance.uniform(0, 0.02))  # the instant of the fault, not a wait for something
 
@@ -191,13 +199,13 @@ class Crew:
         eventually(lambda: Path(f"/proc/{beat.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         return beat, server_now(self._layout.client), self._count_notes(beat)
 
-    def _resume(self, pauses: list[tuple[Process, float, int]], burst: Burst) -> None:
+    def _resume(self, pauses: list[tuple[Process, float, int]], burst: AnyBurst) -> None:
         """Let them go on after their leases: at once then, or when the others have sent everything."""
         client = self._layout.client
         _, since, _ = pauses[0]
         eventually(lambda: server_now(client) > since + LEASE_SECONDS * 3 / 4, interval=0.001)
         # by now the others have recorded what they had claimed
-        is_something_hidden = client.zcount(SCHEDULE, since, "+inf") > client.zcount(SCHEDULE, FAR, "+inf")
+        is_something_hidden = burst.has_hidden(since)
         self._chance.shuffle(pauses)
         for beat, since, notes in pauses:
             if self._chance.random() < 0.5:

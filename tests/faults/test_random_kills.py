@@ -15,6 +15,7 @@ from tests.faults.bursts import Burst
 from tests.faults.conftest import LAYOUTS, Report
 from tests.faults.layouts import Layout
 from tests.faults.rounds import ROUNDS, await_some_messages, play_round
+from tests.faults.stored import AnyBurst, StoredBurst
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
 from tests.support.processes import Process
@@ -26,13 +27,20 @@ STARTING = 0.2
 @pytest.mark.few_cases(2)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 @pytest.mark.parametrize("round_number", ROUNDS)
+@pytest.mark.parametrize("burst_class", [Burst, StoredBurst])
 def test_beats_killed_at_random(
-    layout: Layout, round_number: int, chance: random.Random, tmp_path: Path, report: Report
+    layout: Layout,
+    round_number: int,
+    burst_class: type[AnyBurst],
+    chance: random.Random,
+    tmp_path: Path,
+    report: Report,
 ) -> None:
-    report(play_round(layout, chance, tmp_path, partial(kill_beats_until_out, layout, chance, tmp_path)))
+    kill = partial(kill_beats_until_out, layout, chance, tmp_path)
+    report(play_round(layout, chance, tmp_path, kill, burst_class))
 
 
-def kill_beats_until_out(layout: Layout, chance: random.Random, directory: Path, burst: Burst) -> int:
+def kill_beats_until_out(layout: Layout, chance: random.Random, directory: Path, burst: AnyBurst) -> int:
     """Kill about KILLS beats, the oldest first, each after some messages; return how many it were."""
     beats: deque[Process] = deque()
     kills = 0

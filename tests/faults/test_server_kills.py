@@ -24,6 +24,7 @@ from tests.faults.children import Fuse, at_replies, on_the_wire, run_child, run_
 from tests.faults.conftest import Report
 from tests.faults.layouts import Layout, RedisQueue
 from tests.faults.rounds import IS_LONG, ROUNDS, await_some_messages, play_round
+from tests.faults.stored import AnyBurst, StoredBurst
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
 from tests.support.servers import Server
@@ -46,14 +47,22 @@ def layout(durable_server: Server) -> Layout:
     return Layout("two dbs on disk", durable_server, 1, queue, is_exactly_once=True, settings=settings)
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("round_number", ROUNDS)
+@pytest.mark.parametrize("burst_class", [Burst, StoredBurst])
 def test_a_server_killed_at_random(
-    layout: Layout, round_number: int, chance: random.Random, tmp_path: Path, report: Report
+    layout: Layout,
+    round_number: int,
+    burst_class: type[AnyBurst],
+    chance: random.Random,
+    tmp_path: Path,
+    report: Report,
 ) -> None:
-    report(play_round(layout, chance, tmp_path, partial(kill_it_until_out, layout, chance, tmp_path)))
+    kill = partial(kill_it_until_out, layout, chance, tmp_path)
+    report(play_round(layout, chance, tmp_path, kill, burst_class))
 
 
-def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, burst: Burst) -> int:
+def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, burst: AnyBurst) -> int:
     """Kill the server, and now and then beat, about KILLS times; return how often."""
     kills = 0
     with ExitStack() as stack:
@@ -78,11 +87,14 @@ def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, bu
     return kills
 
 
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("is_killed", [True, False], ids=["server killed", "only the connection"])
+@pytest.mark.parametrize("burst_class", [Burst, StoredBurst])
 def test_a_server_killed_before_its_replies(
     layout: Layout,
     durable_server: Server,
     is_killed: bool,
+    burst_class: type[AnyBurst],
     chance: random.Random,
     monkeypatch: pytest.MonkeyPatch,
     report: Report,
@@ -96,7 +108,7 @@ def test_a_server_killed_before_its_replies(
         if not durable_server.is_running:
             durable_server.restart()
 
-    burst = Burst(layout, 15)
+    burst = burst_class(layout, 15)
     burst.write()
     run_scheduler(layout, burst, Fuse(0))  # what it imports the children need not
     total = Tally()
@@ -113,7 +125,7 @@ def test_a_server_killed_before_its_replies(
 
 
 def break_off_once(
-    layout: Layout, burst: Burst, fuse: Fuse, watch: Callable[[], None], patch: pytest.MonkeyPatch
+    layout: Layout, burst: AnyBurst, fuse: Fuse, watch: Callable[[], None], patch: pytest.MonkeyPatch
 ) -> bool:
     """Let a scheduler send the burst; return whether it had as many steps as the fuse."""
     blown = 3

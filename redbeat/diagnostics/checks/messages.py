@@ -10,7 +10,6 @@ from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.entries.failures import failure_of
 from redbeat.entries.wording import one_line
 from redbeat.log.text import counted, printable
-from redbeat.schedules.timezones import moment_of
 from redbeat.store.later import LaterStore
 from redbeat.store.records import Stored
 
@@ -24,14 +23,14 @@ def check_stored_messages(context: Context) -> Iterator[Finding]:
     """Find stored messages that are late, or couldn't be sent."""
     store = LaterStore.beside(context.store)
     found = list(store.first(LOOKED_AT))
-    late = [one for one in found if moment_of(one.due) < context.now - LATE]
+    late = [one for one in found if one.eta < context.now - LATE]
     if late:
         number = f"more than {len(late)}" if len(late) == LOOKED_AT else str(len(late))
         yield Finding(
             Severity.ERROR,
             "late-messages",
             store.keys.later,
-            f"{number} stored messages should have been sent, the first at {moment_of(late[0].due)}.",
+            f"{number} stored messages should have been sent, the first at {late[0].eta}.",
             "A beat of version 3.0 or later sends them: is one running, and is it the leader? "
             "celery redbeat status says so.",
         )

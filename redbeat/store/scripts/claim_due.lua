@@ -114,8 +114,11 @@ repeat
       if not seen[key] then redis.call('ZADD', schedule, 'LT', nominal, key) end
       kind, size, error_size = measure_key(key)
     end
-    local message = kind == 'hash' and are_messages == 1 and redis.call('HGET', key, 'message')
-    if message then size = size + #message end
+    local message, body_bytes = false, false
+    if kind == 'hash' and are_messages == 1 then
+      message, body_bytes = unpack(redis.call('HMGET', key, 'message', 'body_bytes'))
+    end
+    if message then size = size + #message + (tonumber(body_bytes) or 0) end
     if kind == 'hash' then measured = measured + 1 end
     local is_read = kind == 'hash' and size <= entry_bytes
     local is_missing, stays = kind == 'none', true

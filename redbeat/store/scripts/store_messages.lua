@@ -24,11 +24,13 @@ for i = 2, 1 + count do
   local entry, at = KEYS[i], 3 + (i - 2) * 6
   local score, definition, policy, revision = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local message, body = ARGV[at + 4], ARGV[at + 5]
-  redis.call('ZADD', later, score, entry)  -- first, as a server without memory refuses it, and nothing is written then
+  -- first, as it may be refused: the key has another type, or there is no memory; then nothing is written
+  redis.call('ZADD', later, score, entry)
   redis.call('DEL', entry)
   redis.call('HSET', entry, 'definition', definition, 'policy', policy, 'revision', revision, 'message', message)
   if body ~= '' then
     redis.call('SET', KEYS[next_body], body)
+    redis.call('HSET', entry, 'body_bytes', #body)  -- a claim counts them
     next_body = next_body + 1
   end
   is_soon = is_soon or tonumber(score) <= last
