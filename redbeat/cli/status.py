@@ -38,8 +38,7 @@ _COLOURS = {
     type=Seconds(min=0),
     default=LATE_AFTER_SECONDS,
     show_default=True,
-    help="The schedule is late if its oldest due entry or stored message, or its leader's last tick, is older than "
-    "this.",
+    help="The schedule is late if its oldest due entry, stored message, or last tick, is older than this.",
 )
 @zone_options
 @ONE_OBJECT
@@ -119,11 +118,8 @@ def _describe_messages(found: Status) -> str:
         return "unknown, as this user of Redis may not read which messages are stored"
     oldest = _when(found, found.oldest_message)
     late = f", {found.overdue_messages} of them overdue" if found.overdue_messages else ""
-    return (
-        counted(found.stored_messages, "message", "messages")
-        + late
-        + (f", the oldest since {oldest}" if oldest else "")
-    )
+    since = f", the oldest since {oldest}" if oldest else ""
+    return counted(found.stored_messages, "message", "messages") + late + since
 
 
 def _describe_lock(found: Status) -> str:

@@ -22,7 +22,7 @@ from redbeat.store.store import Store
 #: how long ``read_status`` may take, connecting included
 MAX_LOOK_SECONDS = 5.0
 
-#: the schedule is late if its oldest due entry or stored message, or its leader's last tick, is older than this
+#: the schedule is late if its oldest due entry or message, or its leader's last tick, is older than this
 LATE_AFTER_SECONDS = 60.0
 #: a leader shows every 2 seconds that it lives; one that hasn't for so long may be gone
 SILENT_AFTER_SECONDS = 5.0

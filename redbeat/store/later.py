@@ -36,12 +36,14 @@ class Listed(NamedTuple):
         due: when it is to be sent, UNIX seconds.
         texts: of the message; None: it is gone, or isn't one.
         error: why it couldn't be sent, JSON as of entries; None: nothing is known against it.
+        revision: another one for each message that is stored; '': there is none.
     """
 
     task_id: str
     due: float
     texts: MessageTexts | None
     error: str | None
+    revision: str = ""
 
 
 class LaterStore(Store):
@@ -88,11 +90,14 @@ class LaterStore(Store):
     def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
         claim = super()._claim_and_read(fence, limit, lease_ms, sizes)
         for row in claim.rows:
-            [texts] = self._read([row.key])
+            [(texts, _, _)] = self._read([row.key])
             row.message = "" if texts is None else texts.message
         return claim
 
     def _get(self, keys: Sequence[str]) -> list[str | None]:
+        if not keys:
+            return []
+
         def read(client: Any) -> list[Any]:
             with client.pipeline(transaction=False) as pipeline:
                 for key in keys:
@@ -119,13 +124,17 @@ class LaterStore(Store):
         with self.translating(keys.later):
             store_messages(self.client, keys, [*_lots_of(messages)], self._call_all)
 
-    def cancel(self, task_ids: Sequence[str]) -> list[MessageTexts | None]:
-        """Remove the messages with ``task_ids``; return each; None: it isn't stored."""
+    def cancel(self, task_ids: Sequence[str], seen: str = "") -> list[MessageTexts | None]:
+        """Remove the messages with ``task_ids``; return each; None: it isn't stored.
+
+        Arguments:
+            seen: only a message with this revision; '': any.
+        """
         found: list[MessageTexts | None] = []
         keys = self.config.keys
         for chunk in in_chunks(task_ids):
             with self.translating(keys.later):
-                messages = cancel_messages(self.client, keys, chunk)
+                messages = cancel_messages(self.client, keys, chunk, seen)
             apart = [one for one, text in zip(chunk, messages, strict=True) if text and not has_body(text)]
             bodies = dict(zip(apart, self.take_bodies(apart), strict=True))
             found += [
@@ -172,6 +181,10 @@ class LaterStore(Store):
         [score] = Members(self).scores_of([key])
         return None if score is None else next(iter(self._listed([(key, score)])))
 
+    def named(self, task_ids: Sequence[str]) -> list[Listed]:
+        """Return what is stored under each of ``task_ids``, whenever it is to be sent: that isn't read."""
+        return list(self._listed([(self.config.keys.stored_message(one), 0.0) for one in task_ids]))
+
     def scores_of(self, keys: Sequence[str]) -> list[float | None]:
         """Return when the message of each entry is to be sent; None: it isn't."""
         return Members(self).scores_of(keys)
@@ -192,35 +205,39 @@ class LaterStore(Store):
         later = self.keys.later
         return bool(self.ask(lambda client: client.zadd(later, {key: due}, nx=True), later))
 
+    def place_after(self, task_id: str, due: float) -> int:
+        """Return the offset of the first message behind one that was to be sent at ``due``.
+
+        That one need not be there any more.
+        """
+        return Members(self).place_after(self.config.keys.stored_message(task_id), due)
+
     def _listed(self, page: Sequence[tuple[str, float]]) -> Iterator[Listed]:
-        keys = [key for key, _ in page]
-        for (key, score), texts, error in zip(page, self._read(keys), self._errors(keys), strict=True):
-            yield Listed(self.keys.message_id(key) or key, score, texts, error)
+        found = self._read([key for key, _ in page])
+        for (key, score), (texts, error, revision) in zip(page, found, strict=True):
+            yield Listed(self.keys.message_id(key) or key, score, texts, error, revision)
 
-    def _read(self, keys: Sequence[str]) -> list[MessageTexts | None]:
+    def _read(self, keys: Sequence[str]) -> list[tuple[MessageTexts | None, str | None, str]]:
+        """Return of each entry its message, why that couldn't be sent, and its revision.
+
+        Bodies that aren't JSON take a round trip more, where there are any.
+        """
+
         def read(client: Any) -> list[Any]:
             with client.pipeline(transaction=False) as pipeline:
                 for key in keys:
-                    pipeline.hget(key, "message")
-                    pipeline.get(_body_of(self.config.keys, key))
+                    pipeline.hmget(key, "message", "error", "revision")
                 return list(pipeline.execute(raise_on_error=False))
 
-        found = self.ask(read)
-        return [
-            MessageTexts(text_of(message), text_of(body) if isinstance(body, (str, bytes)) else "")
-            if isinstance(message, (str, bytes))
-            else None
-            for message, body in zip(found[::2], found[1::2], strict=True)
+        rows = [
+            [text_of(one) for one in row] if isinstance(row, list) else [None] * 3 for row in self.ask(read)
         ]
-
-    def _errors(self, keys: Sequence[str]) -> list[str | None]:
-        def read(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for key in keys:
-                    pipeline.hget(key, "error")
-                return list(pipeline.execute(raise_on_error=False))
-
-        return [text_of(one) if isinstance(one, (str, bytes)) else None for one in self.ask(read)]
+        apart = [key for key, row in zip(keys, rows, strict=True) if row[0] and not has_body(row[0])]
+        bodies = dict(zip(apart, self._get([_body_of(self.config.keys, key) for key in apart]), strict=True))
+        return [
+            (None if message is None else MessageTexts(message, bodies.get(key) or ""), error, revision or "")
+            for key, (message, error, revision) in zip(keys, rows, strict=True)
+        ]
 
 
 def has_body(message: str) -> bool:

@@ -715,8 +715,8 @@ class Store:
         return self.read_entries(due + following)[1]
 
     def vitals(self) -> Vitals:
-        """Return who leads and stands by, and how much is due; one round trip, or a few where this user may not
-        know who stands by, or which messages are stored.
+        """Return who leads and stands by, and how much is due; one round trip, or a few where this user may
+        not know who stands by, or which messages are stored.
         """
         lock_key = self.config.lock_key
 

@@ -60,9 +60,13 @@ def store_messages(
     return sum(map(int, call(_STORE_MESSAGES, client, requests)))
 
 
-def cancel_messages(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[str | None]:
-    """Remove the messages with ``task_ids``; return each, JSON; None: it isn't stored."""
-    found = _CANCEL_MESSAGES(client, [keys.later, *map(keys.stored_message, task_ids)], [])
+def cancel_messages(client: Any, keys: Keys, task_ids: Sequence[str], seen: str = "") -> list[str | None]:
+    """Remove the messages with ``task_ids``; return each, JSON; None: it isn't stored.
+
+    Arguments:
+        seen: only a message with this revision; '': any.
+    """
+    found = _CANCEL_MESSAGES(client, [keys.later, *map(keys.stored_message, task_ids)], [seen])
     return [text_of(one) for one in found]
 
 

@@ -28,8 +28,8 @@ from tests.support.command_line import installed
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK, monitoring, server_now, write_raw
 from tests.support.servers import Server
-from tests.support.stored import make_late, store
 from tests.support.stopwatch import Stopwatch
+from tests.support.stored import make_late, store
 from tests.support.ticks import leader, memory_app
 
 ROOT = Path(__file__).parents[3]

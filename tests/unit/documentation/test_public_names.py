@@ -9,8 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 import kombu.exceptions
+import pytest
 import redis.exceptions
 from celery.beat import ScheduleEntry, Scheduler
 from celery.schedules import BaseSchedule

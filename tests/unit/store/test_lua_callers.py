@@ -342,9 +342,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
     ),
     "cancel_messages": (
-        lambda client: later.cancel_messages(client, KEYS, ["the-id"] * 2),
+        lambda client: later.cancel_messages(client, KEYS, ["the-id"] * 2, "the-seen"),
         ["the-message", None],
-        {"later": "the-:later"},
+        {"later": "the-:later", "seen": "the-seen"},
         {},
     ),
     "take_bodies": (
