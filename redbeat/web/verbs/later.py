@@ -19,7 +19,7 @@ from redbeat.web.hiding import Hiding, hide, hiding_of, may_hide, without_hidden
 from redbeat.web.verbs.actor import Actor
 
 #: what stands in place of a sentence that may quote what is hidden
-UNTOLD = "It can't be read."
+UNTOLD = "Why isn't shown, as it may quote arguments that are hidden."
 
 
 def count(actor: Actor) -> int:
@@ -93,7 +93,15 @@ def _naming(rights: str, what: str) -> Iterator[None]:
 def _without_hidden(document: Mapping[str, Any], hiding: Hiding) -> dict[str, Any]:
     shown = hide(document, hiding)
     if shown["error"]:
-        shown["error"] = without_hidden(shown["error"], document, hiding)
+        shown["error"] = hide_in_reason(shown["error"], document, hiding)
     if shown["problem"] and may_hide(shown["problem"], hiding):
         shown["problem"] = UNTOLD
     return shown
+
+
+def hide_in_reason(sentence: str, document: Mapping[str, Any], hiding: Hiding) -> str:
+    """Return a sentence about a message, which may quote its arguments, without what is hidden."""
+    are_texts = any(isinstance(document.get(name), str) for name in ("args", "kwargs"))
+    if are_texts and hide(document, hiding) != document:  # what is in them can't be looked for
+        return UNTOLD
+    return without_hidden(sentence, document, hiding)

@@ -35,6 +35,7 @@ from redbeat.web.hiding import (
     without_hidden,
 )
 from redbeat.web.verbs.actor import Actor
+from redbeat.web.verbs.later import hide_in_reason
 
 #: of how many entries of a change the tasks are looked up
 MAX_NAMES = 5
@@ -115,7 +116,7 @@ def hide_in_findings(app: Any, found: Diagnosis) -> Diagnosis:
 
     def shown(finding: Finding) -> Finding:
         if finding.about in messages:
-            problem = without_hidden(finding.problem, messages[finding.about], hiding)
+            problem = hide_in_reason(finding.problem, messages[finding.about], hiding)
             return replace(finding, problem=problem)
         one = None if finding.entry is None else stored[finding.entry]
         if one is None:

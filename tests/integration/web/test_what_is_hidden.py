@@ -104,7 +104,8 @@ def walked(app: Celery, client: redis.Redis) -> Celery:
     linked = signature("login", args=["anna", SECRET], app=app)
     store(app, "linked", task="other", link=linked, args=[dict(linked)])
     store(app, "failing", task="login", kwargs=given)
-    client.hset("redbeat:later:failing", "error", json.dumps(ENTRIES["failing"]["error"] | FAILING))
+    for name in ("failing", "pickled"):
+        client.hset(f"redbeat:later:{name}", "error", json.dumps(ENTRIES["failing"]["error"] | FAILING))
     store(app, "broken", task="login", kwargs=given)
     client.hset(
         "redbeat:later:broken", "message", json.dumps({"task": given, "body": SECRET, "task_id": "a"})
