@@ -39,7 +39,7 @@ REMAINS = Feature(
 )
 WAKE_UPS = Feature("Changes are noticed within a second, not at once", "+subscribe")
 STANDBYS = Feature("Standbys aren't shown", "+pexpire ~redbeat::standbys")
-STORED = Feature("Stored messages aren't counted", "~redbeat::later")
+STORED = Feature("Stored messages aren't shown", "+zrange ~redbeat::later")
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")

@@ -15,6 +15,7 @@ from redbeat.errors import StoreRefused
 from redbeat.later.documents import document_of
 from redbeat.later.revoking import cancel_messages
 from redbeat.store.later import LaterStore, Listed
+from redbeat.store.rights import STORED
 from redbeat.web.hiding import Hiding, hide, hiding_of, may_hide, without_hidden
 from redbeat.web.verbs.actor import Actor
 
@@ -62,22 +63,22 @@ def cancel(actor: Actor, task_id: str, revision: str = "") -> bool:
         revision: only this one; '': whichever is stored.
     """
     actor.require(Right.DELETE)
-    keys = LaterStore(actor.app).config.keys
-    rights = f"~{keys.later}, +hget, +zrem and +del"
-    with actor.doing("later cancel", [task_id]), _naming(rights, "taken away"):
+    with (
+        actor.doing("later cancel", [task_id]),
+        _naming("Stored messages can't be taken away", "+hget +zrem +del ~redbeat::later"),
+    ):
         return bool(cancel_messages(actor.app, [task_id], seen=revision))
 
 
 @contextmanager
 def _reading(actor: Actor) -> Iterator[LaterStore]:
     actor.require(Right.READ)
-    store = LaterStore(actor.app)
-    with _naming(f"~{store.config.keys.later}, +zcard, +zcount, +zrange, +zscore and +hmget", "shown"):
-        yield store
+    with _naming(*STORED[:2]):
+        yield LaterStore(actor.app)
 
 
 @contextmanager
-def _naming(rights: str, what: str) -> Iterator[None]:
+def _naming(is_off: str, rights: str) -> Iterator[None]:
     """Say which rights are lacking, as the rules of earlier versions don't have them."""
     try:
         yield
@@ -85,8 +86,7 @@ def _naming(rights: str, what: str) -> Iterator[None]:
         if not is_no_permission(exc.__cause__):
             raise
         raise StoreRefused(
-            f"Stored messages can't be {what}, as the user of Redis lacks a right. It takes {rights}; see "
-            f"'Users with limited rights' in the documentation. {exc}"
+            f"{is_off}, as the user of Redis seems to lack rights ({rights}; docs: Users with limited rights). {exc}"
         ) from exc.__cause__
 
 

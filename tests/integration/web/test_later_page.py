@@ -88,11 +88,8 @@ def test_why_a_message_is_not_sent_is_said(app: Celery, client: redis.Redis, bro
     assert page.count("couldn&#39;t be sent<") == 1
     assert "min ago" in page
     assert "OperationalError: &lt;script&gt;" in page
-    for task_id, words in (
-        ("failing", "OperationalError"),
-        ("broken", "its body isn&#39;t in Redis"),
-        ("gone", "entry is gone"),
-    ):
+    why = {"failing": "OperationalError", "broken": "its body isn&#39;t in Redis", "gone": "entry is gone"}
+    for task_id, words in why.items():
         assert words in browser.read("/later/message", task_id=task_id)
     for task_id in ("never", "ahead"):
         assert "never<" in browser.read("/later/message", task_id=task_id)
