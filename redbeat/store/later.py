@@ -7,7 +7,6 @@ its entry and its body come and go together.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from redbeat.store.members import Members
 from redbeat.store.records import ALL_SIZES, Claim, Fence, Histories, KeyType, Sizes, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
 from redbeat.store.scripts.later import NewMessage as NewMessage
-from redbeat.store.scripts.later import cancel_messages, store_messages, take_bodies
+from redbeat.store.scripts.later import cancel_messages, has_body, store_messages, take_bodies
 from redbeat.store.store import Store
 
 #: how many bytes of messages one call stores at most, if there are several
@@ -195,10 +194,10 @@ class LaterStore(Store):
         def read(client: Any) -> list[Any]:
             with client.pipeline(transaction=False) as pipeline:
                 for key in keys:
-                    pipeline.hexists(key, "message")
+                    pipeline.hstrlen(key, "message")
                 return list(pipeline.execute(raise_on_error=False))
 
-        return [one is True or one == 1 for one in self.ask(read)] if keys else []
+        return [isinstance(one, int) and one > 0 for one in self.ask(read)] if keys else []
 
     def schedule(self, key: str, due: float) -> bool:
         """Let the message of an entry be sent at ``due``, UNIX seconds, unless it has one; tell whether."""
@@ -238,14 +237,6 @@ class LaterStore(Store):
             (None if message is None else MessageTexts(message, bodies.get(key) or ""), error, revision or "")
             for key, (message, error, revision) in zip(keys, rows, strict=True)
         ]
-
-
-def has_body(message: str) -> bool:
-    """Tell whether the JSON of a message has its body, too."""
-    try:
-        return "body" in json.loads(message)
-    except (ValueError, TypeError, RecursionError):
-        return False
 
 
 def _body_of(keys: Keys, key: str) -> str:

@@ -70,7 +70,7 @@ from redbeat.store.records import (
 from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
-from redbeat.store.scripts.later import cancel_messages, take_bodies
+from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
 from redbeat.store.scripts.status import read_head, read_status
 
 if TYPE_CHECKING:
@@ -613,14 +613,15 @@ class Store:
             if task_ids:  # each is a stored message, or its name only looks so
                 try:
                     with self.translating():
-                        cancelled = cancel_messages(self.client, part.keys, task_ids)
-                        if any(one is not None for one in cancelled):
-                            take_bodies(self.client, part.keys, task_ids)
+                        found = cancel_messages(self.client, part.keys, task_ids)
+                        cancelled = {one: text for one, text in zip(task_ids, found, strict=True) if text}
+                        total += len(cancelled)
+                        apart = [one for one, text in cancelled.items() if not has_body(text)]
+                        if apart:
+                            take_bodies(self.client, part.keys, apart)
                 except StoreRefused as exc:
                     if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
                         raise
-                else:
-                    total += sum(1 for one in cancelled if one is not None)
             delete, beside = partial(self._delete, part, chunk, fence), part.keys.beside
             fewer = partial(delete, partial(_without_last, beside))  # what the rules of 3.0 allow
             less = partial(self.rights.ask, REMAINS, fewer, delete)

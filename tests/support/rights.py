@@ -422,10 +422,9 @@ def it_stands_by(ground: Ground) -> None:
 
 def it_sends_stored_messages(ground: Ground) -> None:
     app = ground.app(accept_content=["json", "pickle"])
-    store(ground.app("default"), "json")
-    store(
-        ground.app("default", task_default_queue=app.conf.task_default_queue), "pickled", serializer="pickle"
-    )
+    trusted = ground.app("default")
+    store(trusted, "json")
+    store(trusted, "pickled", serializer="pickle")
     for task_id in ("json", "pickled"):
         make_late(ground.admin, task_id, 5.0)
     with leader(app) as scheduler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -74,3 +75,11 @@ def take_bodies(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[str | 
     """Remove the bodies of messages that are gone; return each, JSON; None: there is none."""
     names = [keys.later, *map(keys.stored_message, task_ids), *map(keys.message_body, task_ids)]
     return [text_of(one) for one in _TAKE_BODIES(client, names, [len(task_ids)])]
+
+
+def has_body(message: str) -> bool:
+    """Tell whether the JSON of a message has its body, too."""
+    try:
+        return "body" in json.loads(message)
+    except (ValueError, TypeError, RecursionError):
+        return False

@@ -19,6 +19,8 @@ from redbeat.store.rights import STORED
 from redbeat.web.hiding import Hiding, hide, hiding_of, may_hide, without_hidden
 from redbeat.web.verbs.actor import Actor
 
+#: what can't be done without which rights
+CANCELLING = "Stored messages can't be taken away", "+hget +zrem +del ~redbeat::later"
 #: what stands in place of a sentence that may quote what is hidden
 UNTOLD = "Why isn't shown, as it may quote arguments that are hidden."
 
@@ -63,10 +65,7 @@ def cancel(actor: Actor, task_id: str, revision: str = "") -> bool:
         revision: only this one; '': whichever is stored.
     """
     actor.require(Right.DELETE)
-    with (
-        actor.doing("later cancel", [task_id]),
-        _naming("Stored messages can't be taken away", "+hget +zrem +del ~redbeat::later"),
-    ):
+    with actor.doing("later cancel", [task_id]), _naming(*CANCELLING):
         return bool(cancel_messages(actor.app, [task_id], seen=revision))
 
 
@@ -86,7 +85,8 @@ def _naming(is_off: str, rights: str) -> Iterator[None]:
         if not is_no_permission(exc.__cause__):
             raise
         raise StoreRefused(
-            f"{is_off}, as the user of Redis seems to lack rights ({rights}; docs: Users with limited rights). {exc}"
+            f"{is_off}, as the user of Redis seems to lack rights ({rights}; docs: Users with limited "
+            f"rights). {exc}"
         ) from exc.__cause__
 
 

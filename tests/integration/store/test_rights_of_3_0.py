@@ -352,8 +352,8 @@ def test_what_takes_a_right_that_is_missing_is_off_and_that_is_said_once(
     old.let([right for right in RULES_OF_3_0[user].split() if right != missing], user)
     do(old)
     assert errors_in(caplog) == []
-    # the rules of 3.0 have no right to these, so that is said wherever somebody pauses or lists entries, or asks
-    # who leads
+    # the rules of 3.0 have no right to these, so that is said wherever somebody pauses or lists entries, or
+    # asks who leads
     usual = (rights.EVENTS, rights.FAILING, rights.STORED)
     others = tuple(f"beat: {one.is_off}" for one in usual if one is not feature)
     found = [text for text in warnings_in(caplog) if text.startswith("beat: ")]
