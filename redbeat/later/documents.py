@@ -87,8 +87,12 @@ def _arguments_of(message: Message) -> tuple[Any, Any]:
         except (ValueError, TypeError, RecursionError):
             pass
         else:
-            return args, kwargs
+            return _of_kind(list, args), _of_kind(dict, kwargs)
     return _text(message.headers.get("argsrepr")), _text(message.headers.get("kwargsrepr"))
+
+
+def _of_kind(kind: type, value: Any) -> Any:
+    return value if isinstance(value, kind) else json.dumps(value)
 
 
 def _reason(one: Listed) -> str | None:

@@ -97,9 +97,7 @@ METRICS = {
             True,
             "How long the first of them has been due; 0: none is.",
         ),
-        Metric(
-            "redbeat_later_messages", "gauge", True, "How many messages with a far-away ``eta`` are stored."
-        ),
+        Metric("redbeat_later_messages", "gauge", True, "How many messages are stored, see :doc:`later`."),
         Metric(
             "redbeat_later_overdue",
             "gauge",
