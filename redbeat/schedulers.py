@@ -318,6 +318,7 @@ class RedBeatScheduler(Scheduler):
         """
         if self._messages.seconds_left == 0 and not self._broker.is_away:
             batch = self._messages.send(self._leadership.fence, self._lease_ms)
+            self._figures.later += batch.deleted
             if self._broker.is_away:
                 self._broker_tried_at = time.monotonic()
                 return BROKER_RETRY_SECONDS

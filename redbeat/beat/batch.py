@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from redbeat.beat.planner import Run
 from redbeat.broker.confirms import Publication
-from redbeat.store.records import Claim, Claimed, Commit, Committed, Fence, Held, Push
+from redbeat.store.records import Claim, Claimed, Commit, Committed, Ending, Fence, Held, Push
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Batch:
         sent: prepared runs that were sent.
         reserved: keys of the entries whose runs are noted as in progress before they are published.
         recorded: commits that were written, or refused because somebody else has changed the entry.
+        deleted: how many entries were deleted with the run that was sent.
         is_cut: some claimed entries are still due.
         is_quick: all its runs went the quick way.
         is_prepared: its runs were planned before they were due, and their entries may have changed since.
@@ -43,6 +44,7 @@ class Batch:
     sent: list[Run] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)
     recorded: list[Commit] = field(default_factory=list)
+    deleted: int = 0
     is_cut: bool = False
     is_in_doubt: bool = False
     is_prepared: bool = False
@@ -83,3 +85,5 @@ class Batch:
                 commit.new_score = commit.run.held_score  # it is what was written
             elif result is not True:
                 self.is_cut = True
+            elif commit.new_score is Ending.DELETE:
+                self.deleted += 1

@@ -15,19 +15,15 @@ from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import WITH_DATES, fields_lines, titled
 from redbeat.cli.zone import zone_options
-from redbeat.entries.failures import failure_of
 from redbeat.entries.wording import clock, one_line, relative, when_in
-from redbeat.errors import EntryCorrupt
-from redbeat.later.message import Message
+from redbeat.later.documents import arguments_in_words, document_of, eta_of
 from redbeat.later.releasing import release as release_messages
 from redbeat.later.revoking import cancel_messages
 from redbeat.leadership.status import read_status
 from redbeat.log.text import counted
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingGroup, not_empty
-from redbeat.schedules.timezones import nearest_moment_of
 from redbeat.store.later import LaterStore, Listed
-from redbeat.store.records import Stored
 
 #: how many messages are listed without --limit
 LISTED = 50
@@ -51,12 +47,21 @@ def later() -> None:
 @click.pass_context
 def list_(ctx: click.Context, /, limit: int, offset: int, is_json: bool) -> None:
     """List the stored messages, the next one first."""
-    session = Session.of(ctx)
+    list_messages(Session.of(ctx), limit or None, offset, is_json=is_json)
+
+
+def list_messages(session: Session, limit: int | None, offset: int, *, is_json: bool) -> None:
+    """Print stored messages.
+
+    Arguments:
+        limit: how many at most; None: all.
+        offset: how many to leave out at the beginning.
+    """
     store = LaterStore(session.app)
-    found = store.first(limit or None, offset)
+    found = store.first(limit, offset)
     if is_json:
         for one in found:
-            session.print_json(_document(store, one))
+            session.print_json(document_of(store.keys, one))
         return
     total = store.count()
     if not total:
@@ -94,11 +99,11 @@ def show(ctx: click.Context, /, task_id: str, is_json: bool) -> None:
     one = store.find(task_id)
     if one is None:
         raise _unknown(session, [task_id])
-    document = _document(store, one)
+    document, eta = document_of(store.keys, one), eta_of(one)
     if is_json:
         session.print_json(document)
         return
-    document["eta"] = when_in(one.eta, session.zone)
+    document["eta"] = when_in(eta, session.zone) if eta is not None else "never"
     rows = [
         (name.replace("_", " "), _words(value)) for name, value in document.items() if value not in (None, [])
     ]
@@ -193,53 +198,6 @@ def _unknown(session: Session, task_ids: list[str]) -> CommandLineError:
     )
 
 
-def _message_of(store: LaterStore, one: Listed) -> Message | str:
-    """Return the message, or why it can't be used."""
-    key = store.keys.stored_message(one.task_id)
-    if one.texts is None:
-        return "its entry is gone, or is none of a stored message."
-    try:
-        return Message.from_texts(key, one.texts)
-    except EntryCorrupt as exc:
-        return str(exc).removeprefix(f"{key}: ")
-
-
-def _reason(one: Listed) -> str | None:
-    """Return why it couldn't be sent; None: nothing is known against it."""
-    failure = failure_of(Stored(one.task_id, error=one.error))
-    return None if failure is None else failure.reason
-
-
-def _document(store: LaterStore, one: Listed) -> dict[str, Any]:
-    """Return what ``--json`` prints of a message."""
-    message = _message_of(store, one)
-    eta = one.eta.isoformat()
-    error = _reason(one)
-    if isinstance(message, str):
-        return {"task_id": one.task_id, "eta": eta, "problem": message, "error": error}
-    args, kwargs = message.arguments or (None, None)
-    expires = None if message.expires_at is None else nearest_moment_of(message.expires_at).isoformat()
-    headers = message.headers
-    return {
-        "task_id": one.task_id,
-        "task": message.task,
-        "eta": eta,
-        "args": args if args is not None else headers.get("argsrepr"),
-        "kwargs": kwargs if kwargs is not None else headers.get("kwargsrepr"),
-        "content_type": message.content_type,
-        "exchange": message.exchange,
-        "routing_key": message.routing_key,
-        "priority": message.properties.get("priority"),
-        "expires": headers.get("expires") or expires,
-        "retries": headers.get("retries"),
-        "root_id": headers.get("root_id"),
-        "parent_id": headers.get("parent_id"),
-        "group": headers.get("group"),
-        "problem": None,
-        "error": error,
-    }
-
-
 def _lines(store: LaterStore, listed: Iterable[Listed], session: Session) -> Iterator[Text]:
     """Yield the table of stored messages, with the columns for which there is room; ids are never cut."""
     width, now = session.console.width, session.now()
@@ -254,24 +212,18 @@ def _lines(store: LaterStore, listed: Iterable[Listed], session: Session) -> Ite
 
     def rows() -> Iterator[Row]:
         for one in listed:
-            message, eta = _message_of(store, one), one.eta
+            document, eta = document_of(store.keys, one), eta_of(one)
             cells = {
                 "task id": one_line(one.task_id),
-                "task": "" if isinstance(message, str) else one_line(message.task),
-                "eta": clock(eta, session.zone),
+                "task": one_line(document.get("task", "")),
+                "eta": clock(eta, session.zone) if eta is not None else "never",
                 "until then": relative(eta, now),
-                "arguments": "" if isinstance(message, str) else one_line(_arguments_of(message)),
+                "arguments": one_line(arguments_in_words(document)),
             }
-            problem = message if isinstance(message, str) else _reason(one) or ""
-            yield Row([Text(cells[title]) for title in shown], below=Text(one_line(problem), "red"))
+            problem = one_line(document["problem"] or document["error"] or "")
+            yield Row([Text(cells[title]) for title in shown], below=Text(problem, "red"))
 
     return lines_of(list(shown.values()), rows(), session.console, beside="problem")
-
-
-def _arguments_of(message: Message) -> str:
-    headers = message.headers
-    args, kwargs = message.arguments or (headers.get("argsrepr"), headers.get("kwargsrepr"))
-    return f"{args} {kwargs}" if kwargs and kwargs != "{}" else str(args)
 
 
 def _words(value: Any) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from redbeat.cli.documents import OBJECT_PER_ENTRY, ONE_OBJECT
+from redbeat.cli.later import LISTED, list_messages
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import figures_rows, history_lines, run_lines
@@ -30,6 +31,8 @@ from redbeat.entries.overview import Overview, overview_of, policy_rows
 from redbeat.entries.query import STATES
 from redbeat.entries.runs import with_last
 from redbeat.entries.wording import due_in_words, in_words_of, next_run_in_words, one_line, relative, when_in
+from redbeat.process import exit_codes as exits
+from redbeat.process.exit_codes import CommandLineError
 
 #: how many rows are shown on a terminal by default
 TERMINAL_ROWS = 50
@@ -99,6 +102,9 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
     help=f"Show at most this many entries; 0 shows all. Default: {TERMINAL_ROWS} on a terminal, else all.",
 )
 @click.option("--offset", type=click.IntRange(0), default=0, help="Skip this many entries.")
+@click.option(
+    "--later", "is_later", is_flag=True, help="Instead, the messages that are stored until their eta is near."
+)
 @zone_options
 @OBJECT_PER_ENTRY
 @click.pass_context
@@ -109,6 +115,7 @@ def list_(
     reverse: bool,
     limit: int | None,
     offset: int,
+    is_later: bool,
     is_json: bool,
     **given: Any,
 ) -> None:
@@ -122,6 +129,16 @@ def list_(
     chosen = _chosen(session, given)
     is_whole = limit is not None or is_json or not session.is_on_terminal
     rows = limit or None if is_whole else TERMINAL_ROWS
+    if is_later:
+        if reverse or order != "next" or any(value is not None for value in chosen.values()):
+            raise CommandLineError(
+                "Stored messages are listed in the order of their etas, all of them: --later takes --limit, "
+                "--offset, --tz, --utc and --json only.",
+                exits.USAGE,
+            )
+        most = LISTED if limit is None and not is_json else limit
+        list_messages(session, most or None, offset, is_json=is_json)
+        return
     last = None if rows is None else offset + rows
     listed = _Counted(RedBeatSchedulerEntry.list(session.app, **chosen))
     is_sorted = order != "next" or reverse

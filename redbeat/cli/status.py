@@ -18,7 +18,7 @@ from redbeat.config.masking import sanitize_url
 from redbeat.entries.wording import in_words_of
 from redbeat.errors import ConfigurationError, RedBeatError, StoreUnavailable
 from redbeat.leadership.status import LATE_AFTER_SECONDS, State, Status, document_of, judge, read_status
-from redbeat.log.text import printable
+from redbeat.log.text import counted, printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, Seconds
 from redbeat.schedules.durations import seconds_in_words
@@ -38,7 +38,7 @@ _COLOURS = {
     type=Seconds(min=0),
     default=LATE_AFTER_SECONDS,
     show_default=True,
-    help="The schedule is late if its oldest due entry, or its leader's last tick, is older than this.",
+    help="The schedule is late if its oldest due entry, stored message, or last tick, is older than this.",
 )
 @zone_options
 @ONE_OBJECT
@@ -86,6 +86,8 @@ def _lines(found: Status | None) -> list[tuple[str, str]]:
     oldest = _when(found, found.oldest_due)
     backlog = f"{found.backlog} due" + (f", the oldest since {oldest}" if oldest else "")
     lines = [("leader", _describe_leader(found)), ("backlog", backlog)]
+    if found.stored_messages != 0:
+        lines.append(("stored", _describe_messages(found)))
     if found.lock_key is not None:
         lines[1:1] = [
             ("lock", _describe_lock(found)),
@@ -109,6 +111,15 @@ def _describe_standbys(found: Status) -> str:
         return "unknown, as this user of Redis may not read who stands by"
     words = [f"{one.host}, process {one.pid}, since {_when(found, one.since)}" for one in found.standbys]
     return "; ".join(words) or "none"
+
+
+def _describe_messages(found: Status) -> str:
+    if found.stored_messages is None:
+        return "unknown, as this user of Redis may not read which messages are stored"
+    oldest = _when(found, found.oldest_message)
+    late = f", {found.overdue_messages} of them overdue" if found.overdue_messages else ""
+    since = f", the oldest since {oldest}" if oldest else ""
+    return counted(found.stored_messages, "message", "messages") + late + since
 
 
 def _describe_lock(found: Status) -> str:

@@ -78,7 +78,7 @@ class DurableSend:
 
     @property
     def original(self) -> Any:
-        """The ``send_task`` that makes messages: that of the app's class as it is now, as tools replace it."""
+        """The ``send_task`` that makes messages: the app's class's as it is now: tools replace it."""
         return type(self._app).send_task.__get__(self._app) if self._own is None else self._own
 
     def __call__(self, name: str, *args: Any, **options: Any) -> Any:

@@ -199,7 +199,9 @@ def _body_of(known: Any, apart: str) -> tuple[bytes, str, str]:
     if "body" in known:  # a text: JSON, whatever it is said to be
         return _text(known, "body").encode(), JSON, "utf-8"
     if not apart:
-        raise ValueError("its body isn't in Redis any more; eviction is the usual cause.")
+        raise ValueError(
+            "its body isn't in Redis any more, eviction is the usual cause; or it may not be read."
+        )
     found = json.loads(apart)
     if not isinstance(found, dict):
         raise TypeError("its body is no JSON object.")

@@ -24,13 +24,16 @@ from redbeat.store.later import LaterStore, MessageTexts
 _LISTENER = "redbeat-later"
 
 
-def cancel_messages(app: Any, task_ids: Sequence[str], store: LaterStore | None = None) -> list[str]:
+def cancel_messages(
+    app: Any, task_ids: Sequence[str], store: LaterStore | None = None, seen: str = ""
+) -> list[str]:
     """Take the stored messages with ``task_ids`` away; return the ids of those that were there.
 
     Their results become REVOKED, as if a worker had received them.
 
     Arguments:
         store: another one than the app's.
+        seen: only a message with this revision; '': any.
 
     Raises:
         StoreUnavailable, StoreRefused, StoreCorrupt: some may have been taken away.
@@ -38,7 +41,7 @@ def cancel_messages(app: Any, task_ids: Sequence[str], store: LaterStore | None 
     withdrawn = [task_id for task_id in task_ids if withdraw(app, task_id)]
     store = store or LaterStore(app)
     cancelled = []
-    for task_id, texts in zip(task_ids, store.cancel(task_ids), strict=True):
+    for task_id, texts in zip(task_ids, store.cancel(task_ids, seen), strict=True):
         if texts is not None:
             cancelled.append(task_id)
             _note_revoked(app, store.config.keys.stored_message(task_id), task_id, texts)

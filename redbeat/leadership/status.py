@@ -22,7 +22,7 @@ from redbeat.store.store import Store
 #: how long ``read_status`` may take, connecting included
 MAX_LOOK_SECONDS = 5.0
 
-#: the schedule is late if its oldest due entry, or its leader's last tick, is older than this
+#: the schedule is late if its oldest due entry or message, or its leader's last tick, is older than this
 LATE_AFTER_SECONDS = 60.0
 #: a leader shows every 2 seconds that it lives; one that hasn't for so long may be gone
 SILENT_AFTER_SECONDS = 5.0
@@ -82,6 +82,9 @@ class Status:
             means "now" whenever it was written.
         standbys: who waits for the lock, at most 100, those first that have waited longest; None: not known,
             as this user may not read it.
+        stored_messages: how many messages are stored; None: not known, likewise.
+        overdue_messages: how many of them should have been sent more than a minute ago.
+        oldest_message: since when the first of them should have been sent; None: none should.
     """
 
     now: datetime
@@ -91,6 +94,9 @@ class Status:
     backlog: int
     oldest_due: datetime | None
     standbys: Sequence[Standby] | None = ()
+    stored_messages: int | None = None
+    overdue_messages: int = 0
+    oldest_message: datetime | None = None
 
     def seconds_since(self, moment: datetime | None) -> float | None:
         """Return the age of ``moment`` in seconds, None for None."""
@@ -154,8 +160,11 @@ def status_of(vitals: Vitals, config: RedBeatConfig) -> Status:
         leader=leader,
         last_tick=last_tick,
         backlog=vitals.due,
-        oldest_due=None if vitals.oldest is None else datetime.fromtimestamp(vitals.oldest, timezone.utc),
+        oldest_due=_moment(vitals.oldest),
         standbys=() if config.lock_key is None else _standbys(vitals.standbys),
+        stored_messages=vitals.stored,
+        overdue_messages=vitals.overdue,
+        oldest_message=_moment(vitals.first_message),
     )
 
 
@@ -170,9 +179,9 @@ def _standbys(found: Mapping[str, float] | None) -> Sequence[Standby] | None:
     return sorted(standbys, key=lambda one: (one.since, one.host, one.pid))
 
 
-def _moment(tick: str | float) -> datetime | None:
+def _moment(seconds: str | float | None) -> datetime | None:
     try:
-        return datetime.fromtimestamp(float(tick), timezone.utc)
+        return None if seconds is None else datetime.fromtimestamp(float(seconds), timezone.utc)
     except (ValueError, OverflowError, OSError):
         return None
 
@@ -185,6 +194,12 @@ def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tup
     if oldest_seconds > late_after_seconds:
         return State.LATE, (
             f"The oldest due entry has been waiting for {oldest_seconds:.0f} s, longer than "
+            f"{late_after_seconds:g} s."
+        )
+    message_seconds = status.seconds_since(status.oldest_message) or 0
+    if message_seconds > late_after_seconds:
+        return State.LATE, (
+            f"The oldest stored message has been waiting for {message_seconds:.0f} s, longer than "
             f"{late_after_seconds:g} s."
         )
     tick_seconds = status.seconds_since(status.last_tick) or 0
@@ -224,6 +239,10 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         "backlog": found and found.backlog,
         "oldest_due": found and _iso(found.oldest_due),
         "oldest_due_age_seconds": found and found.seconds_since(found.oldest_due),
+        "stored_messages": found and found.stored_messages,
+        "overdue_messages": found and found.overdue_messages,
+        "oldest_message": found and _iso(found.oldest_message),
+        "oldest_message_age_seconds": found and found.seconds_since(found.oldest_message),
     }
 
 

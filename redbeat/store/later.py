@@ -7,23 +7,20 @@ its entry and its body come and go together.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
-from redbeat.schedules.timezones import nearest_moment_of
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
 from redbeat.store.records import ALL_SIZES, Claim, Fence, Histories, KeyType, Sizes, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
 from redbeat.store.scripts.later import NewMessage as NewMessage
-from redbeat.store.scripts.later import cancel_messages, store_messages, take_bodies
+from redbeat.store.scripts.later import cancel_messages, has_body, store_messages, take_bodies
 from redbeat.store.store import Store
 
 #: how many bytes of messages one call stores at most, if there are several
@@ -38,17 +35,14 @@ class Listed(NamedTuple):
         due: when it is to be sent, UNIX seconds.
         texts: of the message; None: it is gone, or isn't one.
         error: why it couldn't be sent, JSON as of entries; None: nothing is known against it.
+        revision: another one for each message that is stored; '': there is none.
     """
 
     task_id: str
     due: float
     texts: MessageTexts | None
     error: str | None
-
-    @property
-    def eta(self) -> datetime:
-        """When it is to be sent; of a score that is no time, the nearest one."""
-        return nearest_moment_of(self.due)
+    revision: str = ""
 
 
 class LaterStore(Store):
@@ -94,7 +88,7 @@ class LaterStore(Store):
     def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
         claim = super()._claim_and_read(fence, limit, lease_ms, sizes)
         for row in claim.rows:
-            [(message, _)] = self._read([row.key])
+            [(message, _, _)] = self._read([row.key])
             row.message = message or ""
         return claim
 
@@ -116,13 +110,17 @@ class LaterStore(Store):
         with self.translating(keys.later):
             store_messages(self.client, keys, [*_lots_of(messages)], self._call_all)
 
-    def cancel(self, task_ids: Sequence[str]) -> list[MessageTexts | None]:
-        """Remove the messages with ``task_ids``; return each; None: it isn't stored."""
+    def cancel(self, task_ids: Sequence[str], seen: str = "") -> list[MessageTexts | None]:
+        """Remove the messages with ``task_ids``; return each; None: it isn't stored.
+
+        Arguments:
+            seen: only a message with this revision; '': any.
+        """
         found: list[MessageTexts | None] = []
         keys = self.config.keys
         for chunk in in_chunks(task_ids):
             with self.translating(keys.later):
-                messages = cancel_messages(self.client, keys, chunk)
+                messages = cancel_messages(self.client, keys, chunk, seen)
             apart = [one for one, text in zip(chunk, messages, strict=True) if text and not has_body(text)]
             bodies = dict(zip(apart, self.take_bodies(apart), strict=True))
             found += [
@@ -175,6 +173,10 @@ class LaterStore(Store):
         [score] = Members(self).scores_of([key])
         return None if score is None else next(iter(self._listed([(key, score)])))
 
+    def named(self, task_ids: Sequence[str]) -> list[Listed]:
+        """Return what is stored under each of ``task_ids``, whenever it is to be sent: that isn't read."""
+        return list(self._listed([(self.config.keys.stored_message(one), 0.0) for one in task_ids]))
+
     def scores_of(self, keys: Sequence[str]) -> list[float | None]:
         """Return when the message of each entry is to be sent; None: it isn't."""
         return Members(self).scores_of(keys)
@@ -189,24 +191,33 @@ class LaterStore(Store):
         later = self.keys.later
         return bool(self.ask(lambda client: client.zadd(later, {key: due}, nx=True), later))
 
+    def place_after(self, task_id: str, due: float) -> int:
+        """Return the offset of the first message behind one that was to be sent at ``due``.
+
+        That one need not be there any more.
+        """
+        return Members(self).place_after(self.config.keys.stored_message(task_id), due)
+
     def _listed(self, page: Sequence[tuple[str, float]]) -> Iterator[Listed]:
-        keys = [key for key, _ in page]
-        found = self._read(keys)
+        found = self._read([key for key, _ in page])
         apart = [
             key
-            for key, (message, _) in zip(keys, found, strict=True)
+            for (key, _), (message, _, _) in zip(page, found, strict=True)
             if message is not None and not has_body(message)
         ]
         bodies = dict(zip(apart, self._bodies(apart), strict=True))
-        for (key, score), (message, error) in zip(page, found, strict=True):
+        for (key, score), (message, error, revision) in zip(page, found, strict=True):
             texts = None if message is None else MessageTexts(message, bodies.get(key) or "")
-            yield Listed(self.keys.message_id(key) or key, score, texts, error)
+            yield Listed(self.keys.message_id(key) or key, score, texts, error, revision or "")
 
-    def _read(self, keys: Sequence[str]) -> list[tuple[str | None, str | None]]:
-        """Return the message and the error of each entry."""
-        found = self._ask_each(keys, lambda pipeline, key: pipeline.hmget(key, "message", "error"))
+    def _read(self, keys: Sequence[str]) -> list[tuple[str | None, str | None, str | None]]:
+        """Return of each entry its message, why that couldn't be sent, and its revision."""
+        fields = "message", "error", "revision"
+        found = self._ask_each(keys, lambda pipeline, key: pipeline.hmget(key, *fields))
         return [
-            (text_of(one[0]), text_of(one[1])) if isinstance(one, (list, tuple)) else (None, None)
+            (text_of(one[0]), text_of(one[1]), text_of(one[2]))
+            if isinstance(one, (list, tuple))
+            else (None, None, None)
             for one in found
         ]
 
@@ -228,14 +239,6 @@ class LaterStore(Store):
                 return list(pipeline.execute(raise_on_error=False))
 
         return list(self.ask(ask_all))
-
-
-def has_body(message: str) -> bool:
-    """Tell whether the JSON of a message has its body, too."""
-    try:
-        return "body" in json.loads(message)
-    except (ValueError, TypeError, RecursionError):
-        return False
 
 
 def _body_of(keys: Keys, key: str) -> str:

@@ -472,6 +472,9 @@ class Vitals(NamedTuple):
         due: how many entries are due.
         oldest: since when the first of them is due, UNIX seconds; None: none is due at a time.
         standbys: who stands by, and when they looked at the lock last, UNIX seconds; None: not known.
+        stored: how many messages are stored; None: not known.
+        overdue: how many of them should have been sent more than a minute ago.
+        first_message: since when the first of them should have been sent, UNIX seconds; None: none should.
     """
 
     now: float
@@ -481,6 +484,9 @@ class Vitals(NamedTuple):
     due: int
     oldest: float | None
     standbys: Mapping[str, float] | None
+    stored: int | None
+    overdue: int
+    first_message: float | None
 
 
 @lru_cache(maxsize=1024)  # entries that are saved or run together share a few scores

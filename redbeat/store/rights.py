@@ -6,7 +6,8 @@ another right is a feature: without the right it is off, which is logged once, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain, combinations
 from typing import NamedTuple, TypeVar
 
 from redbeat.config.config import RedBeatConfig
@@ -38,6 +39,7 @@ REMAINS = Feature(
 )
 WAKE_UPS = Feature("Changes are noticed within a second, not at once", "+subscribe")
 STANDBYS = Feature("Standbys aren't shown", "+pexpire ~redbeat::standbys")
+STORED = Feature("Stored messages aren't shown", "+zrange ~redbeat::later")
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")
 DOWNGRADED = Feature("Entries that were taken out for celery-redbeat 2.x aren't seen", "+hgetall")
@@ -94,6 +96,25 @@ class Rights:
             found = instead()
             self.note(feature, exc.__cause__)
             return found
+
+    def ask_without(self, features: Sequence[Feature], call: Callable[[Collection[Feature]], Item]) -> Item:
+        """Return ``call(off)`` with as few of the ``features`` off as this user's rights allow.
+
+        Raises what ``call`` raises if it lacks a right without any of them, too.
+        """
+        reason = None
+        for off in chain.from_iterable(combinations(features, size) for size in range(len(features) + 1)):
+            try:
+                found = call(off)
+            except StoreRefused as exc:
+                if not is_no_permission(exc.__cause__) or len(off) == len(features):
+                    raise
+                reason = exc.__cause__
+                continue
+            for feature in off:
+                self.note(feature, reason)
+            return found
+        raise AssertionError("the last call returns or raises")
 
     def note(self, feature: Feature, reason: object) -> None:
         """Log once that a feature is off; ``reason``: the error of Redis."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -68,9 +68,9 @@ from redbeat.store.records import (
     text_of,
 )
 from redbeat.store.replicas import Replicas
-from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, Rights
+from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
-from redbeat.store.scripts.later import cancel_messages, take_bodies
+from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
 from redbeat.store.scripts.status import read_head, read_status
 
 if TYPE_CHECKING:
@@ -613,14 +613,15 @@ class Store:
             if task_ids:  # each is a stored message, or its name only looks so
                 try:
                     with self.translating():
-                        cancelled = cancel_messages(self.client, part.keys, task_ids)
-                        if any(one is not None for one in cancelled):
-                            take_bodies(self.client, part.keys, task_ids)
+                        found = cancel_messages(self.client, part.keys, task_ids)
+                        cancelled = {one: text for one, text in zip(task_ids, found, strict=True) if text}
+                        total += len(cancelled)
+                        apart = [one for one, text in cancelled.items() if not has_body(text)]
+                        if apart:
+                            take_bodies(self.client, part.keys, apart)
                 except StoreRefused as exc:
                     if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
                         raise
-                else:
-                    total += sum(1 for one in cancelled if one is not None)
             delete, beside = partial(self._delete, part, chunk, fence), part.keys.beside
             fewer = partial(delete, partial(_without_last, beside))  # what the rules of 3.0 allow
             less = partial(self.rights.ask, REMAINS, fewer, delete)
@@ -715,25 +716,30 @@ class Store:
         return self.read_entries(due + following)[1]
 
     def vitals(self) -> Vitals:
-        """Return who leads and stands by, and how much is due; one round trip, or two where this user may not
-        know who stands by.
+        """Return who leads and stands by, and how much is due; one round trip, or a few where this user may
+        not know who stands by, or which messages are stored.
         """
+        lock_key = self.config.lock_key
 
-        def ask(keys: Keys, *, with_standbys: bool) -> Vitals:
-            standbys = keys.standbys if with_standbys else None
+        def ask(keys: Keys, off: Collection[Feature]) -> Vitals:
+            standbys = None if STANDBYS in off or lock_key is None else keys.standbys
+            later = None if STORED in off else keys.later
             with self.translating():
-                return read_status(self.client, keys.schedule, self.config.lock_key, keys.tick, standbys)
+                return read_status(self.client, keys.schedule, lock_key, keys.tick, standbys, later)
 
         def read(part: Part) -> Iterator[Vitals]:
-            yield self.rights.ask(
-                STANDBYS,
-                lambda: ask(part.keys, with_standbys=self.config.lock_key is not None),
-                lambda: ask(part.keys, with_standbys=False),
-            )
+            wanted = [STORED] if lock_key is None else [STORED, STANDBYS]
+            yield self.rights.ask_without(wanted, lambda off: ask(part.keys, off))
 
         found = [*self.parts.read(read)]
-        oldest = min((one.oldest for one in found if one.oldest is not None), default=None)
-        return found[0]._replace(due=sum(one.due for one in found), oldest=oldest)
+        stored = [one.stored for one in found if one.stored is not None]
+        return found[0]._replace(
+            due=sum(one.due for one in found),
+            oldest=_first(one.oldest for one in found),
+            stored=sum(stored) if len(stored) == len(found) else None,
+            overdue=sum(one.overdue for one in found),
+            first_message=_first(one.first_message for one in found),
+        )
 
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
@@ -845,6 +851,10 @@ class Store:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
             return "none"
+
+
+def _first(times: Iterable[float | None]) -> float | None:
+    return min((one for one in times if one is not None), default=None)
 
 
 def _without_last(beside: Callable[[str], Sequence[str]], key: str) -> Sequence[str]:

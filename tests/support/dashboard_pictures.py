@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from operator import itemgetter
@@ -29,12 +30,13 @@ from redbeat.store.store import Store
 from .browser import chromium, take, visit
 from .command_line import Terminal
 from .polling import eventually
+from .stored import store
 
 #: name to path; each has its section in docs/web.rst
 PAGES = {
     "overview": "", "entries": "entries", "entry": "entry?name=shop.send-mails",
     "edit": "entry/edit?name=report",
-    "timeline": "timeline", "runs": "runs", "doctor": "doctor", "files": "files",
+    "timeline": "timeline", "runs": "runs", "later": "later", "doctor": "doctor", "files": "files",
     "calendar": "calendar?name=holidays", "routes": "routes?name=report", "audit": "audit",
 }  # fmt: skip
 SCHEMES = ("light", "dark")
@@ -70,6 +72,13 @@ _SCHEDULES: Sequence[Any] = (
 )  # fmt: skip
 _TIMEOUT = ("TimeoutError: no answer within 30 s", 30.0)
 _REFUSED = ("ConnectionRefusedError: [Errno 111] Connection refused", 0.2)
+#: tasks that are stored until later, with their arguments, and in how many hours they are sent
+_MESSAGES: Sequence[tuple[str, list[Any], float]] = (
+    ("shop.remind", [4711, "cart"], 1), ("billing.dun", [90211, 2], 5.5), ("shop.remind", [4712, "cart"], 6),
+    ("billing.charge", [90188], 23), ("shop.ask_for_review", [4655], 49), ("shop.ask_for_review", [460], 51),
+    ("billing.dun", [90215, 1], 72), ("accounts.delete", [318], 24 * 14), ("billing.charge", [9018], 24 * 30),
+    ("accounts.expire_token", ["api-7"], 24 * 60), ("billing.renew", [1207], 24 * 181.3),
+)  # fmt: skip
 #: how runs of these fail now and then, and how long they take then
 _ERRORS = {
     "shop.send-mails": _TIMEOUT, "billing.dun": _REFUSED, "billing.match-transfers": _TIMEOUT,
@@ -132,6 +141,7 @@ def enliven(app: Celery, client: Any) -> None:
             **late,
         }
         client.hset("redbeat::minutes", str(number % 60), json.dumps({"minute": number, "counted": counted}))
+    _add_messages(app, client, now)
     _add_changes(app, client, now, names)
     since = now - 5.3 * 3600
     client.set("redbeat::lock", f"{TOKEN_MARK}:beat-1:17:{since:.0f}:1", px=3_600_000)
@@ -194,6 +204,19 @@ def _add_trouble(app: Celery, client: Any, now: float) -> None:
     failure = Failure(reason, "", "", attempts=9, due=f"{due:.6f}", retry_at=f"{retry_at:.6f}")
     client.hset(failing, "error", failure.to_json())
     client.zadd("redbeat::schedule", {failing: failure.retry_at, quarantined: now + 240})
+
+
+def _add_messages(app: Celery, client: Any, now: float) -> None:
+    """Store messages of tasks that are far ahead; the first of them couldn't be sent."""
+    for number, (task, args, hours) in enumerate(_MESSAGES):
+        task_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{task} {number}"))
+        store(app, task_id, task=task, args=args, seconds=3600 * hours)
+        if not number:
+            reason, due, retry_at = "OperationalError: the broker can't be reached", now - 90, now + 30
+            failure = Failure(reason, "", "", attempts=5, due=f"{due:.6f}", retry_at=f"{retry_at:.6f}")
+            key = Keys().stored_message(task_id)
+            client.hset(key, "error", failure.to_json())
+            client.zadd(Keys().later, {key: retry_at})
 
 
 def _add_changes(app: Celery, client: Any, now: float, names: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from celery import Celery
 from celery.schedules import schedule
 from kombu.transport.redis import Channel
 
-from redbeat import RedBeatScheduler
+from redbeat import RedBeatScheduler, later
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.config.timing import Timing
@@ -38,6 +38,7 @@ from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
 from redbeat.store.events import Events
 from redbeat.store.figures import Labels
+from redbeat.store.later import LaterStore
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
@@ -50,6 +51,7 @@ from tests.support.progress import Progress
 from tests.support.rights_of_dashboards import CHANGING, LOOKING
 from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
 from tests.support.servers import Server
+from tests.support.stored import make_late, store
 from tests.support.ticks import leader, memory_app, take_messages
 
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
@@ -229,7 +231,44 @@ def it_finds_entries(ground: Ground) -> None:
     assert Entry.count(app) == 1
 
 
+def it_stores_messages_and_takes_them_away(ground: Ground) -> None:
+    app = ground.app(redbeat_durable_after=1)
+    store(app, "one", "two")
+    store(app, "soon", seconds=3)
+    assert later.cancel(["one", "gone"], app) == ["one"]
+    assert Entry.delete_many(["later:two"], app) == 1
+    assert ground.admin.zrange(Keys().later, 0, -1) == [Keys().stored_message("soon")]
+
+
+# -- an application that stores messages
+
+
+def it_stores_messages_of_any_kind(ground: Ground) -> None:
+    app = ground.app(redbeat_durable_after=1)
+    store(app, "json", "two")
+    store(app, "pickled", args=[object], serializer="pickle")
+    store(app, "soon", seconds=3)
+    assert later.cancel(["json", "pickled", "gone"], app) == ["json", "pickled"]
+    assert ground.admin.zcard(Keys().later) == 2
+    assert not ground.admin.exists(Keys().message_body("pickled"))
+
+
+def it_stores_messages_in_another_database(ground: Ground) -> None:
+    store(app := ground.app(database=3), "one")
+    assert later.cancel("one", app) == ["one"]
+
+
 # -- a viewer
+
+
+def it_looks_at_stored_messages(ground: Ground) -> None:
+    store(ground.app("default"), "json")
+    store(ground.app("default"), "pickled", args=[1], serializer="pickle", seconds=90_000)
+    messages = LaterStore(ground.app())
+    assert messages.count() == 2
+    found = [one.texts for one in messages.first(None)]
+    assert [bool(texts and texts.body) for texts in found] == [False, True]
+    assert messages.find("pickled")
 
 
 def it_applies_files_and_puts_a_schedule_back(ground: Ground) -> None:
@@ -305,6 +344,14 @@ def it_asks_who_leads(ground: Ground) -> None:
         assert not found.standbys
 
 
+def it_counts_stored_messages(ground: Ground) -> None:
+    store(ground.app("default"), "one", "two")
+    make_late(ground.admin, "one", 5.0)
+    found = read_status(ground.app())
+    assert (found.stored_messages, found.overdue_messages) == (2, 1)
+    assert found.oldest_message is not None
+
+
 def it_asks_in_another_database(ground: Ground) -> None:
     assert read_status(ground.app(database=3)).backlog == 0
 
@@ -371,6 +418,19 @@ def it_stands_by(ground: Ground) -> None:
         standbys.note(who)  # False: this user may not
         assert read_status(ground.app()).leader is not None
         standbys.remove(who)
+
+
+def it_sends_stored_messages(ground: Ground) -> None:
+    app = ground.app(accept_content=["json", "pickle"])
+    trusted = ground.app("default")
+    store(trusted, "json")
+    store(trusted, "pickled", serializer="pickle")
+    for task_id in ("json", "pickled"):
+        make_late(ground.admin, task_id, 5.0)
+    with leader(app) as scheduler:
+        scheduler.tick()
+    assert not ground.admin.keys("redbeat:*later:*")
+    assert not ground.admin.exists(Keys().later)
 
 
 def it_ends_entries(ground: Ground) -> None:
@@ -562,9 +622,11 @@ def _broker_url(ground: Ground) -> str:
 BEAT: tuple[Claim, ...] = (
     it_may_ask_who_leads, it_runs_the_schedule, it_runs_the_schedule_without_a_lock,
     it_runs_in_another_database, it_stands_by, it_ends_entries, it_tells_what_has_happened,
-    it_ends_runs_that_are_lost, it_holds_back_runs, it_gathers_metrics,
+    it_ends_runs_that_are_lost, it_holds_back_runs, it_gathers_metrics, it_sends_stored_messages,
 )  # fmt: skip
-STATUS: tuple[Claim, ...] = (it_asks_who_leads, it_asks_in_another_database, it_names_a_key_of_another_type)
+STATUS: tuple[Claim, ...] = (
+    it_asks_who_leads, it_counts_stored_messages, it_asks_in_another_database, it_names_a_key_of_another_type,
+)  # fmt: skip
 QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_what_only_one_of_two_queues_got)
 #: user to what it may do
 CLAIMS: dict[str, tuple[Claim, ...]] = {
@@ -573,10 +635,12 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_keeps_calendars, it_changes_and_pauses, it_runs_entries_by_hand, it_finds_entries,
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
         it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
-        it_gives_up_runs, it_writes_down_who_changes_what,
+        it_gives_up_runs, it_writes_down_who_changes_what, it_stores_messages_and_takes_them_away,
     ),
+    "later": (it_stores_messages_of_any_kind, it_stores_messages_in_another_database),
     "viewer": (
-        it_looks_at_entries, it_looks_at_runs, it_lists_what_became_of_runs, it_looks_at_calendars, *STATUS,
+        it_looks_at_entries, it_looks_at_runs, it_lists_what_became_of_runs, it_looks_at_calendars,
+        it_looks_at_stored_messages, *STATUS,
     ),
     "status": STATUS,
     "worker": (
@@ -600,4 +664,7 @@ SINCE_3_0: tuple[Claim, ...] = (
     it_gives_up_runs,
     it_gathers_metrics,
     it_writes_down_who_changes_what,
+    it_stores_messages_and_takes_them_away,
+    it_looks_at_stored_messages,
+    it_counts_stored_messages,
 )

@@ -21,6 +21,7 @@ from tests.support.polling import eventually
 from tests.support.programs import Program
 from tests.support.progress import Progress
 from tests.support.schedule import server_now
+from tests.support.stored import store
 from tests.support.ticks import leader
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ PAGES = {
     "/files": "Files",
     "/calendars": 'data-label="Entries">1<',
     "/routes": "soon",
+    "/later": "pickled",
     "/audit": "set",
 }
 
@@ -51,6 +53,8 @@ def fill(ground: Ground) -> None:
     progress = Progress(trusted, ground.admin)
     progress.end(progress.started("report", "one"), "failed")
     progress.started("report", "two", due=2000.0)
+    store(trusted, "json", "one")
+    store(trusted, "pickled", "two", args=[object], serializer="pickle", seconds=90_000)
 
 
 def of(ground: Ground, **options: Any) -> Browser:
@@ -91,6 +95,7 @@ def it_shows_all_pages(ground: Ground) -> None:
         browser.read("/runs", name="report", since="1d")
         browser.read("/routes", name="report")
         browser.read("/timeline", start="6h")
+        assert "x-python-serialize" in browser.read("/later/message", task_id="pickled")
         assert browser.post("/entries/rows", {"hx-request": "true"}, shown="report").status_code == 200
     assert browser.get("/entry", name="nothing").status_code == 404
 
@@ -131,6 +136,7 @@ def it_answers_what_programs_ask(ground: Ground) -> None:
         "/entries", "/count", "/entries/report", "/entries/report/next", "/next", "/entries/report/why",
         "/entries/report/route", "/runs", "/entries/report/runs", "/entries/report/history", "/status",
         "/timeline", "/doctor", "/audit", "/calendars", "/calendars/holidays", "/openapi.json",
+        "/later", "/later/json", "/later/pickled",
     ):  # fmt: skip
         query = {"at": "2098-01-01T08:00:00Z"} if path.endswith("why") else {}
         program.get(path, **query)
@@ -169,6 +175,17 @@ def it_runs_entries_by_forms(ground: Ground) -> None:
     browser.send("/runs/rerun", since="1d", confirmed="yes")
     asked = browser.post("/entry/give-up", name="report", task_id="two")
     assert "counts as lost" in browser.send("/entry/give-up", **form_fields(asked.text))
+
+
+def it_takes_stored_messages_away(ground: Ground) -> None:
+    fill(ground)
+    browser = of(ground)
+    program = Program(ground.app(), token=Tokens(Store(ground.app("default"))).add("ci", ["admin"], None)[1])
+    for task_id in ("json", "pickled"):
+        assert "Cancelled" in browser.send("/later/cancel", task_id=task_id, revision="", confirmed="yes")
+    for task_id in ("one", "two"):
+        assert program.ask("DELETE", f"/later/{task_id}").status_code == 200
+    assert not ground.admin.keys("redbeat:*later*")
 
 
 def it_keeps_calendars_and_files_by_forms(ground: Ground) -> None:
@@ -219,5 +236,5 @@ LOOKING = (
 )  # fmt: skip
 CHANGING = (
     it_changes_entries_by_forms, it_runs_entries_by_forms, it_keeps_calendars_and_files_by_forms,
-    it_does_what_programs_ask, it_repairs_what_the_doctor_has_found,
+    it_does_what_programs_ask, it_repairs_what_the_doctor_has_found, it_takes_stored_messages_away,
 )  # fmt: skip

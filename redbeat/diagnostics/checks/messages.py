@@ -9,7 +9,9 @@ from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.entries.failures import failure_of
 from redbeat.entries.wording import one_line
+from redbeat.keys import MESSAGE_NAMES
 from redbeat.log.text import counted, printable
+from redbeat.schedules.timezones import moment_of
 from redbeat.store.later import LaterStore
 from redbeat.store.records import Stored
 
@@ -17,20 +19,22 @@ from redbeat.store.records import Stored
 LATE = timedelta(seconds=60)
 #: how many messages, the next ones, are looked at for what has gone wrong
 LOOKED_AT = 500
+#: the kind of finding about a message that couldn't be sent
+UNSENT_MESSAGE = "unsent-message"
 
 
 def check_stored_messages(context: Context) -> Iterator[Finding]:
     """Find stored messages that are late, or couldn't be sent."""
     store = LaterStore.beside(context.store)
     found = list(store.first(LOOKED_AT))
-    late = [one for one in found if one.eta < context.now - LATE]
+    late = [one for one in found if 0 <= one.due < (context.now - LATE).timestamp()]
     if late:
         number = f"more than {len(late)}" if len(late) == LOOKED_AT else str(len(late))
         yield Finding(
             Severity.ERROR,
             "late-messages",
             store.keys.later,
-            f"{number} stored messages should have been sent, the first at {late[0].eta}.",
+            f"{number} stored messages should have been sent, the first at {moment_of(late[0].due)}.",
             "A beat of version 3.0 or later sends them: is one running, and is it the leader? "
             "celery redbeat status says so.",
         )
@@ -39,8 +43,8 @@ def check_stored_messages(context: Context) -> Iterator[Finding]:
         if failure is not None:
             yield Finding(
                 Severity.ERROR,
-                "unsent-message",
-                f"later:{one.task_id}",
+                UNSENT_MESSAGE,
+                f"{MESSAGE_NAMES}{one.task_id}",
                 f"It couldn't be sent: {one_line(failure.reason)}",
                 "It is tried again by itself; celery redbeat later show says what it is, and later cancel "
                 "takes it away.",

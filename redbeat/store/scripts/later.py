@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -60,9 +61,13 @@ def store_messages(
     return sum(map(int, call(_STORE_MESSAGES, client, requests)))
 
 
-def cancel_messages(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[str | None]:
-    """Remove the messages with ``task_ids``; return each, JSON; None: it isn't stored."""
-    found = _CANCEL_MESSAGES(client, [keys.later, *map(keys.stored_message, task_ids)], [])
+def cancel_messages(client: Any, keys: Keys, task_ids: Sequence[str], seen: str = "") -> list[str | None]:
+    """Remove the messages with ``task_ids``; return each, JSON; None: it isn't stored.
+
+    Arguments:
+        seen: only a message with this revision; '': any.
+    """
+    found = _CANCEL_MESSAGES(client, [keys.later, *map(keys.stored_message, task_ids)], [seen])
     return [text_of(one) for one in found]
 
 
@@ -70,3 +75,11 @@ def take_bodies(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[str | 
     """Remove the bodies of messages that are gone; return each, JSON; None: there is none."""
     names = [keys.later, *map(keys.stored_message, task_ids), *map(keys.message_body, task_ids)]
     return [text_of(one) for one in _TAKE_BODIES(client, names, [len(task_ids)])]
+
+
+def has_body(message: str) -> bool:
+    """Tell whether the JSON of a message has its body, too."""
+    try:
+        return "body" in json.loads(message)
+    except (ValueError, TypeError, RecursionError):
+        return False

@@ -1,13 +1,15 @@
--- read_status: return who leads, and how many entries are due; nothing is written.
+-- read_status: return who leads, and how many entries are due and messages are stored; nothing is written.
 --
 -- KEYS[1] schedule  zset of entry keys, scored by due time
 -- KEYS[2] lock      the leader's token (the schedule's key again when no lock is configured)
 -- KEYS[3] tick      when the leader's last tick was
 -- KEYS[4] standbys  zset of who stands by, scored by when they looked at the lock last (the schedule's key again when
 --                   the caller may not read it)
+-- KEYS[5] later     zset of stored messages, scored by when they are to be sent (likewise)
 -- ARGV[1] life_ms   those that looked longer ago don't stand by any more, milliseconds
+-- ARGV[2] late_ms   messages that should have been sent longer ago are overdue, milliseconds
 --
--- Returns {now, token, rest_ms, ticked, due, oldest, standbys}
+-- Returns {now, token, rest_ms, ticked, due, oldest, standbys, stored, overdue, first}
 --   now      the server's clock, UNIX seconds with microseconds, a string
 --   token    the token in the lock; '': nobody leads, or no lock is configured
 --   rest_ms  how long the lock lives, milliseconds; -1: for ever; -2: there is none
@@ -15,8 +17,11 @@
 --   due      how many entries are due
 --   oldest   the lowest score of these, a string, '' for none; scores of 0 don't count, as they mean "now"
 --   standbys who stands by, each with when it looked, UNIX seconds, a string: at most 100
-local schedule, lock, tick, standbys = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local life_ms = tonumber(ARGV[1])
+--   stored   how many messages are stored; -1: not known
+--   overdue  how many of these are overdue
+--   first    the lowest score of those that should have been sent, a string, '' for none
+local schedule, lock, tick, standbys, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local life_ms, late_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -34,4 +39,14 @@ if standbys ~= schedule then
   standing = redis.pcall('ZRANGEBYSCORE', standbys, since, '+inf', 'WITHSCORES', 'LIMIT', 0, 100)
   if standing.err then standing = {} end -- a key of another type
 end
-return {now, token or '', rest_ms, ticked or '', due, oldest[2] or '', standing}
+local stored, overdue, first = -1, 0, {}
+if later ~= schedule then
+  stored = redis.pcall('ZCOUNT', later, '-inf', '+inf')
+  if type(stored) == 'table' then
+    stored = -1 -- a key of another type
+  else
+    overdue = redis.call('ZCOUNT', later, 0, string.format('%.6f', tonumber(now) - late_ms / 1000))
+    first = redis.call('ZRANGEBYSCORE', later, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
+  end
+end
+return {now, token or '', rest_ms, ticked or '', due, oldest[2] or '', standing, stored, overdue, first[2] or ''}

@@ -8,6 +8,9 @@ from redbeat.store.records import Head, Vitals, text_of
 from redbeat.store.scripts.script import Script
 from redbeat.store.scripts.standbys import STANDBY_MS
 
+#: a stored message that should have been sent longer ago is overdue, milliseconds
+OVERDUE_MS = 60_000
+
 _READ_HEAD = Script("read_head")
 _READ_STATUS = Script("read_status")
 
@@ -22,15 +25,23 @@ def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str
 
 
 def read_status(
-    client: Any, schedule_key: str, lock_key: str | None, tick_key: str, standbys_key: str | None
+    client: Any,
+    schedule_key: str,
+    lock_key: str | None,
+    tick_key: str,
+    standbys_key: str | None,
+    later_key: str | None,
 ) -> Vitals:
     """Read who leads and how much is due; nothing is written.
 
     Arguments:
         standbys_key: None: who stands by isn't asked.
+        later_key: None: which messages are stored isn't asked.
     """
-    keys = [schedule_key, lock_key or schedule_key, tick_key, standbys_key or schedule_key]
-    now, token, rest_ms, tick, due, oldest, standing = _READ_STATUS(client, keys, [STANDBY_MS])
+    keys = [schedule_key, lock_key, tick_key, standbys_key, later_key]
+    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first = _READ_STATUS(
+        client, [key or schedule_key for key in keys], [STANDBY_MS, OVERDUE_MS]
+    )
     since = float(oldest) if oldest else None
     standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
     return Vitals(
@@ -41,4 +52,7 @@ def read_status(
         int(due),
         since,
         None if standbys_key is None else standbys,
+        None if int(stored) < 0 else int(stored),
+        int(overdue),
+        float(first) if first else None,
     )

@@ -38,6 +38,7 @@ class BeatFigures:
         ticks: how long its ticks took, without waiting.
         batches: how long it took to send and record what a tick has claimed.
         compiled, one_by_one: how many messages it has made from templates, and by Celery.
+        later: how many stored messages it has sent.
         prepared, used: how many runs were prepared before they were due, and how many of these were sent.
     """
 
@@ -46,5 +47,6 @@ class BeatFigures:
     batches: Histogram = field(default_factory=lambda: Histogram(TICK_BOUNDS))
     compiled: int = 0
     one_by_one: int = 0
+    later: int = 0
     prepared: int = 0
     used: int = 0

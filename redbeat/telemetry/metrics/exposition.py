@@ -93,6 +93,7 @@ def _own_families(own: OwnFigures) -> Iterator[Any]:
     messages.add_metric(("compiled",), figures.compiled)
     messages.add_metric(("one_by_one",), figures.one_by_one)
     yield messages
+    yield _single("redbeat_later_sent", figures.later)
     yield _single("redbeat_lookahead_prepared", figures.prepared)
     yield _single("redbeat_lookahead_wasted", own.wasted)
     yield _single("redbeat_redis_errors", COUNTS.errors)
@@ -125,6 +126,9 @@ def _schedule_families(view: View) -> Iterator[Any]:
     overdue.add_metric(("not_sent",), view.overdue.not_sent)
     overdue.add_metric(("not_succeeded",), view.overdue.not_succeeded)
     yield overdue
+    if view.stored is not None:
+        yield _single("redbeat_later_messages", view.stored)
+        yield _single("redbeat_later_overdue", view.stored_overdue)
     yield _streaks(view.streaks, view.labels.values())
 
 

@@ -66,6 +66,8 @@ class View:
         states_at: when they were counted, the server's UNIX seconds.
         overdue: the entries that are overdue.
         streaks: how many of the last runs have failed in a row, by the entries' names.
+        stored: how many messages are stored; None: not known.
+        stored_overdue: how many of them should have been sent more than a minute ago.
     """
 
     token: str
@@ -78,6 +80,8 @@ class View:
     states_at: float
     overdue: Overdue
     streaks: Mapping[str, int]
+    stored: int | None
+    stored_overdue: int
 
 
 @dataclass
@@ -261,6 +265,8 @@ class Gathering:
             self._states_at,
             self._overdue,
             self._streaks,
+            vitals.stored,
+            vitals.overdue,
         )
 
     def _look_at_entries(self, store: Store, now: float) -> None:

@@ -97,6 +97,13 @@ METRICS = {
             True,
             "How long the first of them has been due; 0: none is.",
         ),
+        Metric("redbeat_later_messages", "gauge", True, "How many messages are stored, see :doc:`later`."),
+        Metric(
+            "redbeat_later_overdue",
+            "gauge",
+            True,
+            "How many of the stored messages should have been sent more than a minute ago.",
+        ),
         Metric(
             "redbeat_entry_failures_in_a_row",
             "gauge",
@@ -133,6 +140,7 @@ METRICS = {
             "Messages that were made; ``way`` is ``compiled`` or ``one_by_one``, see :ref:`quick-way`.",
             ("way",),
         ),
+        Metric("redbeat_later_sent", "counter", False, "Stored messages that were sent."),
         Metric(
             "redbeat_lookahead_prepared",
             "counter",

@@ -92,11 +92,12 @@ def decoded(cursor: str) -> list[Any]:
         if not isinstance(values, list):
             raise ValueError
     except (ValueError, RecursionError):
-        raise _bad_cursor() from None
+        raise bad_cursor() from None
     return values
 
 
-def _bad_cursor() -> Refusal:
+def bad_cursor() -> Refusal:
+    """Return the refusal of a cursor that no answer has had."""
     return Refusal(400, "cursor: is none that an answer has had.", field="cursor")
 
 
@@ -113,7 +114,7 @@ def _place_at(cursor: str | None) -> Place:
         as_stored(member)
         return Place(Row(name, member, score), offset)
     except (ValueError, TypeError, OverflowError):
-        raise _bad_cursor() from None
+        raise bad_cursor() from None
 
 
 def path_on(call: Call, path: str, cursor: str | None) -> str | None:

@@ -54,7 +54,7 @@ _ADDRESS = (
     "a percent sign or a character that doesn't print, is written as '=' and the base64url of its UTF-8. "
     "Answers have it in `href`."
 )
-_PLACES = {"name": _ADDRESS, "task_id": "The task id of a run."}
+_PLACES = {"name": _ADDRESS, "task_id": "The task id of a run, or of a stored message."}
 
 
 def document_operation(call: Callable[[Call], Answer]) -> Operation:

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from redbeat.config.config import ensure_conf
 from redbeat.log.text import as_stored
-from redbeat.web.api import calendars, entries, files, many, operating, pausing, running
+from redbeat.web.api import calendars, entries, files, later, many, operating, pausing, running
 from redbeat.web.api.addresses import BadAddress, name_of, segments_of
 from redbeat.web.api.kinds import BadValue, read_members, read_query
 from redbeat.web.api.openapi import document_of, document_operation
@@ -35,6 +35,7 @@ OPERATIONS: Sequence[Operation] = (
     *pausing.OPERATIONS,
     *running.OPERATIONS,
     *many.OPERATIONS,
+    *later.OPERATIONS,
     *calendars.OPERATIONS,
     *files.OPERATIONS,
     *operating.OPERATIONS,
@@ -47,6 +48,7 @@ NOT_HERE: Mapping[str, str] = {
     "monitoring": "it is a folder of files",
     "downgrade": "it is done once, by whoever replaces the beats",
     "singleton": "it runs a command on the machine that calls it",
+    "later release": "it is done once, by whoever goes back to another scheduler",
 }
 
 

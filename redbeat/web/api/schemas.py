@@ -141,6 +141,7 @@ def _answers() -> dict[str, Any]:
         },
         **_of_entries(),
         **_of_runs(),
+        **_of_messages(),
         **_of_files(),
         **_of_the_whole(),
     }
@@ -238,6 +239,38 @@ def _of_runs() -> dict[str, Any]:
     }
 
 
+def _of_messages() -> dict[str, Any]:
+    """Return those of what is answered about stored messages."""
+    given = {"description": "A text about them, where the body isn't JSON; null: they aren't known."}
+    fields = {
+        "task": TEXT,
+        "args": {"type": ["array", "string", "null"], **given},
+        "kwargs": {"type": ["object", "string", "null"], **given},
+        "content_type": TEXT,
+        "exchange": TEXT,
+        "routing_key": TEXT,
+        "priority": MAYBE_COUNT,
+        "expires": MAYBE_TEXT,
+        "retries": MAYBE_COUNT,
+        "root_id": MAYBE_TEXT,
+        "parent_id": MAYBE_TEXT,
+        "group": MAYBE_TEXT,
+    }
+    always = _object(
+        task_id=TEXT,
+        eta={**MAYBE_MOMENT, "description": "When it is sent; null: never, by its score."},
+        problem={**MAYBE_TEXT, "description": "Why it can't be used; then it has few other fields."},
+        error={**MAYBE_TEXT, "description": "Why it couldn't be sent; that is tried again."},
+        href=HREF,
+        etag=ETAG,
+    )
+    return {
+        "StoredMessage": {**always, "properties": {**always["properties"], **fields}},
+        "StoredMessages": _object(messages=_array(of("StoredMessage")), count=COUNT, next=NEXT),
+        "Cancelled": _object(task_id=TEXT),
+    }
+
+
 def _of_files() -> dict[str, Any]:
     """Return those of files and calendars, and what is answered about them."""
     return {
@@ -288,6 +321,9 @@ def _of_the_whole() -> dict[str, Any]:
             last_tick=MAYBE_MOMENT,
             backlog=COUNT,
             oldest_due=MAYBE_MOMENT,
+            stored_messages=MAYBE_COUNT,
+            overdue_messages=COUNT,
+            oldest_message=MAYBE_MOMENT,
         ),
         "Timeline": _object(
             begin=MOMENT,

@@ -35,6 +35,11 @@ _IN_PLACE = (
     (r", or give them longer: --workers takes a number of seconds", ""),
     (r"celery redbeat show has the last ones; rerun sends", "Its page has the last ones; Rerun there sends"),
     (r"celery redbeat route names", "the page Routes names"),
+    (r"celery redbeat status says", "The overview says"),
+    (
+        r"celery redbeat later show says what it is, and later cancel",
+        "the page Later says what it is, and Cancel there",
+    ),
     (r"celery redbeat runs .+ --give-up ends", "Give up, on its page, ends"),
 )
 #: how many sentences about repairs are shown

@@ -39,6 +39,7 @@ _PAGES = (
     ("Entries", "/entries", "list", "e"),
     ("Timeline", "/timeline", "heat", "t"),
     ("Runs", "/runs", "play", "r"),
+    ("Later", "/later", "clock", "l"),
     ("Doctor", "/doctor", "doctor", "d"),
     ("Files", "/files", "file", "f"),
     ("Calendars", "/calendars", "calendar", "c"),

@@ -15,11 +15,15 @@ from typing import Any
 
 from redbeat.access import Right
 from redbeat.diagnostics.checks import Diagnosis, Finding
+from redbeat.diagnostics.checks.messages import UNSENT_MESSAGE
 from redbeat.diagnostics.facts import Facts
 from redbeat.diagnostics.verdicts import Answer
 from redbeat.diagnostics.why import explain
 from redbeat.entries.audit import AuditRecord, find_records
 from redbeat.entries.raw import read_object
+from redbeat.keys import MESSAGE_NAMES
+from redbeat.later.documents import document_of
+from redbeat.store.later import LaterStore
 from redbeat.store.records import Stored
 from redbeat.store.store import Store
 from redbeat.web.hiding import (
@@ -31,6 +35,7 @@ from redbeat.web.hiding import (
     without_hidden,
 )
 from redbeat.web.verbs.actor import Actor
+from redbeat.web.verbs.later import hide_in_reason
 
 #: of how many entries of a change the tasks are looked up
 MAX_NAMES = 5
@@ -104,14 +109,15 @@ def why(actor: Actor, facts: Facts, at: datetime | None) -> Answer:
 
 def hide_in_findings(app: Any, found: Diagnosis) -> Diagnosis:
     """Return what the doctor has found without what is hidden: an excerpt of no text that may have it."""
-    names = dict.fromkeys(one.entry for one in found.findings if one.entry is not None)
-    if not names:
-        return found
     store, hiding = Store(app), hiding_of(app)
-    _, read = store.read_entries([store.keys.entry(name) for name in names])
-    stored = dict(zip(names, read, strict=True))
+    keys = {one.entry: store.keys.entry(one.entry) for one in found.findings if one.entry is not None}
+    stored = dict(zip(keys, store.read_entries([*keys.values()])[1] if keys else [], strict=True))
+    messages = _messages_of(app, found)
 
     def shown(finding: Finding) -> Finding:
+        if finding.about in messages:
+            problem = hide_in_reason(finding.problem, messages[finding.about], hiding)
+            return replace(finding, problem=problem)
         one = None if finding.entry is None else stored[finding.entry]
         if one is None:
             return finding
@@ -120,3 +126,12 @@ def hide_in_findings(app: Any, found: Diagnosis) -> Diagnosis:
         return replace(finding, problem=problem, excerpt="" if is_hidden else finding.excerpt)
 
     return replace(found, findings=[*map(shown, found.findings)])
+
+
+def _messages_of(app: Any, found: Diagnosis) -> Mapping[str, Mapping[str, Any]]:
+    """Return the stored messages that couldn't be sent, by what findings say that they are about."""
+    store = LaterStore(app)
+    names = [one.about for one in found.findings if one.kind == UNSENT_MESSAGE]
+    task_ids = [name.removeprefix(MESSAGE_NAMES) for name in names]
+    messages = store.named(task_ids) if names else []
+    return {name: document_of(store.keys, one) for name, one in zip(names, messages, strict=True)}

@@ -29,6 +29,7 @@ from tests.support.polling import eventually
 from tests.support.schedule import LOCK, monitoring, server_now, write_raw
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
+from tests.support.stored import make_late, store
 from tests.support.ticks import leader, memory_app
 
 ROOT = Path(__file__).parents[3]
@@ -257,6 +258,24 @@ def test_the_json_is_one_object_with_the_documented_fields(
     page = (ROOT / "docs" / "high-availability.rst").read_text("utf-8")
     titles = re.findall(r"^``.*``$", page, re.MULTILINE)
     assert set(re.findall(r"``(\w+)``", " ".join(titles))) >= found.keys()
+
+
+def test_a_schedule_is_late_whose_stored_messages_are_not_sent(
+    ask: Ask, scheduler: RedBeatScheduler, client: redis.Redis
+) -> None:
+    app = memory_app(redbeat_redis_url=scheduler.config.redis_url)
+    assert "stored" not in ask().output
+    store(app, "one", "two", "three")
+    assert (ask().exit_code, "stored     3 messages" in ask().output) == (0, True)
+    make_late(client, "one", since := server_now(client) - 100)
+    make_late(client, "two", since + 95)
+    done, found = ask(), json.loads(ask("--json").output)
+    assert (done.exit_code, found["state"], found["backlog"]) == (2, "late", 0)
+    assert "The oldest stored message has been waiting for 10" in done.output
+    assert "3 messages, 1 of them overdue, the oldest since" in done.output
+    assert (found["stored_messages"], found["overdue_messages"]) == (3, 1)
+    assert datetime.fromisoformat(found["oldest_message"]).timestamp() == pytest.approx(since, abs=1e-3)
+    assert found["oldest_message_age_seconds"] == pytest.approx(100, abs=30)
 
 
 def test_a_server_that_is_away_is_3_in_one_sentence_without_a_password(ask: Ask) -> None:

@@ -13,16 +13,19 @@ import redis
 from kombu.exceptions import OperationalError
 from kombu.transport.redis import Channel
 
-from redbeat import RedBeatScheduler
+from redbeat import RedBeatScheduler, later
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.errors import RedBeatError, StoreRefused
+from redbeat.errors import MessageNotStored, RedBeatError, StoreRefused
+from redbeat.keys import Keys
 from redbeat.schedulers import get_redis
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
 from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
+from tests.support.dashboards import Browser, dashboard_of
 from tests.support.logs import errors_in, warnings_in
+from tests.support.programs import Program
 from tests.support.progress import Progress
 from tests.support.rights import CLAIMS, PASSWORD, RECIPES, Claim, Ground, documented_rights, run_twice
 from tests.support.rights_of_dashboards import (
@@ -32,6 +35,7 @@ from tests.support.rights_of_dashboards import (
     it_shows_all_pages,
 )
 from tests.support.schedule import field, write_raw
+from tests.support.stored import store
 from tests.support.ticks import leader, take_messages
 from tests.support.tracked import Tracked
 
@@ -268,6 +272,55 @@ def test_only_who_has_the_right_to_tokens_makes_them(ground: Ground) -> None:
     assert call(ground.app(), "token", "revoke", "ci", "--yes").exit_code == 0
     assert ground.refusals() == []
     refused_to(ground.of("viewer"), "viewer", "HSET redbeat::tokens x y")
+
+
+def test_a_writer_can_not_let_a_worker_read_what_is_not_json(ground: Ground) -> None:
+    app = ground.app()
+    with pytest.raises(MessageNotStored, match="refused"):
+        store(app, "pickled", args=[1], serializer="pickle")
+    assert not ground.admin.exists(Keys().later, Keys().stored_message("pickled"))
+    refused_to(ground, "writer", "SET redbeat::later:one x")
+    store(ground.app("default"), "pickled", args=[1], serializer="pickle")
+    assert later.cancel("pickled", app) == ["pickled"]
+    assert ground.admin.exists(Keys().message_body("pickled")), "which the doctor finds"
+    if not ground.server.version.startswith("6."):
+        refused_to(ground, "dashboard", "SET redbeat::later:one x")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "SET redbeat::lock x",
+        "ZADD redbeat::schedule 1 redbeat:report",
+        "HSET redbeat:report definition x",
+        "HGET redbeat:report definition",
+        "GET redbeat::tokens",
+        "SUBSCRIBE redbeat::wake",
+    ],
+)
+def test_who_stores_messages_may_touch_nothing_of_the_schedule(ground: Ground, command: str) -> None:
+    refused_to(ground, "later", command)
+
+
+def test_a_dashboard_without_rights_to_stored_messages_says_which_and_shows_the_rest(ground: Ground) -> None:
+    store(ground.app("default"), "one")
+    rule = [word for word in documented_rights("dashboard_6_2") if word != "~redbeat:*"]
+    keys = ("[^:]*", ":schedule", ":statics", ":running:*", ":history:*", ":failing:*", ":tokens", ":audit")
+    ground.let([*rule, *(f"~redbeat:{key}" for key in keys)], "dashboard")
+    app = ground.app("dashboard")
+    browser = Browser(dashboard_of(app))
+    assert "+zrange ~redbeat::later" in browser.read("/later")
+    assert "+zrange ~redbeat::later" in browser.read("/later/message", status=503, task_id="one")
+    assert "Entries" in browser.read("/entries")
+    program = Program(app, token=Tokens(Store(ground.app("default"))).add("ci", ["admin"], None)[1])
+    assert "+zrange ~redbeat::later" in program.ask("GET", "/later").json()["detail"]
+    # as the rule of earlier versions for Redis 7: all may be read, and what is known then may be written
+    ground.let([*rule, *(f"~redbeat:{key}" for key in keys), "~redbeat::later"], "dashboard")
+    assert "one<" in browser.read("/later")
+    ground.let([word for word in documented_rights("dashboard_read_only") if word[0] != "&"], "dashboard")
+    refused = browser.post("/later/cancel", task_id="one", confirmed="yes")
+    assert (refused.status_code, "+zrem +del ~redbeat::later" in refused.text) == (503, True)
+    assert ground.admin.zcard(Keys().later) == 1
 
 
 def test_a_writer_can_not_silence_a_beat(ground: Ground) -> None:

@@ -283,6 +283,16 @@ def ask_twice_who_leads(ground: Ground) -> None:
         assert "may not read who stands by" in call(app, "status").stdout
 
 
+def ask_twice_for_messages(ground: Ground) -> None:
+    app = ground.app("status")
+    ground.let([*RULES_OF_3_0["status"].split(), "~redbeat::standbys"], "status")
+    with leader(ground.app("default")):
+        for _ in range(2):
+            found = read_status(app)
+            assert (found.stored_messages, found.standbys) == (None, [])
+        assert "may not read which messages are stored" in call(app, "status").stdout
+
+
 def gather_twice(ground: Ground) -> None:
     run_twice(ground)
     gathering = gathering_of(ground.app("beat"))
@@ -302,6 +312,7 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.WAKE_UPS, "beat", "+subscribe", wait_for_a_change),
     (rights.STANDBYS, "beat", "", stand_by_twice),
     (rights.STANDBYS, "status", "", ask_twice_who_leads),
+    (rights.STORED, "status", "", ask_twice_for_messages),
     (rights.REPLICAS, "beat", "", wait_for_replicas),
     (rights.EVICTION, "beat", "+config|get", start_twice),
     (rights.DOWNGRADED, "writer", "~redbeat::downgraded", look_twice),
@@ -341,8 +352,10 @@ def test_what_takes_a_right_that_is_missing_is_off_and_that_is_said_once(
     old.let([right for right in RULES_OF_3_0[user].split() if right != missing], user)
     do(old)
     assert errors_in(caplog) == []
-    # the rules of 3.0 have no right to these, so that is said wherever somebody pauses or lists entries
-    others = tuple(f"beat: {one.is_off}" for one in (rights.EVENTS, rights.FAILING) if one is not feature)
+    # the rules of 3.0 have no right to these, so that is said wherever somebody pauses or lists entries, or
+    # asks who leads
+    usual = (rights.EVENTS, rights.FAILING, rights.STORED)
+    others = tuple(f"beat: {one.is_off}" for one in usual if one is not feature)
     found = [text for text in warnings_in(caplog) if text.startswith("beat: ")]
     [warning] = [text for text in found if not text.startswith(others)]
     assert warning.startswith(f"beat: {feature.is_off}, as the user of Redis seems to lack rights (")

@@ -20,13 +20,18 @@ from redbeat.entries.query import list_entries
 from redbeat.store.figures import WORDS, Figures, Labels
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics import gathering as module
+from redbeat.telemetry.metrics.exposition import Exposition
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.overdue import find_overdue, streaks_of
+from redbeat.telemetry.metrics.own_figures import OwnFigures
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.progress import NAMES, Progress
 from tests.support.rights import gathering_of
-from tests.support.schedule import SCHEDULE, server_now, write_raw
+from tests.support.schedule import SCHEDULE, monitoring, server_now, write_raw
+from tests.support.servers import Server
+from tests.support.stored import make_late, store
+from tests.support.ticks import leader, take_messages
 
 HOURLY = {"__type__": "interval", "every": 3600}
 
@@ -460,6 +465,38 @@ def test_an_entry_that_is_late_is_overdue_and_named(app: Celery, client: redis.R
     write_due(client, "soon", ago=5)
     found = find_overdue(Store(app), server_now(client))
     assert (found.not_sent, len(found.names), found.names[0]) == (150, 100, "e149")
+
+
+@ONE_SERVER
+def test_stored_messages_are_counted_without_another_round_trip(
+    app: Celery, client: redis.Redis, server: Server
+) -> None:
+    gathering = gathering_of(app)
+    gathering.gather()
+
+    def gather() -> tuple[int | None, int, int]:
+        with monitoring(server) as commands:
+            gathering.gather()
+        assert gathering.view is not None
+        return gathering.view.stored, gathering.view.stored_overdue, len(commands)
+
+    before = gather()
+    store(app, "one", "two", "three")
+    make_late(client, "one", server_now(client) - 61)
+    make_late(client, "two", server_now(client) - 5)
+    assert (before[:2], gather()) == ((0, 0), (3, 1, before[2]))
+
+
+@ONE_SERVER
+def test_stored_messages_that_were_sent_are_counted(app: Celery, client: redis.Redis) -> None:
+    store(app, "one", "two", "three")
+    with leader(app) as scheduler:
+        for task_id in ("one", "two"):
+            make_late(client, task_id, 5.0)
+        scheduler.tick()
+        own = OwnFigures(scheduler._leadership, scheduler._figures, lambda: 0)  # noqa: SLF001
+    assert {message.id for message in take_messages(app)} == {"one", "two"}
+    assert "redbeat_later_sent_total 2.0" in Exposition(lambda: None, own).text("")[1].decode()
 
 
 @ONE_SERVER

@@ -75,6 +75,7 @@ ANSWERING = {"api GET /routes", "api GET /doctor", "api PUT /doctor/fix"}
 #: pages that need nothing of Redis, or look beside, and say themselves what was refused
 STILL = {
     *("GET /login", "POST /login", "POST /logout", "GET /entry/new", "GET /files", "GET /audit", "GET /runs"),
+    "GET /later",
     *("GET /timeline", "GET /calendars", "GET /runs/rerun", "GET /doctor", "POST /doctor/fix"),
     *("GET /doctor/fix", "GET /doctor/look", "GET /routes/look", "POST /entry/preview", "POST /entry/edit"),
     *("GET /routes", "GET /changing", "GET /files/export"),

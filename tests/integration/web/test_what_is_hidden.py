@@ -6,13 +6,14 @@ A new page or operation is walked over by itself.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from html import unescape
 from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, signature
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt
@@ -21,6 +22,7 @@ from redbeat.web.application import PAGES
 from tests.support.dashboards import Browser
 from tests.support.polling import eventually
 from tests.support.programs import Program
+from tests.support.stored import store
 
 #: what is looked for; of a part of it that is cut off, too
 SECRET = "S3CR3T"
@@ -94,19 +96,40 @@ def walked(app: Celery, client: redis.Redis) -> Celery:
         texts = {field: one if isinstance(one, str) else json.dumps(one) for field, one in fields.items()}
         client.hset(f"redbeat:{name}", mapping=texts)
         client.zadd("redbeat::schedule", {f"redbeat:{name}": 4e9})
+    given = {"user": "anna", "password": SECRET}
+    store(app, "kwargs", task="login", kwargs=given)
+    store(app, "places", task="login", args=["anna", SECRET])
+    store(app, "pickled", task="login", kwargs=given, serializer="pickle")
+    store(app, "pickled places", task="login", args=["anna", SECRET], serializer="pickle")
+    linked = signature("login", args=["anna", SECRET], app=app)
+    store(app, "linked", task="other", link=linked, args=[dict(linked)])
+    store(app, "failing", task="login", kwargs=given)
+    for name in ("failing", "pickled"):
+        client.hset(f"redbeat:later:{name}", "error", json.dumps(ENTRIES["failing"]["error"] | FAILING))
+    store(app, "broken", task="login", kwargs=given)
+    client.hset(
+        "redbeat:later:broken", "message", json.dumps({"task": given, "body": SECRET, "task_id": "a"})
+    )
     return app
+
+
+#: the stored messages
+MESSAGES = ("kwargs", "places", "pickled", "pickled places", "linked", "failing", "broken")
+#: what else beat writes about an entry that couldn't be sent
+FAILING = {"definition_sha1": "", "due": "1.0", "retry_at": "2.0", "is_asked": False}
 
 
 def test_no_operation_that_only_shows_has_it_in_its_answer(
     walked: Celery, program: Callable[..., Program]
 ) -> None:
     reader = program("admin")
-    paths = {one.path for one in OPERATIONS if one.method == "GET" and "{task_id}" not in one.path}
+    paths = {one.path for one in OPERATIONS if one.method == "GET"}
     for path in sorted(paths):
-        for name in ENTRIES if "{name}" in path else [""]:
+        for name in ENTRIES if "{name}" in path else MESSAGES if "{task_id}" in path else [""]:
             query = {"task": "login"} if path == "/routes" else {}
-            answer = reader.ask("GET", path.replace("{name}", name), **query)
+            answer = reader.ask("GET", re.sub("{name}|{task_id}", name, path), **query)
             assert SECRET not in unescape(answer.text), (path, name)
+    assert {one["task_id"] for one in reader.get("/later")["messages"]} == {*MESSAGES}
 
 
 def test_no_page_has_it(walked: Celery, browse: Callable[..., Browser]) -> None:
@@ -117,11 +140,12 @@ def test_no_page_has_it(walked: Celery, browse: Callable[..., Browser]) -> None:
         assert eventually(lambda path=path: "looked at" in browser.read(path))
     told = {"/entry", "/entry/edit", "/entry/new", "/routes"}  # others say little of an entry
     for path in sorted(paths):
-        for name in ENTRIES if path in told else ["good"]:
+        for name in ENTRIES if path in told else MESSAGES if path == "/later/message" else ["good"]:
             for more in ({}, {"as": "json"}) if path in ("/entry", "/entry/edit") else ({},):
-                answer = browser.get(path, name=name, like=name, **more)
+                answer = browser.get(path, name=name, like=name, task_id=name, **more)
                 assert answer.status_code < 500, (path, name, answer.text)
                 assert SECRET not in unescape(answer.text), (path, name, more)
+                assert path != "/later/message" or f'<dd class="mono">{name}' in answer.text
 
 
 def test_whoever_changes_or_runs_an_entry_is_not_told_it_by_what_is_wrong(

@@ -24,6 +24,8 @@ def seconds_ago(seconds: float) -> datetime:
         ({}, State.HEALTHY, ""),
         ({"backlog": 3, "oldest_due": seconds_ago(60)}, State.HEALTHY, ""),
         ({"backlog": 3, "oldest_due": seconds_ago(61)}, State.LATE, "due entry has been waiting for 61 s"),
+        ({"overdue_messages": 3, "oldest_message": seconds_ago(60)}, State.HEALTHY, ""),
+        ({"oldest_message": seconds_ago(61)}, State.LATE, "stored message has been waiting for 61 s"),
         ({"last_tick": seconds_ago(60)}, State.HEALTHY, ""),
         ({"last_tick": seconds_ago(61)}, State.LATE, "last tick was 61 s ago"),
         ({"last_tick": None}, State.HEALTHY, ""),

@@ -22,6 +22,10 @@ GROUPS = {
     "calendar set": "PATCH /calendars/{name}",
     "calendar import": "PUT /calendars/{name}",
     "calendar delete": "DELETE /calendars/{name}",
+    "later list": "GET /later",
+    "later show": "GET /later/{task_id}",
+    "later cancel": "DELETE /later/{task_id}",
+    "later count": "GET /later",
 }
 PAGE = (Path(__file__).parents[3] / "docs" / "rest.rst").read_text("utf-8")
 #: options that are something else here, or aren't here, each with what it is, or why not
@@ -30,7 +34,7 @@ EXCEPTIONS = dict(
 )
 #: what is about the terminal, or about the person at it, and what ``names`` in a body stands for
 OF_PEOPLE = {"--json", "--tz", "--utc", "--yes"}
-IN_PATH_OR_BODY = {"NAME", "NAMES", "TASK", "FILE"}
+IN_PATH_OR_BODY = {"NAME", "NAMES", "TASK", "FILE", "TASK_ID", "TASK_IDS"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -43,7 +47,11 @@ def commands() -> Iterator[tuple[str, click.Command]]:
                 yield str(command.name), command
 
 
-COMMANDS = {words: command for words, command in commands() if words.split()[0] not in NOT_HERE}
+COMMANDS = {
+    words: command
+    for words, command in commands()
+    if words not in NOT_HERE and words.split()[0] not in NOT_HERE
+}
 
 
 def operations_of(words: str) -> list[Operation]:

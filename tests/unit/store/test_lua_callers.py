@@ -41,7 +41,7 @@ AFTER: dict[str, Any] = {"after": "10", "after_key": "k", "pending": 11}
 CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER, are_messages=True)
 CLAIM_KEYS = lua.ClaimKeys("the-schedule", "the-deadlines", "the-other")
 TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
-STATUS = {"schedule": "the-schedule", "lock": "the-lock", "tick": "the-tick", "standbys": "the-standbys"}
+STATUS = {name: f"the-{name}" for name in ("schedule", "lock", "tick", "standbys", "later")}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
 RUN = records.TrackedRun("the-due", ',"a":"limit"', 6.0, "skip", ("first", "last"), "held-score")
 COMMIT = records.Commit(
@@ -247,8 +247,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "read_status": (
         lambda client: status.read_status(client, *STATUS.values()),
-        ["1.5", "", -2, "", 0, "", []],
-        {**STATUS, "life_ms": 15_000},
+        ["1.5", "", -2, "", 0, "", [], -1, 0, ""],
+        {**STATUS, "life_ms": 15_000, "late_ms": 60_000},
         {},
     ),
     "note_standby": (
@@ -342,9 +342,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
     ),
     "cancel_messages": (
-        lambda client: later.cancel_messages(client, KEYS, ["the-id"] * 2),
+        lambda client: later.cancel_messages(client, KEYS, ["the-id"] * 2, "the-seen"),
         ["the-message", None],
-        {"later": "the-:later"},
+        {"later": "the-:later", "seen": "the-seen"},
         {},
     ),
     "take_bodies": (
@@ -698,10 +698,12 @@ def test_what_holds_a_run_back_is_read_with_the_members_of_its_record() -> None:
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
-    reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"]])
-    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5})
-    assert status.read_status(reply, "s", "l", "t", "b") == found
-    assert status.read_status(reply, "s", "l", "t", None).standbys is None
+    reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"], 5, 3, b"0.75"])
+    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5}, 5, 3, 0.75)
+    assert status.read_status(reply, "s", "l", "t", "b", "m") == found
+    assert status.read_status(reply, "s", "l", "t", None, "m").standbys is None
+    reply = Replying([b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b""])
+    assert status.read_status(reply, "s", "l", "t", None, None)[-3:] == (None, 0, None)
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:

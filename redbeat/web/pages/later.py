@@ -1,0 +1,121 @@
+"""The stored messages, which beat sends when their ``eta`` has come: page by page, and each by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from redbeat.access import Right
+from redbeat.errors import AccessDenied, StoreRefused
+from redbeat.later.documents import arguments_in_words, eta_of
+from redbeat.log.text import shorten
+from redbeat.web.routes import action, page
+from redbeat.web.verbs import later
+from redbeat.web.visit import Visit
+
+#: how many messages a page has, and how many characters of the arguments of each
+SHOWN, ARGUMENTS = 50, 200
+#: the fields of a message that stand in a place of their own on its page
+_APART = ("task_id", "eta", "args", "kwargs", "problem", "error")
+#: what is said of a message that isn't there
+GONE = "isn't stored: it was sent, cancelled, or never stored."
+#: what cancelling one does
+ABOUT_CANCEL = "It is never sent, and its result says REVOKED. There is no way back."
+
+
+def show_later(visit: Visit) -> Response:
+    """Return the list."""
+    text = visit.query.get("offset", "")
+    offset = int(text) if text.isdecimal() and len(text) < 10 else 0
+    found, total, problem = [], 0, ""
+    try:
+        total = later.count(visit.actor)
+        found = later.list_(visit.actor, SHOWN, offset)
+    except StoreRefused as exc:  # a right is lacking, and the page says which one
+        problem = exc.plain
+    documents = later.documents(visit.actor, found)
+    return visit.render(
+        "later_part.html" if visit.is_fragment else "later.html",
+        title="Later",
+        rows=[
+            (document, eta_of(one), arguments_in_words(document) if document.get("task") else "")
+            for one, document in zip(found, documents, strict=True)
+        ],
+        problem=problem,
+        total=total,
+        offset=offset,
+        most=ARGUMENTS,
+        about_cancel=ABOUT_CANCEL,
+        here=_link(visit, offset),
+        previous=_link(visit, max(offset - SHOWN, 0)) if offset else None,
+        following=_link(visit, offset + SHOWN) if offset + len(found) < total and found else None,
+    )
+
+
+def _link(visit: Visit, offset: int) -> str:
+    return visit.link("later", offset=offset or None)
+
+
+def show_message(visit: Visit) -> Response:
+    """Return the page of one message."""
+    task_id = visit.query.get("task_id", "").strip()
+    found = later.find(visit.actor, task_id)
+    if found is None:
+        return visit.render("later_gone.html", 404, title="Stored message", sentence=_gone(task_id))
+    [document] = later.documents(visit.actor, [found])
+    return visit.render(
+        "later_message.html",
+        title=f"Stored message {shorten(task_id, 200)}",
+        task_id=task_id,
+        document=document,
+        eta=eta_of(found),
+        fields=[
+            (name.replace("_", " "), value)
+            for name, value in document.items()
+            if name not in _APART and value not in (None, "")
+        ],
+        arguments=[(name, document[name]) for name in ("args", "kwargs") if document.get(name)],
+        revision=found.revision,
+        about_cancel=ABOUT_CANCEL,
+    )
+
+
+def cancel_message(visit: Visit) -> Response:
+    """Take one away, when that is confirmed."""
+    task_id, revision = _field(visit, "task_id"), _field(visit, "revision")
+    if visit.form.get("confirmed") != "yes":
+        fields: dict[str, Any] = {"task_id": task_id, "revision": revision}
+        return visit.render(
+            "question.html",
+            title="Cancel",
+            action=visit.link("later", "cancel"),
+            question=f"Cancel {shorten(task_id, 200)}?",
+            label="Cancel it",
+            more=ABOUT_CANCEL,
+            fields=fields,
+            cancel_url=visit.link("later"),
+            tone="danger primary",
+        )
+    is_done = later.cancel(visit.actor, task_id, revision)
+    notice = f"Cancelled {shorten(task_id, 200)}: it is never sent." if is_done else _gone(task_id)
+    return visit.see("later", notice=notice)
+
+
+def _gone(task_id: str) -> str:
+    return f"{shorten(task_id, 200)} {GONE}" if task_id else "Give a task id."
+
+
+def _field(visit: Visit, name: str) -> str:
+    value = visit.form.get(name, "")
+    if not isinstance(value, str):
+        raise AccessDenied(f"{name} must be text.")
+    return value
+
+
+ROUTES: list[BaseRoute] = [
+    page("/later", show_later),
+    page("/later/message", show_message),
+    action("/later/cancel", cancel_message, right=Right.DELETE),
+]
