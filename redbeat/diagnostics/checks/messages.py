@@ -9,7 +9,6 @@ from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.entries.failures import failure_of
 from redbeat.entries.wording import one_line
-from redbeat.keys import MESSAGE_NAMES
 from redbeat.log.text import counted, printable
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.later import LaterStore
@@ -44,7 +43,7 @@ def check_stored_messages(context: Context) -> Iterator[Finding]:
             yield Finding(
                 Severity.ERROR,
                 UNSENT_MESSAGE,
-                f"{MESSAGE_NAMES}{one.task_id}",
+                store.keys.name(store.keys.stored_message(one.task_id)),
                 f"It couldn't be sent: {one_line(failure.reason)}",
                 "It is tried again by itself; celery redbeat later show says what it is, and later cancel "
                 "takes it away.",

@@ -21,7 +21,6 @@ from redbeat.diagnostics.verdicts import Answer
 from redbeat.diagnostics.why import explain
 from redbeat.entries.audit import AuditRecord, find_records
 from redbeat.entries.raw import read_object
-from redbeat.keys import MESSAGE_NAMES
 from redbeat.later.documents import document_of
 from redbeat.store.later import LaterStore
 from redbeat.store.records import Stored
@@ -132,6 +131,6 @@ def _messages_of(app: Any, found: Diagnosis) -> Mapping[str, Mapping[str, Any]]:
     """Return the stored messages that couldn't be sent, by what findings say that they are about."""
     store = LaterStore(app)
     names = [one.about for one in found.findings if one.kind == UNSENT_MESSAGE]
-    task_ids = [name.removeprefix(MESSAGE_NAMES) for name in names]
+    task_ids = [store.keys.message_id(store.keys.entry(name)) or "" for name in names]
     messages = store.named(task_ids) if names else []
     return {name: document_of(store.keys, one) for name, one in zip(names, messages, strict=True)}
