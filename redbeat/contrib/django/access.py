@@ -1,0 +1,90 @@
+"""Who uses the admin's pages, and what they may do: Django's permissions as RedBeat's rights.
+
+========================  =========================================================
+``view_entry``            see entries
+``add_entry``             add entries
+``change_entry``          change entries, pause and resume them, and run them now
+``pause_entry``           pause and resume entries
+``run_entry``             run entries now
+``delete_entry``          delete entries
+========================  =========================================================
+
+Superusers have all rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, tzinfo
+from functools import cached_property
+from typing import Any
+
+from django.contrib.auth import get_permission_codename
+from django.utils import timezone
+
+from redbeat.access import Right
+from redbeat.contrib.django.models import Entry
+from redbeat.store.server import Server
+from redbeat.store.store import Store
+from redbeat.web.access.users import User
+from redbeat.web.verbs.actor import Actor
+
+#: the permissions, and the rights that each has
+RIGHTS: dict[str, tuple[Right, ...]] = {
+    "view": (Right.READ,),
+    "change": (Right.EDIT, Right.PAUSE, Right.RUN),
+    "pause": (Right.PAUSE,),
+    "run": (Right.RUN,),
+    "delete": (Right.DELETE,),
+}
+
+
+def may(user: Any, permission: str) -> bool:
+    """Tell whether a user of Django's has a permission, one of ``RIGHTS`` or 'add'."""
+    options = Entry._meta  # noqa: SLF001 - Django's name of what is public
+    return bool(user.has_perm(f"{options.app_label}.{get_permission_codename(permission, options)}"))
+
+
+def user_of(django_user: Any) -> User:
+    """Return a user of Django's as one of RedBeat's."""
+    return User(django_user.get_username(), _rights_of(django_user), may_add=may(django_user, "add"))
+
+
+def _rights_of(django_user: Any) -> Iterator[Right]:
+    if django_user.is_active and django_user.is_superuser:
+        yield Right.ADMIN
+    for permission, rights in RIGHTS.items():
+        if may(django_user, permission):
+            yield from rights
+
+
+class AdminVisit:
+    """One request to a page of the admin: who asks, about which schedule, in which zone.
+
+    Arguments:
+        request: Django's.
+        app: the Celery app.
+        is_adding: a new entry is added, which takes its permission alone.
+    """
+
+    def __init__(self, request: Any, app: Any, *, is_adding: bool = False) -> None:
+        self.app = app
+        self.user = user_of(request.user)
+        if is_adding and self.user.may_add:
+            self.user = User(self.user.name, {*self.user.rights, Right.EDIT})
+        self.actor = Actor(app, self.user, "admin", request.META.get("REMOTE_ADDR") or "")
+
+    @cached_property
+    def now(self) -> datetime:
+        """The server's clock, UTC."""
+        return Server(Store(self.app)).now()
+
+    @property
+    def zone(self) -> tzinfo:
+        """The time zone that Django has for this request."""
+        zone: tzinfo = timezone.get_current_timezone()
+        return zone
+
+    def may(self, right: str) -> bool:
+        """Tell whether the user has a right, by its name."""
+        return self.user.may(Right(right))

@@ -1,0 +1,82 @@
+"""What the page of an entry in the admin says above its fields: when it runs, and what has become of it.
+
+Invariant: what can't be read or computed is missing with a reason, and the rest is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from redbeat.contrib.django.access import AdminVisit
+from redbeat.diagnostics.hints import hint_at_beat_schedule
+from redbeat.entries.describe import description_of, zones_in_words
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.overview import overview_of
+from redbeat.entries.query import STATES
+from redbeat.entries.wording import in_words_of, next_run_in_words, one_line, relative, when_in
+from redbeat.errors import RedBeatError
+from redbeat.store.owners import Owners
+from redbeat.store.store import Store
+from redbeat.web.pages.entries import note_on
+from redbeat.web.verbs.editing import revision_of
+from redbeat.web.verbs.showing import hide_in_sentence
+
+#: how many next and past runs are shown
+NEXT_RUNS, LAST_RUNS = 5, 5
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What is said of an entry.
+
+    Attributes:
+        facts: titles and sentences.
+        problem: why it can't be used; '': it can.
+        hint: what changing it would not do; '': nothing.
+        next_runs: when it runs next, in words.
+        past: its last runs: when they were due, and what became of them.
+        revision: of the entry as it is shown.
+    """
+
+    facts: Sequence[tuple[str, str]]
+    problem: str
+    hint: str
+    next_runs: Sequence[str]
+    past: Sequence[tuple[str, str]]
+    revision: str
+
+
+def summary_of(visit: AdminVisit, entry: RedBeatSchedulerEntry) -> Summary:
+    """Return what is said of ``entry``, which was listed."""
+    found = overview_of(entry, visit.zone, next_runs=NEXT_RUNS, last_runs=LAST_RUNS)
+    state = str(entry.state)
+    due = ", ".join(filter(None, next_run_in_words(entry, visit.zone, visit.now, when_in)))
+    facts = [
+        ("State", f"{state}: {STATES.get(state, '')}"),
+        ("Why", note_on(visit.app, entry, visit.zone) if not entry.problem else ""),
+        (
+            "Schedule",
+            ", ".join(filter(None, (description_of(entry, visit.zone), zones_in_words(entry, visit.zone)))),
+        ),
+        ("Next run", due),
+        ("Runs so far", f"{entry.total_run_count:,}"),
+        ("Owner", _owner_of(entry)),
+    ]
+    words = hide_in_sentence(visit.app, entry.stored, entry.problem or found.problem)
+    return Summary(
+        [(title, one_line(words)) for title, words in facts if words],
+        in_words_of(one_line(words.removeprefix(f"{entry.key}: "), 2000), visit.zone),
+        hint_at_beat_schedule(visit.app, [str(entry.name)]),
+        [f"{when_in(run, visit.zone)}, {relative(run, visit.now)}" for run in found.next_runs],
+        [(when_in(run.due, visit.zone), run.outcome) for run in found.past[:LAST_RUNS]],
+        revision_of(entry),
+    )
+
+
+def _owner_of(entry: RedBeatSchedulerEntry) -> str:
+    try:
+        [owner] = Owners(Store(entry.app)).read([entry.key])
+    except RedBeatError:  # a right that is missing, say
+        return ""
+    return owner
