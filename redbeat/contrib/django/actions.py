@@ -1,7 +1,7 @@
 """What is done with entries of the list, or with one: paused, resumed, run, deleted.
 
-Invariant: each is checked for its right, written into the audit list by its verb, and what became of each entry
-is told.
+Invariant: each is checked for its right and written into the audit list by its verb, and what became of each
+entry is told.
 """
 
 from __future__ import annotations

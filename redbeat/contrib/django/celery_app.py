@@ -43,8 +43,10 @@ def _named(given: Any) -> Any:
         if isinstance(given, Celery):
             return given
         raise ConfigurationError(f"{SETTING}: {given!r} is no Celery app. {_HOW_TO}", SETTING)
+    module, _, attribute = given.partition(":")
     try:
-        app = find_app_in(given, imp=import_module)
+        found = import_module(module) if attribute else None
+        app = getattr(found, attribute) if found else find_app_in(given, imp=import_module)
     except Exception as exc:
         raise ConfigurationError(
             f"{SETTING}: {given!r} can't be used: {type(exc).__name__}: {exc}. {_HOW_TO}", SETTING

@@ -21,7 +21,7 @@ from redbeat.diagnostics.hints import hint_at_task
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.validation import find_name_problem, find_unwritable
 from redbeat.entries.wording import label_of
-from redbeat.errors import ConfigurationError, RedBeatError
+from redbeat.errors import ConfigurationError, EntryError, RedBeatError
 from redbeat.log.text import printable
 
 #: the tag of all of them: ``manage.py check --tag redbeat``
@@ -84,11 +84,11 @@ def _look_at_app() -> Iterator[CheckMessage]:
         return
     yield from _unknown_settings(app, config)
     yield from _other_scheduler(app)
-    if settings.USE_TZ and label_of(zone) != settings.TIME_ZONE and settings.TIME_ZONE:
+    if settings.TIME_ZONE and label_of(zone) != settings.TIME_ZONE:
         yield Warning(
             f"Times in schedules go by Celery's time zone, {label_of(zone)}, and Django's is "
             f"{settings.TIME_ZONE}.",
-            hint=f"Set {_written(app, 'timezone')} = TIME_ZONE, or give each entry its time zone.",
+            hint=f"Set {_written(app, 'timezone')} = TIME_ZONE, or give each entry a time zone of its own.",
             id="redbeat.W003",
         )
     for name, fields in schedule.items():
@@ -114,6 +114,8 @@ def _other_scheduler(app: Any) -> Iterator[CheckMessage]:
 def _look_at_entry(app: Any, config: RedBeatConfig, name: Any, fields: Any) -> Iterator[CheckMessage]:
     problem, task = find_name_problem(name, config.reserved_names), None
     try:
+        if not isinstance(fields, Mapping) and not hasattr(fields, "schedule"):
+            raise EntryError(f"{name}: It must be a dict with task and schedule, not {fields!r}.", str(name))
         given = dict(fields) if isinstance(fields, Mapping) else dict(fields.__dict__)
         made = RedBeatSchedulerEntry(**{**given, "name": name, "app": app})
         problem, task = problem or find_unwritable(made), made.task

@@ -14,8 +14,7 @@ from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.views.decorators.csrf import csrf_exempt
 
-from redbeat.access import Right
-from redbeat.contrib.django.access import user_of
+from redbeat.contrib.django.access import may, user_of
 from redbeat.contrib.django.celery_app import find_app
 from redbeat.web.access.users import User
 from redbeat.web.django import urls
@@ -26,7 +25,7 @@ def dashboard_view(site: AdminSite) -> Callable[..., Any]:
     """Return the view of the dashboard and of all below it, for a pattern with the group ``below``."""
 
     def let_in(request: Any, below: str) -> Any:
-        if not user_of(request.user).may(Right.READ):
+        if not (may(request.user, "view") or may(request.user, "change")):
             raise PermissionDenied
         return _dashboard_of(find_app())(request, below=below)
 

@@ -113,7 +113,7 @@ def save(visit: AdminVisit, posted: Any, name: str = "") -> Saved:
     """
     form = form_as_typed(visit, posted, name)
     typed = {**form.typed(), "entry": name, "way": JSON if form.is_json else "form"}
-    if name and not typed[BASE]:  # a program has sent it, which hasn't seen the page
+    if name and posted.keys().isdisjoint((BASE, REVISION)):  # of a program, which hasn't seen the page
         typed |= _seen_now(visit, name)
     if form.errors:
         return Saved(form)

@@ -31,13 +31,12 @@ from redbeat.contrib.django.addresses import name_of, part_for
 from redbeat.contrib.django.celery_app import find_app
 from redbeat.contrib.django.dashboard import dashboard_view
 from redbeat.contrib.django.editing import JSON, Saved
-from redbeat.contrib.django.forms import EntryForm
 from redbeat.contrib.django.listing import read_listing
 from redbeat.contrib.django.models import Entry
 from redbeat.contrib.django.summary import summary_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import entries_called, read_listed
-from redbeat.entries.wording import in_words_of, one_line
+from redbeat.entries.wording import in_words_of, label_of, one_line
 from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound, RedBeatError
 from redbeat.log.text import counted
 from redbeat.store.store import Store
@@ -48,8 +47,6 @@ from redbeat.web.verbs.editing import revision_of
 #: the fields of a question besides the entries: those of a pause, what tells one form from another, and which
 #: entry was seen
 ASKED = ("note", "until", "once", "revision")
-#: the columns of the list
-TITLES = ("Name", "Task", "Schedule", "Next run", "Enabled", "State", "Last outcome")
 #: of how many failures of an action each is said
 MAX_TOLD = 20
 #: a longer name doesn't stand in an address of the dashboard
@@ -130,7 +127,13 @@ class EntryAdmin(admin.ModelAdmin):
             "media": self.media,
             "found": found,
             "rows": [(line, self._kept(request, "change", line.part)) for line in found.lines],
-            "titles": TITLES,
+            "titles": (
+                "Name and task",
+                "Schedule",
+                f"Next run ({label_of(visit.zone)})",
+                "State",
+                "Last outcome",
+            ),
             "count": len(found.lines),
             "actions": _actions_for(visit),
             "add_url": self._kept(request, "add", "") if self.has_add_permission(request) else "",
@@ -232,7 +235,7 @@ class EntryAdmin(admin.ModelAdmin):
             "show_delete": part == quote(name),  # else Django's link would lead elsewhere
             "conflict": saved.conflict,
             "summary": saved.summary,
-            "tools": [] if part is None else self._tools(visit, str(name), part, saved.form),
+            "tools": [] if part is None else self._tools(visit, str(name), part, saved),
             **(extra_context or {}),
         }
         response = self.render_change_form(
@@ -241,14 +244,15 @@ class EntryAdmin(admin.ModelAdmin):
         response.status_code = saved.status
         return response
 
-    def _tools(self, visit: AdminVisit, name: str, part: str, form: EntryForm) -> list[tuple[str, str]]:
+    def _tools(self, visit: AdminVisit, name: str, part: str, saved: Saved) -> list[tuple[str, str]]:
         """Return titles and addresses of what else can be done with an entry."""
+        offered = () if saved.summary is None else saved.summary.actions
         tools = [
             (one.short, self.address_of("action", part, key))
             for key, one in _actions_for(visit).items()
-            if key != "delete_selected" or part != quote(name)
+            if key in offered or (key == "delete_selected" and part != quote(name))
         ]
-        if form.is_json:
+        if saved.form.is_json:
             tools.append(("As a form", self.address_of("change", part)))
         else:
             tools.append(("As JSON", self.address_of("change", part, **{"as": JSON})))
