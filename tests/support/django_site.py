@@ -49,7 +49,9 @@ settings.configure(
             },
         }
     ],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    DATABASES={
+        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:site?mode=memory&cache=shared"}
+    },
     PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
     STATIC_URL="/static/",
     USE_TZ=True,
