@@ -14,7 +14,7 @@ Superusers have all rights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from datetime import datetime, tzinfo
 from functools import cached_property
 from typing import Any
@@ -32,6 +32,7 @@ from redbeat.web.verbs.actor import Actor
 #: the permissions, and the rights that each has
 RIGHTS: dict[str, tuple[Right, ...]] = {
     "view": (Right.READ,),
+    "add": (),  # in the dashboard there is no right for this alone
     "change": (Right.EDIT, Right.PAUSE, Right.RUN),
     "pause": (Right.PAUSE,),
     "run": (Right.RUN,),
@@ -39,23 +40,18 @@ RIGHTS: dict[str, tuple[Right, ...]] = {
 }
 
 
-def may(user: Any, permission: str) -> bool:
-    """Tell whether a user of Django's has a permission, one of ``RIGHTS`` or 'add'."""
+def has_permission(django_user: Any, permission: str) -> bool:
+    """Tell whether a user of Django's has a permission for entries, one of ``RIGHTS``."""
     options = Entry._meta  # noqa: SLF001 - Django's name of what is public
-    return bool(user.has_perm(f"{options.app_label}.{get_permission_codename(permission, options)}"))
+    return bool(django_user.has_perm(f"{options.app_label}.{get_permission_codename(permission, options)}"))
 
 
-def user_of(django_user: Any) -> User:
-    """Return a user of Django's as one of RedBeat's."""
-    return User(django_user.get_username(), _rights_of(django_user), may_add=may(django_user, "add"))
-
-
-def _rights_of(django_user: Any) -> Iterator[Right]:
-    if django_user.is_active and django_user.is_superuser:
-        yield Right.ADMIN
-    for permission, rights in RIGHTS.items():
-        if may(django_user, permission):
-            yield from rights
+def user_with(django_user: Any, permissions: Collection[str]) -> User:
+    """Return a user of Django's, who has these permissions, as one of RedBeat's."""
+    rights = {right for permission in permissions for right in RIGHTS[permission]}
+    if django_user.is_active and django_user.is_superuser and len(permissions) == len(RIGHTS):
+        rights.add(Right.ADMIN)
+    return User(django_user.get_username(), rights, may_add="add" in permissions)
 
 
 class AdminVisit:
@@ -64,14 +60,13 @@ class AdminVisit:
     Arguments:
         request: Django's.
         app: the Celery app.
+        user: who asks.
         is_adding: a new entry is added, which takes its permission alone.
     """
 
-    def __init__(self, request: Any, app: Any, *, is_adding: bool = False) -> None:
+    def __init__(self, request: Any, app: Any, user: User, *, is_adding: bool = False) -> None:
         self.app = app
-        self.user = user_of(request.user)
-        if is_adding and self.user.may_add:
-            self.user = User(self.user.name, {*self.user.rights, Right.EDIT})
+        self.user = User(user.name, {*user.rights, Right.EDIT}) if is_adding and user.may_add else user
         self.actor = Actor(app, self.user, "admin", request.META.get("REMOTE_ADDR") or "")
 
     @cached_property

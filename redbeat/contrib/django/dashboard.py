@@ -10,40 +10,45 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from django.contrib.admin import AdminSite
+from django.contrib.admin import ModelAdmin
 from django.core.exceptions import PermissionDenied
 from django.views.decorators.csrf import csrf_exempt
 
-from redbeat.contrib.django.access import may, user_of
 from redbeat.contrib.django.celery_app import find_app
 from redbeat.web.access.users import User
 from redbeat.web.django import urls
 from redbeat.web.paths import API, STATIC
 
 
-def dashboard_view(site: AdminSite) -> Callable[..., Any]:
-    """Return the view of the dashboard and of all below it, for a pattern with the group ``below``."""
+def dashboard_view(model_admin: ModelAdmin, user_of: Callable[[Any], User]) -> Callable[..., Any]:
+    """Return the view of the dashboard and of all below it, for a pattern with the group ``below``.
 
-    def let_in(request: Any, below: str) -> Any:
-        if not (may(request.user, "view") or may(request.user, "change")):
+    Arguments:
+        model_admin: the admin's pages of entries; who may see these may see the dashboard.
+        user_of: returns who has sent a request to the admin.
+    """
+    site, sees = model_admin.admin_site, model_admin.has_view_or_change_permission
+
+    def auth(request: Any) -> User | None:
+        return user_of(request) if site.has_permission(request) and sees(request) else None
+
+    @cache
+    def dashboard_of(app: Any) -> Callable[..., Any]:
+        [pattern] = urls(app, auth=auth)
+        return pattern.callback  # type: ignore[no-any-return]
+
+    def show(request: Any, below: str) -> Any:
+        if not sees(request):
             raise PermissionDenied
-        return _dashboard_of(find_app())(request, below=below)
+        return dashboard_of(find_app())(request, below=below)
 
-    let_in_by_admin = site.admin_view(csrf_exempt(let_in))
+    show_after_login = site.admin_view(csrf_exempt(show))
 
     def view(request: Any, below: str) -> Any:
-        if f"/{below}".startswith((API, STATIC)):
-            return _dashboard_of(find_app())(request, below=below)
-        return let_in_by_admin(request, below=below)
+        # programs and files need no login, and a part of a page isn't the place to ask for one
+        if f"/{below}".startswith((API, STATIC)) or "HX-Request" in request.headers:
+            return dashboard_of(find_app())(request, below=below)
+        return show_after_login(request, below=below)
 
+    view.login_required = False  # type: ignore[attr-defined]  # by Django's middleware; it is here
     return csrf_exempt(view)  # type: ignore[no-any-return]  # each form of the dashboard has its own token
-
-
-@cache
-def _dashboard_of(app: Any) -> Callable[..., Any]:
-    [pattern] = urls(app, auth=_user_of_request)
-    return pattern.callback  # type: ignore[no-any-return]
-
-
-def _user_of_request(request: Any) -> User | None:
-    return user_of(request.user)

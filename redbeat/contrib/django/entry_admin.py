@@ -25,7 +25,7 @@ from django.urls import path, re_path, reverse
 
 from redbeat.connection.client import using_client
 from redbeat.contrib.django import editing
-from redbeat.contrib.django.access import AdminVisit
+from redbeat.contrib.django.access import AdminVisit, has_permission, user_with
 from redbeat.contrib.django.actions import ACTIONS, Action, Outcome, carry_out, hint_at
 from redbeat.contrib.django.addresses import name_of, part_for
 from redbeat.contrib.django.celery_app import find_app
@@ -40,6 +40,7 @@ from redbeat.entries.wording import in_words_of, label_of, one_line
 from redbeat.errors import AccessDenied, EntryChanged, EntryError, EntryNotFound, RedBeatError
 from redbeat.log.text import counted
 from redbeat.store.store import Store
+from redbeat.web.access.users import User
 from redbeat.web.routes import sentence_of, status_of
 from redbeat.web.threads import PATIENCE_SECONDS
 from redbeat.web.verbs.editing import revision_of
@@ -96,7 +97,7 @@ class EntryAdmin(admin.ModelAdmin):
             "history": path(f"{one}/history/", page(self.history_view)),
             "delete": path(f"{one}/delete/", page(self.delete_view)),
             "action": path(f"{one}/action/<slug:action>/", page(self.action_view)),
-            "dashboard": re_path(r"^dashboard/(?P<below>.*)\Z", dashboard_view(self.admin_site)),
+            "dashboard": re_path(r"^dashboard/(?P<below>.*)\Z", dashboard_view(self, self.user_of)),
         }
         for name, pattern in patterns.items():
             pattern.name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
@@ -108,6 +109,28 @@ class EntryAdmin(admin.ModelAdmin):
         url = reverse(name, args=args, current_app=self.admin_site.name)
         return f"{url}?{urlencode(query)}" if query else str(url)
 
+    # -- permissions: each method may be overridden
+
+    def has_pause_permission(self, request: Any) -> bool:
+        """Tell whether somebody may pause and resume entries."""
+        return self.has_change_permission(request) or has_permission(request.user, "pause")
+
+    def has_run_permission(self, request: Any) -> bool:
+        """Tell whether somebody may run entries now."""
+        return self.has_change_permission(request) or has_permission(request.user, "run")
+
+    def user_of(self, request: Any) -> User:
+        """Return who has sent a request, and what they may do here."""
+        has: dict[str, Callable[[Any], bool]] = {
+            "view": self.has_view_permission,
+            "add": self.has_add_permission,
+            "change": self.has_change_permission,
+            "pause": self.has_pause_permission,
+            "run": self.has_run_permission,
+            "delete": self.has_delete_permission,
+        }
+        return user_with(request.user, [one for one, may in has.items() if may(request)])
+
     # -- the list
 
     @_answering
@@ -115,7 +138,7 @@ class EntryAdmin(admin.ModelAdmin):
         """Show the list of entries, or do something with those that are chosen in it."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
-        visit = AdminVisit(request, app)
+        visit = AdminVisit(request, app, self.user_of(request))
         if request.method == "POST":
             return self._act_on_chosen(request, visit)
         found = read_listing(visit, request.GET.dict())
@@ -157,7 +180,7 @@ class EntryAdmin(admin.ModelAdmin):
         """Show the form of a new entry, or store it."""
         if not self.has_add_permission(request):
             raise PermissionDenied
-        visit = AdminVisit(request, app, is_adding=True)
+        visit = AdminVisit(request, app, self.user_of(request), is_adding=True)
         if request.method == "POST":
             saved = self._save(visit, request)
             if saved.entry is not None:
@@ -176,7 +199,7 @@ class EntryAdmin(admin.ModelAdmin):
         """Show a stored entry, or store what was changed."""
         if not self.has_view_or_change_permission(request):
             raise PermissionDenied
-        visit, name = AdminVisit(request, app), name_of(object_id, app)
+        visit, name = AdminVisit(request, app, self.user_of(request)), name_of(object_id, app)
         if request.method == "POST":
             if not self.has_change_permission(request):
                 raise PermissionDenied
@@ -297,7 +320,7 @@ class EntryAdmin(admin.ModelAdmin):
     @_answering
     def action_view(self, request: Any, app: Any, object_id: str, action: str) -> Any:
         """Ask whether something is to be done with one entry, and do it."""
-        visit, name = AdminVisit(request, app), name_of(object_id, app)
+        visit, name = AdminVisit(request, app, self.user_of(request)), name_of(object_id, app)
         if action not in ACTIONS:
             raise EntryNotFound(f"{action}: there is no such action.", "")
         if not visit.user.may(ACTIONS[action].right):
@@ -312,7 +335,7 @@ class EntryAdmin(admin.ModelAdmin):
         """Ask whether an entry is to be deleted, and delete it."""
         if not self.has_delete_permission(request):
             raise PermissionDenied
-        visit, name = AdminVisit(request, app), name_of(object_id, app)
+        visit, name = AdminVisit(request, app, self.user_of(request)), name_of(object_id, app)
         if request.method != "POST":
             return self._ask(request, visit, "delete_selected", [name], extra_context=extra_context)
         failed = self._carry_out(request, visit, "delete_selected", [name])

@@ -720,3 +720,25 @@ def test_the_admin_finds_nothing_wrong_with_these_pages(app: Celery) -> None:
     from django.core import checks
 
     assert [one for one in checks.run_checks() if not str(one.id).startswith("redbeat.doctor")] == []
+
+
+def test_a_part_of_a_page_of_the_dashboard_is_no_place_to_log_in(app: Celery) -> None:
+    from django.test import Client
+
+    answer = Client().get(f"{LIST}dashboard/entries", headers={"hx-request": "true"})
+    assert answer.status_code == 401
+    assert "csrfmiddlewaretoken" not in answer.content.decode()
+
+
+def test_who_overrides_a_permission_of_the_pages_overrides_it_for_actions_and_the_dashboard(
+    app: Celery, admin: Any, site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.EntryAdmin, "has_change_permission", lambda self, request, obj=None: False)
+    monkeypatch.setattr(site.EntryAdmin, "has_delete_permission", lambda self, request, obj=None: False)
+    entry(app)
+    assert admin.get(f"{LIST}report/delete/").status_code == 403
+    chosen = {"action": "delete_selected", "_selected_action": "report", "post": "yes"}
+    assert admin.post(LIST, chosen).status_code == 403
+    assert admin.get(f"{LIST}dashboard/entry/delete?name=report").status_code == 403
+    assert admin.get(f"{LIST}dashboard/entry/edit?name=report").status_code == 403
+    assert Entry.count(app) == 1
