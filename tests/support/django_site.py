@@ -7,11 +7,14 @@ Invariant: no environment variable names its settings, as each Celery app in thi
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any
 
 import django
 from django.conf import settings
 
+# while a browser is there, playwright has an event loop in the thread of the tests
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
 settings.configure(
     SECRET_KEY="tests",
     ALLOWED_HOSTS=["*"],

@@ -26,7 +26,7 @@ from redbeat.web.queues import Queues
 #: how many entries a page has
 ROWS = 100
 #: for how long is looked for matches
-SEARCH_SECONDS = 0.5
+SEARCH_SECONDS = 2.0
 #: the search box's name, as in all lists of the admin
 SEARCH = "q"
 
