@@ -23,7 +23,6 @@ from django.http import HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, re_path, reverse
 
-from redbeat.connection.client import using_client
 from redbeat.contrib.django import editing
 from redbeat.contrib.django.access import AdminVisit, has_permission, user_with
 from redbeat.contrib.django.actions import ACTIONS, Action, Outcome, carry_out, hint_at
@@ -64,7 +63,7 @@ def _answering(view: View) -> View:
         request.current_app = self.admin_site.name
         try:
             app = find_app()
-            with Store.hasty(app, PATIENCE_SECONDS) as store, using_client(app, store.client):
+            with Store.in_haste(app, PATIENCE_SECONDS):
                 return view(self, request, app, *args, **kwargs)
         except AccessDenied as exc:
             raise PermissionDenied(str(exc)) from exc
