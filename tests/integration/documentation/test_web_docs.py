@@ -1,4 +1,4 @@
-"""The FastAPI application of docs/django.rst does what the page says."""
+"""The FastAPI application of docs/fastapi.rst does what the page says."""
 
 from __future__ import annotations
 
@@ -50,10 +50,7 @@ assert client.get("/reports").json() == []
 @pytest.fixture
 def run(server: Server, tmp_path: Path) -> Any:
     """Execute a script beside the files of the page, and return what it prints."""
-    (tmp_path / "proj").mkdir()
-    for name in ("settings", "urls"):
-        (tmp_path / "proj" / f"{name}.py").touch()
-    write_files("docs/django.rst", tmp_path)
+    write_files("docs/fastapi.rst", tmp_path)
 
     def execute(script: str, url: str | None = None) -> str:
         done = run_command([sys.executable, "-c", script], tmp_path, {"REDIS_URL": url or server.url(0)}, 120)
