@@ -29,14 +29,15 @@ TAG = "redbeat"
 #: the ids, and what each says
 IDS = {
     "redbeat.E001": "No Celery app was found, or importing it fails.",
-    "redbeat.E002": "A setting can't be used, or no Redis is given.",
+    "redbeat.E002": "A setting can't be used.",
     "redbeat.E003": "An entry of ``beat_schedule`` can't be used, so it won't run.",
     "redbeat.E004": "Packages that the pages in the admin need aren't installed.",
     "redbeat.W001": "RedBeat has no such setting: it may be misspelt.",
     "redbeat.W002": "Beat is told to use another scheduler than RedBeat's.",
     "redbeat.W003": "Celery's time zone isn't Django's.",
     "redbeat.W004": "An entry of ``beat_schedule`` runs a task that the app doesn't have.",
-    "redbeat.W005": "The doctor couldn't look at the schedule: Redis is away, or refuses.",
+    "redbeat.W005": "No Redis is given for the schedule, as in settings for tests.",
+    "redbeat.W006": "The doctor couldn't look at the schedule: Redis is away, or refuses.",
 }
 _HOW_TO_INSTALL = "Install them: pip install 'celery-redbeat[django]'."
 _KINDS = {Severity.ERROR: Error, Severity.WARNING: Warning, Severity.NOTE: Info}
@@ -59,7 +60,7 @@ def ask_doctor(**_options: Any) -> list[CheckMessage]:
     try:
         return [_message_of(finding) for finding in examine(app).findings]
     except RedBeatError as exc:
-        return [Warning(printable(str(exc)), id="redbeat.W005")]
+        return [Warning(printable(str(exc)), id="redbeat.W006")]
 
 
 def _look_at_packages() -> Iterator[CheckMessage]:
@@ -71,9 +72,7 @@ def _look_at_packages() -> Iterator[CheckMessage]:
 def _look_at_app() -> Iterator[CheckMessage]:
     try:
         app = find_app()
-        config = ensure_conf(app)
-        config.require_redis()
-        zone = app.timezone
+        config, zone = ensure_conf(app), app.timezone
         schedule = dict(app.conf.beat_schedule)
     except ConfigurationError as exc:
         yield Error(str(exc), id="redbeat.E001" if exc.setting == SETTING else "redbeat.E002")
@@ -82,6 +81,7 @@ def _look_at_app() -> Iterator[CheckMessage]:
         words = f"The Celery app's configuration can't be used: {type(exc).__name__}: {exc}"
         yield Error(printable(words), id="redbeat.E002")
         return
+    yield from _no_redis(config)
     yield from _unknown_settings(app, config)
     yield from _other_scheduler(app)
     if settings.TIME_ZONE and label_of(zone) != settings.TIME_ZONE:
@@ -93,6 +93,13 @@ def _look_at_app() -> Iterator[CheckMessage]:
         )
     for name, fields in schedule.items():
         yield from _look_at_entry(app, config, name, fields)
+
+
+def _no_redis(config: RedBeatConfig) -> Iterator[CheckMessage]:
+    try:
+        config.require_redis()
+    except ConfigurationError as exc:
+        yield Warning(str(exc), id="redbeat.W005")
 
 
 def _unknown_settings(app: Any, config: RedBeatConfig) -> Iterator[CheckMessage]:

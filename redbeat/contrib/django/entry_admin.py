@@ -17,6 +17,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME, AdminForm
 from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
 from django.contrib.admin.options import get_content_type_for_model
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import quote
 from django.core.exceptions import PermissionDenied
 from django.http import HttpResponseRedirect
@@ -89,23 +90,26 @@ class EntryAdmin(admin.ModelAdmin):
     def get_urls(self) -> list[Any]:
         """Return the addresses that each model has in the admin, those of actions, and the dashboard."""
         page, one = self.admin_site.admin_view, "<path:object_id>"
-        patterns = {
-            "changelist": path("", page(self.changelist_view)),
-            "add": path("add/", page(self.add_view)),
-            "change": path(f"{one}/change/", page(self.change_view)),
-            "history": path(f"{one}/history/", page(self.history_view)),
-            "delete": path(f"{one}/delete/", page(self.delete_view)),
-            "action": path(f"{one}/action/<slug:action>/", page(self.action_view)),
-            "dashboard": re_path(r"^dashboard/(?P<below>.*)\Z", dashboard_view(self, self.user_of)),
+        views = {
+            "changelist": ("", self.changelist_view),
+            "add": ("add/", self.add_view),
+            "change": (f"{one}/change/", self.change_view),
+            "history": (f"{one}/history/", self.history_view),
+            "delete": (f"{one}/delete/", self.delete_view),
+            "action": (f"{one}/action/<slug:action>/", self.action_view),
         }
-        for name, pattern in patterns.items():
-            pattern.name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-        return [*patterns.values()]
+        dashboard = dashboard_view(self, self.user_of)
+        return [
+            *(path(route, page(view), name=self._name_of(name)) for name, (route, view) in views.items()),
+            re_path(r"^dashboard/(?P<below>.*)\Z", dashboard, name=self._name_of("dashboard")),
+        ]
+
+    def _name_of(self, view: str) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_{view}"
 
     def address_of(self, view: str, *args: str, **query: str) -> str:
         """Return the address of one of these pages."""
-        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view}"
-        url = reverse(name, args=args, current_app=self.admin_site.name)
+        url = reverse(f"admin:{self._name_of(view)}", args=args, current_app=self.admin_site.name)
         return f"{url}?{urlencode(query)}" if query else str(url)
 
     # -- permissions: each method may be overridden
@@ -169,8 +173,8 @@ class EntryAdmin(admin.ModelAdmin):
         """Return the address of a page from which the way back leads to the list as it is; '' for none."""
         if part is None:
             return ""
-        url, kept = self.address_of(view, *filter(None, [part])), self.get_preserved_filters(request)
-        return f"{url}?{kept}" if kept else url
+        kept = {"preserved_filters": self.get_preserved_filters(request), "opts": self.opts}
+        return str(add_preserved_filters(kept, self.address_of(view, *filter(None, [part]))))
 
     # -- adding and changing
 
@@ -187,7 +191,7 @@ class EntryAdmin(admin.ModelAdmin):
                 self._log(request, [name], ADDITION, [{"added": {}}])
                 return self._after_saving(request, name, saved)
         else:
-            like = request.GET.get("like", "")
+            like = request.GET.get("like", "") if self.has_view_or_change_permission(request) else ""
             saved = Saved(editing.new_form(visit, name_of(like, app) if like else ""))
         return self._show_form(request, visit, saved, None, form_url, extra_context)
 
@@ -224,11 +228,11 @@ class EntryAdmin(admin.ModelAdmin):
             raise
         except RedBeatError as exc:
             form = editing.form_as_typed(visit, request.POST, name)
-            words = in_words_of(sentence_of(exc), visit.zone)
-            form.note_problems(
-                {"": f"{words} What you have typed is still here: save it once more in a while."}
-            )
-            return Saved(form, status=status_of(exc))
+            words, status = in_words_of(sentence_of(exc), visit.zone), status_of(exc)
+            if status == 503:
+                words += " What you have typed is still here: save it once more in a while."
+            form.note_problems({"": words})
+            return Saved(form, status=status)
 
     def _show_form(
         self,
@@ -326,8 +330,10 @@ class EntryAdmin(admin.ModelAdmin):
             raise PermissionDenied
         if request.method != "POST":
             return self._ask(request, visit, action, [name])
-        here = HttpResponseRedirect(self._kept(request, "change", part_for(name)))
-        return self._carry_out(request, visit, action, [name]) or here
+        failed = self._carry_out(request, visit, action, [name])
+        if failed is not None or not self.has_view_or_change_permission(request):
+            return failed or self.response_post_save_change(request, Entry(name))
+        return HttpResponseRedirect(self._kept(request, "change", part_for(name)))
 
     @_answering
     def delete_view(self, request: Any, app: Any, object_id: str, extra_context: Any = None) -> Any:

@@ -305,6 +305,16 @@ def test_an_entry_of_beat_schedule_says_that_changes_do_not_last(
     assert Owners(Store(app)).static_among(["report"]) == ["report"]
 
 
+def test_an_entry_whose_definition_is_gone_is_listed_and_can_be_deleted(
+    app: Celery, admin: Any, client: redis.Redis
+) -> None:
+    client.zadd("redbeat::schedule", {"redbeat:gone": 2**33})
+    assert "gone" in text_of(admin.get(LIST))
+    assert admin.get(change_url("gone")).status_code == 200
+    assert admin.post(f"{LIST}gone/delete/", {"post": "yes"}).status_code == 302
+    assert client.zcard("redbeat::schedule") == 0
+
+
 # -- names
 
 
@@ -538,6 +548,26 @@ def test_who_is_not_of_the_staff_is_asked_to_log_in(app: Celery) -> None:
             assert answer.headers["Location"].startswith("/admin/login/?next=")
         assert browser.post(LIST, {"action": "pause", "_selected_action": "report"}).status_code == 302
     assert Entry.get("report", app).state == "scheduled"
+
+
+def test_who_may_only_add_entries_sees_none_of_others_by_adding_one_like_it(app: Celery, site: Any) -> None:
+    entry(app, args=["private"])
+    assert "private" in site.visitor("add", "view").get(f"{LIST}add/?like=report").content.decode()
+    assert "private" not in site.visitor("add").get(f"{LIST}add/?like=report").content.decode()
+
+
+def test_the_way_back_leads_to_the_list_as_it_was(app: Celery, admin: Any) -> None:
+    entry(app)
+    listed = admin.get(f"{LIST}?q=rep&state=scheduled").content.decode()
+    url = unescape(re.findall(r'<th class="field-name"><a href="([^"]*)"', listed)[0])
+    for path in (url, url.replace("/change/", "/action/pause/"), url.replace("/change/", "/delete/")):
+        back = f"{LIST}?q=rep&state=scheduled"
+        page = admin.get(path)
+        if "/change/" in path:
+            fields = {"task": "echo", "schedule_kind": "cron", "schedule": "@daily", "state": "runs"}
+            assert admin.post(path, fields).headers["Location"] == back
+        else:
+            assert f'href="{back}"' in unescape(page.content.decode())
 
 
 def test_a_form_without_its_token_changes_nothing(app: Celery, site: Any) -> None:

@@ -43,6 +43,6 @@ def test_while_redis_is_away_that_is_a_warning_and_no_error(make_app: Any, app: 
     with override_settings(REDBEAT_CELERY_APP=away):
         assert found(deploy=False) == {}
         [(number, message)] = found(deploy=True).items()
-    assert number == "redbeat.W005"
+    assert number == "redbeat.W006"
     assert not message.is_serious()
     assert "s3cret" not in message.msg

@@ -57,7 +57,7 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
             "redbeat.E002",
             "redbeat_lock_timeout: 'long' isn't allowed; use ",
         ),
-        ({"broker_url": "amqp://"}, "redbeat.E002", "redbeat_redis_url isn't set, and broker_url "),
+        ({"broker_url": "memory://"}, "redbeat.W005", "redbeat_redis_url isn't set, and broker_url "),
         ({"timezone": "Mars/Base"}, "redbeat.E002", "The Celery app's configuration can't be used: "),
         (
             {"beat_schedule": {"report": {"task": "echo", "schedule": "61 * * * *"}}},
