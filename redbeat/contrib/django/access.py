@@ -19,11 +19,9 @@ from datetime import datetime, tzinfo
 from functools import cached_property
 from typing import Any
 
-from django.contrib.auth import get_permission_codename
 from django.utils import timezone
 
 from redbeat.access import Right
-from redbeat.contrib.django.models import Entry
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.web.access.users import User
@@ -38,12 +36,6 @@ RIGHTS: dict[str, tuple[Right, ...]] = {
     "run": (Right.RUN,),
     "delete": (Right.DELETE,),
 }
-
-
-def has_permission(django_user: Any, permission: str) -> bool:
-    """Tell whether a user of Django's has a permission for entries, one of ``RIGHTS``."""
-    options = Entry._meta  # noqa: SLF001 - Django's name of what is public
-    return bool(django_user.has_perm(f"{options.app_label}.{get_permission_codename(permission, options)}"))
 
 
 def user_with(django_user: Any, permissions: Collection[str]) -> User:

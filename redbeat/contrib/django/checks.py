@@ -15,7 +15,6 @@ from django.core.checks import CheckMessage, Error, Info, Warning, register  # n
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.contrib.django.celery_app import SETTING, find_app
 from redbeat.contrib.django.packages import find_missing
-from redbeat.diagnostics.checks import examine
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.hints import hint_at_task
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -57,6 +56,8 @@ def ask_doctor(**_options: Any) -> list[CheckMessage]:
         ensure_conf(app).require_redis()
     except Exception:  # noqa: BLE001 - ``check_settings`` tells it
         return []
+    from redbeat.diagnostics.checks import examine
+
     try:
         return [_message_of(finding) for finding in examine(app).findings]
     except RedBeatError as exc:

@@ -10,27 +10,26 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from django.contrib.admin import ModelAdmin
 from django.core.exceptions import PermissionDenied
 from django.views.decorators.csrf import csrf_exempt
 
 from redbeat.contrib.django.celery_app import find_app
+from redbeat.contrib.django.entry_admin import EntryAdmin
 from redbeat.web.access.users import User
 from redbeat.web.django import urls
 from redbeat.web.paths import API, STATIC
 
 
-def dashboard_view(model_admin: ModelAdmin, user_of: Callable[[Any], User]) -> Callable[..., Any]:
+def dashboard_view(model_admin: EntryAdmin) -> Callable[..., Any]:
     """Return the view of the dashboard and of all below it, for a pattern with the group ``below``.
 
     Arguments:
         model_admin: the admin's pages of entries; who may see these may see the dashboard.
-        user_of: returns who has sent a request to the admin.
     """
     site, sees = model_admin.admin_site, model_admin.has_view_or_change_permission
 
     def auth(request: Any) -> User | None:
-        return user_of(request) if site.has_permission(request) and sees(request) else None
+        return model_admin.user_of(request) if site.has_permission(request) and sees(request) else None
 
     @cache
     def dashboard_of(app: Any) -> Callable[..., Any]:

@@ -43,6 +43,12 @@ sys.meta_path.insert(0, Missing())
     assert done.stdout.splitlines() == ["['redbeat.E001', 'redbeat.E004']", "False"], done.stderr
 
 
+def test_workers_and_beat_load_the_admin_without_the_pages() -> None:
+    script = PROJECT + "import sys; print('starlette' in sys.modules, 'redbeat.web' in sys.modules)"
+    done = run([sys.executable, "-c", script], Path.cwd(), {})
+    assert done.stdout.splitlines() == ["['redbeat.E001']", "True", "False False"], done.stderr
+
+
 PROJECT = """
 from django.conf import settings
 settings.configure(INSTALLED_APPS=[
