@@ -308,6 +308,8 @@ class Pages:
         failed = [*outcome.failed.values()]
         more = [f"{len(failed) - MAX_TOLD} more failed."] if len(failed) > MAX_TOLD else []
         self._say(messages.ERROR, *failed[:MAX_TOLD], *more)
+        if not (outcome.done or outcome.left or failed):
+            self._say(messages.WARNING, "Nothing was done: there is no such entry any more.")
 
     # -- what Django logs
 

@@ -478,6 +478,8 @@ def test_an_action_without_entries_or_without_a_name_does_nothing_and_says_so(
     for fields in ({"action": "pause"}, {"action": "", "_selected_action": "report"}, {"action": "explode"}):
         answer = admin.post(LIST, fields, follow=True)
         assert re.search("No entries were chosen|No action was chosen", text_of(answer))
+    answer = admin.post(LIST, {"action": "pause", "_selected_action": "gone"}, follow=True)
+    assert "Nothing was done: there is no such entry any more." in text_of(answer)
     assert Entry.get("report", app).state == "scheduled"
 
 

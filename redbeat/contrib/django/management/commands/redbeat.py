@@ -39,13 +39,13 @@ class Command(BaseCommand):
         """Do what the command line says, and end with its exit code."""
         words, colours = _parted(argv[2:])
         try:
-            self._run(words, f"{Path(argv[0]).name} {argv[1]}", colours, standalone_mode=True)
+            self._run(words, _name_of(argv[0], argv[1]), colours, standalone_mode=True)
         finally:
             connections.close_all()
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
         """Print the help, for ``manage.py help redbeat``."""
-        self._run(["--help"], f"{Path(prog_name).name} {subcommand}", {*()}, standalone_mode=True)
+        self._run(["--help"], _name_of(prog_name, subcommand), set(), standalone_mode=True)
 
     def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> Any:
         """Return what takes Django's options out of the arguments, for ``call_command``."""
@@ -99,6 +99,11 @@ class Command(BaseCommand):
             obj=context,
             auto_envvar_prefix="CELERY_REDBEAT",
         )
+
+
+def _name_of(program: str, subcommand: str) -> str:
+    name = Path(program).name
+    return f"{'python -m django' if name == '__main__.py' else name} {subcommand}"
 
 
 def _parted(arguments: Sequence[str]) -> tuple[list[str], set[str]]:
