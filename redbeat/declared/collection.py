@@ -1,0 +1,211 @@
+"""What an application's code has declared: an entry for each ``@scheduled`` over or under one of its tasks.
+
+Invariant: a schedule belongs to the application whose ``@app.task`` has made its task, and with
+``@shared_task`` to each that has the task. Celery gives the tasks of an application to the others of the
+process as well; their schedules stay where they are, or each of these beats would run them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from celery import Task, _state
+from celery.local import PromiseProxy, Proxy
+
+from redbeat.declared.declaration import Declaration
+from redbeat.declared.django_tasks import is_django_task, options_of
+from redbeat.declared.targets import all_declared, read_shared, read_unevaluated
+
+
+@dataclass(frozen=True)
+class DeclaredEntry:
+    """An entry that the code declares.
+
+    Attributes:
+        fields: the arguments of :class:`redbeat.RedBeatSchedulerEntry` but ``name`` and ``app``.
+    """
+
+    name: str
+    fields: dict[str, Any]
+    declaration: Declaration
+
+    @property
+    def place(self) -> str:
+        """Where it stands: 'file:line'."""
+        return str(self.declaration.place)
+
+
+@dataclass
+class Declarations:
+    """What the code of an application declares.
+
+    Attributes:
+        entries: by their names.
+        strays: declarations that belong to no task of any application; each to what is wrong.
+    """
+
+    entries: dict[str, DeclaredEntry] = field(default_factory=dict)
+    strays: dict[Declaration, str] = field(default_factory=dict)
+
+
+def declared_entries(app: Any) -> dict[str, dict[str, Any]]:
+    """Return what ``@scheduled`` has declared for ``app``: names to the arguments of their entries.
+
+    They are those of :class:`redbeat.RedBeatSchedulerEntry` but ``name`` and ``app``, as in
+    ``beat_schedule``. The application is finalized; its modules have to be imported before.
+
+    Raises:
+        DeclarationError: two schedules have the same name, or ``beat_schedule`` has it, too; or a task can't
+            be called with the arguments.
+    """
+    return {name: entry.fields for name, entry in collect_declared(app).entries.items()}
+
+
+def collect_declared(app: Any) -> Declarations:
+    """Return all that is declared for ``app``; see :func:`declared_entries`."""
+    if isinstance(app, Proxy):
+        app = app._get_current_object()  # noqa: SLF001
+    found = Declarations()
+    tasks_of = _tasks_by_target(app)
+    for target, declared in all_declared():
+        tasks, stray = _find_tasks(app, target, tasks_of.get(id(target), []))
+        for declaration in declared:
+            if not tasks and stray:
+                found.strays[declaration] = stray
+            for task in tasks:
+                _add(found.entries, _entry_of(target, task, declaration))
+    for name in found.entries.keys() & app.conf.beat_schedule.keys():
+        fault = found.entries[name].declaration.fault
+        raise fault(f"the setting beat_schedule has an entry {name!r}, too; change one.", "beat_schedule")
+    return found
+
+
+def _add(entries: dict[str, DeclaredEntry], new: DeclaredEntry) -> None:
+    one = entries.get(new.name)
+    if one is not None and one.declaration is not new.declaration:
+        is_again = new.declaration.place.is_again(one.declaration.place)
+        if not is_again or one.fields["task"] != new.fields["task"]:
+            raise new.declaration.fault(
+                f"there is another schedule called {new.name!r}, of {one.fields['task']} at {one.place}. Give "
+                "one of them another name=.",
+                one.place,
+            )
+    elif one is not None and one.fields["task"] != new.fields["task"]:
+        raise new.declaration.fault(
+            f"it is called {new.name!r}, and stands for two tasks, {one.fields['task']} and "
+            f"{new.fields['task']}. Leave out name=: each has the name of its task then."
+        )
+    entries[new.name] = new
+
+
+def _entry_of(target: Any, task: Any, declaration: Declaration) -> DeclaredEntry:
+    fields = {"task": task.name, **declaration.entry_fields()}
+    django_task = declaration.django_task or _django_task_of(target)
+    if django_task is not None:
+        options = {**options_of(django_task), **(declaration.fields.get("options") or {})}
+        fields.update({"options": options} if options else {})
+    elif getattr(task, "typing", False) and hasattr(task, "__header__"):
+        try:
+            task.__header__(*declaration.args, **declaration.kwargs)
+        except TypeError as exc:
+            raise declaration.fault(f"{task.name} can't be called with its args and kwargs: {exc}.") from exc
+    return DeclaredEntry(declaration.name or task.name, fields, declaration)
+
+
+# -- whose they are
+
+
+def _find_tasks(app: Any, target: Any, tasks: list[Any]) -> tuple[list[Any], str]:
+    """Return the tasks of ``app`` that run ``target``; for none, what is wrong, '' if it is another's."""
+    if inspect.isclass(target) or isinstance(target, Task):
+        return tasks, ""
+    holder = _holder_of(target)
+    owner = _owner_of(target, holder)
+    if owner is not None and owner is not app:
+        return [], ""
+    if not tasks:
+        tasks = _tasks_of_holder(app, target, holder)
+    if tasks or _is_anothers(app, target):
+        return tasks, ""
+    name = f"{target.__module__}.{getattr(target, '__qualname__', target)}"
+    if is_django_task(holder):
+        backend = type(holder.get_backend()).__name__
+        return [], f"{name} is no task of Celery's, as its backend is {backend}, so beat can't run it."
+    return [], (
+        f"{name} is no task: @scheduled must stand over or under @app.task or @shared_task, and a decorator "
+        "in between must use functools.wraps."
+    )
+
+
+def _tasks_by_target(app: Any) -> dict[int, list[Any]]:
+    """Return the tasks of ``app`` that are, or run, a thing with a given id."""
+    found: dict[int, list[Any]] = {}
+    for task in list(app.tasks.values()):
+        for target in (task, type(task), *_functions_of(task)):
+            found.setdefault(id(target), []).append(task)
+    return found
+
+
+def _functions_of(task: Any) -> Iterator[Callable[..., Any]]:
+    """Yield the function of a task, and those that it wraps; not what its class has inherited."""
+    run = vars(type(task)).get("run")
+    seen: set[int] = set()
+    while run is not None and id(run) not in seen:
+        seen.add(id(run))
+        yield run
+        run = getattr(run, "__wrapped__", None)  # a staticmethod has it, too
+
+
+def _holder_of(function: Any) -> Any:
+    """Return what the name of ``function`` stands for in its module, the task as a rule; None: not known."""
+    found: Any = sys.modules.get(function.__module__)
+    for part in getattr(function, "__qualname__", "<locals>").split("."):
+        try:
+            found = vars(found).get(part)
+        except TypeError:
+            return None
+    return found
+
+
+def _owner_of(function: Any, holder: Any) -> Any:
+    """Return the application whose ``@app.task`` has made the task of ``function``.
+
+    None: it isn't known, or there is none, as with ``shared_task``.
+    """
+    if type(holder) is PromiseProxy and not holder.__evaluated__():
+        return read_unevaluated(holder)[0]
+    if type(holder) is PromiseProxy or (type(holder) is not Proxy and isinstance(holder, Task)):
+        return holder.app
+    for app in _state._get_active_apps():  # noqa: SLF001 - those that aren't finalized yet
+        if any(read_unevaluated(one)[1] is function for one in app._pending):  # noqa: SLF001
+            return app
+    return None
+
+
+def _tasks_of_holder(app: Any, function: Any, holder: Any) -> list[Any]:
+    """Return the task of ``app`` that Celery has kept though its module was imported again, or Django's."""
+    if is_django_task(holder):
+        name = holder.module_path
+    elif type(holder) is Proxy:
+        _, given = read_shared(holder) or (None, None)
+        name = given or app.gen_task_name(function.__name__, function.__module__)
+    elif isinstance(holder, Task):
+        name = holder.name
+    else:
+        return []
+    return [app.tasks[name]] if name in app.tasks else []
+
+
+def _django_task_of(function: Any) -> Any:
+    holder = None if inspect.isclass(function) or isinstance(function, Task) else _holder_of(function)
+    return holder if is_django_task(holder) else None
+
+
+def _is_anothers(app: Any, function: Any) -> bool:
+    """Tell whether another application of this process has a task that runs ``function``."""
+    others = (one for one in _state._get_active_apps() if one is not app)  # noqa: SLF001
+    return any(function in _functions_of(task) for one in others for task in list(one._tasks.values()))  # noqa: SLF001

@@ -1,0 +1,157 @@
+"""What ``@scheduled`` stands over: which declarations belong to which function, class or task.
+
+Invariant: nothing is changed about a task, and none is evaluated, which would finalize its application too
+early. What isn't used any more is forgotten with its declarations.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from celery import Task
+from celery.local import PromiseProxy, Proxy
+
+from redbeat.declared.declaration import Declaration
+from redbeat.declared.django_tasks import is_django_task
+from redbeat.log.text import quoted
+
+#: functions, classes and tasks to the declarations of each
+_declared: WeakKeyDictionary[Any, list[Declaration]] = WeakKeyDictionary()
+#: the attribute of a task that isn't evaluated yet, which must be neither hashed nor compared
+_UNEVALUATED = "_redbeat_declared"
+
+
+def attach(task: Any, declaration: Declaration) -> None:
+    """Note that ``declaration`` belongs to ``task``, which is what another decorator has made, or is given.
+
+    Raises:
+        DeclarationError: it is no task, can't be called so, or has a schedule of that name already.
+    """
+    kind = type(task)  # a Proxy claims to be of the class of what it stands for
+    if kind is PromiseProxy and not task.__evaluated__():
+        _attach_later(task, declaration)
+    elif kind is Proxy:
+        function, _ = read_shared(task) or (None, "")
+        if function is None:
+            raise declaration.fault("this shared task hides its function; put @scheduled under @shared_task.")
+        _add(function, replace(declaration, is_shared=True))
+    elif is_django_task(task):
+        _check_django(task, declaration)
+        _add(task.func, replace(declaration, is_shared=True, django_task=task))
+    else:
+        found = task._get_current_object() if kind is PromiseProxy else task  # noqa: SLF001
+        if isinstance(found, Task):
+            check_call(declaration, found.run)
+        elif callable(found) and not inspect.isclass(found):
+            check_call(declaration, found, may_be_bound=True)
+        elif not (inspect.isclass(found) and issubclass(found, Task)):
+            raise declaration.fault(_misplaced(found))
+        _add(found, declaration)
+
+
+def all_declared() -> list[tuple[Any, list[Declaration]]]:
+    """Return all functions, classes and tasks, each with its declarations, in the order of the code."""
+    return [(target, list(found)) for target, found in _declared.items()]
+
+
+def read_shared(proxy: Any) -> tuple[Callable[..., Any], str | None] | None:
+    """Return the function of a ``shared_task``, and the name that the task was given.
+
+    None: it isn't one, or a version of Celery hides them.
+    """
+    local = object.__getattribute__(proxy, "_Proxy__local")
+    if not inspect.isfunction(local):
+        return None
+    held = inspect.getclosurevars(local).nonlocals
+    return (held["fun"], held.get("name")) if callable(held.get("fun")) else None
+
+
+def read_unevaluated(proxy: Any) -> tuple[Any, Callable[..., Any], bool]:
+    """Return the application of a task that isn't evaluated yet, its function, and whether that is bound."""
+    make = object.__getattribute__(proxy, "_Proxy__local")  # its application's method
+    (function,) = object.__getattribute__(proxy, "_Proxy__args")
+    return make.__self__, function, bool(object.__getattribute__(proxy, "_Proxy__kwargs").get("bind"))
+
+
+def _attach_later(proxy: Any, declaration: Declaration) -> None:
+    _, function, is_bound = read_unevaluated(proxy)
+    check_call(declaration, function, is_bound=is_bound)
+    try:
+        declared = object.__getattribute__(proxy, _UNEVALUATED)
+    except AttributeError:
+        declared = []
+        object.__setattr__(proxy, _UNEVALUATED, declared)
+
+        def attach_all() -> None:
+            for one in declared:
+                _add(proxy._get_current_object(), one)  # noqa: SLF001 - it has been evaluated just now
+
+        proxy.__then__(attach_all)
+    _add_to(declared, declaration)
+
+
+def _add(target: Any, declaration: Declaration) -> None:
+    try:
+        declared = _declared.setdefault(target, [])
+    except TypeError as exc:  # it can't be referred to weakly
+        raise declaration.fault(_misplaced(target)) from exc
+    _add_to(declared, declaration)
+
+
+def _misplaced(target: Any) -> str:
+    return f"must stand over or under @app.task or @shared_task, and not over {quoted(target)}."
+
+
+def _add_to(declared: list[Declaration], new: Declaration) -> None:
+    for position, one in enumerate(declared):
+        if one.name == new.name and new.place.is_again(one.place):
+            declared[position] = new
+            return
+        if one.name == new.name:
+            what = "without a name=" if new.name is None else f"called {new.name!r}"
+            raise new.fault(f"this task has a schedule {what} already, at {one.place}.", one.place)
+    declared.append(new)
+
+
+def check_call(
+    declaration: Declaration,
+    function: Callable[..., Any],
+    *,
+    is_bound: bool = False,
+    may_be_bound: bool = False,
+) -> None:
+    """Raise DeclarationError if ``function`` can't be called with its arguments.
+
+    Arguments:
+        is_bound: the function is given the task before them.
+        may_be_bound: it isn't known yet whether it is.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # some functions that aren't written in Python tell nothing
+        return
+    try:
+        signature.bind(*([None] if is_bound else []), *declaration.args, **declaration.kwargs)
+    except TypeError as exc:
+        if may_be_bound:
+            try:
+                signature.bind(None, *declaration.args, **declaration.kwargs)
+            except TypeError:
+                pass
+            else:
+                return
+        name = getattr(function, "__qualname__", function)
+        raise declaration.fault(
+            f"{name}{signature} can't be called with its args and kwargs: {exc}. (Where a decorator in "
+            "between gives it others, @scheduled must stand above that one.)"
+        ) from exc
+
+
+def _check_django(task: Any, declaration: Declaration) -> None:
+    if task.run_after is not None:
+        raise declaration.fault("a task with run_after can't be scheduled: the schedule says when it runs.")
+    check_call(declaration, task.func, is_bound=task.takes_context)
