@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,8 @@ from celery.local import PromiseProxy, Proxy
 
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.django_tasks import is_django_task, options_of
-from redbeat.declared.targets import all_declared, read_shared, read_unevaluated
+from redbeat.declared.targets import Shared, all_declared, owner_of, read_shared, read_unevaluated
+from redbeat.log.text import quoted
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,16 @@ def collect_declared(app: Any) -> Declarations:
     found = Declarations()
     tasks_of = _tasks_by_target(app)
     for target, declared in all_declared():
-        tasks, stray = _find_tasks(app, target, tasks_of.get(id(target), []))
         for declaration in declared:
-            if not tasks and stray:
+            holder = declaration.over if declaration.over is not None else _holder_of(target)
+            tasks, stray = _find_tasks(app, target, declaration, holder, tasks_of.get(id(target), []))
+            if stray:
                 found.strays[declaration] = stray
             for task in tasks:
-                _add(found.entries, _entry_of(target, task, declaration))
+                _add(found.entries, _entry_of(task, declaration, holder))
+    places = {entry.declaration.place for entry in found.entries.values()}
+    # what stood there before its module was imported again belongs to no task any more
+    found.strays = {one: why for one, why in found.strays.items() if one.place not in places}
     for name in found.entries.keys() & app.conf.beat_schedule.keys():
         fault = found.entries[name].declaration.fault
         raise fault(f"the setting beat_schedule has an entry {name!r}, too; change one.", "beat_schedule")
@@ -90,23 +95,23 @@ def _add(entries: dict[str, DeclaredEntry], new: DeclaredEntry) -> None:
         is_again = new.declaration.place.is_again(one.declaration.place)
         if not is_again or one.fields["task"] != new.fields["task"]:
             raise new.declaration.fault(
-                f"there is another schedule called {new.name!r}, of {one.fields['task']} at {one.place}. Give "
-                "one of them another name=.",
+                f"another schedule is called {new.name!r}, too, that of {one.fields['task']} at "
+                f"{one.place}. Give one of them another name=.",
                 one.place,
             )
     elif one is not None and one.fields["task"] != new.fields["task"]:
+        both = " and ".join(sorted([one.fields["task"], new.fields["task"]]))
         raise new.declaration.fault(
-            f"it is called {new.name!r}, and stands for two tasks, {one.fields['task']} and "
-            f"{new.fields['task']}. Leave out name=: each has the name of its task then."
+            f"it is called {new.name!r}, and stands for two tasks, {both}. Leave out name=: each has the name "
+            "of its task then."
         )
     entries[new.name] = new
 
 
-def _entry_of(target: Any, task: Any, declaration: Declaration) -> DeclaredEntry:
+def _entry_of(task: Any, declaration: Declaration, holder: Any) -> DeclaredEntry:
     fields = {"task": task.name, **declaration.entry_fields()}
-    django_task = declaration.django_task or _django_task_of(target)
-    if django_task is not None:
-        options = {**options_of(django_task), **(declaration.fields.get("options") or {})}
+    if is_django_task(holder):
+        options = {**options_of(holder), **(declaration.fields.get("options") or {})}
         fields.update({"options": options} if options else {})
     elif getattr(task, "typing", False) and hasattr(task, "__header__"):
         try:
@@ -119,24 +124,34 @@ def _entry_of(target: Any, task: Any, declaration: Declaration) -> DeclaredEntry
 # -- whose they are
 
 
-def _find_tasks(app: Any, target: Any, tasks: list[Any]) -> tuple[list[Any], str]:
-    """Return the tasks of ``app`` that run ``target``; for none, what is wrong, '' if it is another's."""
-    if inspect.isclass(target) or isinstance(target, Task):
-        return tasks, ""
-    holder = _holder_of(target)
-    owner = _owner_of(target, holder)
+def _find_tasks(
+    app: Any, target: Any, declaration: Declaration, holder: Any, tasks: list[Any]
+) -> tuple[list[Any], str]:
+    """Return the tasks of ``app`` that a declaration is for; or what is wrong, '' if they are another's.
+
+    Arguments:
+        target: what was decorated: a function, a class or a task.
+        holder: what a function is known as: a task, as a rule; None: not known.
+        tasks: those that are ``target`` or run it.
+    """
+    if isinstance(declaration.over, Shared):
+        tasks = []  # its function may be that of other tasks, too
+    owner = None if declaration.over is not None else _owner_of(target, holder)
     if owner is not None and owner is not app:
         return [], ""
-    if not tasks:
-        tasks = _tasks_of_holder(app, target, holder)
+    name = _name_in(app, target, holder)
+    if name in app.tasks:  # Celery keeps the task of a module that is imported again, with the old function
+        return [app.tasks[name]], ""
     if tasks or _is_anothers(app, target):
         return tasks, ""
-    name = f"{target.__module__}.{getattr(target, '__qualname__', target)}"
+    if isinstance(target, Task) or inspect.isclass(target):
+        return [], f"{quoted(target)} is no task of an application: call app.register_task for it."
+    what = f"{target.__module__}.{getattr(target, '__qualname__', target)}"
     if is_django_task(holder):
         backend = type(holder.get_backend()).__name__
-        return [], f"{name} is no task of Celery's, as its backend is {backend}, so beat can't run it."
+        return [], f"{what} is no task of Celery's, as its backend is {backend}, so beat can't run it."
     return [], (
-        f"{name} is no task: @scheduled must stand over or under @app.task or @shared_task, and a decorator "
+        f"{what} is no task: @scheduled must stand over or under @app.task or @shared_task, and a decorator "
         "in between must use functools.wraps."
     )
 
@@ -145,13 +160,18 @@ def _tasks_by_target(app: Any) -> dict[int, list[Any]]:
     """Return the tasks of ``app`` that are, or run, a thing with a given id."""
     found: dict[int, list[Any]] = {}
     for task in list(app.tasks.values()):
-        for target in (task, type(task), *_functions_of(task)):
+        for target in _targets_of(task):
             found.setdefault(id(target), []).append(task)
     return found
 
 
-def _functions_of(task: Any) -> Iterator[Callable[..., Any]]:
-    """Yield the function of a task, and those that it wraps; not what its class has inherited."""
+def _targets_of(task: Any) -> Iterator[Any]:
+    """Yield what may have been decorated so that ``task`` has a schedule; nothing that its class inherits.
+
+    That is the task, its class, its function, and those that it wraps.
+    """
+    yield task
+    yield type(task)
     run = vars(type(task)).get("run")
     seen: set[int] = set()
     while run is not None and id(run) not in seen:
@@ -160,10 +180,12 @@ def _functions_of(task: Any) -> Iterator[Callable[..., Any]]:
         run = getattr(run, "__wrapped__", None)  # a staticmethod has it, too
 
 
-def _holder_of(function: Any) -> Any:
-    """Return what the name of ``function`` stands for in its module, the task as a rule; None: not known."""
-    found: Any = sys.modules.get(function.__module__)
-    for part in getattr(function, "__qualname__", "<locals>").split("."):
+def _holder_of(target: Any) -> Any:
+    """Return what the name of a function stands for in its module, the task as a rule; None: not known."""
+    if isinstance(target, Task) or inspect.isclass(target):
+        return None
+    found: Any = sys.modules.get(getattr(target, "__module__", None) or "")
+    for part in getattr(target, "__qualname__", "<locals>").split("."):
         try:
             found = vars(found).get(part)
         except TypeError:
@@ -180,32 +202,28 @@ def _owner_of(function: Any, holder: Any) -> Any:
         return read_unevaluated(holder)[0]
     if type(holder) is PromiseProxy or (type(holder) is not Proxy and isinstance(holder, Task)):
         return holder.app
-    for app in _state._get_active_apps():  # noqa: SLF001 - those that aren't finalized yet
-        if any(read_unevaluated(one)[1] is function for one in app._pending):  # noqa: SLF001
-            return app
-    return None
+    return owner_of(function)
 
 
-def _tasks_of_holder(app: Any, function: Any, holder: Any) -> list[Any]:
-    """Return the task of ``app`` that Celery has kept though its module was imported again, or Django's."""
-    if is_django_task(holder):
-        name = holder.module_path
-    elif type(holder) is Proxy:
+def _name_in(app: Any, function: Any, holder: Any) -> str | None:
+    """Return the name of the task of ``app`` that ``holder`` stands for; None: for none that is known."""
+    if type(holder) is Proxy:
         _, given = read_shared(holder) or (None, None)
-        name = given or app.gen_task_name(function.__name__, function.__module__)
-    elif isinstance(holder, Task):
-        name = holder.name
-    else:
-        return []
-    return [app.tasks[name]] if name in app.tasks else []
+        holder = Shared(given)
+    if isinstance(holder, Shared):
+        return holder.name or str(app.gen_task_name(function.__name__, function.__module__))
+    if is_django_task(holder):
+        return str(holder.module_path)
+    is_unevaluated = type(holder) is PromiseProxy and not holder.__evaluated__()
+    return str(holder.name) if not is_unevaluated and isinstance(holder, Task) else None
 
 
-def _django_task_of(function: Any) -> Any:
-    holder = None if inspect.isclass(function) or isinstance(function, Task) else _holder_of(function)
-    return holder if is_django_task(holder) else None
-
-
-def _is_anothers(app: Any, function: Any) -> bool:
-    """Tell whether another application of this process has a task that runs ``function``."""
+def _is_anothers(app: Any, target: Any) -> bool:
+    """Tell whether another application of this process has a task that is or runs ``target``."""
     others = (one for one in _state._get_active_apps() if one is not app)  # noqa: SLF001
-    return any(function in _functions_of(task) for one in others for task in list(one._tasks.values()))  # noqa: SLF001
+    return any(
+        target is one
+        for other in others
+        for task in list(other._tasks.values())  # noqa: SLF001 - `tasks` would finalize it
+        for one in _targets_of(task)
+    )

@@ -71,15 +71,14 @@ class Declaration:
     Attributes:
         name: the entry's; None: that of its task.
         fields: the other arguments of the entry, but its task.
-        is_shared: it belongs to each application that has the task, as a ``shared_task`` does.
-        django_task: the task of ``django.tasks`` over which it stands, if any.
+        over: what is known of the ``shared_task``, or the task of ``django.tasks``, over which it stands, if
+            any. As the registry of declarations is a weak one, it must not hold the task's function.
     """
 
     name: str | None
     fields: Mapping[str, Any]
     place: Place
-    is_shared: bool = False
-    django_task: Any = None
+    over: Any = None
 
     @property
     def args(self) -> tuple[Any, ...]:

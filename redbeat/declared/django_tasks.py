@@ -7,7 +7,9 @@ used, and nothing is imported from it.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 #: ``django.tasks`` of Django 6, and the package that brings it to older ones
@@ -24,6 +26,15 @@ def is_django_task(task: Any) -> bool:
         base.__name__ == "Task" and base.__module__.partition(".")[0] in _PACKAGES
         for base in type(task).__mro__
     ) and hasattr(task, "get_backend")
+
+
+def without_function(task: Any) -> Any:
+    """Return a task like ``task`` that doesn't keep its function in memory."""
+    alike = object.__new__(type(task))
+    for field in fields(task):
+        object.__setattr__(alike, field.name, getattr(task, field.name))
+    object.__setattr__(alike, "func", weakref.proxy(task.func))
+    return alike
 
 
 def options_of(task: Any) -> dict[str, Any]:

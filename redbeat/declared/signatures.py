@@ -100,14 +100,10 @@ class Decorator(Generic[Unpack[Given]]):
     def __call__(self, task: Class) -> Class: ...
 
     @overload
-    def __call__(
-        self, task: CeleryTask[Parameters, Result, Unpack[Given]]
-    ) -> Task[Parameters, Result]: ...
+    def __call__(self, task: CeleryTask[Parameters, Result, Unpack[Given]]) -> Task[Parameters, Result]: ...
 
     @overload
-    def __call__(
-        self, task: Function[Parameters, Result, Unpack[Given]]
-    ) -> Callable[Parameters, Result]: ...
+    def __call__(self, task: Function[Parameters, Result, Unpack[Given]]) -> Callable[Parameters, Result]: ...
 
     @overload
     def __call__(

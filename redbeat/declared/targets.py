@@ -7,20 +7,35 @@ early. What isn't used any more is forgotten with its declarations.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from celery import Task
+from celery import Task, _state
 from celery.local import PromiseProxy, Proxy
 
 from redbeat.declared.declaration import Declaration
-from redbeat.declared.django_tasks import is_django_task
+from redbeat.declared.django_tasks import is_django_task, without_function
 from redbeat.log.text import quoted
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A ``shared_task``.
+
+    Attributes:
+        name: that it was given; None: it has that of its function.
+    """
+
+    name: str | None
+
 
 #: functions, classes and tasks to the declarations of each
 _declared: WeakKeyDictionary[Any, list[Declaration]] = WeakKeyDictionary()
+#: functions to the application whose ``@app.task`` has taken them
+_owners: WeakKeyDictionary[Any, weakref.ref[Any]] = WeakKeyDictionary()
 #: the attribute of a task that isn't evaluated yet, which must be neither hashed nor compared
 _UNEVALUATED = "_redbeat_declared"
 
@@ -35,18 +50,19 @@ def attach(task: Any, declaration: Declaration) -> None:
     if kind is PromiseProxy and not task.__evaluated__():
         _attach_later(task, declaration)
     elif kind is Proxy:
-        function, _ = read_shared(task) or (None, "")
+        function, name = read_shared(task) or (None, None)
         if function is None:
             raise declaration.fault("this shared task hides its function; put @scheduled under @shared_task.")
-        _add(function, replace(declaration, is_shared=True))
+        check_call(declaration, function, may_be_bound=True)
+        _add(function, replace(declaration, over=Shared(name)))
     elif is_django_task(task):
         _check_django(task, declaration)
-        _add(task.func, replace(declaration, is_shared=True, django_task=task))
+        _add(task.func, replace(declaration, over=without_function(task)))
     else:
         found = task._get_current_object() if kind is PromiseProxy else task  # noqa: SLF001
         if isinstance(found, Task):
             check_call(declaration, found.run)
-        elif callable(found) and not inspect.isclass(found):
+        elif callable(found) and not _is_no_function(found):
             check_call(declaration, found, may_be_bound=True)
         elif not (inspect.isclass(found) and issubclass(found, Task)):
             raise declaration.fault(_misplaced(found))
@@ -58,11 +74,26 @@ def all_declared() -> list[tuple[Any, list[Declaration]]]:
     return [(target, list(found)) for target, found in _declared.items()]
 
 
-def read_shared(proxy: Any) -> tuple[Callable[..., Any], str | None] | None:
-    """Return the function of a ``shared_task``, and the name that the task was given.
+@_state.connect_on_app_finalize  # before its tasks are made
+def note_owner(app: Any) -> None:
+    """Note which functions are those of tasks of ``app``, as long as that is to be seen."""
+    for proxy in app._pending:  # noqa: SLF001
+        _, function, _ = read_unevaluated(proxy)
+        if function in _declared:
+            _owners[function] = weakref.ref(app)
 
-    None: it isn't one, or a version of Celery hides them.
-    """
+
+def owner_of(function: Any) -> Any:
+    """Return the application of whose task this is the function, by what is known here; None: not known."""
+    for app in _state._get_active_apps():  # noqa: SLF001
+        if not app.finalized:
+            note_owner(app)
+    known = _owners.get(function)
+    return None if known is None else known()
+
+
+def read_shared(proxy: Any) -> tuple[Callable[..., Any], str | None] | None:
+    """Return the function of a ``shared_task``, and the name that the task was given; None: it isn't one."""
     local = object.__getattribute__(proxy, "_Proxy__local")
     if not inspect.isfunction(local):
         return None
@@ -100,6 +131,10 @@ def _add(target: Any, declaration: Declaration) -> None:
     except TypeError as exc:  # it can't be referred to weakly
         raise declaration.fault(_misplaced(target)) from exc
     _add_to(declared, declaration)
+
+
+def _is_no_function(target: Any) -> bool:
+    return inspect.isclass(target) or inspect.ismethod(target) or inspect.isbuiltin(target)
 
 
 def _misplaced(target: Any) -> str:
@@ -146,7 +181,7 @@ def check_call(
                 return
         name = getattr(function, "__qualname__", function)
         raise declaration.fault(
-            f"{name}{signature} can't be called with its args and kwargs: {exc}. (Where a decorator in "
+            f"{name} can't be called with its args and kwargs: {exc}. (Where a decorator in "
             "between gives it others, @scheduled must stand above that one.)"
         ) from exc
 
