@@ -102,8 +102,8 @@ def _add(entries: dict[str, DeclaredEntry], new: DeclaredEntry) -> None:
     elif one is not None and one.fields["task"] != new.fields["task"]:
         both = " and ".join(sorted([one.fields["task"], new.fields["task"]]))
         raise new.declaration.fault(
-            f"it is called {new.name!r}, and stands for two tasks, {both}. Leave out name=: each has the name "
-            "of its task then."
+            f"it is called {new.name!r}, and stands for two tasks, {both}. Leave out name=: each has the "
+            "name of its task then."
         )
     entries[new.name] = new
 
