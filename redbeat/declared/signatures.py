@@ -122,3 +122,30 @@ class LooseDecorator:
 
     def __call__(self, task: Anything) -> Anything:
         raise NotImplementedError
+
+
+@overload
+def scheduled(
+    *, args: tuple[Unpack[Given]], **fields: Unpack[DeclaredFields]
+) -> Decorator[Unpack[Given]]: ...
+
+
+@overload
+def scheduled(*, args: list[Any], **fields: Unpack[DeclaredFields]) -> LooseDecorator: ...
+
+
+@overload
+def scheduled(
+    *,
+    args: tuple[Any, ...] | list[Any] = ...,
+    kwargs: Mapping[str, Any],
+    **fields: Unpack[DeclaredFields],
+) -> LooseDecorator: ...
+
+
+@overload
+def scheduled(**fields: Unpack[DeclaredFields]) -> Decorator[()]: ...
+
+
+def scheduled(**fields: Any) -> Any:
+    raise NotImplementedError
