@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,7 @@ from celery.local import PromiseProxy, Proxy
 
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.django_tasks import is_django_task, options_of
-from redbeat.declared.targets import Shared, all_declared, owner_of, read_shared, read_unevaluated
+from redbeat.declared.targets import Shared, all_declared, owner_of, read_shared, read_unevaluated, targets_of
 from redbeat.log.text import quoted
 
 
@@ -83,7 +82,7 @@ def collect_declared(app: Any) -> Declarations:
     places = {entry.declaration.place for entry in found.entries.values()}
     # what stood there before its module was imported again belongs to no task any more
     found.strays = {one: why for one, why in found.strays.items() if one.place not in places}
-    for name in found.entries.keys() & app.conf.beat_schedule.keys():
+    for name in sorted(found.entries.keys() & app.conf.beat_schedule.keys()):
         fault = found.entries[name].declaration.fault
         raise fault(f"the setting beat_schedule has an entry {name!r}, too; change one.", "beat_schedule")
     return found
@@ -160,24 +159,9 @@ def _tasks_by_target(app: Any) -> dict[int, list[Any]]:
     """Return the tasks of ``app`` that are, or run, a thing with a given id."""
     found: dict[int, list[Any]] = {}
     for task in list(app.tasks.values()):
-        for target in _targets_of(task):
+        for target in targets_of(task):
             found.setdefault(id(target), []).append(task)
     return found
-
-
-def _targets_of(task: Any) -> Iterator[Any]:
-    """Yield what may have been decorated so that ``task`` has a schedule; nothing that its class inherits.
-
-    That is the task, its class, its function, and those that it wraps.
-    """
-    yield task
-    yield type(task)
-    run = vars(type(task)).get("run")
-    seen: set[int] = set()
-    while run is not None and id(run) not in seen:
-        seen.add(id(run))
-        yield run
-        run = getattr(run, "__wrapped__", None)  # a staticmethod has it, too
 
 
 def _holder_of(target: Any) -> Any:
@@ -199,7 +183,7 @@ def _owner_of(function: Any, holder: Any) -> Any:
     None: it isn't known, or there is none, as with ``shared_task``.
     """
     if type(holder) is PromiseProxy and not holder.__evaluated__():
-        return read_unevaluated(holder)[0]
+        return read_unevaluated(holder).app
     if type(holder) is PromiseProxy or (type(holder) is not Proxy and isinstance(holder, Task)):
         return holder.app
     return owner_of(function)
@@ -225,5 +209,5 @@ def _is_anothers(app: Any, target: Any) -> bool:
         target is one
         for other in others
         for task in list(other._tasks.values())  # noqa: SLF001 - `tasks` would finalize it
-        for one in _targets_of(task)
+        for one in targets_of(task)
     )

@@ -14,8 +14,6 @@ from typing import Any
 
 #: ``django.tasks`` of Django 6, and the package that brings it to older ones
 _PACKAGES = {"django", "django_tasks"}
-#: the queue of tasks that name none
-_DEFAULT_QUEUE = "default"
 #: Django's priorities are -100 to 100, those of messages 0 to 255
 _MOST, _STEPS = 100, 255
 

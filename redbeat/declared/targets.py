@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from celery import Task, _state
@@ -61,7 +61,8 @@ def attach(task: Any, declaration: Declaration) -> None:
     else:
         found = task._get_current_object() if kind is PromiseProxy else task  # noqa: SLF001
         if isinstance(found, Task):
-            check_call(declaration, found.run)
+            if found.typing:
+                check_call(declaration, found.run)
         elif callable(found) and not _is_no_function(found):
             check_call(declaration, found, may_be_bound=True)
         elif not (inspect.isclass(found) and issubclass(found, Task)):
@@ -74,13 +75,19 @@ def all_declared() -> list[tuple[Any, list[Declaration]]]:
     return [(target, list(found)) for target, found in _declared.items()]
 
 
-@_state.connect_on_app_finalize  # before its tasks are made
+@_state.connect_on_app_finalize  # before it is given the tasks of others
 def note_owner(app: Any) -> None:
     """Note which functions are those of tasks of ``app``, as long as that is to be seen."""
     for proxy in app._pending:  # noqa: SLF001
-        _, function, _ = read_unevaluated(proxy)
-        if function in _declared:
-            _owners[function] = weakref.ref(app)
+        if type(proxy) is not PromiseProxy:
+            continue
+        if proxy.__evaluated__():
+            functions = targets_of(proxy._get_current_object())  # noqa: SLF001
+        else:
+            functions = iter([read_unevaluated(proxy).function])
+        for function in functions:
+            if isinstance(function, Hashable) and function in _declared:
+                _owners[function] = weakref.ref(app)
 
 
 def owner_of(function: Any) -> Any:
@@ -101,16 +108,48 @@ def read_shared(proxy: Any) -> tuple[Callable[..., Any], str | None] | None:
     return (held["fun"], held.get("name")) if callable(held.get("fun")) else None
 
 
-def read_unevaluated(proxy: Any) -> tuple[Any, Callable[..., Any], bool]:
-    """Return the application of a task that isn't evaluated yet, its function, and whether that is bound."""
-    make = object.__getattribute__(proxy, "_Proxy__local")  # its application's method
+class Unevaluated(NamedTuple):
+    """What is known of a task that isn't evaluated yet.
+
+    Attributes:
+        is_bound: its function is given the task.
+        is_typed: Celery checks its arguments when it is sent.
+    """
+
+    app: Any
+    function: Callable[..., Any]
+    is_bound: bool
+    is_typed: bool
+
+
+def read_unevaluated(proxy: Any) -> Unevaluated:
+    """Return what is known of a task of ``@app.task``, without evaluating it."""
+    app = object.__getattribute__(proxy, "_Proxy__local").__self__  # that is the application's method
     (function,) = object.__getattribute__(proxy, "_Proxy__args")
-    return make.__self__, function, bool(object.__getattribute__(proxy, "_Proxy__kwargs").get("bind"))
+    options = object.__getattribute__(proxy, "_Proxy__kwargs")
+    is_typed = options.get("typing", app.strict_typing)
+    return Unevaluated(app, function, bool(options.get("bind")), bool(is_typed))
+
+
+def targets_of(task: Any) -> Iterator[Any]:
+    """Yield what may have been decorated so that ``task`` has a schedule; nothing that its class inherits.
+
+    That is the task, its class, its function, and those that it wraps.
+    """
+    yield task
+    yield type(task)
+    run = vars(type(task)).get("run")
+    seen: set[int] = set()
+    while run is not None and id(run) not in seen:
+        seen.add(id(run))
+        yield run
+        run = getattr(run, "__wrapped__", None)  # a staticmethod has it, too
 
 
 def _attach_later(proxy: Any, declaration: Declaration) -> None:
-    _, function, is_bound = read_unevaluated(proxy)
-    check_call(declaration, function, is_bound=is_bound)
+    known = read_unevaluated(proxy)
+    if known.is_typed:
+        check_call(declaration, known.function, is_bound=known.is_bound)
     try:
         declared = object.__getattribute__(proxy, _UNEVALUATED)
     except AttributeError:

@@ -258,6 +258,32 @@ def test_the_current_application_is_found_behind_its_proxy(write: Import) -> Non
         _state._set_current_app(before)  # noqa: SLF001
 
 
+def test_a_task_that_was_used_before_its_application_is_finalized_keeps_its_owner(write: Import) -> None:
+    module = write(
+        "a, b = made('a'), made('b')\n"
+        "def make():\n    @a.task(name='nested')\n    @scheduled(every=5)\n    def j(): ...\n    return j\n"
+        "j = make()\n"
+        "@a.task(name='plain')\n@scheduled(every=6)\ndef k(): ...\n"
+        "assert j.name and k.name, 'that evaluates them'\n"
+    )
+    assert not module.a.finalized
+    assert schedules_of(module.b) == {}
+    module.a.finalize()
+    assert schedules_of(module.b) == {}
+    assert schedules_of(module.a) == {"nested": 5, "plain": 6}
+
+
+@pytest.mark.parametrize("where", ["over a lazy one", "over an evaluated one"])
+def test_a_task_without_typing_may_be_given_arguments_by_its_class(write: Import, where: str) -> None:
+    lazy = where == "over a lazy one"
+    module = write(
+        "app = made('main')\n"
+        f"@scheduled(every=5, args=(1,))\n@app.task(name='t', typing=False, lazy={lazy})\n"
+        "def f(database, number): ..."
+    )
+    assert schedules_of(module.app) == {"t": 5}
+
+
 # -- modules that are imported again, tasks that are copied
 
 
