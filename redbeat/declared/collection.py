@@ -17,7 +17,14 @@ from celery.local import PromiseProxy, Proxy
 
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.django_tasks import is_django_task, options_of
-from redbeat.declared.targets import Shared, all_declared, owner_of, read_shared, read_unevaluated, targets_of
+from redbeat.declared.targets import (
+    Shared,
+    all_declared,
+    is_noted_for_another,
+    read_shared,
+    read_unevaluated,
+    targets_of,
+)
 from redbeat.log.text import quoted
 
 
@@ -135,13 +142,12 @@ def _find_tasks(
     """
     if isinstance(declaration.over, Shared):
         tasks = []  # its function may be that of other tasks, too
-    owner = None if declaration.over is not None else _owner_of(target, holder)
-    if owner is not None and owner is not app:
+    if _is_anothers(app, target, declaration, holder):
         return [], ""
     name = _name_in(app, target, holder)
     if name in app.tasks:  # Celery keeps the task of a module that is imported again, with the old function
         return [app.tasks[name]], ""
-    if tasks or _is_anothers(app, target):
+    if tasks or _do_others_run(app, target):
         return tasks, ""
     if isinstance(target, Task) or inspect.isclass(target):
         return [], f"{quoted(target)} is no task of an application: call app.register_task for it."
@@ -177,16 +183,17 @@ def _holder_of(target: Any) -> Any:
     return found
 
 
-def _owner_of(function: Any, holder: Any) -> Any:
-    """Return the application whose ``@app.task`` has made the task of ``function``.
-
-    None: it isn't known, or there is none, as with ``shared_task``.
-    """
+def _is_anothers(app: Any, target: Any, declaration: Declaration, holder: Any) -> bool:
+    """Tell whether the ``@app.task`` of another application has made the task of ``target``."""
+    if isinstance(target, Task):
+        return target.app is not app
+    if declaration.over is not None or inspect.isclass(target):
+        return False
     if type(holder) is PromiseProxy and not holder.__evaluated__():
-        return read_unevaluated(holder).app
+        return read_unevaluated(holder).app is not app
     if type(holder) is PromiseProxy or (type(holder) is not Proxy and isinstance(holder, Task)):
-        return holder.app
-    return owner_of(function)
+        return holder.app is not app
+    return is_noted_for_another(target, app)
 
 
 def _name_in(app: Any, function: Any, holder: Any) -> str | None:
@@ -202,7 +209,7 @@ def _name_in(app: Any, function: Any, holder: Any) -> str | None:
     return str(holder.name) if not is_unevaluated and isinstance(holder, Task) else None
 
 
-def _is_anothers(app: Any, target: Any) -> bool:
+def _do_others_run(app: Any, target: Any) -> bool:
     """Tell whether another application of this process has a task that is or runs ``target``."""
     others = (one for one in _state._get_active_apps() if one is not app)  # noqa: SLF001
     return any(

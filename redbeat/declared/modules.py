@@ -12,7 +12,7 @@ def load_tasks(app: Any) -> None:
 
 
 def load_tasks_once(app: Any) -> None:
-    """The same, but where this is a beat or a worker, which has imported them: send no signals again."""
+    """The same, but not once more where this is a beat or a worker, which has imported them already."""
     if not getattr(app.loader, "worker_initialized", False):
         app.loader.import_default_modules()
-    app.finalize(auto=True)
+    app.finalize()

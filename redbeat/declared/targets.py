@@ -90,13 +90,13 @@ def note_owner(app: Any) -> None:
                 _owners[function] = weakref.ref(app)
 
 
-def owner_of(function: Any) -> Any:
-    """Return the application of whose task this is the function, by what is known here; None: not known."""
-    for app in _state._get_active_apps():  # noqa: SLF001
-        if not app.finalized:
-            note_owner(app)
+def is_noted_for_another(function: Any, app: Any) -> bool:
+    """Tell whether this is known to be the function of a task of another application, which may be gone."""
+    for one in _state._get_active_apps():  # noqa: SLF001
+        if not one.finalized:
+            note_owner(one)
     known = _owners.get(function)
-    return None if known is None else known()
+    return known is not None and known() is not app
 
 
 def read_shared(proxy: Any) -> tuple[Callable[..., Any], str | None] | None:

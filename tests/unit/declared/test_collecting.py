@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from redbeat import scheduled
 from redbeat.declared import declared_entries
 from redbeat.declared.collection import collect_declared
+from redbeat.declared.targets import note_owner
 from redbeat.errors import DeclarationError
 
 Import = Callable[[str], ModuleType]
@@ -30,6 +31,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import]:
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
     finalizers = set(_state._on_app_finalizers)  # noqa: SLF001
+    _state.connect_on_app_finalize(note_owner)  # all but Celery's own are taken away for tests
 
     def write_module(text: str, name: str = f"module_{tmp_path.name}") -> ModuleType:
         (tmp_path / f"{name}.py").write_text(HEAD + text)
@@ -271,6 +273,19 @@ def test_a_task_that_was_used_before_its_application_is_finalized_keeps_its_owne
     module.a.finalize()
     assert schedules_of(module.b) == {}
     assert schedules_of(module.a) == {"nested": 5, "plain": 6}
+
+
+def test_a_task_of_an_application_that_is_gone_is_not_anothers(write: Import) -> None:
+    module = write(
+        "a, b = made('a'), made('b')\n"
+        "def make():\n    @a.task(name='nested')\n    @scheduled(every=5)\n    def j(): ...\n    return j\n"
+        "make()\n"
+        "@scheduled(every=6)\n@a.task(name='over', lazy=False)\ndef k(): ...\n"
+        "a.finalize()\na.close()\ndel a\n"
+    )
+    gc.collect()
+    assert schedules_of(module.b) == {}
+    assert not strays_in(module, module.b)
 
 
 @pytest.mark.parametrize("where", ["over a lazy one", "over an evaluated one"])
