@@ -30,6 +30,9 @@ FORMS = ("cron", "every", "at", "rrule", "schedule")
 _ENTRY_FIELDS = ("args", "kwargs", "options", "enabled")
 KEYWORDS = (*FORMS, "relative", "name", *_ENTRY_FIELDS, *FIELDS)
 
+#: what is often given to ``apply_async``, and belongs into ``options``
+OPTIONS = ("queue", "priority", "expires", "routing_key", "exchange", "headers", "time_limit", "serializer")
+
 #: stands in for an application: checks need a zone for naive times, and names that no entry may have
 _NO_APP: Any = SimpleNamespace(
     timezone=timezone.utc,
@@ -125,7 +128,9 @@ def make_declaration(given: Mapping[str, Any], place: Place) -> Declaration:
 
 
 def _find_unknown(fields: Mapping[str, Any]) -> str:
-    for keyword in fields.keys() - set(KEYWORDS):
+    for keyword in sorted(fields.keys() - set(KEYWORDS)):
+        if keyword in OPTIONS:
+            return f"{keyword}: is one of the options, options={{{keyword!r}: ...}}."
         return f"there is no keyword {keyword!r}.{did_you_mean(keyword, KEYWORDS)}"
     return ""
 

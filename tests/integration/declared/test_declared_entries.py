@@ -15,6 +15,7 @@ from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler, scheduled
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar
 from redbeat.config import ensure_conf
 from redbeat.errors import DeclarationError
 from redbeat.policy.policy import FIELDS
@@ -173,14 +174,13 @@ def test_one_that_somebody_has_paused_stays_paused(
 def test_each_field_of_a_policy_goes_into_redis_from_the_code_and_from_beat_schedule(
     with_task: Callable[..., Celery], client: redis.Redis
 ) -> None:
-    Entry("y", "echo", 5, app=with_task()).save()
-    policy = {**POLICY, "exclude": None}  # a calendar that there isn't is told when it is saved
-    settings = {"beat_schedule": {"set": {"task": "echo", "schedule": crontab(), "args": (1,), **policy}}}
-    app = with_task(settings, declared={"cron": "* * * * *", "args": (1,), **policy})
+    Calendar("holidays", ["2030-12-25"], app=with_task()).save()
+    settings = {"beat_schedule": {"set": {"task": "echo", "schedule": crontab(), "args": (1,), **POLICY}}}
+    app = with_task(settings, declared={"cron": "* * * * *", "args": (1,), **POLICY})
     start(app)
     for name in ("set", "declared"):
         entry = Entry.get(name, app)
-        assert {one: getattr(entry, one) for one in FIELDS} == policy, name
+        assert {one: getattr(entry, one) for one in FIELDS} == POLICY, name
         assert entry.schedule == crontab()
     assert field(client, "set", "policy") == field(client, "declared", "policy")
     assert {**field(client, "set", "definition"), "name": ""} == {
@@ -331,6 +331,17 @@ def test_the_doctor_names_both_places_of_a_name_that_is_there_twice(
     (error,) = kinds_of(app)["declaration"]
     assert error["about"].startswith(f"{__file__}:")
     assert "the setting beat_schedule has an entry 'x', too" in error["problem"]
+
+
+def test_the_doctor_names_a_schedule_that_belongs_to_no_task(with_task: Callable[..., Celery]) -> None:
+    @scheduled(every=5)
+    def of_no_task() -> None: ...
+
+    found = kinds_of(with_task())["stray-declaration"]
+    (error,) = [one for one in found if "of_no_task" in one["problem"]]
+    assert error["severity"] == "error"
+    assert error["about"].startswith(f"{__file__}:")
+    assert of_no_task
 
 
 def kinds_of(app: Celery) -> dict[str, list[dict[str, Any]]]:

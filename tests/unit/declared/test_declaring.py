@@ -34,6 +34,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"every": 5, "cron": "* * * * *"}, "not cron and every"),
     ({"every": 5, "jiter": 3}, "there is no keyword 'jiter'. Did you mean jitter?"),
     ({"evry": 5}, "Did you mean every?"),
+    ({"every": 5, "queue": "low"}, "queue: is one of the options, options={'queue': ...}."),
     ({"every": 0}, "every must be more than 0 seconds"),
     ({"every": True}, "every must be a number of seconds"),
     ({"every": "soon"}, "'soon' is no length of time"),
