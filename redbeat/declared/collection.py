@@ -86,9 +86,10 @@ def collect_declared(app: Any) -> Declarations:
                 found.strays[declaration] = stray
             for task in tasks:
                 _add(found.entries, _entry_of(task, declaration, holder))
-    places = {entry.declaration.place for entry in found.entries.values()}
-    # what stood there before its module was imported again belongs to no task any more
-    found.strays = {one: why for one, why in found.strays.items() if one.place not in places}
+    places = [entry.declaration.place for entry in found.entries.values()]
+    for declaration in list(found.strays):
+        if any(place.is_again(declaration.place) for place in places):
+            del found.strays[declaration]  # its module has been imported again since
     for name in sorted(found.entries.keys() & app.conf.beat_schedule.keys()):
         fault = found.entries[name].declaration.fault
         raise fault(f"the setting beat_schedule has an entry {name!r}, too; change one.", "beat_schedule")

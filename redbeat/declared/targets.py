@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from celery import Task, _state
 from celery.local import PromiseProxy, Proxy
@@ -34,6 +34,8 @@ class Shared:
 
 #: functions, classes and tasks to the declarations of each
 _declared: WeakKeyDictionary[Any, list[Declaration]] = WeakKeyDictionary()
+#: names to the declaration that has one
+_named: WeakValueDictionary[str, Declaration] = WeakValueDictionary()
 #: functions to the application whose ``@app.task`` has taken them
 _owners: WeakKeyDictionary[Any, weakref.ref[Any]] = WeakKeyDictionary()
 #: the attribute of a task that isn't evaluated yet, which must be neither hashed nor compared
@@ -181,14 +183,28 @@ def _misplaced(target: Any) -> str:
 
 
 def _add_to(declared: list[Declaration], new: Declaration) -> None:
-    for position, one in enumerate(declared):
-        if one.name == new.name and new.place.is_again(one.place):
-            declared[position] = new
-            return
+    declared[:] = [one for one in declared if not new.place.is_again(one.place)]
+    for one in declared:
         if one.name == new.name:
             what = "without a name=" if new.name is None else f"called {new.name!r}"
             raise new.fault(f"this task has a schedule {what} already, at {one.place}.", one.place)
+    _check_name(new)
     declared.append(new)
+
+
+def _check_name(new: Declaration) -> None:
+    """Raise DeclarationError if another task has a schedule of that name.
+
+    That is known here if there is only one application, to which all belong. Otherwise it is found out when
+    they are collected.
+    """
+    if new.name is None:
+        return
+    one = _named.get(new.name)
+    apps = {id(app) for app in _state._get_active_apps()} - {id(_state.default_app)}  # noqa: SLF001
+    if one is not None and one is not new and len(apps) <= 1 and not new.place.is_again(one.place):
+        raise new.fault(f"there is a schedule called {new.name!r} already, at {one.place}.", one.place)
+    _named[new.name] = new
 
 
 def check_call(

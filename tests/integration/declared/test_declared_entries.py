@@ -270,18 +270,21 @@ def test_a_real_beat_sends_them_a_real_worker_runs_them_and_removed_ones_go(
         eventually(lambda: names_in(client) == ["new", "over", "third"])
 
 
+@pytest.mark.parametrize("where", ["in the code", "in beat_schedule"])
 def test_a_real_beat_with_a_name_twice_ends_with_a_sentence_that_names_both_places(
-    valkey: Server, tmp_path: Path
+    valkey: Server, tmp_path: Path, where: str
 ) -> None:
-    extra = MODULE.replace('name="under"', 'name="over"')
-    with run_beat(tmp_path, valkey.url(0), extra=extra, redbeat_redis_url=valkey.url(1)) as beat:
-        assert beat.wait() == 78
+    is_imported = where == "in beat_schedule"
+    extra = MODULE if is_imported else MODULE.replace('name="under"', 'name="over"')
+    settings = {"beat_schedule": {"over": HOURLY}} if is_imported else {}
+    with run_beat(tmp_path, valkey.url(0), extra=extra, redbeat_redis_url=valkey.url(1), **settings) as beat:
+        assert beat.wait() == (78 if is_imported else 2)
         output = beat.output()
     source = (tmp_path / "module.py").read_text().splitlines()
     lines = [number for number, line in enumerate(source, 1) if 'name="over"' in line]
-    assert "CRITICAL" in output
     assert all(f"{tmp_path / 'module.py'}:{line}" in output for line in lines), output
-    assert not has_traceback(output), output
+    assert ("CRITICAL" in output and "the setting beat_schedule" in output) == is_imported
+    assert has_traceback(output) != is_imported
     with valkey.client(db=1) as client:
         assert not client.keys()
 

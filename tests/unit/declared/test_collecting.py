@@ -7,6 +7,7 @@ import gc
 import importlib
 import pickle
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -171,15 +172,37 @@ def test_a_schedule_without_a_name_over_and_another_under_is_an_error_with_both_
     assert all(place in str(caught.value) for place in caught.value.places)
 
 
-def test_the_same_name_on_two_tasks_is_an_error_that_names_both_places(write: Import) -> None:
-    module = write(
-        "app = made('main')\n@app.task\n@scheduled(every=1, name='x')\ndef f(): ...\n"
-        "@scheduled(every=1, name='x')\n@shared_task\ndef g(): ..."
-    )
-    with pytest.raises(DeclarationError) as caught:
+SAME = (
+    "@app.task\n@scheduled(every=1, name='x')\ndef f(): ...\n"
+    "@scheduled(every=1, name='x')\n@shared_task\ndef g(): ..."
+)
+
+
+def test_the_same_name_on_two_tasks_is_an_error_at_import_that_names_both_places(
+    write: Import, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_state, "_apps", weakref.WeakSet())  # as in a process that has made none yet
+    with pytest.raises(DeclarationError, match="there is a schedule called 'x' already") as caught:
+        write(f"app = made('main')\n{SAME}")
+    assert lines_of(caught.value) == {"11", "13"}
+    assert all(place in str(caught.value) for place in caught.value.places)
+
+
+def test_with_several_applications_it_is_an_error_when_they_are_collected(write: Import) -> None:
+    module = write(f"app, other = made('main'), made('other')\n{SAME}")
+    with pytest.raises(DeclarationError, match="another schedule is called 'x', too") as caught:
         declared_entries(module.app)
     assert lines_of(caught.value) == {"11", "13"}
     assert all(place in str(caught.value) for place in caught.value.places)
+
+
+def test_several_applications_may_have_the_same_name(write: Import) -> None:
+    module = write(
+        "a, b = made('a'), made('b')\n"
+        "@a.task\n@scheduled(every=1, name='x')\ndef f(): ...\n"
+        "@scheduled(every=2, name='x')\n@b.task\ndef g(): ..."
+    )
+    assert (schedules_of(module.a), schedules_of(module.b)) == ({"x": 1}, {"x": 2})
 
 
 def test_a_name_that_beat_schedule_has_too_is_an_error_that_names_both(write: Import) -> None:
@@ -323,7 +346,8 @@ def test_a_module_that_is_imported_again_is_no_duplicate_and_the_new_schedule_co
     module = write(f"from base_module import app\n{task}\n", "again")
     if is_finalized:
         base.app.finalize()
-    (tmp_path / "again.py").write_text((tmp_path / "again.py").read_text().replace("every=1", "every=20"))
+    edited = (tmp_path / "again.py").read_text().replace("every=1", "every=20")
+    (tmp_path / "again.py").write_text(f"# a line more\n{edited}")
     importlib.reload(module)
     found = schedules_of(base.app)
     assert list(found.values()) == [20]
