@@ -145,8 +145,8 @@ def apps_stay_with_their_test() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def what_is_declared_stays_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A schedule beside a task of one test is no stray in the log of another."""
-    monkeypatch.setattr(targets, "_declared", WeakKeyDictionary())
-    monkeypatch.setattr(targets, "_named", WeakValueDictionary())
+    monkeypatch.setattr(targets, "_declared", WeakKeyDictionary())  # only the end of a process forgets all
+    monkeypatch.setattr(targets, "_named", WeakValueDictionary())  # and this
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from celery import Celery, Task, _state
+from celery import Celery, Task, _state  # no other name
 from pydantic import BaseModel
 
 from redbeat import scheduled

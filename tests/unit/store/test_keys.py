@@ -25,6 +25,7 @@ PARTS = {"prefix", "key_prefix", *(name for name in dir(keys) if name.endswith((
 EXCEPTIONS = {
     "cli/singleton.py": {"key_prefix"},  # hands the setting on
     "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
+    "declared/declaration.py": {"RESERVED_NAMES"},  # refuses such names
     "diagnostics/checks/context.py": {"prefix"},  # looks at every key that begins so
     "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
     "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
