@@ -74,7 +74,9 @@ def attach(task: Any, declaration: Declaration) -> None:
 
 def all_declared() -> list[tuple[Any, list[Declaration]]]:
     """Return all functions, classes and tasks, each with its declarations, in the order of the code."""
-    return [(target, list(found)) for target, found in _declared.items()]
+    # a copy of the references, as another thread may import a module meanwhile
+    targets = [target for reference in _declared.keyrefs() if (target := reference()) is not None]
+    return [(target, list(_declared.get(target, ()))) for target in targets]
 
 
 @_state.connect_on_app_finalize  # before it is given the tasks of others
@@ -129,7 +131,9 @@ def read_unevaluated(proxy: Any) -> Unevaluated:
     app = object.__getattribute__(proxy, "_Proxy__local").__self__  # that is the application's method
     (function,) = object.__getattribute__(proxy, "_Proxy__args")
     options = object.__getattribute__(proxy, "_Proxy__kwargs")
-    is_typed = options.get("typing", app.strict_typing)
+    base = options.get("base") or app.task_cls  # that may be the name of one
+    said = (options.get("typing"), getattr(base, "typing", None), app.strict_typing)
+    is_typed = next((one for one in said if one is not None), True)
     return Unevaluated(app, function, bool(options.get("bind")), bool(is_typed))
 
 

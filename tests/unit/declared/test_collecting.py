@@ -311,12 +311,15 @@ def test_a_task_of_an_application_that_is_gone_is_not_anothers(write: Import) ->
     assert not strays_in(module, module.b)
 
 
-@pytest.mark.parametrize("where", ["over a lazy one", "over an evaluated one"])
-def test_a_task_without_typing_may_be_given_arguments_by_its_class(write: Import, where: str) -> None:
-    lazy = where == "over a lazy one"
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("option", ["typing=False", "base=Untyped"])
+def test_a_task_without_typing_may_be_given_arguments_by_its_class(
+    write: Import, option: str, lazy: bool
+) -> None:
     module = write(
         "app = made('main')\n"
-        f"@scheduled(every=5, args=(1,))\n@app.task(name='t', typing=False, lazy={lazy})\n"
+        "class Untyped(Task):\n    typing = False\n"
+        f"@scheduled(every=5, args=(1,))\n@app.task(name='t', {option}, lazy={lazy})\n"
         "def f(database, number): ..."
     )
     assert schedules_of(module.app) == {"t": 5}
