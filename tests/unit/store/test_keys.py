@@ -26,6 +26,7 @@ EXCEPTIONS = {
     "cli/singleton.py": {"key_prefix"},  # hands the setting on
     "contrib/django/checks.py": {"prefix"},  # Celery's namespace
     "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
+    "declared/declaration.py": {"RESERVED_NAMES"},  # refuses such names
     "diagnostics/checks/context.py": {"prefix"},  # looks at every key that begins so
     "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
     "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
