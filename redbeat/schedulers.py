@@ -28,8 +28,8 @@ from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
     banner,
     check_eviction,
-    default_entries,
     pin_settings,
+    statics_of,
     store_entries,
     store_statics,
 )
@@ -590,8 +590,7 @@ class RedBeatScheduler(Scheduler):
 
     def setup_schedule(self) -> None:
         """Store ``beat_schedule``, and remove what was stored from it before and isn't in it any more."""
-        statics = {**default_entries(self.app), **self.app.conf.beat_schedule}
-        store_statics(self.store, self._leadership.fence, statics, self.update_from_dict)
+        store_statics(self.store, self._leadership.fence, statics_of(self.app), self.update_from_dict)
         self._has_statics = True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

@@ -133,6 +133,11 @@ def default_entries(app: Any) -> dict[str, Any]:
     return {"celery.backend_cleanup": cleanup}
 
 
+def statics_of(app: Any) -> dict[str, Any]:
+    """Return the entries that ``app`` itself has: name to entry, or to an entry's keyword arguments."""
+    return {**default_entries(app), **app.conf.beat_schedule}
+
+
 def store_statics(
     store: Store, fence: Fence, statics: Mapping[str, Any], update: Callable[[Mapping[str, Any]], object]
 ) -> None:

@@ -1,0 +1,12 @@
+"""For tests of one's own schedule: what would run, and a Redis and a clock for the test.
+
+Owns ``simulate`` and ``assert_runs``, and what the fixtures of the pytest plugin (``pytest_redbeat``) do. Nothing
+else of RedBeat imports it. Invariant: what it says of a run is decided by beat's own functions.
+"""
+
+from redbeat.testing.assertions import assert_runs as assert_runs
+from redbeat.testing.simulation import simulate as simulate
+from redbeat.testing.simulation import simulated_entries as simulated_entries
+from redbeat.testing.trace import SimulatedRun as SimulatedRun
+
+__all__ = ["SimulatedRun", "assert_runs", "simulate", "simulated_entries"]
