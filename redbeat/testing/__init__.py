@@ -5,8 +5,8 @@ else of RedBeat imports it. Invariant: what it says of a run is decided by beat'
 """
 
 from redbeat.testing.assertions import assert_runs as assert_runs
+from redbeat.testing.simulation import entries_of as entries_of
 from redbeat.testing.simulation import simulate as simulate
-from redbeat.testing.simulation import simulated_entries as simulated_entries
 from redbeat.testing.trace import SimulatedRun as SimulatedRun
 
-__all__ = ["SimulatedRun", "assert_runs", "simulate", "simulated_entries"]
+__all__ = ["SimulatedRun", "assert_runs", "entries_of", "simulate"]

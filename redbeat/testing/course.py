@@ -98,7 +98,7 @@ class Course:
         # the run in progress
         self._held_by: SimulatedRun | None = None
         self._waiting: SimulatedRun | None = None  # the one that waits for it, as it ends
-        self._released_at = start  # when that goes
+        self._freed_at = self._released_at = start  # when what it waits for ends; when it goes
 
     def _begin(self) -> datetime | None:
         """Let the entry be as if saved at the start, if it is new; return from when an interval counts."""
@@ -200,7 +200,7 @@ class Course:
 
     def _decide(self, due: datetime, at: datetime) -> SimulatedRun:
         """Return what becomes of the run due at ``due``, which beat looks at in time."""
-        self._release(at)
+        self._release(at, at)
         if self._bounds.is_finished(self._entry.total_run_count):
             return self._skipped(due, why_over(self._bounds))
         held = self._hold(due, at)
@@ -264,22 +264,29 @@ class Course:
         if overlap == "allow" or other is None or other.sent_at is None or at >= self._held_until(other):
             return None
         if overlap == "replace" and other.outcome != "never_started":
-            return None
+            return self._wait(due, at)  # until the other one is terminated, and that takes no time here
         doing = "was on its queue" if other.outcome == "never_started" else "was at work"
         why = f"the run of {shown(other.due)} {doing} since {shown(other.sent_at)}"
-        return self._skipped(due, why) if overlap == "skip" else self._wait(due, self._held_until(other), why)
+        return self._skipped(due, why) if overlap == "skip" else self._wait(due, self._held_until(other), f"it has waited: {why}")
 
-    def _wait(self, due: datetime, until: datetime, why: str) -> SimulatedRun:
+    def _wait(self, due: datetime, until: datetime, why: str = "") -> SimulatedRun:
         """Let a run wait until the one in progress has ended; return what becomes of it then."""
-        self._released_at = at = self._outages.end_around(until) or until
+        at = self._outages.end_around(until) or until
+        self._freed_at, self._released_at = until, at
         dropped = why_dropped(self._entry, due, at)
-        waiting = self._skipped(due, dropped) if dropped else self._sent(due, at, f"it has waited: {why}")
+        waiting = self._skipped(due, dropped) if dropped else self._sent(due, at, why)
         self._waiting = waiting
         return waiting
 
-    def _release(self, at: datetime) -> None:
-        """Note that the run that has waited was sent, if it was by then."""
+    def _release(self, at: datetime, due_since: datetime) -> None:
+        """Note that the run that has waited was sent, if it was by then.
+
+        At that very instant beat looks first at what it finds first: a run that is due since before the end of what
+        was waited for.
+        """
         if self._waiting is None or at < self._released_at:
+            return
+        if at == self._released_at and due_since < at and due_since <= self._freed_at:
             return
         if self._waiting.is_sent:
             self._entry.last_run_at = self._waiting.due
@@ -339,6 +346,7 @@ class Course:
         records: list[PastRun] = []
         next_score: float = score.timestamp()
         while 0 <= next_score <= now.timestamp():
+            self._release(now, score)
             next_score, more = self._look(now, next_score, sent)
             records += more
         following = self._due_of(next_score)
@@ -375,7 +383,6 @@ class Course:
 
         Return the entry's new score, -1 for never, and what is recorded of other runs.
         """
-        self._release(now)
         entry, at = self._entry, now.timestamp()
         stored = Stored(entry.key, type=KeyType.HASH)
         stored.definition, stored.policy = entry.encode(stored), encode_policy(entry.policy) or None

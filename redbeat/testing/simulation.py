@@ -64,7 +64,7 @@ def simulate(
         EntryError: an entry can't be used, or couldn't be saved.
         ValueError: another argument can't be used.
     """
-    entries = simulated_entries(app_or_entries)
+    entries = _entries(app_or_entries)
     zone = entries[0].app.timezone if entries else timezone.utc
     begin, last = instant("start", start, zone), instant("end", end, zone)
     if last < begin:
@@ -75,18 +75,21 @@ def simulate(
     return _merged([course.runs() for course in courses])
 
 
-def simulated_entries(given: Any) -> list[RedBeatSchedulerEntry]:
-    """Return the entries that ``given`` is or has, by their names: an app, an entry or an iterable of entries.
+def entries_of(app: Celery) -> dict[str, RedBeatSchedulerEntry]:
+    """Return the entries of an app's code, by their names: those that beat stores at its start.
 
     Raises:
-        EntryError: one of an app's entries can't be made.
-        ValueError: it is none of these.
+        EntryError: one of them can't be made.
     """
+    return {name: _made(app, name, fields) for name, fields in statics_of(app).items()}
+
+
+def _entries(given: Any) -> list[RedBeatSchedulerEntry]:
+    """Return the entries that ``given`` is or has, by their names."""
     if isinstance(given, Celery):
-        given = [_made(given, name, fields) for name, fields in statics_of(given).items()]
-    elif isinstance(given, RedBeatSchedulerEntry):
-        given = [given]
-    entries = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, Mapping)) else [given]
+        given = entries_of(given).values()
+    is_several = isinstance(given, Iterable) and not isinstance(given, (str, Mapping, RedBeatSchedulerEntry))
+    entries = list(given) if is_several else [given]
     for entry in entries:
         if not isinstance(entry, RedBeatSchedulerEntry):
             raise ValueError(f"simulate takes a Celery app, an entry or several entries, not {entry!r}.")

@@ -76,8 +76,9 @@ def random_outages(chance: random.Random, start: datetime, end: datetime) -> lis
 def compare(simulated: list[SimulatedRun], played: Played, end: datetime) -> None:
     """What was sent, when, how that ended; of each run that wasn't sent, the reason that is recorded."""
     assert [run.due for run in simulated] == sorted({run.due for run in simulated}), "each once, in order"
+    end -= MOMENT
     sent = {run.due: run.sent_at for run in simulated if run.sent_at is not None and run.sent_at <= end}
-    played_sent = {due: at for due, at in played.sent.items() if due <= end}
+    played_sent = {due: at for due, at in played.sent.items() if due <= end and at <= end}
     assert sent.keys() == played_sent.keys()
     assert {due: at for due, at in sent.items() if abs(played_sent[due] - at) > MOMENT} == {}
     ended = {
@@ -85,7 +86,7 @@ def compare(simulated: list[SimulatedRun], played: Played, end: datetime) -> Non
         for run in simulated
         if run.outcome in ("succeeded", "revoked") and run.ends_at is not None and run.ends_at <= end
     }
-    played_ended = {due: told for due, told in played.ended.items() if due <= end}
+    played_ended = {due: told for due, told in played.ended.items() if told[1] <= end}
     assert {due: outcome for due, (outcome, _) in ended.items()} == {
         due: outcome for due, (outcome, _) in played_ended.items()
     }
