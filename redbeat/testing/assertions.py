@@ -67,7 +67,9 @@ def assert_runs(
     wanted = sorted(instant("expected", one, zone) for one in expected)
     for earlier, later in zip(wanted, wanted[1:], strict=False):
         if earlier == later:
-            raise ValueError(f"expected: {_shown(earlier, zone)} is given twice; an entry runs once at a time.")
+            raise ValueError(
+                f"expected: {_shown(earlier, zone)} is given twice; an entry runs once at a time."
+            )
     if not wanted and (start is None or end is None):
         raise ValueError("expected: is empty, so give start and end: in which time should nothing run?")
     if start is None and wanted:
@@ -88,7 +90,12 @@ def _begun_before(entry: RedBeatSchedulerEntry, first: datetime) -> RedBeatSched
     """Return ``entry``, and if it is a new interval, one whose first run is at ``first``."""
     rule: Any = entry.schedule
     is_interval = isinstance(rule, schedule) and not is_own_kind(rule, schedule) and not rule.relative
-    if not is_interval or entry.stored is not None or entry.has_last_run_at or entry.policy.start_time is not None:
+    if (
+        not is_interval
+        or entry.stored is not None
+        or entry.has_last_run_at
+        or entry.policy.start_time is not None
+    ):
         return entry
     begun = copy.copy(entry)
     begun.last_run_at, begun.has_last_run_at = first - rule.run_every, True

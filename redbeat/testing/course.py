@@ -267,7 +267,11 @@ class Course:
             return self._wait(due, at)  # until the other one is terminated, and that takes no time here
         doing = "was on its queue" if other.outcome == "never_started" else "was at work"
         why = f"the run of {shown(other.due)} {doing} since {shown(other.sent_at)}"
-        return self._skipped(due, why) if overlap == "skip" else self._wait(due, self._held_until(other), f"it has waited: {why}")
+        return (
+            self._skipped(due, why)
+            if overlap == "skip"
+            else self._wait(due, self._held_until(other), f"it has waited: {why}")
+        )
 
     def _wait(self, due: datetime, until: datetime, why: str = "") -> SimulatedRun:
         """Let a run wait until the one in progress has ended; return what becomes of it then."""

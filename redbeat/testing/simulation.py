@@ -109,7 +109,9 @@ def _made(app: Celery, name: str, fields: Any) -> RedBeatSchedulerEntry:
 def _merged(courses: list[Iterator[SimulatedRun]]) -> Iterator[SimulatedRun]:
     """Yield the runs of all ``courses`` by their nominal times; at the same time by the order of courses."""
     heads = [
-        (run.due, place, run, runs) for place, runs in enumerate(courses) if (run := next(runs, None)) is not None
+        (run.due, place, run, runs)
+        for place, runs in enumerate(courses)
+        if (run := next(runs, None)) is not None
     ]
     heapify(heads)
     while heads:
@@ -133,7 +135,9 @@ def instant(argument: str, given: Any, zone: tzinfo) -> datetime:
     except ValueError as exc:
         raise ValueError(f"{argument}: {given!r} is no time; write it as '2026-12-24 18:00'.") from exc
     if not isinstance(moment, datetime):
-        raise ValueError(f"{argument}: must be a datetime or a text such as '2026-12-24 18:00', not {given!r}.")
+        raise ValueError(
+            f"{argument}: must be a datetime or a text such as '2026-12-24 18:00', not {given!r}."
+        )
     return instant_of(moment, zone) if moment.tzinfo is None else moment.astimezone(timezone.utc)
 
 
