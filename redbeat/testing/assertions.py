@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, tzinfo
-from itertools import islice
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from celery.schedules import schedule
 
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.schedules.occurrences import Excluded, is_own_kind, zone_of
-from redbeat.schedules.timezones import zone_name
 from redbeat.testing.simulation import Durations, Time, instant, simulate
 from redbeat.testing.trace import SimulatedRun
 
@@ -128,27 +127,23 @@ def _compared(wanted: list[datetime], runs: Iterator[SimulatedRun]) -> Iterator[
 def _told(
     entry: RedBeatSchedulerEntry, zone: tzinfo, begin: datetime, end: datetime, lines: list[_Line]
 ) -> str:
+    """Return what is to be said of ``lines``: those that differ, with some beside them."""
     different = [place for place, line in enumerate(lines) if line.sign != " "]
-    shown = {
-        near
-        for place in islice(different, MAX_SHOWN)
-        for near in range(place - MAX_BESIDE, place + MAX_BESIDE + 1)
-        if 0 <= near <= different[min(len(different), MAX_SHOWN) - 1] + MAX_BESIDE
-    }
-    texts, before = [], -1
-    for place, line in enumerate(lines):
-        if place in shown:
-            if place > before + 1:
-                texts.append(f"  ... {place - before - 1} as expected")
-            texts.append(line.text(zone))
-            before = place
-    left = len(different) - sum(1 for place in different if place in shown)
-    if left:
+    told, is_all = different[:MAX_SHOWN], len(different) <= MAX_SHOWN
+    shown = {near for place in told for near in range(place - MAX_BESIDE, place + MAX_BESIDE + 1)}
+    last = len(lines) if is_all else told[-1] + 1
+    texts: list[str] = []
+    for is_shown, group in groupby(range(last), key=shown.__contains__):
+        places = list(group)
+        if is_shown:
+            texts += [lines[place].text(zone) for place in places]
+        else:
+            texts.append(f"  ... {len(places)} as expected")
+    if not is_all:
         texts.append("  ... and more")
-    where = zone_name(zone) or str(zone)
-    head = f"{entry.name} ({entry.describe()}, times in {where}) doesn't run as expected"
+    head = f"{entry.name} ({entry.describe()}) doesn't run as expected"
     span = f"from {_shown(begin, zone)} to {_shown(end, zone)}"
-    return "\n".join([f"{head}, {span}; - is missing, + not expected:", *texts])
+    return "\n".join([f"{head} {span} (- is missing, + isn't expected):", *texts])
 
 
 def _shown(moment: datetime, zone: tzinfo) -> str:

@@ -27,6 +27,8 @@ from tests.support.ticks import take_messages
 
 #: a lease that is never renewed, and lives longer than any test's tasks
 LEASE_MS = 400 * 86_400_000
+#: how long a worker takes to terminate a task
+MOMENT = timedelta(milliseconds=1)
 
 
 @dataclass
@@ -54,7 +56,7 @@ def play(
     make_entry: Callable[[], RedBeatSchedulerEntry],
     start: datetime,
     end: datetime,
-    away_until: Callable[[datetime], datetime | None],
+    away_until: Callable[[datetime], datetime | None] = lambda _at: None,
     duration_of: Callable[[datetime], timedelta | None] = lambda _due: None,
 ) -> Played:
     """Save the entry at ``start``, and let a beat and workers go on until ``end``.
@@ -76,7 +78,7 @@ class _Play:
         self._away_until, self._duration_of = away_until, duration_of
         self._scheduler = RedBeatScheduler(app)
         self._runs, self._client, self._keys = Runs(Store(app)), app.redbeat_redis, app.redbeat_conf.keys
-        self._at_work: dict[str, tuple[Delivery | None, datetime, datetime]] = {}
+        self._at_work: dict[str, tuple[Delivery | None, datetime, datetime, str]] = {}
         self._played = Played()
 
     def play(self, entry: RedBeatSchedulerEntry, end: datetime) -> Played:
@@ -107,7 +109,7 @@ class _Play:
         now = datetime.now(timezone.utc)
         looks = [max(score, now) for score in self._scores()]
         events = [self._away_until(look) or look for look in looks]
-        return min([*events, *(ends_at for _, _, ends_at in self._at_work.values())], default=None)
+        return min([*events, *(ends_at for _, _, ends_at, _ in self._at_work.values())], default=None)
 
     def _begin_tasks(self, entry: RedBeatSchedulerEntry, at: datetime) -> None:
         for message in take_messages(self._app):
@@ -121,24 +123,24 @@ class _Play:
             delivery = None
             if record is not None:  # it is tracked
                 nominal = json.loads(record)["due"]
-                delivery = Delivery(entry.name, message.id, nominal, message.id, "worker", overlap=entry.overlap)
+                delivery = Delivery(entry.name, message.id, nominal, "1", "worker", overlap=entry.overlap)
                 self._runs.begin(delivery, LEASE_MS)
-            self._at_work[message.id] = delivery, due, at + duration
+            self._at_work[message.id] = delivery, due, at + duration, "succeeded"
 
     def _end_tasks(self, at: datetime) -> None:
-        for task_id, (_, _, ends_at) in list(self._at_work.items()):
+        for task_id, (_, _, ends_at, outcome) in list(self._at_work.items()):
             if ends_at <= at:
-                self._end(task_id, "succeeded", at)
+                self._end(task_id, outcome, at)
 
     def _terminate(self, entry: RedBeatSchedulerEntry, at: datetime) -> None:
-        """Do as a worker does that is told to terminate a task."""
+        """Do as a worker does that is told to terminate a task, a moment later."""
         records: Any = self._client.hgetall(self._keys.about(entry.name).running)
-        for task_id in list(self._at_work):
+        for task_id, (delivery, due, ends_at, _) in list(self._at_work.items()):
             if task_id in records and json.loads(records[task_id]).get("terminate"):
-                self._end(task_id, "revoked", at)
+                self._at_work[task_id] = delivery, due, min(ends_at, at + MOMENT), "revoked"
 
     def _end(self, task_id: str, outcome: str, at: datetime) -> None:
-        delivery, due, _ = self._at_work.pop(task_id)
+        delivery, due, _, _ = self._at_work.pop(task_id)
         self._played.ended[due] = outcome, at
         if delivery is not None:
             self._runs.end([End(delivery, outcome)])

@@ -26,7 +26,7 @@ ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
 HOLIDAYS = ["2026-03-28/2026-03-29", "2026-03-30T10:00+00:00/2026-03-30T14:30+00:00", "2026-04-02"]
 
 #: what waits for another run goes when beat looks, and that is a moment after the other one has ended
-MOMENT = timedelta(milliseconds=2)
+MOMENT = timedelta(milliseconds=5)
 
 #: from a quarter of an hour to a day
 DENSE: list[Any] = [crontab("*/15"), crontab("0", "*/2"), schedule(1800), schedule(2700), schedule(4000)]
