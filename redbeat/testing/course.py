@@ -200,7 +200,7 @@ class Course:
 
     def _decide(self, due: datetime, at: datetime) -> SimulatedRun:
         """Return what becomes of the run due at ``due``, which beat looks at in time."""
-        self._release(at, at)
+        self._release(at)
         if self._bounds.is_finished(self._entry.total_run_count):
             return self._skipped(due, why_over(self._bounds))
         held = self._hold(due, at)
@@ -282,15 +282,9 @@ class Course:
         self._waiting = waiting
         return waiting
 
-    def _release(self, at: datetime, due_since: datetime) -> None:
-        """Note that the run that has waited was sent, if it was by then.
-
-        At that very instant beat looks first at what it finds first: a run that is due since before the end of what
-        was waited for.
-        """
+    def _release(self, at: datetime) -> None:
+        """Note that the run that has waited was sent, if it was by then."""
         if self._waiting is None or at < self._released_at:
-            return
-        if at == self._released_at and due_since < at and due_since <= self._freed_at:
             return
         if self._waiting.is_sent:
             self._entry.last_run_at = self._waiting.due
@@ -349,10 +343,13 @@ class Course:
         sent: dict[datetime, SimulatedRun] = {}
         records: list[PastRun] = []
         next_score: float = score.timestamp()
+        is_first = True
         while 0 <= next_score <= now.timestamp():
-            self._release(now, score)
+            # beat looks at what is due before it looks what else has happened meanwhile
+            if self._released_at < now or (self._freed_at < now and not is_first):
+                self._release(now)
             next_score, more = self._look(now, next_score, sent)
-            records += more
+            records, is_first = [*records, *more], False
         following = self._due_of(next_score)
         if following is None and self._bounds.is_finished(self._entry.total_run_count):
             following = next_run(self._entry.schedule, self._bounds, now, max(sent, default=score))

@@ -140,7 +140,7 @@ def test_runs_hold_each_other_back_as_the_scripts_let_them(chance: random.Random
         print(f"{place}: {rule!r}, {policy}, {start}, outages={outages}, {longest=}")
 
         def duration_of(due: datetime) -> timedelta:
-            return timedelta(seconds=random.Random(f"{seed} {due}").randint(1, longest))  # noqa: B023
+            return timedelta(seconds=random.Random(f"{seed} {due}").randint(1, longest) + 0.1371)  # noqa: B023
 
         make_entry = partial(RedBeatSchedulerEntry, f"entry-{place}", "tasks.x", rule, app=app, **policy)
         simulated = list(
