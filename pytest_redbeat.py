@@ -31,6 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _wanted(config)
     config.addinivalue_line(
         "markers", "redbeat_server(kind): the Redis of redbeat_app in this test: 'valkey' or 'fake'"
     )
@@ -132,10 +133,7 @@ def redbeat_clock(redbeat_app: Celery, redbeat_beat: TestBeat) -> Iterator[TestC
     """The clock, which stands still: ``travel`` and ``shift`` move it, ``run_until`` lets a beat send meanwhile."""
     from redbeat.testing.clock import TestClock, moved_clock
 
-    if (
-        getattr(redbeat_app, "redbeat_redis_made", None) is not None
-        or "fakeredis" not in type(getattr(redbeat_app, "redbeat_redis", None)).__module__
-    ):
+    if not redbeat_app.conf.broker_url.startswith("memory:"):
         raise pytest.UsageError("redbeat_clock must be an argument of the test, or of a fixture that it has.")
     with moved_clock() as moved:
         yield TestClock(redbeat_app, redbeat_beat, moved)

@@ -80,13 +80,12 @@ def _close(app: Celery) -> None:
     if made is not None:
         with suppress(Exception):
             made.close()
-    pool = app._pool  # noqa: SLF001
-    if pool is not None:
-        pool.force_close_all()
-        # the pools of all apps are kept by what they connect to
-        for group in (pools.connections, pools.producers):
-            for connection in [one for one in group if one.as_uri() == app.connection_for_write().as_uri()]:
-                del group[connection]
+    for group, pool in ((pools.producers, app.amqp._producer_pool), (pools.connections, app._pool)):  # noqa: SLF001
+        if pool is not None:
+            pool.force_close_all()
+            # kombu keeps the pools of all apps, by what they connect to
+            for key in [key for key, one in group.items() if one is pool]:
+                dict.pop(group, key)  # its own way hashes the key once more
 
 
 def _take_backends(app: Celery) -> dict[str, Any]:
