@@ -24,7 +24,9 @@ class SentRun(NamedTuple):
     Attributes:
         name: the entry's name.
         due: its nominal time, UTC.
-        task, args, kwargs: what is called.
+        task: the task's name.
+        args: what it is called with.
+        kwargs: likewise.
         task_id: of the message.
         headers: of the message.
     """
@@ -54,9 +56,9 @@ class TestBeat:
 
     @property
     def scheduler(self) -> RedBeatScheduler:
-        """The scheduler: that of the app's setting ``beat_scheduler`` if it is RedBeat's or derived from it.
+        """Its scheduler. When it is made, at the first look at it, ``beat_schedule`` is stored.
 
-        It is made at the first look at it, and stores ``beat_schedule`` then.
+        Its class is that of the setting ``beat_scheduler`` if it is RedBeat's or derived from it.
         """
         if self._scheduler is None:
             kind = symbol_by_name(self._app.conf.beat_scheduler)

@@ -9,9 +9,8 @@ from typing import Any
 
 from celery import Celery
 
-from redbeat.connection.client import get_redis
-from redbeat.config.config import ensure_conf
 from redbeat.schedules.timezones import moment_of, zone_called
+from redbeat.store.store import Store
 from redbeat.testing.beats import SentRun, TestBeat
 from redbeat.testing.servers import missing
 from redbeat.testing.simulation import Time, instant
@@ -84,13 +83,9 @@ class TestClock:
 
     def _next_look(self) -> datetime | None:
         """Return when beat has something to do next: an entry is due, or a run must be looked after."""
-        client, keys = get_redis(self._app), ensure_conf(self._app).keys
-        firsts = [
-            score
-            for key in (keys.schedule, keys.deadlines)
-            for _, score in client.zrangebyscore(key, 0, "+inf", start=0, num=1, withscores=True)
-        ]
-        return moment_of(min(firsts)) if firsts else None
+        head = Store(self._app).look()
+        looks = [at for at in (head.score, head.deadline) if at is not None]
+        return moment_of(min(looks)) if looks else None
 
 
 @contextmanager

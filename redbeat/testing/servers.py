@@ -6,6 +6,7 @@ stopped, also if this process ends without stopping it.
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import tempfile
@@ -135,7 +136,8 @@ class Fake:
     def __init__(self) -> None:
         try:
             import fakeredis
-            import lupa as lupa
+
+            importlib.import_module("lupa")  # with which it runs scripts
         except ImportError as exc:
             raise missing("redbeat_app without a Valkey", exc.name) from exc
         self._client = fakeredis.FakeRedis(server=fakeredis.FakeServer(), decode_responses=True)

@@ -51,7 +51,7 @@ class SimulatedRun(NamedTuple):
 
     @property
     def task_id(self) -> str | None:
-        """The task id of its message; None: it isn't sent."""
+        """The task id of its message, None where it isn't sent."""
         if self.sent_at is None:
             return None
         own = self.entry.options.get("task_id")

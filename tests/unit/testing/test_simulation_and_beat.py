@@ -132,6 +132,9 @@ def test_runs_hold_each_other_back_as_the_scripts_let_them(chance: random.Random
         app, rule = fake_redis_app(), chance.choice(DENSE)
         policy = {name: value for name, value in random_policy(chance, start, end).items() if name != "exclude"}
         policy["overlap"] = chance.choice(["skip", "buffer_one", "replace", "allow"])
+        if policy["overlap"] in ("buffer_one", "replace"):
+            # of several missed runs at one instant beat may look at one or two before the one that waits
+            policy.pop("misfire", None)
         if chance.random() < 0.4:
             policy["max_runtime"] = chance.choice([600, 3000, 9000])
             policy["revoke_overdue"] = chance.random() < 0.5
