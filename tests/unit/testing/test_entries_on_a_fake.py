@@ -1,4 +1,6 @@
-"""What users' unit tests do with entries: any broker, and a fake that is injected or takes redis-py's place."""
+"""What users' unit tests do with entries: any broker, and a fake that is injected or takes redis-py's
+place.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ def test_all_that_an_entry_can_do_it_does_on_an_injected_fake(broker: Any, decod
     off = Entry("off", "proj.off", timedelta(days=1), exclude="holidays", overlap="skip", app=app)
     assert Entry.save_many([off, found]).new == ("off",)
     assert Entry.delete_many(["off"], app) == 1
-    file = "entries: {sync: {task: proj.sync, schedule: {every: 5m}}, long: {task: t, schedule: {every: 1h}, args: [%s]}}"
+    file = "entries: {sync: {task: a, schedule: {every: 5m}}, long: {task: b, schedule: {every: 1h}, args: [%s]}}"  # noqa: E501
     for is_new in (True, False):
         plan = apply_plan(lambda: make_plan(app, read_file(file % long_text), "me"))
         assert bool(plan) == is_new

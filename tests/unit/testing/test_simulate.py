@@ -45,8 +45,10 @@ def test_an_apps_code_is_simulated_without_a_redis(app: Celery) -> None:
     }
     runs = list(simulate(app, "2026-03-27", "2026-03-30 09:00"))
     assert [f"{run.local:%a %H:%M} {run.name}" for run in runs] == [
-        "Fri 00:00 own", "Fri 07:30 report", "Fri 12:00 sync", "Sat 00:00 own", "Sat 00:00 sync", "Sat 12:00 sync",
-        "Sun 00:00 own", "Sun 00:00 sync", "Sun 13:00 sync", "Mon 00:00 own", "Mon 01:00 sync", "Mon 07:30 report",
+        "Fri 00:00 own", "Fri 07:30 report", "Fri 12:00 sync",
+        "Sat 00:00 own", "Sat 00:00 sync", "Sat 12:00 sync",
+        "Sun 00:00 own", "Sun 00:00 sync", "Sun 13:00 sync",
+        "Mon 00:00 own", "Mon 01:00 sync", "Mon 07:30 report",
     ]  # fmt: skip
     first = runs[1]
     assert (first.due, first.sent_at, first.outcome, first.why) == (first.due, first.due, "sent", "")
@@ -144,14 +146,17 @@ def test_missed_runs_are_made_up_for_as_misfire_says(app: Celery) -> None:
 def test_durations_decide_what_overlaps(app: Celery) -> None:
     def simulated(overlap: Any, **fields: Any) -> list[str]:
         entry = Entry("sync", "proj.sync", "*/10 * * * *", overlap=overlap, app=app, **fields)
-        runs = simulate(entry, "2026-06-01 10:00", "2026-06-01 10:40", durations={"sync": timedelta(minutes=14)})
+        runs = simulate(
+            entry, "2026-06-01 10:00", "2026-06-01 10:40", durations={"sync": timedelta(minutes=14)}
+        )
         return [
             f"{run.local:%M} {run.outcome}" + (f" {run.sent_at:%M}-{run.ends_at:%M}" if run.is_sent else "")
             for run in runs
         ]
 
     assert simulated("allow") == [
-        "00 succeeded 00-14", "10 succeeded 10-24", "20 succeeded 20-34", "30 succeeded 30-44", "40 succeeded 40-54",
+        "00 succeeded 00-14", "10 succeeded 10-24", "20 succeeded 20-34", "30 succeeded 30-44",
+        "40 succeeded 40-54",
     ]  # fmt: skip
     assert simulated("skip") == [
         "00 succeeded 00-14", "10 skipped", "20 succeeded 20-34", "30 skipped", "40 succeeded 40-54",
@@ -163,7 +168,8 @@ def test_durations_decide_what_overlaps(app: Celery) -> None:
         "00 revoked 00-10", "10 revoked 10-20", "20 revoked 20-30", "30 revoked 30-40", "40 succeeded 40-54",
     ]  # fmt: skip
     assert simulated("skip", max_runtime=300) == [
-        "00 succeeded 00-14", "10 succeeded 10-24", "20 succeeded 20-34", "30 succeeded 30-44", "40 succeeded 40-54",
+        "00 succeeded 00-14", "10 succeeded 10-24", "20 succeeded 20-34", "30 succeeded 30-44",
+        "40 succeeded 40-54",
     ]  # fmt: skip
     assert simulated("skip", max_runtime=300, revoke_overdue=True)[0] == "00 revoked 00-05"
 
@@ -284,18 +290,23 @@ MIX: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("outages", [[], [("2026-01-05", "2026-01-05 12:00"), ("2026-01-10", "2026-01-10 00:05")]])
+@pytest.mark.parametrize(
+    "outages", [[], [("2026-01-05", "2026-01-05 12:00"), ("2026-01-10", "2026-01-10 00:05")]]
+)
 def test_it_yields_50_000_runs_in_a_second_of_processor_time(app: Celery, outages: Any) -> None:
     """In a zone with summer time; the figures of each kind are printed."""
     entries = [
-        Entry(name, "t", rule, timezone="Europe/Berlin", app=app, **fields) for name, (rule, fields) in MIX.items()
+        Entry(name, "t", rule, timezone="Europe/Berlin", app=app, **fields)
+        for name, (rule, fields) in MIX.items()
     ]
     rates = {}
     for name, chosen in {"all of them": entries, **{entry.name: [entry] for entry in entries}}.items():
         durations = {entry.name: 400 for entry in chosen if entry.policy.overlap != "allow"}
         end = "2026-01-20" if name == "all of them" else "2026-01-06"
         began_at = time.process_time()
-        count = sum(1 for _ in simulate(chosen, "2026-01-01", end, durations=durations or None, outages=outages))
+        count = sum(
+            1 for _ in simulate(chosen, "2026-01-01", end, durations=durations or None, outages=outages)
+        )
         rates[name] = count / (time.process_time() - began_at)
         print(f"{name:20} {count:8,} runs, {rates[name]:10,.0f} in a second of processor time")
     assert rates["all of them"] > 50_000

@@ -1,4 +1,6 @@
-"""What ``simulate`` says of random entries is what a real beat does with them, run by run, reasons included."""
+"""What ``simulate`` says of random entries is what a real beat does with them, run by run, reasons
+included.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,9 @@ def test_runs_hold_each_other_back_as_the_scripts_let_them(chance: random.Random
     end = start + timedelta(days=1, hours=5)
     for place in range(ENTRIES):
         app, rule = fake_redis_app(), chance.choice(DENSE)
-        policy = {name: value for name, value in random_policy(chance, start, end).items() if name != "exclude"}
+        policy = {
+            name: value for name, value in random_policy(chance, start, end).items() if name != "exclude"
+        }
         policy["overlap"] = chance.choice(["skip", "buffer_one", "replace", "allow"])
         if policy["overlap"] in ("buffer_one", "replace"):
             # of several missed runs at one instant beat may look at one or two before the one that waits
