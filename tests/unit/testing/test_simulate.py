@@ -195,7 +195,7 @@ def test_a_run_that_no_worker_begins_holds_back_others_for_its_queue_timeout(app
         ({"end": 5}, "end: must be a datetime or a text"),
         ({"end": "2020-01-01"}, "end: 2020-01-01 is before start"),
         ({"durations": {"reprot": 1}}, r"durations: none of the entries is called 'reprot'.*report"),
-        ({"durations": {"report": -1}}, "durations: report: must be a timedelta or a number of seconds"),
+        ({"durations": {"report": -1}}, "durations: report: must be a timedelta, a number of seconds"),
         ({"durations": {"report": float("inf")}}, "durations: report"),
         ({"durations": {"report": timedelta(-1)}}, "durations: report"),
         ({"outages": [("2026-06-02", "2026-06-01")]}, "outages: .* ends before it begins"),
