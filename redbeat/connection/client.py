@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from redbeat.config.config import OPTIONS, RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
-from redbeat.config.urls import scheme_of
+from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import (
     RetryingConnection,
@@ -180,8 +180,12 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
 
     ``overrides`` are arguments of the redis client; they replace those of the configuration.
     """
-    config.require_redis()
-    scheme = scheme_of(config.redis_url)
+    scheme, options = scheme_of(config.redis_url), config.redbeat_redis_options
+    has_sentinels = scheme in ("sentinel", "redis-sentinel") or bool(options.get("sentinels"))
+    # where there is none it is noticed by redis.Redis.from_url, which a test may have replaced
+    is_lenient = scheme not in REDIS_SCHEMES and not (has_sentinels or config.is_cluster)
+    if not is_lenient:
+        config.require_redis()
     is_retrying = config.redbeat_redis_options.get("retry_period") is not None
     defaults = {**CLIENT_DEFAULTS, **(RETRYING_DEFAULTS if is_retrying else {})}
     arguments = {**defaults, **_client_arguments(config), **overrides}
@@ -192,10 +196,12 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
         arguments.setdefault("retry", RetryUnlessRefused(NoBackoff(), 1))
         arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
         arguments.setdefault("command_packer", CommandPacker())
-        if scheme in ("sentinel", "redis-sentinel") or config.redbeat_redis_options.get("sentinels"):
+        if has_sentinels:
             client = _build_sentinel(config, arguments)
         else:
-            url = _plain_url(config.redis_url, use_ssl=bool(config.redis_use_ssl))
+            url = config.redis_url
+            if not is_lenient:
+                url = _plain_url(url, use_ssl=bool(config.redis_use_ssl))
             if url.startswith("unix:"):
                 del arguments["socket_keepalive"]  # of TCP only
             client = redis.Redis.from_url(url, **arguments)
@@ -206,6 +212,7 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
     except RedBeatError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, redis.exceptions.RedisError) as exc:
+        config.require_redis()
         # a TypeError names the option that is unknown; the others may quote the URL with its password
         cause = exc if isinstance(exc, TypeError) else None
         raise ConfigurationError(

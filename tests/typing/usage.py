@@ -12,6 +12,7 @@ from typing_extensions import assert_type
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.bulk import SaveResult
+from redbeat.calendars import Calendar
 from redbeat.config import SETTINGS, Setting
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timestamp, to_timestamp
 from redbeat.errors import (
@@ -36,6 +37,9 @@ from redbeat.schedulers import (
 )
 from redbeat.schedules import rrule
 from redbeat.status import Leader
+from redbeat.testing import assert_runs, entries_of, simulate
+from redbeat.testing.beats import SentRun, TestBeat
+from redbeat.testing.clock import TestClock
 
 app = Celery("proj", broker="redis://127.0.0.1:6379/0")
 
@@ -255,3 +259,25 @@ def the_leader_is_asked_for() -> None:
         assert_type(leader.token, str)
         assert_type(leader.ttl_seconds, "float | None")
         assert_type(leader.last_tick, "datetime | None")
+
+
+def a_schedule_is_tested(entry: RedBeatSchedulerEntry, redbeat_app: Celery) -> None:
+    durations = {"report": 5, "sync": None}
+    for run in simulate(redbeat_app, "2026-06-01", datetime(2026, 7, 1), durations=durations):
+        assert_type(run.name, str)
+        assert_type(run.due, datetime)
+        assert_type(run.sent_at, "datetime | None")
+        assert_type(run.task_id, "str | None")
+    simulate([entry], "2026-06-01", "2026-06-02", durations=lambda run: timedelta(minutes=run.due.hour))
+    outages = [("2026-06-01", datetime(2026, 6, 2))]
+    simulate(entries_of(redbeat_app).values(), "2026-06-01", "2026-06-03", outages=outages)
+    simulate(entry, "2026-06-01", "2026-06-02", calendars={"holidays": Calendar("holidays", ["2026-06-01"])})
+    assert_runs(entry, ["2026-06-01 07:30", datetime(2026, 6, 2, 7, 30)], end="2026-06-03")
+    assert_runs(entry, [5])  # type: ignore[list-item]
+
+
+def fixtures_are_used(redbeat_beat: TestBeat, redbeat_clock: TestClock) -> None:
+    redbeat_clock.travel("2026-06-01 12:00", ZoneInfo("Europe/Berlin"))
+    redbeat_clock.shift(hours=1)
+    assert_type(redbeat_clock.run_until("2026-06-02"), list[SentRun])
+    assert_type(redbeat_beat.tick()[0].args, list[Any])
