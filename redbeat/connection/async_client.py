@@ -1,0 +1,301 @@
+"""Clients of asyncio: one for each app and event loop, and what runs our own code with it.
+
+Invariant: a client is used in the event loop only that it was made in, and its connections are closed at that
+loop's end, or by :func:`aclose` before. An injected client is its owner's: it isn't closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
+from typing import Any, TypeVar
+
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.exceptions
+import redis.retry
+from celery.app import app_or_default
+from redis.backoff import NoBackoff
+
+from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.connection.client import build_client, using_clients
+from redbeat.connection.retry import RetryingConnection, without_retry
+from redbeat.connection.waiting import drive, wait_for
+from redbeat.errors import ConfigurationError
+
+Result = TypeVar("Result")
+
+#: how many commands of one client are on their way at once, each on a connection of its own; others wait for
+#: their turn. More connections would be of no use: the server does one command after the other
+MAX_COMMANDS = 16
+
+
+class AsyncRetryUnlessRefused(redis.asyncio.retry.Retry):
+    """Tries again as redis-py's ``Retry`` does, but not after a wrong password."""
+
+    async def call_with_retry(self, do: Any, fail: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return ``await do()``; ``fail(error, ...)`` is awaited after each try that has failed."""
+
+        async def end_or_fail(error: Exception, *count: int) -> None:
+            await fail(error, *count)
+            if isinstance(error, redis.exceptions.AuthenticationError):
+                raise error
+
+        return await super().call_with_retry(do, end_or_fail, *args, **kwargs)
+
+
+class WaitingClient:
+    """A proxy of a client of asyncio's for code that isn't written for it: what would be awaited is returned.
+
+    Only for code that a task drives (``waiting.drive``).
+    """
+
+    #: our code looks for none of these where the connections aren't its own: the client ends a connection
+    #: itself if it is interrupted before the reply has been read
+    connection = connection_pool = None
+
+    def __init__(self, client: Any, turns: asyncio.Semaphore) -> None:
+        self._client = client
+        self._turns = turns
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._client, name)
+        return partial(self._call, value) if callable(value) else value
+
+    def _call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        return wait_for(in_turn(self._turns, partial(method, *args, **kwargs)))
+
+    def pipeline(self, *args: Any, **kwargs: Any) -> WaitingPipeline:
+        """Return a pipeline; its ``execute`` is waited for."""
+        return WaitingPipeline(self._client.pipeline(*args, **kwargs), self._turns)
+
+    def close(self) -> None:
+        """Do nothing: other tasks use the client, too."""
+
+
+class WaitingPipeline:
+    """The same of a pipeline, whose commands are only noted until it is executed."""
+
+    def __init__(self, pipeline: Any, turns: asyncio.Semaphore) -> None:
+        self._pipeline = pipeline
+        self._turns = turns
+
+    def __enter__(self) -> WaitingPipeline:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Do nothing: a pipeline has a connection while it is executed only."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipeline, name)
+
+    def execute(self, raise_on_error: bool = True) -> Any:
+        """Send the commands, and return their replies."""
+        execute = partial(self._pipeline.execute, raise_on_error=raise_on_error)
+        return wait_for(in_turn(self._turns, execute))
+
+
+async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
+    """Return what ``call`` returns, or what that returns when it is awaited, as soon as it is its turn."""
+    async with turns:
+        answer = call()
+        return await answer if isawaitable(answer) else answer
+
+
+@dataclass
+class _Kept:
+    """A client that is used in one event loop.
+
+    Attributes:
+        client: of asyncio's; or one in memory, which waits for nothing.
+        waiting: how our own code uses it.
+        injected: what the app was given; None: the client was made here, so it is closed here, too.
+        life: an asynchronous generator, which the event loop closes before it ends.
+    """
+
+    client: Any
+    waiting: Any
+    injected: Any
+    life: AsyncGenerator[None, None] | None = None
+
+
+class _LoopClients:
+    """The clients of one app, by their event loops."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
+        self._pid = os.getpid()
+        #: clients of the parent process, kept for ever: whoever closes one takes its sockets from the event
+        #: loop of the parent
+        self._inherited: list[Any] = []
+
+    def of(self, loop: asyncio.AbstractEventLoop) -> _Kept:
+        """Return the client for ``loop``, which is the one that runs."""
+        if self._pid != os.getpid():
+            self._inherited.append(self._kept)
+            self._kept, self._pid = {}, os.getpid()
+        injected = _injected(self._app)
+        kept = self._kept.get(loop)
+        if kept is not None and kept.injected is injected:
+            return kept
+        for other in list(self._kept):
+            if other.is_closed():  # without closing its generators, as asyncio.run does
+                self._kept.pop(other, None)
+        kept = self._kept[loop] = _make(self._app, injected)
+        kept.life = self._live(loop, kept)
+        with suppress(StopIteration):  # the first step waits for nothing, and makes it known to the loop
+            kept.life.__anext__().__await__().send(None)
+        return kept
+
+    async def _live(self, loop: asyncio.AbstractEventLoop, kept: _Kept) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            if self._kept.get(loop) is kept:
+                del self._kept[loop]
+            if kept.injected is None:
+                await close_client(kept.client)
+
+    async def aclose(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the client for ``loop``, if there is one; the next one who needs it makes a new one."""
+        kept = self._kept.get(loop)
+        if kept is not None and kept.life is not None:
+            await kept.life.aclose()
+
+
+def _injected(app: Any) -> Any:
+    """Return what ``app`` was given to be used in event loops; None: nothing, so a client is made."""
+    given = getattr(app, "redbeat_redis_async", None)
+    if given is not None:
+        return given
+    client = getattr(app, "redbeat_redis", None)
+    ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
+    if client is None or client is ours:
+        return None
+    if _is_blocking(without_retry(client)):
+        raise ConfigurationError(
+            "app.redbeat_redis was set to a client that blocks the event loop while it waits: set "
+            "app.redbeat_redis_async to one of redis.asyncio, or to a function that returns one for each "
+            "event loop."
+        )
+    return client  # it is in memory, as those of fakeredis are
+
+
+def _is_blocking(client: Any) -> bool:
+    if isinstance(client, redis.cluster.RedisCluster):
+        return True
+    connection: Any = getattr(getattr(client, "connection_pool", None), "connection_class", None)
+    return str(getattr(connection, "__module__", "")).startswith("redis.")
+
+
+def _make(app: Any, injected: Any) -> _Kept:
+    if injected is not None and injected is getattr(app, "redbeat_redis", None):
+        return _Kept(injected, injected, injected)
+    config = ensure_conf(app)
+    client = injected
+    if injected is None:
+        client = build_async_client(config)
+    elif callable(injected):
+        client = injected()
+    max_connections = getattr(getattr(client, "connection_pool", None), "max_connections", None)
+    turns = asyncio.Semaphore(min(MAX_COMMANDS, max_connections or MAX_COMMANDS))
+    waiting: Any = WaitingClient(client, turns)
+    retry_period = config.redbeat_redis_options.get("retry_period")
+    if injected is None and retry_period is not None:
+        waiting = RetryingConnection(retry_period, waiting)
+    return _Kept(client, waiting, injected)
+
+
+def build_async_client(config: RedBeatConfig) -> Any:
+    """Return a new client of asyncio's for the topology that ``config`` describes.
+
+    Raises:
+        ConfigurationError: none can be made with these settings.
+    """
+    given = config.redbeat_redis_options.get("retry")
+    overrides: dict[str, Any] = {}
+    if isinstance(given, redis.retry.Retry):
+        # its fields have no other names
+        fields: Any = given._backoff, given._retries, given._supported_errors  # noqa: SLF001
+        overrides["retry"] = redis.asyncio.retry.Retry(*fields)
+    elif given is None and not config.is_cluster:
+        overrides["retry"] = AsyncRetryUnlessRefused(NoBackoff(), 1)
+    return build_client(config, redis.asyncio, **overrides)
+
+
+async def close_client(client: Any) -> None:
+    """Close a client of asyncio's, with all its connections, and those to sentinels."""
+    pool = getattr(client, "connection_pool", None)
+    sentinels = getattr(getattr(pool, "sentinel_manager", None), "sentinels", ())
+    for one in (client, *sentinels):
+        with suppress(redis.exceptions.RedisError, OSError):  # it was broken already
+            await (getattr(one, "aclose", None) or one.close)()  # before redis-py 5 it is close
+            own_pool = getattr(one, "connection_pool", None)
+            if own_pool is not None:  # before redis-py 5 it stays open
+                await own_pool.disconnect()
+
+
+def _clients_of(app: Any) -> _LoopClients:
+    found = getattr(app, "redbeat_redis_async_made", None)
+    if found is None:
+        found = app.redbeat_redis_async_made = _LoopClients(app)
+    clients: _LoopClients = found
+    return clients
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as exc:
+        raise RuntimeError(
+            "RedBeat's coroutines are awaited in an event loop of asyncio, and none runs here; redis-py's "
+            "client knows no other kind, such as trio's."
+        ) from exc
+
+
+def get_async_redis(app: Any = None) -> Any:
+    """Return the client of asyncio's that the app has in the running event loop.
+
+    It is ``app.redbeat_redis_async`` if that is set: a client, or a function that returns one, which is
+    called once in each event loop. Else it is one made by the settings, which is closed when the event loop
+    ends.
+
+    Raises:
+        ConfigurationError: no client can be made with these settings.
+    """
+    return _clients_of(app_or_default(app)).of(_running_loop()).client
+
+
+async def aclose(app: Any = None) -> None:
+    """Close the client that the app has in the running event loop, unless it was injected.
+
+    ``asyncio.run`` and all that works like it do so at the event loop's end. What needs a client later gets a
+    new one.
+    """
+    await _clients_of(app_or_default(app)).aclose(_running_loop())
+
+
+async def run(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    """Return ``call(*args, **kwargs)``, which reads or writes the schedule, without blocking the event loop.
+
+    Where it waits for Redis, other tasks run, and it uses the clients of the event loop. It isn't for what
+    waits for something else, such as a broker or a file: that blocks as ever.
+
+    Raises what the call raises.
+    """
+    loop = _running_loop()
+
+    def begin() -> Result:
+        with using_clients(lambda app: _clients_of(app).of(loop).waiting):
+            return call(*args, **kwargs)
+
+    return await drive(begin)
