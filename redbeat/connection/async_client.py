@@ -106,8 +106,14 @@ class WaitingPipeline:
 async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
     """Return what ``call`` returns, or what that returns when it is awaited, as soon as it is its turn."""
     async with turns:
-        answer = call()
-        return await answer if isawaitable(answer) else answer
+        try:
+            answer = call()
+            return await answer if isawaitable(answer) else answer
+        except redis.exceptions.ConnectionError as exc:
+            cause = exc.__cause__
+            if isinstance(cause, (TypeError, ValueError)) and not isinstance(cause, OSError):
+                raise cause from None  # an option has a wrong value: no connection can be made with it
+            raise
 
 
 @dataclass
@@ -237,7 +243,8 @@ async def close_client(client: Any) -> None:
     pool = getattr(client, "connection_pool", None)
     sentinels = getattr(getattr(pool, "sentinel_manager", None), "sentinels", ())
     for one in (client, *sentinels):
-        with suppress(redis.exceptions.RedisError, OSError):  # it was broken already
+        # it was broken already, or was never connected, as its options are wrong
+        with suppress(redis.exceptions.RedisError, OSError, TypeError, ValueError):
             await (getattr(one, "aclose", None) or one.close)()  # before redis-py 5 it is close
             own_pool = getattr(one, "connection_pool", None)
             if own_pool is not None:  # before redis-py 5 it stays open

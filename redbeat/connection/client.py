@@ -10,7 +10,7 @@ import re
 import ssl
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -452,8 +452,9 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         if connection is None:
             raise
         ended = connection.disconnect()  # else the half-made connection would be used
-        if ended is not None:  # it is one of asyncio's
-            wait_for(ended)
+        if ended is not None:  # it is one of asyncio's, whose ending may fail by the same option
+            with suppress(TypeError, ValueError):
+                wait_for(ended)
         raise ConfigurationError(
             "redbeat_redis_url or redbeat_redis_options: no connection can be made to "
             f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",

@@ -52,7 +52,7 @@ async def drive(call: Callable[[], Result]) -> Result:
         try:
             answer = await handed
         except BaseException as exc:  # noqa: BLE001 - it is raised where the call waits
-            handed = code.throw(exc)
+            handed = code.throw(type(exc), exc, exc.__traceback__)
         else:
             handed = code.switch(answer)
     result: Result = handed

@@ -81,6 +81,12 @@ class AsyncManaged(Managed):
         return await _run_and_learn(lambda: cls.get(name, app))
 
     @classmethod
+    async def afrom_key(cls: type[EntryT], key: str, app: Any = None) -> EntryT:
+        """Await :meth:`from_key`."""
+        whole: Any = cls
+        return await _run_and_learn(lambda: whole.from_key(key, app))
+
+    @classmethod
     def alist(
         cls: type[EntryT],
         app: Any = None,
