@@ -22,8 +22,25 @@ from redbeat.process.budget import compute_by
 
 Result = TypeVar("Result")
 
-#: returns what a coroutine returns, while other tasks run; None: no task drives this code, and waiting blocks
-_WAIT: ContextVar[Callable[[Any], Any] | None] = ContextVar("redbeat_wait", default=None)
+#: how long the code computes at most before other tasks have a turn, where it asks for that
+TURN_SECONDS = 0.005
+
+
+class _Driver:
+    """How the code waits that one task drives.
+
+    Attributes:
+        wait: returns what a coroutine returns, while other tasks run.
+        waited_at: when other tasks last had a turn, monotonic.
+    """
+
+    def __init__(self, wait: Callable[[Any], Any]) -> None:
+        self.wait = wait
+        self.waited_at = time.monotonic()
+
+
+#: None: no task drives this code, and waiting blocks
+_DRIVER: ContextVar[_Driver | None] = ContextVar("redbeat_driver", default=None)
 
 
 async def drive(call: Callable[[], Result]) -> Result:
@@ -41,7 +58,7 @@ async def drive(call: Callable[[], Result]) -> Result:
     task: Any = getcurrent()
 
     def begin() -> Result:
-        _WAIT.set(task.switch)
+        _DRIVER.set(_Driver(task.switch))
         compute_by(_compute_in_thread)
         return call()
 
@@ -61,18 +78,27 @@ async def drive(call: Callable[[], Result]) -> Result:
 
 def wait_for(coroutine: Awaitable[Any]) -> Any:
     """Return what ``coroutine`` returns; only for code that a task drives."""
-    wait = _WAIT.get()
-    if wait is None:
+    driver = _DRIVER.get()
+    if driver is None:
         raise RuntimeError(f"no task of asyncio's drives this code, so it can't wait for {coroutine!r}")
-    return wait(coroutine)
+    answer = driver.wait(coroutine)
+    driver.waited_at = time.monotonic()
+    return answer
 
 
 def pause(seconds: float) -> None:
     """Do nothing for so long."""
-    if _WAIT.get() is None:
+    if _DRIVER.get() is None:
         time.sleep(seconds)
     else:
         wait_for(asyncio.sleep(seconds))
+
+
+def give_way() -> None:
+    """Let other tasks of the event loop have their turn, if this code has computed for some time."""
+    driver = _DRIVER.get()
+    if driver is not None and time.monotonic() >= driver.waited_at + TURN_SECONDS:
+        wait_for(asyncio.sleep(0))
 
 
 def _compute_in_thread(call: Callable[[], Result]) -> Result:
@@ -80,7 +106,7 @@ def _compute_in_thread(call: Callable[[], Result]) -> Result:
     loop, context = asyncio.get_running_loop(), copy_context()
 
     def compute() -> Result:
-        _WAIT.set(lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result())
+        _DRIVER.set(_Driver(lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()))
         compute_by(None)
         return call()
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 EntryT = TypeVar("EntryT", bound="AsyncManaged")
 
-#: how many entries are decoded before other tasks have their turn: a few milliseconds
+#: how many entries are handed over at a time
 LISTED_AT_ONCE = 50
 
 
