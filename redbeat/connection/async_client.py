@@ -103,6 +103,11 @@ class WaitingPipeline:
         return wait_for(in_turn(self._turns, execute))
 
 
+#: a client of asyncio's says of whatever keeps it from connecting that it can't connect. What was refused, or
+#: is a wrong option, needn't be tried again
+_TOLD_AS_ITS_CAUSE = (redis.exceptions.RedisError, TypeError, ValueError)
+
+
 async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
     """Return what ``call`` returns, or what that returns when it is awaited, as soon as it is its turn."""
     async with turns:
@@ -110,10 +115,10 @@ async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
             answer = call()
             return await answer if isawaitable(answer) else answer
         except redis.exceptions.ConnectionError as exc:
+            if not isinstance(exc.__cause__, _TOLD_AS_ITS_CAUSE) or isinstance(exc.__cause__, OSError):
+                raise
             cause = exc.__cause__
-            if isinstance(cause, (TypeError, ValueError)) and not isinstance(cause, OSError):
-                raise cause from None  # an option has a wrong value: no connection can be made with it
-            raise
+    raise cause  # here, as there it would get ``exc`` for its context, of which it is the cause
 
 
 @dataclass
