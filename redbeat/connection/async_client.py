@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -28,7 +28,7 @@ from redis.backoff import NoBackoff
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import build_client, using_clients
 from redbeat.connection.retry import RetryingConnection, without_retry
-from redbeat.connection.waiting import drive, wait_for
+from redbeat.connection.waiting import drive, is_driven, wait_for
 from redbeat.errors import ConfigurationError
 
 Result = TypeVar("Result")
@@ -305,9 +305,11 @@ async def run(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
     Raises what the call raises.
     """
     loop = _running_loop()
+    if iscoroutinefunction(call):
+        raise TypeError(f"aio.run takes a function that isn't a coroutine; await {call.__name__} itself.")
 
     def begin() -> Result:
-        with using_clients(lambda app: _clients_of(app).of(loop).waiting):
+        with using_clients(lambda app: _clients_of(app).of(loop).waiting if is_driven() else None):
             return call(*args, **kwargs)
 
     return await drive(begin)

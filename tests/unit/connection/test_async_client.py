@@ -215,6 +215,11 @@ def test_an_option_with_a_wrong_value_is_a_wrong_setting_and_not_waited_for() ->
         asyncio.run(Entry.aget("report", app))
 
 
+def test_a_coroutine_is_awaited_and_not_run() -> None:
+    with pytest.raises(TypeError, match="await asave itself"):
+        asyncio.run(aio.run(entry_of(memory_app()).asave))
+
+
 def test_where_no_loop_of_asyncios_runs_that_is_said() -> None:
     coroutine = Entry.aget("report", memory_app())
     with pytest.raises(RuntimeError, match="an event loop of asyncio, and none runs here"):

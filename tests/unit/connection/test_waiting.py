@@ -138,6 +138,48 @@ def test_what_takes_too_long_is_stopped_there_while_the_loop_goes_on() -> None:
     assert asyncio.run(main()) > 5, "50 ms in turns of the interpreter's switch interval and more"
 
 
+def test_a_task_that_the_code_makes_is_a_task_of_its_own() -> None:
+    made: list[asyncio.Task[Any]] = []
+    slept: list[float] = []
+
+    async def blocks_and_is_driven() -> Any:
+        time.sleep = slept.append  # type: ignore[assignment]
+        try:
+            pause(2)  # it has the context of the code, but isn't that code
+            assert budget.limited("key", threading.current_thread) is threading.main_thread()
+        finally:
+            time.sleep = original
+        return await drive(lambda: wait_for(answer("driven by its own task")))
+
+    def work() -> None:
+        made.append(asyncio.get_running_loop().create_task(blocks_and_is_driven()))
+        pause(0.01)
+
+    async def main(is_eager: bool) -> Any:
+        if is_eager:
+            asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        await drive(work)
+        return await made.pop()
+
+    original = time.sleep
+    for is_eager in {False, hasattr(asyncio, "eager_task_factory")}:
+        assert asyncio.run(main(is_eager)) == "driven by its own task"
+    assert set(slept) == {2}
+
+
+def test_threads_that_all_wait_for_the_loop_do_not_keep_it_from_computing() -> None:
+    async def main() -> list[Any]:
+        loop = asyncio.get_running_loop()
+
+        def ask() -> Any:
+            computed = drive(lambda: budget.limited("key", lambda: "computed"))
+            return asyncio.run_coroutine_threadsafe(computed, loop).result(30)
+
+        return await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(64)))
+
+    assert set(asyncio.run(main())) == {"computed"}
+
+
 def test_nothing_of_it_is_left_when_it_has_ended_or_was_given_up() -> None:
     class Held:
         pass
