@@ -121,7 +121,7 @@ async def in_turn(turns: asyncio.Semaphore, call: Callable[[], Any]) -> Any:
     raise cause  # here, as there it would get ``exc`` for its context, of which it is the cause
 
 
-@dataclass
+@dataclass(eq=False)
 class _Kept:
     """A client that is used in one event loop.
 
@@ -130,12 +130,26 @@ class _Kept:
         waiting: how our own code uses it.
         injected: what the app was given; None: the client was made here, so it is closed here, too.
         life: an asynchronous generator, which the event loop closes before it ends.
+        users: how many calls use it now.
+        is_over: nobody gets it any more; the last of its users closes it.
     """
 
     client: Any
     waiting: Any
     injected: Any
     life: AsyncGenerator[None, None] | None = None
+    users: int = 0
+    is_over: bool = False
+
+    async def let_go(self) -> None:
+        """One of its users needs it no more."""
+        self.users -= 1
+        await self.close_unused()
+
+    async def close_unused(self) -> None:
+        """Close it if it is over and nobody uses it."""
+        if self.is_over and not self.users and self.injected is None:
+            await close_client(self.client)
 
 
 class _LoopClients:
@@ -173,11 +187,11 @@ class _LoopClients:
         finally:
             if self._kept.get(loop) is kept:
                 del self._kept[loop]
-            if kept.injected is None:
-                await close_client(kept.client)
+            kept.is_over = True
+            await kept.close_unused()
 
     async def aclose(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close the client for ``loop``, if there is one; the next one who needs it makes a new one."""
+        """Close the client for ``loop``, if there is one, as soon as nobody uses it."""
         kept = self._kept.get(loop)
         if kept is not None and kept.life is not None:
             await kept.life.aclose()
@@ -290,8 +304,8 @@ def get_async_redis(app: Any = None) -> Any:
 async def aclose(app: Any = None) -> None:
     """Close the client that the app has in the running event loop, unless it was injected.
 
-    ``asyncio.run`` and all that works like it do so at the event loop's end. What needs a client later gets a
-    new one.
+    ``asyncio.run`` and all that works like it do so at the event loop's end. Calls that are under way are let
+    finish; one that begins later gets a new client.
     """
     await _clients_of(app_or_default(app)).aclose(_running_loop())
 
@@ -308,8 +322,23 @@ async def run(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
     if iscoroutinefunction(call):
         raise TypeError(f"aio.run takes a function that isn't a coroutine; await {call.__name__} itself.")
 
+    used: list[_Kept] = []
+
+    def find(app: Any) -> Any:
+        if not is_driven():
+            return None
+        kept = _clients_of(app).of(loop)
+        if kept not in used:
+            kept.users += 1
+            used.append(kept)
+        return kept.waiting
+
     def begin() -> Result:
-        with using_clients(lambda app: _clients_of(app).of(loop).waiting if is_driven() else None):
+        with using_clients(find):
             return call(*args, **kwargs)
 
-    return await drive(begin)
+    try:
+        return await drive(begin)
+    finally:
+        for kept in used:
+            await kept.let_go()

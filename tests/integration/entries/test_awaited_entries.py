@@ -23,6 +23,7 @@ from redbeat.connection.async_client import MAX_COMMANDS
 from redbeat.errors import EntryChanged, EntryTooExpensive, StoreUnavailable
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
+from tests.faults.rounds import IS_LONG
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import SCHEDULE
@@ -30,7 +31,7 @@ from tests.support.servers import Server
 from tests.support.spinning import know_spinning, spinning
 
 #: how often each writer changes each entry
-CHANGES = 25
+CHANGES = 300 if IS_LONG else 25
 
 
 def entry_of(app: Celery, name: str = "report", **fields: Any) -> Entry:
@@ -64,35 +65,38 @@ async def achange(app: Celery, name: str, writer: str) -> None:
 
 
 def test_tasks_and_threads_that_change_the_same_entries_lose_no_change_of_each_other(app: Celery) -> None:
-    names, tasks, threads = ("a", "b", "c"), 6, 3
+    names = ("a", "b", "c")
+    tasks, threads = ([f"{kind}-{number}" for number in range(4)] for kind in ("task", "thread"))
+    rates: dict[str, float] = {}
     for name in names:
         entry_of(app, name).save()
 
     async def change_all(writer: str) -> None:
+        began_at = time.monotonic()
         for _ in range(CHANGES):
             for name in names:
                 await achange(app, name, writer)
+        rates[writer] = CHANGES * len(names) / (time.monotonic() - began_at)
 
     def change_all_blocking(writer: str) -> None:
+        began_at = time.monotonic()
         for _ in range(CHANGES):
             for name in names:
                 change(app, name, writer)
+        rates[writer] = CHANGES * len(names) / (time.monotonic() - began_at)
 
     async def main() -> None:
-        loop, pool = asyncio.get_running_loop(), ThreadPoolExecutor(threads)
-        await asyncio.gather(
-            *(change_all(f"task-{number}") for number in range(tasks)),
-            *(
-                loop.run_in_executor(pool, change_all_blocking, f"thread-{number}")
-                for number in range(threads)
-            ),
-        )
+        with ThreadPoolExecutor(len(threads)) as pool:
+            blocking = [
+                asyncio.get_running_loop().run_in_executor(pool, change_all_blocking, writer)
+                for writer in threads
+            ]
+            await asyncio.gather(*map(change_all, tasks), *blocking)
 
     asyncio.run(main())
-    writers = [f"task-{number}" for number in range(tasks)] + [
-        f"thread-{number}" for number in range(threads)
-    ]
-    expected = {**dict.fromkeys(writers, CHANGES), "all": CHANGES * len(writers)}
+    for writers in (tasks, threads):
+        print(f"{writers[0][:-2]}s, changes/s each: {', '.join(f'{rates[one]:.0f}' for one in writers)}")
+    expected = {**dict.fromkeys([*tasks, *threads], CHANGES), "all": CHANGES * len(tasks + threads)}
     assert {name: Entry.get(name, app).kwargs for name in names} == dict.fromkeys(names, expected)
 
 
@@ -337,6 +341,30 @@ assert not app.redbeat_redis_async_made._kept
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", script]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("[1, 2, 3]\n", "", 0)
+
+
+def test_a_call_that_is_under_way_is_let_finish_before_its_client_is_closed(
+    make_app: MakeApp, server: Server, client: redis.Redis
+) -> None:
+    proxy = Proxy((server.host, server.port))
+    options = {"client_name": "to-be-closed"}
+    app = make_app(redbeat_redis_url=proxy.url(server.url(1)), redbeat_redis_options=options)
+
+    async def main() -> None:
+        await entry_of(app, "before").asave()
+        proxy.withhold_answers()
+        under_way = asyncio.create_task(entry_of(app, "meanwhile").asave())
+        await asyncio.sleep(0.05)
+        await aio.aclose(app)
+        proxy.thaw()
+        await under_way
+        eventually(lambda: "to-be-closed" not in [one["name"] for one in client.client_list()])
+        assert await Entry.acount(app) == 2
+
+    try:
+        asyncio.run(main())
+    finally:
+        proxy.close()
 
 
 def test_threads_with_event_loops_of_their_own_share_an_app(app: Celery, client: redis.Redis) -> None:
