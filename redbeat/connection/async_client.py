@@ -25,6 +25,7 @@ from celery.app import app_or_default
 from redis.backoff import NoBackoff
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.connection.async_copy import async_copy_of
 from redbeat.connection.client import build_client, using_clients
 from redbeat.connection.retry import RetryingConnection, without_retry
 from redbeat.connection.waiting import drive, is_driven
@@ -59,7 +60,8 @@ class _Kept:
     Attributes:
         client: of asyncio's; or one in memory, which waits for nothing.
         waiting: how our own code uses it.
-        injected: what the app was given; None: the client was made here, so it is closed here, too.
+        injected: what the app was given; None: nothing.
+        is_ours: it was made here, so it is closed here, too.
         life: an asynchronous generator, which the event loop closes before it ends.
         users: how many calls use it now.
         is_over: nobody gets it any more; the last of its users closes it.
@@ -68,6 +70,7 @@ class _Kept:
     client: Any
     waiting: Any
     injected: Any
+    is_ours: bool
     life: AsyncGenerator[None, None] | None = None
     users: int = 0
     is_over: bool = False
@@ -79,7 +82,7 @@ class _Kept:
 
     async def close_unused(self) -> None:
         """Close it if it is over and nobody uses it."""
-        if self.is_over and not self.users and self.injected is None:
+        if self.is_over and not self.users and self.is_ours:
             await close_client(self.client)
 
 
@@ -129,21 +132,37 @@ class _LoopClients:
 
 
 def _injected(app: Any) -> Any:
-    """Return what ``app`` was given to be used in event loops; None: nothing, so a client is made."""
-    given = getattr(app, "redbeat_redis_async", None)
-    if given is not None:
-        return given
+    """Return what ``app`` was given: for event loops, or else for code that blocks; None: nothing."""
     client = getattr(app, "redbeat_redis", None)
     ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
-    if client is None or client is ours:
-        return None
-    if _is_blocking(without_retry(client)):
-        raise ConfigurationError(
-            "app.redbeat_redis was set to a client that blocks the event loop while it waits: set "
-            "app.redbeat_redis_async to one of redis.asyncio, or to a function that returns one for each "
-            "event loop."
-        )
-    return client  # it is in memory, as those of fakeredis are
+    given = getattr(app, "redbeat_redis_async", None)
+    return given if given is not None or client is ours else client
+
+
+def _make(app: Any, injected: Any) -> _Kept:
+    config = ensure_conf(app)
+    if injected is None:
+        client, is_ours = build_async_client(config), True
+    elif injected is getattr(app, "redbeat_redis_async", None):
+        client, is_ours = injected() if callable(injected) else injected, False
+    elif not _is_blocking(without_retry(injected)):  # it is in memory, as those of fakeredis are
+        return _Kept(injected, injected, injected, is_ours=False)
+    else:
+        retry = AsyncRetryUnlessRefused(NoBackoff(), 1)
+        client, is_ours = async_copy_of(without_retry(injected), retry), True
+        if client is None:
+            raise ConfigurationError(
+                f"app.redbeat_redis was set to a {type(injected).__name__} that has no counterpart in "
+                "redis.asyncio, and would block the event loop: set app.redbeat_redis_async to a client of "
+                "redis.asyncio, or to a function that returns one for each event loop."
+            )
+    max_connections = getattr(getattr(client, "connection_pool", None), "max_connections", None)
+    turns = asyncio.Semaphore(min(MAX_COMMANDS, max_connections or MAX_COMMANDS))
+    waiting: Any = WaitingClient(client, turns)
+    retry_period = config.redbeat_redis_options.get("retry_period")
+    if injected is None and retry_period is not None:
+        waiting = RetryingConnection(retry_period, waiting)
+    return _Kept(client, waiting, injected, is_ours)
 
 
 def _is_blocking(client: Any) -> bool:
@@ -151,24 +170,6 @@ def _is_blocking(client: Any) -> bool:
         return True
     connection: Any = getattr(getattr(client, "connection_pool", None), "connection_class", None)
     return str(getattr(connection, "__module__", "")).startswith("redis.")
-
-
-def _make(app: Any, injected: Any) -> _Kept:
-    if injected is not None and injected is getattr(app, "redbeat_redis", None):
-        return _Kept(injected, injected, injected)
-    config = ensure_conf(app)
-    client = injected
-    if injected is None:
-        client = build_async_client(config)
-    elif callable(injected):
-        client = injected()
-    max_connections = getattr(getattr(client, "connection_pool", None), "max_connections", None)
-    turns = asyncio.Semaphore(min(MAX_COMMANDS, max_connections or MAX_COMMANDS))
-    waiting: Any = WaitingClient(client, turns)
-    retry_period = config.redbeat_redis_options.get("retry_period")
-    if injected is None and retry_period is not None:
-        waiting = RetryingConnection(retry_period, waiting)
-    return _Kept(client, waiting, injected)
 
 
 def build_async_client(config: RedBeatConfig) -> Any:
@@ -223,8 +224,8 @@ def get_async_redis(app: Any = None) -> Any:
     """Return the client of asyncio's that the app has in the running event loop.
 
     It is ``app.redbeat_redis_async`` if that is set: a client, or a function that returns one, which is
-    called once in each event loop. Else it is one made by the settings, which is closed when the event loop
-    ends.
+    called once in each event loop. Else it is one that connects as an injected ``app.redbeat_redis`` does, or
+    as the settings say; it is closed when the event loop ends.
 
     Raises:
         ConfigurationError: no client can be made with these settings.

@@ -62,8 +62,16 @@ def in_a_cluster_by_its_nodes(request: pytest.FixtureRequest) -> Celery:
     return memory_app(redbeat_redis_url="redis-cluster://", redbeat_redis_options=options)
 
 
+def as_an_injected_client_does(request: pytest.FixtureRequest) -> Celery:
+    server: Server = request.getfixturevalue("valkey")
+    app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
+    app.redbeat_redis = server.client(db=3, decode_responses=False)
+    return app
+
+
 WAYS = [
     plain,
+    as_an_injected_client_does,
     with_undecoded_replies,
     with_tls,
     behind_sentinel,
@@ -98,7 +106,7 @@ def test_each_kind_of_server_is_reached_and_nothing_stays_open(
         warnings.simplefilter("error")
         asyncio.run(use(app))
         asyncio.run(use(app))
-    assert not hasattr(app, "redbeat_redis"), "nothing of it has blocked"
+    assert make_app is as_an_injected_client_does or not hasattr(app, "redbeat_redis"), "it has blocked"
 
 
 def test_a_socket_and_a_provider_of_passwords_are_used() -> None:

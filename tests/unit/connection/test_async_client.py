@@ -11,6 +11,7 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
+import redis.sentinel
 from celery import Celery
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
@@ -126,10 +127,62 @@ def test_a_fake_that_was_injected_for_beat_is_enough(fake_app: Celery) -> None:
     assert Entry.get("report", fake_app).task == "tasks.report"
 
 
-def test_a_real_client_that_was_injected_for_beat_is_refused_as_it_blocks() -> None:
+@pytest.mark.parametrize(
+    "client",
+    [
+        redis.Redis.from_url(
+            "rediss://u:p@h:7/3", decode_responses=True, ssl_cert_reqs="none", client_name="shop"
+        ),
+        redis.Redis.from_url("unix://u:p@/h.sock?db=3", decode_responses=True, client_name="shop"),
+        redis.Redis(host="h", port=7, db=3, username="u", password="p", socket_timeout=9, client_name="shop"),
+    ],
+    ids=["TLS", "socket", "TCP"],
+)
+def test_a_real_client_that_was_injected_for_beat_has_a_copy(client: redis.Redis) -> None:
     app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
-    app.redbeat_redis = redis.Redis(port=1)
-    with pytest.raises(ConfigurationError, match=r"set app\.redbeat_redis_async to one of redis\.asyncio"):
+    app.redbeat_redis = client
+
+    async def copied() -> Any:
+        assert aio.get_redis(app) is aio.get_redis(app)
+        return aio.get_redis(app).connection_pool
+
+    pool, given = asyncio.run(copied()), client.connection_pool.connection_kwargs
+    assert pool.connection_class.__name__ == client.connection_pool.connection_class.__name__
+    names = [
+        "db",
+        "username",
+        "password",
+        "host",
+        "port",
+        "path",
+        "client_name",
+        "ssl_cert_reqs",
+        "socket_timeout",
+    ]
+    shown = {name: given[name] for name in (*names, "decode_responses") if given.get(name) is not None}
+    assert shown.items() <= pool.connection_kwargs.items()
+    pool.make_connection()
+
+
+def reconnecting(connection: Any) -> None:
+    connection.on_connect()
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        type("Own", (redis.Redis,), {})(port=1),
+        redis.Redis(port=1, redis_connect_func=reconnecting),
+        redis.sentinel.Sentinel([("h", 1)]).master_for("master"),
+    ],
+    ids=["subclass", "redis_connect_func", "sentinel"],
+)
+def test_one_that_has_no_copy_is_refused_as_it_would_block(client: Any) -> None:
+    app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
+    app.redbeat_redis = client
+    with pytest.raises(
+        ConfigurationError, match=r"set app\.redbeat_redis_async to a client of redis\.asyncio"
+    ):
         asyncio.run(entry_of(app).asave())
 
 
