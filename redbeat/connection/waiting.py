@@ -69,11 +69,16 @@ async def drive(call: Callable[[], Result]) -> Result:
     def hand_over(coroutine: Any) -> Any:
         return code.parent.switch(coroutine)
 
+    def is_here() -> bool:
+        # a task that the code makes may begin at once, in the same greenlet (asyncio.eager_task_factory)
+        return getcurrent() is code and asyncio.current_task() is task
+
     def begin() -> Result:
-        _DRIVER.set(_Driver(hand_over, lambda: getcurrent() is code))
+        _DRIVER.set(_Driver(hand_over, is_here))
         compute_by(_compute_in_thread)
         return call()
 
+    task = asyncio.current_task()
     code: Any = greenlet(begin)
     code.gr_context = copy_context()
     handed = code.switch()
