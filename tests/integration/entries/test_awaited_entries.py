@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,13 +20,14 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import aio
 from redbeat.connection.async_client import MAX_COMMANDS
-from redbeat.errors import EntryChanged, EntryTooExpensive, StoreUnavailable
+from redbeat.errors import EntryChanged, EntryCorrupt, EntryTooExpensive, StoreRefused, StoreUnavailable
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
 from tests.faults.rounds import IS_LONG
+from tests.support.bad_entries import BAD_DEFINITIONS
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
-from tests.support.schedule import SCHEDULE
+from tests.support.schedule import SCHEDULE, write_raw
 from tests.support.servers import Server
 from tests.support.spinning import know_spinning, spinning
 
@@ -161,6 +162,43 @@ def test_what_awaiting_costs_beside_blocking(app: Celery) -> None:
         f"{at_once:.3f} s"
     )
     assert at_once < 10 * blocking, "the ratio is about 1.2 to 2; this is no benchmark"
+
+
+def test_what_others_have_written_is_read_as_by_code_that_blocks(app: Celery, client: redis.Redis) -> None:
+    for name, definition in BAD_DEFINITIONS.items():
+        write_raw(client, name, definition)
+    write_raw(client, "garbage", b"\xff\xfe{")
+    write_raw(client, "bare", score=None)
+    client.zadd(SCHEDULE, {b"redbeat:\xff": 2, "bare": 3, "redbeat::lock": 4})
+
+    def shown(entries: Iterable[Entry]) -> list[tuple[str, str | None, str]]:
+        return [(entry.name or "", entry.state, entry.problem) for entry in entries]
+
+    async def main() -> list[Entry]:
+        return await Entry.alist(app)
+
+    assert shown(asyncio.run(main())) == shown(Entry.list(app))
+    with pytest.raises(EntryCorrupt, match="garbage"):
+        asyncio.run(Entry.aget("garbage", app))
+
+
+def test_a_request_that_is_too_large_for_a_proxy_is_named_and_not_sent_for_ever(
+    make_app: MakeApp, server: Server
+) -> None:
+    proxy = Proxy((server.host, server.port))
+    app = make_app(redbeat_redis_url=proxy.url(server.url(1)), redbeat_redis_options={"retry_period": -1})
+    try:
+
+        async def main() -> None:
+            await entry_of(app).asave()
+            proxy.cut_beyond(20_000)
+            with pytest.raises(StoreRefused, match="may be larger"):
+                await entry_of(app, "large", args=["x" * 50_000]).asave()
+            assert await Entry.acount(app) == 1
+
+        asyncio.run(main())
+    finally:
+        proxy.close()
 
 
 # -- the event loop goes on
