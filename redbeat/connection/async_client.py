@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
+from itertools import islice
+from types import GeneratorType
 from typing import Any, TypeVar
 
 import redis.asyncio
@@ -267,7 +269,13 @@ async def run(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
 
     def begin() -> Result:
         with using_clients(find):
-            return call(*args, **kwargs)
+            result = call(*args, **kwargs)
+        if isinstance(result, (GeneratorType, islice)):
+            raise TypeError(
+                "aio.run was given a function that returns an iterator, which would read outside of it, and "
+                "block; await aio.run(list, ...) with what it returns."
+            )
+        return result
 
     try:
         return await drive(begin)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextvars import ContextVar, copy_context
@@ -106,10 +106,11 @@ def is_driven() -> bool:
     return _driver_here() is not None
 
 
-def wait_for(coroutine: Awaitable[Any]) -> Any:
+def wait_for(coroutine: Any) -> Any:
     """Return what ``coroutine`` returns; only for code that a task drives."""
     driver = _driver_here()
     if driver is None:
+        coroutine.close()
         raise RuntimeError(f"no task of asyncio's drives this code, so it can't wait for {coroutine!r}")
     answer = driver.wait(coroutine)
     driver.waited_at = time.monotonic()

@@ -273,6 +273,16 @@ def test_a_coroutine_is_awaited_and_not_run() -> None:
         asyncio.run(aio.run(entry_of(memory_app()).asave))
 
 
+def test_what_would_read_after_the_call_is_refused(async_app: Celery) -> None:
+    async def main() -> list[str | None]:
+        await entry_of(async_app).asave()
+        with pytest.raises(TypeError, match=r"await aio\.run\(list, \.\.\.\)"):
+            await aio.run(Entry.list, async_app)
+        return [entry.name for entry in await aio.run(list, Entry.list(async_app))]
+
+    assert asyncio.run(main()) == ["report"]
+
+
 def test_where_no_loop_of_asyncios_runs_that_is_said() -> None:
     coroutine = Entry.aget("report", memory_app())
     with pytest.raises(RuntimeError, match="an event loop of asyncio, and none runs here"):

@@ -109,7 +109,6 @@ def test_without_a_task_it_blocks_or_says_that_it_cannot_wait(monkeypatch: pytes
     coroutine = answer(1)
     with pytest.raises(RuntimeError, match="no task of asyncio's drives this code"):
         wait_for(coroutine)
-    coroutine.close()
 
 
 def test_what_may_take_long_is_computed_in_a_thread_and_may_wait_there_too() -> None:
