@@ -63,6 +63,7 @@ class _Kept:
         client: of asyncio's; or one in memory, which waits for nothing.
         waiting: how our own code uses it.
         injected: what the app was given; None: nothing.
+        config: what the app was configured with.
         is_ours: it was made here, so it is closed here, too.
         life: an asynchronous generator, which the event loop closes before it ends.
         users: how many calls use it now.
@@ -72,6 +73,7 @@ class _Kept:
     client: Any
     waiting: Any
     injected: Any
+    config: RedBeatConfig
     is_ours: bool
     life: AsyncGenerator[None, None] | None = None
     users: int = 0
@@ -104,14 +106,14 @@ class _LoopClients:
         if self._pid != os.getpid():
             self._inherited.append(self._kept)
             self._kept, self._pid = {}, os.getpid()
-        injected = _injected(self._app)
+        injected, config = _injected(self._app), ensure_conf(self._app)
         kept = self._kept.get(loop)
-        if kept is not None and kept.injected is injected:
+        if kept is not None and kept.injected is injected and kept.config is config:
             return kept
         for other in list(self._kept):
             if other.is_closed():  # without closing its generators, as asyncio.run does
                 self._kept.pop(other, None)
-        kept = self._kept[loop] = _make(self._app, injected)
+        kept = self._kept[loop] = _make(self._app, injected, config)
         kept.life = self._live(loop, kept)
         with suppress(StopIteration):  # the first step waits for nothing, and makes it known to the loop
             kept.life.__anext__().__await__().send(None)
@@ -141,14 +143,13 @@ def _injected(app: Any) -> Any:
     return given if given is not None or client is ours else client
 
 
-def _make(app: Any, injected: Any) -> _Kept:
-    config = ensure_conf(app)
+def _make(app: Any, injected: Any, config: RedBeatConfig) -> _Kept:
     if injected is None:
         client, is_ours = build_async_client(config), True
     elif injected is getattr(app, "redbeat_redis_async", None):
         client, is_ours = injected() if callable(injected) else injected, False
     elif not _is_blocking(without_retry(injected)):  # it is in memory, as those of fakeredis are
-        return _Kept(injected, injected, injected, is_ours=False)
+        return _Kept(injected, injected, injected, config, is_ours=False)
     else:
         retry = AsyncRetryUnlessRefused(NoBackoff(), 1)
         client, is_ours = async_copy_of(without_retry(injected), retry), True
@@ -164,7 +165,7 @@ def _make(app: Any, injected: Any) -> _Kept:
     retry_period = config.redbeat_redis_options.get("retry_period")
     if injected is None and retry_period is not None:
         waiting = RetryingConnection(retry_period, waiting)
-    return _Kept(client, waiting, injected, is_ours)
+    return _Kept(client, waiting, injected, config, is_ours)
 
 
 def _is_blocking(client: Any) -> bool:

@@ -80,6 +80,18 @@ def test_the_retry_of_the_options_becomes_one_of_asyncios() -> None:
     assert retry._retries == 7  # noqa: SLF001 - it has no other name
 
 
+def test_other_settings_make_another_client_also_in_the_same_event_loop() -> None:
+    app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
+
+    async def ports() -> list[int]:
+        found = [aio.get_redis(app).connection_pool.connection_kwargs["port"]]
+        del app.redbeat_conf  # as in tests of the user's own, which give an app another server
+        app.conf.redbeat_redis_url = "redis://127.0.0.1:2/0"
+        return [*found, aio.get_redis(app).connection_pool.connection_kwargs["port"]]
+
+    assert asyncio.run(ports()) == [1, 2]
+
+
 def test_an_injected_client_is_used_and_left_open() -> None:
     app = memory_app()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from redbeat.connection.waiting import drive, pause, wait_for
-from redbeat.errors import EntryTooExpensive
+from redbeat.errors import ConfigurationError, EntryTooExpensive
 from redbeat.process import budget
 
 WORD: ContextVar[str] = ContextVar("word", default="")
@@ -201,16 +200,8 @@ def test_nothing_of_it_is_left_when_it_has_ended_or_was_given_up() -> None:
     assert [one() for one in found] == [None, None]
 
 
-def test_without_greenlet_only_who_awaits_is_told_so() -> None:
-    script = """
-import asyncio, sys
-sys.modules["greenlet"] = None
-from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import ConfigurationError
-try:
-    asyncio.run(Entry.aget("report"))
-except ConfigurationError as exc:
-    print(exc)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "pip install greenlet" in done.stdout
+def test_without_greenlet_only_who_awaits_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "greenlet", None)
+    pause(0)
+    with pytest.raises(ConfigurationError, match="pip install greenlet"):
+        asyncio.run(drive(lambda: None))
