@@ -27,6 +27,7 @@ from redbeat.connection.client import (
     using_client,
 )
 from redbeat.connection.retry import BREAKS_OF_THE_REQUEST, WatchedConnection, is_no_permission, without_retry
+from redbeat.connection.waiting import give_way
 from redbeat.errors import (
     EntryCorrupt,
     EntryError,
@@ -564,6 +565,7 @@ class Store:
             with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
                 for stored in found:
                     let_signals_arrive()
+                    give_way()
                     write = decide(stored, now)
                     if write is None or not write.changes(stored):
                         outcomes.append("same")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,7 +11,7 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from typing_extensions import assert_type
 
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, aio
 from redbeat.bulk import SaveResult
 from redbeat.calendars import Calendar
 from redbeat.config import SETTINGS, Setting
@@ -80,6 +81,23 @@ def runs_are_looked_at_and_sent_once_more() -> None:
     except EntryBusy as error:
         assert_type(error.task_id, "str | None")
         print(error)
+
+
+async def entries_are_awaited() -> None:
+    entry = OwnEntry("report", "proj.report", 60, app=app)
+    assert_type(await entry.asave(if_unchanged=True), OwnEntry)
+    assert_type(await OwnEntry.aget("report", app), OwnEntry)
+    assert_type(await OwnEntry.alist(app, match="report-*"), list[OwnEntry])
+    async for listed in OwnEntry.alist(app):
+        assert_type(listed, OwnEntry)
+    assert_type(await entry.aruns(), Sequence[Run])
+    assert_type(await OwnEntry.asave_many([entry]), SaveResult)
+    assert_type(await OwnEntry.acount(app), int)
+    await entry.aupdate(schedule=30, jitter=5)
+    await entry.aupdate(jiter=5)  # type: ignore[call-arg]
+    await entry.adelete()
+    assert_type(await aio.run(entry.next_runs, 3), list[datetime])
+    await aio.aclose(app)
 
 
 def many_entries_are_saved_and_deleted() -> None:
