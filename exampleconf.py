@@ -24,6 +24,7 @@ imports = ["demo.tasks"]
 
 # Entries that belong to the code. Beat stores them when it starts, keeps their history when they change,
 # and removes those that are gone from here. All other entries are saved at run time, by any program.
+# Or a schedule stands beside its task: `@redbeat.scheduled(every=2.0, args=("an interval",))`, docs/code.rst.
 beat_schedule = {
     "every-two-seconds": {
         "task": "demo.tasks.say",

@@ -46,6 +46,8 @@ nitpick_ignore_regex = [
         r"py:.*",
         r"redbeat\.(schedules\.occurrences\.(Excluded|Bounds)|policy\.policy\.PolicyHolder|entries\.management\..*)",
     ),
+    (r"py:.*", r"redbeat\.entries\.async_management\.(AsyncManaged|EntryT|Item)"),
+    (r"py:.*", r"redbeat\.connection\.async_client\.Result"),
     (r"py:.*", r"(.*\.)?(EntryArguments|Changes|PauseResult)"),
     (r"py:.*", r"(Stored|Write|Store|LeaderLock|Keys|EntryT|AsyncResult|PastRun)"),
     (r"py:.*", r"(datetime|timedelta|schedstate|optional)"),

@@ -1,7 +1,8 @@
 """RedBeat: a Celery beat scheduler whose schedule lives in Redis or Valkey."""
 
+from redbeat.declared.decorator import scheduled as scheduled
 from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.runs.tracking import track_runs as track_runs
 from redbeat.schedulers import RedBeatScheduler as RedBeatScheduler
 
-__all__ = ["RedBeatScheduler", "RedBeatSchedulerEntry", "track_runs"]
+__all__ = ["RedBeatScheduler", "RedBeatSchedulerEntry", "scheduled", "track_runs"]

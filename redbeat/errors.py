@@ -8,6 +8,7 @@
      +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
      +-- StoreCorrupt               a key of the whole schedule holds a value of another type
      +-- EntryError                 something about one entry
+     |    +-- DeclarationError      a schedule beside its task can't be used (also ConfigurationError)
      |    +-- EntryBusy             its overlap policy holds a run back that somebody sends by hand
      |    +-- EntryChanged          somebody has changed it since it was loaded
      |    +-- EntryNotFound         no such entry (also KeyError)
@@ -50,6 +51,7 @@ __all__ = [
     "CallRefused",
     "CommandFailed",
     "ConfigurationError",
+    "DeclarationError",
     "EntryBusy",
     "EntryChanged",
     "EntryCorrupt",
@@ -151,6 +153,18 @@ class EntryError(RedBeatError):
         super().__init__(message)
         self.key = key
         self.done = 0
+
+
+class DeclarationError(EntryError, ConfigurationError):
+    """A schedule that stands beside its task, by ``@scheduled``, can't be used.
+
+    Attributes:
+        places: where it stands, as 'file:line'; for a name that is there twice, both.
+    """
+
+    def __init__(self, message: str, key: str = "", places: tuple[str, ...] = ()) -> None:
+        super().__init__(message, key)
+        self.places = places
 
 
 class EntryChanged(EntryError):

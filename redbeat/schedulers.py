@@ -29,8 +29,8 @@ from redbeat.beat.service import BeatService
 from redbeat.beat.startup import (
     banner,
     check_eviction,
-    default_entries,
     pin_settings,
+    read_statics,
     store_entries,
     store_statics,
 )
@@ -159,6 +159,7 @@ class RedBeatScheduler(Scheduler):
             self.config.warn_of_unknown()
             pin_settings(app)
             with ending_briefly():
+                read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
                 check_eviction(self.store)
             if self.lock_key is None:
@@ -619,8 +620,14 @@ class RedBeatScheduler(Scheduler):
     # -- the schedule
 
     def setup_schedule(self) -> None:
-        """Store ``beat_schedule``, and remove what was stored from it before and isn't in it any more."""
-        statics = {**default_entries(self.app), **self.app.conf.beat_schedule}
+        """Store what the code has, and remove what was in it before and isn't any more.
+
+        That is ``beat_schedule``, and what :func:`redbeat.scheduled` has declared.
+
+        Raises:
+            DeclarationError: two of these entries have the same name.
+        """
+        statics = read_statics(self.app)
         store_statics(self.store, self._leadership.fence, statics, self.update_from_dict)
         self._has_statics = True
 

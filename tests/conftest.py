@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import kombu.transport.redis
 import pytest
@@ -30,6 +31,7 @@ from celery.utils.collections import ChainMap
 from kombu import pools
 from kombu.transport import memory
 
+from redbeat.declared import targets
 from redbeat.schedules.occurrences import KINDS
 from tests.faults.rounds import IS_LONG
 from tests.faults.summary import lines_of
@@ -138,6 +140,13 @@ def apps_stay_with_their_test() -> Iterator[None]:
     yield
     _state._on_app_finalizers, _state.default_app = finalizers, default_app  # noqa: SLF001
     _state._tls.current_app = current_app  # noqa: SLF001
+
+
+@pytest.fixture(autouse=True)
+def what_is_declared_stays_with_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule beside a task of one test is no stray in the log of another."""
+    monkeypatch.setattr(targets, "_declared", WeakKeyDictionary())  # only the end of a process forgets all
+    monkeypatch.setattr(targets, "_named", WeakValueDictionary())  # and this
 
 
 @pytest.fixture(autouse=True)

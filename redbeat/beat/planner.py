@@ -194,7 +194,7 @@ def _plan(
     sent.counted = f"{due.nominal}{_counted(dropped)}"
     if is_over and choice.following is not None and choice.following <= moment:
         rest = dropped_until(
-            entry.schedule, bounds, choice.following, moment, _why_over(entry.policy), reason="over"
+            entry.schedule, bounds, choice.following, moment, why_over(entry.policy), reason="over"
         )
         sent.records += (rest.record,)
         sent.counted += rest.counted
@@ -218,7 +218,7 @@ def _plan_released(
     commit = Commit(claimed, claimed.next_score)
     own_id, count = entry.options.get("task_id"), entry.total_run_count
     commit.task_id = str(own_id or task_id_of(claimed.key, due.at.isoformat(timespec="microseconds")))
-    why = _why_dropped(entry, due.at, moment)
+    why = why_dropped(entry, due.at, moment)
     if why:
         commit.run, commit.records = dropped_run(due.nominal), (skipped_record(due.nominal, why),)
         commit.counted = "- skipped/overlap"
@@ -236,7 +236,7 @@ def _plan_released(
     return OrdinaryRun(claimed, due.nominal, commit, failure, entry.name, entry.task, entry, left)
 
 
-def _why_dropped(entry: RedBeatSchedulerEntry, due_at: datetime, now: datetime) -> str:
+def why_dropped(entry: RedBeatSchedulerEntry, due_at: datetime, now: datetime) -> str:
     """Return why a run that has waited isn't sent any more; '': it is."""
     policy = entry.policy
     if not entry.is_enabled_at(now):
@@ -244,7 +244,7 @@ def _why_dropped(entry: RedBeatSchedulerEntry, due_at: datetime, now: datetime) 
         note = f": {policy.pause_note}" if policy.paused and policy.pause_note else ""
         return f"it waited for the run before it, and the entry is {state}{note}"
     if policy.is_finished(entry.total_run_count):
-        return f"it waited for the run before it, and then {_why_over(policy)}"
+        return f"it waited for the run before it, and then {why_over(policy)}"
     if policy.expires_after is not None and due_at + timedelta(seconds=policy.expires_after) <= now:
         return f"it waited for the run before it for longer than expires_after ({policy.expires_after:g} s)"
     return ""
@@ -456,7 +456,7 @@ def _counted(dropped: Iterable[Dropped]) -> str:
     return "".join([one.counted for one in dropped])
 
 
-def _why_over(policy: Policy) -> str:
+def why_over(policy: Policy) -> str:
     return "it runs once (one_off)" if policy.one_off else f"it has run {policy.max_runs} times (max_runs)"
 
 

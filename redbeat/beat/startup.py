@@ -1,10 +1,14 @@
-"""What happens once, before the first tick: the banner, a look at the server, storing ``beat_schedule``."""
+"""What happens once, before the first tick: the banner, a look at the server, storing what is in the code.
+
+That is the entries of ``beat_schedule``, those of ``@scheduled``, and Celery's own.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Container, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +21,9 @@ from redbeat.broker.delivery import describe_delivery
 from redbeat.broker.ways import describe_messages
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import RequestBroken
+from redbeat.declared.collection import collect_declared
+from redbeat.declared.declaration import Declaration
+from redbeat.declared.modules import load_tasks_once
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.loading import try_decode
 from redbeat.entries.ownership import note_statics, plan_statics
@@ -133,19 +140,64 @@ def default_entries(app: Any) -> dict[str, Any]:
     return {"celery.backend_cleanup": cleanup}
 
 
-def store_statics(
-    store: Store, fence: Fence, statics: Mapping[str, Any], update: Callable[[Mapping[str, Any]], object]
-) -> None:
-    """Store ``statics`` by ``update``, and remove the entries that came from there before and don't any more.
+@dataclass(frozen=True)
+class Statics:
+    """The entries that the code has.
 
-    An entry that is also in another app's ``beat_schedule``, or in an applied file, stays.
+    Attributes:
+        entries: names to entries or their keyword arguments.
+        strays: declarations of ``@scheduled`` that belong to no task, each to what is wrong.
+        why_unknown: why the code couldn't be read, so that there may be more; '': it was.
+    """
+
+    entries: Mapping[str, Any]
+    strays: Mapping[Declaration, str]
+    why_unknown: str = ""
+
+
+def read_statics(app: Any) -> Statics:
+    """Return Celery's own entries, those of ``beat_schedule``, and those that ``@scheduled`` declares.
+
+    Celery's commands have imported the application's modules; another program may not have done so yet.
+
+    Raises:
+        DeclarationError: two of them have the same name.
+    """
+    why_unknown = ""
+    try:
+        load_tasks_once(app)
+    except Exception as exc:  # noqa: BLE001 - the application's own code
+        why_unknown = f"{type(exc).__name__}: {exc}"
+    declared = collect_declared(app)
+    entries = {name: entry.fields for name, entry in declared.entries.items()}
+    return Statics(
+        {**default_entries(app), **app.conf.beat_schedule, **entries}, declared.strays, why_unknown
+    )
+
+
+def store_statics(
+    store: Store, fence: Fence, statics: Statics, update: Callable[[Mapping[str, Any]], object]
+) -> None:
+    """Store ``statics`` by ``update``, and remove the entries that were in the code before and have left it.
+
+    An entry that is also in another app's code, or in an applied file, stays. If the code couldn't be read,
+    all stay.
     """
     config, reserved = store.config, store.config.reserved_names
     owners = config.statics_owners
     # one of RedBeat's own keys is never removed as an entry
     plan = plan_statics(
-        Owners(store).statics(), statics, owners, lambda name: not find_name_problem(name, reserved)
+        Owners(store).statics(), statics.entries, owners, lambda name: not find_name_problem(name, reserved)
     )
+    if statics.why_unknown:
+        logger.error(
+            "beat: The application's modules can't be imported, so no entry that has left the code is "
+            "removed: %s",
+            shorten(statics.why_unknown),
+        )
+        plan = replace(plan, removed=(), released={})
+    for declaration, reason in statics.strays.items():
+        _report_stray(declaration, reason)
     keys = [config.keys.entry(name) for name in plan.removed]
     gone = [key for key, owner in zip(keys, Owners(store).read(keys), strict=True) if not owner]
     for key in gone:
@@ -154,7 +206,7 @@ def store_statics(
             "beat: Removing old static schedule entry '%s'.", name, extra=STATIC_REMOVED.of(entry=name)
         )
     store.delete_entries(gone, fence)
-    update(statics)
+    update(statics.entries)
     note_statics(store, fence, owners[0], plan)
 
 
@@ -246,4 +298,13 @@ def _report(name: str, exc: Exception) -> None:
         type(exc).__name__,
         shorten(str(exc)),
         extra=ENTRY_NOT_STORED.of(entry=name, reason=f"{type(exc).__name__}: {exc}"),
+    )
+
+
+def _report_stray(declaration: Declaration, reason: str) -> None:
+    logger.error(
+        "beat: %s: @scheduled: %s",
+        declaration.place,
+        reason,
+        extra=ENTRY_NOT_STORED.of(entry=declaration.name or "", reason=reason),
     )

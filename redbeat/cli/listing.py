@@ -24,6 +24,7 @@ from redbeat.cli.session import Command, Session, SessionCommand
 from redbeat.cli.tables import STATE_STYLES, entries_lines, fields_lines, runs_lines
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.zone import zone_options
+from redbeat.diagnostics.hints import source_of
 from redbeat.entries.describe import description_of
 from redbeat.entries.documents import document_of, outcome_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -252,6 +253,7 @@ def show(ctx: click.Context, name: str, is_json: bool) -> None:
         ("runs", str(entry.total_run_count)),
         *figures_rows(found.figures),
         ("key", one_line(entry.key)),
+        ("from", source_of(session.app, entry.name)),
     ]
     given = [row for row in rows if row[1]]
     session.draw(fields_lines(given, console, STATE_STYLES.get(state, "")))

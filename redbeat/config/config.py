@@ -5,7 +5,7 @@ Invariant: a :class:`RedBeatConfig` holds only values that were checked, and mak
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -171,7 +171,7 @@ class RedBeatConfig:
     def _broker_url(self) -> str:
         conf = self.app.conf
         broker = conf.broker_url or conf.broker_write_url or conf.broker_read_url or "amqp://"
-        return broker if isinstance(broker, str) else ";".join(broker)
+        return ";".join(_listed(broker))
 
     def require_redis(self) -> None:
         """Make sure that ``redis_url``, which may be the broker's, is that of a Redis.
@@ -194,7 +194,12 @@ class RedBeatConfig:
             broker_options = self.app.conf.broker_transport_options or {}
             known = {name: value for name, value in broker_options.items() if name in OPTIONS}
             setting = SETTINGS["redbeat_redis_options"]
-            options = dict(_parse(setting, known, given_as="broker_transport_options"))
+            try:
+                options = dict(_parse(setting, known, given_as="broker_transport_options"))
+            except ConfigurationError:
+                if self._has_redis_broker:
+                    raise
+                options = {}  # those of another kind of broker may mean something else
         if "master_name" in options:
             options.setdefault("service_name", options.pop("master_name"))
         return options
@@ -203,12 +208,14 @@ class RedBeatConfig:
         if self.is_key_in_conf("redbeat_redis_use_ssl"):
             return given
         # the broker_use_ssl of another kind of broker has other keys, and is about other certificates
-        broker = self.app.conf.broker_url
-        broker = broker if isinstance(broker, str) else next(iter(broker or []), "")
-        if scheme_of(broker) not in REDIS_SCHEMES:
+        if not self._has_redis_broker:
             return False
         setting = SETTINGS["redbeat_redis_use_ssl"]
         return _parse(setting, self.app.conf.broker_use_ssl, given_as="broker_use_ssl")  # type: ignore[no-any-return]
+
+    @property
+    def _has_redis_broker(self) -> bool:
+        return scheme_of(next(iter(_listed(self.app.conf.broker_url)), "")) in REDIS_SCHEMES
 
     def _key_prefix(self, prefix: str) -> str:
         if not self.is_cluster:
@@ -250,6 +257,13 @@ class RedBeatConfig:
             nearest = nearest_to(name, SETTINGS)
             hints[name] = f"did you mean {nearest}?" if nearest else "RedBeat has no such setting."
         return hints
+
+
+def _listed(broker: Any) -> list[str]:
+    """Return the URLs of a broker, one or several; what is none is told by whoever connects."""
+    if isinstance(broker, Iterable) and not isinstance(broker, (str, bytes)):
+        return [*map(str, broker)]
+    return [str(broker)] if broker else []
 
 
 @lru_cache(maxsize=64)

@@ -474,10 +474,10 @@ SETTINGS: dict[str, Setting] = {
             None,
             _statics_owner,
             "a name without control characters, or a list of names",
-            "Whose the entries of ``beat_schedule`` are. A beat removes those that were stored for the same "
-            "owner and have left its configuration, so that applications can share a schedule. With several "
-            "names the first counts, and what belongs to the others is taken over: the former names of the "
-            "app. See :ref:`owners`.",
+            "Whose the entries of ``beat_schedule`` and ``@scheduled`` are. A beat removes those that were "
+            "stored for the same owner and have left its code, so that applications can share a schedule. "
+            "With several names the first counts, and what belongs to the others is taken over: the former "
+            "names of the app. See :ref:`owners`.",
             default_words="the app's main name",
             attribute="statics_owners",
         ),

@@ -9,8 +9,8 @@ import os
 import re
 import ssl
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from redbeat.config.config import OPTIONS, RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
-from redbeat.config.urls import scheme_of
+from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import (
     RetryingConnection,
@@ -37,6 +37,7 @@ from redbeat.connection.retry import (
     said_by_server,
     without_retry,
 )
+from redbeat.connection.waiting import wait_for
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
 
 #: arguments of the redis client that every connection gets unless the user sets others
@@ -115,18 +116,27 @@ _CERTIFICATES: dict[int, str] = {
 _INHERITED: list[Any] = []
 
 
-#: an app, and the client that stands in for its own in this thread or task
-_IN_PLACE: ContextVar[tuple[Any, Any] | None] = ContextVar("redbeat_client", default=None)
+#: returns the client that stands in for an app's own in this thread or task; None: none does
+FindClient = Callable[[Any], Any]
+
+_IN_PLACE: ContextVar[FindClient | None] = ContextVar("redbeat_client", default=None)
 
 
 @contextmanager
-def using_client(app: Any, client: Any) -> Iterator[None]:
-    """Within this, let ``client`` stand in for that of ``app``, in this thread or task alone."""
-    before = _IN_PLACE.set((app, client))
+def using_clients(find: FindClient) -> Iterator[None]:
+    """Within this, let the clients that ``find`` returns stand in for those of apps, in this thread or task
+    alone.
+    """
+    before = _IN_PLACE.set(find)
     try:
         yield
     finally:
         _IN_PLACE.reset(before)
+
+
+def using_client(app: Any, client: Any) -> AbstractContextManager[None]:
+    """Within this, let ``client`` stand in for that of ``app``, in this thread or task alone."""
+    return using_clients(lambda one: client if one is app else None)
 
 
 def get_redis(app: Any = None) -> Any:
@@ -139,9 +149,10 @@ def get_redis(app: Any = None) -> Any:
         StoreUnavailable: no node of a cluster can be reached. Only a cluster's client connects at once.
     """
     app = app_or_default(app)
-    in_place = _IN_PLACE.get()
-    if in_place is not None and in_place[0] is app:
-        return in_place[1]
+    find = _IN_PLACE.get()
+    in_place = None if find is None else find(app)
+    if in_place is not None:
+        return in_place
     client = getattr(app, "redbeat_redis", None)
     ours, made_by = getattr(app, "redbeat_redis_made", (None, 0))
     if client is not None and client is ours and made_by != os.getpid():
@@ -175,30 +186,39 @@ def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
     )
 
 
-def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
+def build_client(config: RedBeatConfig, library: Any = redis, **overrides: Any) -> Any:
     """Return a new redis client for the topology that ``config`` describes, without retrying.
 
-    ``overrides`` are arguments of the redis client; they replace those of the configuration.
+    Arguments:
+        library: the module whose classes are used: ``redis``, or ``redis.asyncio``.
+        overrides: arguments of the redis client; they replace those of the configuration.
     """
-    config.require_redis()
-    scheme = scheme_of(config.redis_url)
+    scheme, options = scheme_of(config.redis_url), config.redbeat_redis_options
+    has_sentinels = scheme in ("sentinel", "redis-sentinel") or bool(options.get("sentinels"))
+    # where there is none it is noticed by redis.Redis.from_url, which a test may have replaced
+    is_lenient = scheme not in REDIS_SCHEMES and not (has_sentinels or config.is_cluster)
+    if not is_lenient:
+        config.require_redis()
     is_retrying = config.redbeat_redis_options.get("retry_period") is not None
     defaults = {**CLIENT_DEFAULTS, **(RETRYING_DEFAULTS if is_retrying else {})}
     arguments = {**defaults, **_client_arguments(config), **overrides}
     try:
         if config.is_cluster:
-            return _build_cluster(config, arguments)
+            return _build_cluster(config, library, arguments)
         # a pooled connection that the server has closed meanwhile is replaced at once
         arguments.setdefault("retry", RetryUnlessRefused(NoBackoff(), 1))
         arguments.setdefault("retry_on_error", [redis.exceptions.ConnectionError])
-        arguments.setdefault("command_packer", CommandPacker())
-        if scheme in ("sentinel", "redis-sentinel") or config.redbeat_redis_options.get("sentinels"):
-            client = _build_sentinel(config, arguments)
+        if library is redis:
+            arguments.setdefault("command_packer", CommandPacker())
+        if has_sentinels:
+            client = _build_sentinel(config, library, arguments)
         else:
-            url = _plain_url(config.redis_url, use_ssl=bool(config.redis_use_ssl))
+            url = config.redis_url
+            if not is_lenient:
+                url = _plain_url(url, use_ssl=bool(config.redis_use_ssl))
             if url.startswith("unix:"):
                 del arguments["socket_keepalive"]  # of TCP only
-            client = redis.Redis.from_url(url, **arguments)
+            client = library.Redis.from_url(url, **arguments)
         # makes a connection without opening it, so that a wrong option is noticed now
         client.connection_pool.make_connection()
         client.connection_pool.reset()
@@ -206,6 +226,7 @@ def build_client(config: RedBeatConfig, **overrides: Any) -> Any:
     except RedBeatError:
         raise
     except (TypeError, ValueError, LookupError, AttributeError, redis.exceptions.RedisError) as exc:
+        config.require_redis()
         # a TypeError names the option that is unknown; the others may quote the URL with its password
         cause = exc if isinstance(exc, TypeError) else None
         raise ConfigurationError(
@@ -236,8 +257,25 @@ class AskedCredentials(redis.CredentialProvider):
 
     def get_credentials(self) -> Any:
         """Return the name and the password, or the password alone."""
-        try:
+        with self._naming_it():
             found = self._provider.get_credentials()
+        self._has_answered = True
+        return found
+
+    async def get_credentials_async(self) -> Any:
+        """Return the same to a client of asyncio's."""
+        ask: Any = getattr(type(self._provider), "get_credentials_async", None)
+        if ask is getattr(redis.CredentialProvider, "get_credentials_async", None):
+            return self.get_credentials()  # it has no way of its own for asyncio
+        with self._naming_it():
+            found = await ask(self._provider)
+        self._has_answered = True
+        return found
+
+    @contextmanager
+    def _naming_it(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as exc:
             # without the error's text, which may quote a password
             said = f" ({exc.strerror}: {exc.filename})" if isinstance(exc, OSError) and exc.strerror else ""
@@ -249,8 +287,6 @@ class AskedCredentials(redis.CredentialProvider):
                 "to connect with.",
                 "redbeat_redis_options",
             ) from exc
-        self._has_answered = True
-        return found
 
 
 def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
@@ -307,7 +343,7 @@ def _plain_url(url: str, use_ssl: bool) -> str:
     return f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
 
 
-def _build_sentinel(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
+def _build_sentinel(config: RedBeatConfig, library: Any, arguments: dict[str, Any]) -> Any:
     options = config.redbeat_redis_options
     from_url = [
         urlsplit(part if "://" in part else f"sentinel://{part}") for part in config.redis_url.split(";")
@@ -327,33 +363,33 @@ def _build_sentinel(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
     sentinel_arguments = {
         "socket_connect_timeout": 1,
         "socket_timeout": 5,
-        "retry": Retry(NoBackoff(), 0),  # there are other sentinels to ask
+        "retry": library.retry.Retry(NoBackoff(), 0),  # there are other sentinels to ask
         **options.get("sentinel_kwargs", {}),
     }
-    sentinel = redis.sentinel.Sentinel(
+    sentinel = library.sentinel.Sentinel(
         [tuple(address) for address in sentinels], sentinel_kwargs=sentinel_arguments, **arguments
     )
     return sentinel.master_for(options.get("service_name", "master"))
 
 
-def _build_cluster(config: RedBeatConfig, arguments: dict[str, Any]) -> Any:
+def _build_cluster(config: RedBeatConfig, library: Any, arguments: dict[str, Any]) -> Any:
     if config.redis_use_ssl:
         arguments.setdefault("ssl", True)
     nodes = config.redbeat_redis_options.get("startup_nodes")
     with naming_the_server(config):
-        return _connect_cluster(config, nodes, arguments)
+        return _connect_cluster(config, library, nodes, arguments)
 
 
-def _connect_cluster(config: RedBeatConfig, nodes: Any, arguments: dict[str, Any]) -> Any:
+def _connect_cluster(config: RedBeatConfig, library: Any, nodes: Any, arguments: dict[str, Any]) -> Any:
     if nodes:
         arguments["startup_nodes"] = [
-            redis.cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes
+            library.cluster.ClusterNode(node["host"], int(node["port"])) for node in nodes
         ]
-        return redis.cluster.RedisCluster(**arguments)
+        return library.cluster.RedisCluster(**arguments)
     url = config.redis_url
     if scheme_of(url) == "redis-cluster":
         url = f"redis://{url.partition('://')[2]}"
-    return redis.cluster.RedisCluster.from_url(_plain_url(url, use_ssl=False), **arguments)
+    return library.cluster.RedisCluster.from_url(_plain_url(url, use_ssl=False), **arguments)
 
 
 def end_idle_connections(client: Any) -> None:
@@ -422,7 +458,10 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         connection = _connection_in_the_making(exc)
         if connection is None:
             raise
-        connection.disconnect()  # else the half-made connection would be used
+        ended = connection.disconnect()  # else the half-made connection would be used
+        if ended is not None:  # it is one of asyncio's, whose ending may fail by the same option
+            with suppress(TypeError, ValueError):
+                wait_for(ended)
         raise ConfigurationError(
             "redbeat_redis_url or redbeat_redis_options: no connection can be made to "
             f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
@@ -430,10 +469,13 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         ) from exc
 
 
+_CONNECTION_MODULES = ("redis.connection", "redis.asyncio.connection")
+
+
 def _connection_in_the_making(exc: Exception) -> Any:
     """Return the connection that was being made when ``exc`` was raised; None: it was raised elsewhere."""
     for frame, _ in traceback.walk_tb(exc.__traceback__):
         is_connecting = frame.f_code.co_name.startswith(("connect", "on_connect"))
-        if is_connecting and frame.f_globals.get("__name__") == "redis.connection":
+        if is_connecting and frame.f_globals.get("__name__") in _CONNECTION_MODULES:
             return frame.f_locals.get("self")
     return None

@@ -23,6 +23,7 @@ from tenacity import (
 )
 
 from redbeat.connection.counts import COUNTS
+from redbeat.connection.waiting import pause
 from redbeat.errors import StoreUnavailable
 from redbeat.log.events import REDIS_AWAY, REDIS_BACK
 from redbeat.log.logger import logger
@@ -149,6 +150,7 @@ def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds
         stop=stop_never if retry_period < 0 else stop_after_delay(retry_period),
         wait=wait_exponential(multiplier=0.1, max=max_wait_seconds),
         retry=retry_if_exception(is_transient),
+        sleep=pause,
         before_sleep=_log_retry,
         reraise=True,
     )
@@ -265,7 +267,7 @@ class WatchedConnection(RetryingConnection):
                     if breaks == self._max_breaks:
                         raise RequestBroken(exc) from exc
                     if breaks > 1:
-                        time.sleep(HICCUP_SECONDS)
+                        pause(HICCUP_SECONDS)
 
         return super()._retry(attempt) if self._is_waiting else attempt()
 

@@ -10,6 +10,8 @@ from typing import Any
 from redbeat.config.config import ensure_conf
 from redbeat.config.ping_urls import is_allowed, parse_ping_url
 from redbeat.config.suggestions import did_you_mean
+from redbeat.declared.collection import collect_declared
+from redbeat.declared.modules import load_tasks_once
 from redbeat.diagnostics.routes import load_tasks
 from redbeat.entries.wording import one_line
 from redbeat.errors import RedBeatError
@@ -52,15 +54,36 @@ def hint_at_ping_host(app: Any, ping_url: str) -> str:
 
 
 def hint_at_beat_schedule(app: Any, names: Iterable[str]) -> str:
-    """Tell that changes of entries of ``beat_schedule`` don't last."""
+    """Tell that changes of entries that come from the code don't last."""
+    sources = _sources_of(app, names)
+    if not sources:
+        return ""
+    name, source = next(iter(sources.items()))
+    more = len(sources) - 1
+    what = f"and {more} more come" if more else "comes"
+    return (
+        f"{one_line(name)} {what} from {source if len(set(sources.values())) == 1 else 'the code'}: this "
+        "change lasts until a beat starts or becomes leader, unless you make it there, too. (A pause would "
+        "last.)"
+    )
+
+
+def source_of(app: Any, name: str) -> str:
+    """Return where an entry stands in the code, in words; '': it doesn't come from the code."""
+    return _sources_of(app, [name]).get(name, "")
+
+
+def _sources_of(app: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return where those of the entries that come from the code stand, in words."""
     try:
         static = sorted(Owners(Store(app)).static_among(list(names)))
-    except RedBeatError:  # a right that is missing, say; the entries are stored
-        return ""
-    if not static:
-        return ""
-    what = "comes" if len(static) == 1 else f"and {len(static) - 1} more come"
-    return (
-        f"{one_line(static[0])} {what} from beat_schedule: this change lasts until a beat starts or "
-        "becomes leader, unless you make it there, too. (A pause would last.)"
-    )
+    except RedBeatError:  # a right that is missing, say
+        return {}
+    try:
+        load_tasks_once(app)
+        declared = collect_declared(app).entries if static else {}
+    except Exception:  # noqa: BLE001 - the application's own code; the doctor tells what is wrong with it
+        declared = {}
+    own = dict.fromkeys(app.conf.beat_schedule, "beat_schedule")
+    own.update((name, f"@scheduled at {one_line(entry.place)}") for name, entry in declared.items())
+    return {name: own.get(name, "the code (beat_schedule or @scheduled)") for name in static}

@@ -18,6 +18,7 @@ from kombu.common import Broadcast
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
 from redbeat.config.suggestions import did_you_mean
+from redbeat.declared.modules import load_tasks as load_tasks
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
 from redbeat.entries.queues import is_missing
@@ -156,12 +157,6 @@ def parts_of(found: Route) -> list[tuple[str, object, str]]:
         for field, value in values.items()
         if field in found.rules
     ]
-
-
-def load_tasks(app: Any) -> None:
-    """Import the modules with the tasks of ``app``, as a beat and a worker do; raise what they raise."""
-    app.loader.import_default_modules()
-    app.finalize(auto=True)
 
 
 def find_route(

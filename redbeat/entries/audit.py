@@ -66,7 +66,7 @@ def audited(
 
     Arguments:
         user: who makes the change; '' where nobody knows.
-        source: by which way: 'cli', 'web' or 'api'.
+        source: by which way: 'cli', 'web', 'api' or 'admin'.
         verb: the command's name: 'pause', 'calendar set'.
         names: all entries, calendars or tokens that it is about, perhaps thousands; the first are kept.
         details: what was given, perhaps with schedules and times. Secrets in it are masked.

@@ -7,10 +7,12 @@ Invariant: at most one chunk of entries is in memory; of all others only their n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redbeat.config.config import ensure_conf
+from redbeat.connection.waiting import is_driven
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryError
@@ -125,7 +127,7 @@ def _each_chunk(items: Iterable[Any], handle: Callable[[list[Any]], None], progr
     done = 0
     for chunk in in_chunks(items):
         try:
-            with garbage_kept():
+            with nullcontext() if is_driven() else garbage_kept():  # other tasks run meanwhile
                 handle(chunk)
         except EntryError as exc:
             exc.done = done

@@ -20,11 +20,11 @@ from celery.schedules import schedstate
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
 from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta, read_cron
+from redbeat.entries.async_management import AsyncManaged
 from redbeat.entries.calendar_loading import bounds_of, save_by_calendars
 from redbeat.entries.describe import describe
 from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, score_after_pause
 from redbeat.entries.loading import decode_entry, try_decode
-from redbeat.entries.management import Managed
 from redbeat.entries.preview import next_runs, runs_between
 from redbeat.entries.saving import check_unchanged, plan_save, stored_after, why_never
 from redbeat.entries.schedule_field import ScheduleField, as_schedule
@@ -58,7 +58,7 @@ class EntryArguments(PolicyFields, total=False):
 _ARGUMENTS = frozenset({"app", "last_run_at", "relative", "total_run_count"})
 
 
-class RedBeatSchedulerEntry(Managed, PolicyHolder, ScheduleEntry):
+class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     """A periodic task that lives in Redis.
 
     Arguments:

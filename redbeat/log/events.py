@@ -178,10 +178,16 @@ ENTRY_NEVER_RUNS = _event(
     "entry.never_runs", "WARNING", "entry reason", "An entry was saved that will never run."
 )
 ENTRY_NOT_STORED = _event(
-    "entry.not_stored", "ERROR", "entry reason", "An entry of ``beat_schedule`` can't be stored."
+    "entry.not_stored",
+    "ERROR",
+    "entry reason",
+    "An entry of ``beat_schedule`` or ``@scheduled`` can't be stored.",
 )
 STATIC_REMOVED = _event(
-    "entry.static_removed", "INFO", "entry", "An entry has left ``beat_schedule``, and is removed."
+    "entry.static_removed",
+    "INFO",
+    "entry",
+    "An entry has left ``beat_schedule`` or ``@scheduled``, and is removed.",
 )
 
 LEADER_STANDS = _event(

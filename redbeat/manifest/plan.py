@@ -250,7 +250,7 @@ def _check_owners(store: Store, declared: Declared, owner: str, found: Sequence[
             others[name] = read_owner
         elif name in statics.names and not read_owner:
             apps = ", ".join(sorted(filter(None, statics.owners.get(name, ()))))
-            others[name] = f"the beat_schedule of {apps or 'an app'}"
+            others[name] = f"the code of {apps or 'an app'} (beat_schedule or @scheduled)"
     if not others:
         return
     name, other = next(iter(others.items()))

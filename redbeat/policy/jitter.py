@@ -26,7 +26,13 @@ def delayed(key: str, schedule_: Any, policy: Policy, due: datetime) -> datetime
     """Return when to send the run that is due at ``due``."""
     if not policy.jitter:
         return due
-    following = next_run(schedule_, policy, due, due)
+    return delayed_before(key, policy, due, next_run(schedule_, policy, due, due))
+
+
+def delayed_before(key: str, policy: Policy, due: datetime, following: datetime | None) -> datetime:
+    """Return when to send the run that is due at ``due``, if ``following`` is the next one; None: there is
+    none.
+    """
     room = timedelta(seconds=policy.jitter)
     if following is not None:
         room = min(room, (following - due) * _PART)

@@ -11,6 +11,9 @@ never arrives after :func:`limited` has ended. It doesn't hit a destructor or a 
 thread handlers are called between two calls, or, when a call has kept a signal waiting, at once and without
 interruptions.
 
+In code that a task of asyncio's drives, each call is made in another thread, so that it doesn't hold up the
+event loop.
+
 With gevent or eventlet nothing can be interrupted, and in Python 3.11 nothing that is traced or profiled.
 There a call that took too long fails when it has ended.
 """
@@ -25,6 +28,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -59,6 +64,7 @@ HANDLER_SECONDS = 5.0
 #: changed what must be changed back
 _LEFT_ALONE = (
     "redbeat.broker.rehearsal",
+    "redbeat.connection.waiting",
     *("logging", "threading", "queue", "importlib", "_frozen_importlib"),
     *("redis", "kombu", "amqp", "celery.app", "celery.apps", "celery.utils.log"),
 )
@@ -260,6 +266,10 @@ def _can_interrupt() -> bool:
         return False
 
 
+#: makes a call in another thread, and returns what it returns
+Compute = Callable[[Callable[[], Any]], Any]
+
+_compute: ContextVar[Compute | None] = ContextVar("redbeat_compute", default=None)
 _watchdog = _Watchdog()
 _postponed: Postponed | None = None  # signals of the main thread, while it calls
 _is_preemptive: bool | None = None  # found out at the first call, when gevent has patched the process
@@ -278,6 +288,10 @@ def limited(key: str, call: Callable[..., Result], *args: Any, seconds: float = 
         EntryTooExpensive: it took longer.
     """
     global _is_preemptive  # noqa: PLW0603 - a fact about this process
+    compute = _compute.get()
+    if compute is not None:
+        made: Result = compute(partial(limited, key, call, *args, seconds=seconds))
+        return made
     if _is_preemptive is None:
         _is_preemptive = _can_interrupt()
     if not _is_preemptive or _is_followed():
@@ -309,6 +323,14 @@ def limited(key: str, call: Callable[..., Result], *args: Any, seconds: float = 
     return result
 
 
+def compute_by(compute: Compute | None) -> None:
+    """Let ``compute`` make the calls that are limited from now on, in this thread or task alone.
+
+    It makes them in another thread, where this isn't so.
+    """
+    _compute.set(compute)
+
+
 @contextmanager
 def postpone_signals() -> Iterator[Callable[[], None]]:
     """Note signals in the block; they are handled when the function that this yields is called.
@@ -321,6 +343,7 @@ def postpone_signals() -> Iterator[Callable[[], None]]:
     if (
         _postponed is not None
         or not is_main
+        or _compute.get() is not None  # no call is interrupted in this thread
         or not (_can_interrupt() if _is_preemptive is None else _is_preemptive)
     ):
         yield lambda: None

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, date, datetime, time, timedelta, timezone, tzinfo
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import takewhile
 from typing import Any
 
@@ -26,6 +26,7 @@ from redbeat.schedules.timezones import (
     back_in_real_time,
     count_fixed,
     count_in_real_time,
+    instants_after,
     next_fixed,
     next_in_real_time,
 )
@@ -239,6 +240,12 @@ def next_of_crontab(rule: crontab, after: datetime, tz: tzinfo) -> datetime | No
     return walk(times.next_wall, after, tz)
 
 
+def runs_of_crontab(rule: crontab, after: datetime, tz: tzinfo) -> Iterator[datetime]:
+    """Yield the instants later than ``after`` that :func:`next_of_crontab` finds, one after the other."""
+    times = _times_of(rule)
+    return instants_after(times.walls_after, lambda moment: next_of_crontab(rule, moment, tz), after, tz)
+
+
 def runs_back_of_crontab(rule: crontab, until: datetime, tz: tzinfo, since: datetime) -> Iterator[datetime]:
     """Yield the instants from ``until`` back to ``since`` at which a clock in ``tz`` matches ``rule``."""
     times = _times_of(rule)
@@ -285,6 +292,27 @@ class Times:
         if day is None:
             return None
         return datetime.combine(day, time(self.hours[0], self.minutes[0]))
+
+    def walls_after(self, wall: datetime, _offset: object = None) -> Iterator[datetime]:
+        """Yield the minutes that it names and that begin after ``wall``, the first first."""
+        today = wall.replace(hour=0, minute=0, second=0, microsecond=0)
+        later_today = self._day_times[bisect_right(self._day_times, wall - today) :]
+        days_of: dict[tuple[int, int], list[int]] = {}  # months have only 28 forms
+        for year in range(wall.year, min(wall.year + _CYCLE_YEARS, MAXYEAR - 1) + 1):
+            for month in self.months:
+                if (year, month) < (wall.year, wall.month):
+                    continue
+                shape = calendar.monthrange(year, month)
+                if shape not in days_of:
+                    days_of[shape] = self._days_in(*shape)
+                for day in days_of[shape]:
+                    begin = datetime(year, month, day)  # noqa: DTZ001 - on a clock on the wall
+                    if begin >= today:
+                        yield from map(begin.__add__, later_today if begin == today else self._day_times)
+
+    @cached_property
+    def _day_times(self) -> list[timedelta]:
+        return [timedelta(hours=hour, minutes=minute) for hour in self.hours for minute in self.minutes]
 
     def walls_back(self, wall: datetime, _offset: object = None) -> Iterator[datetime]:
         """Yield the minutes that it names and that begin at ``wall`` or earlier, the last first."""

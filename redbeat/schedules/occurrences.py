@@ -21,7 +21,7 @@ from celery.utils.time import delta_resolution
 from redbeat.process.memory import Memory
 from redbeat.schedules.crontab import CRON_FIELDS as CRON_FIELDS
 from redbeat.schedules.crontab import cron as cron
-from redbeat.schedules.crontab import next_of_crontab, runs_back_of_crontab
+from redbeat.schedules.crontab import next_of_crontab, runs_back_of_crontab, runs_of_crontab
 from redbeat.schedules.exclusions import NEVER_FREE
 from redbeat.schedules.recurrence import rrule as rrule
 from redbeat.schedules.timezones import instant_of, wall_of
@@ -311,10 +311,50 @@ def phase_before(schedule_: Any, anchor: datetime, until: datetime) -> datetime 
 def runs_after(
     schedule_: Any, policy: Bounds, after: datetime, anchor: datetime | None = None
 ) -> Iterator[datetime]:
-    """Yield the runs later than ``after``."""
+    """Yield the runs later than ``after``, each of which :func:`next_run` finds from the one before."""
+    way = _way_on(schedule_, zone_of(schedule_, policy))
+    if way is not None:
+        yield from _allowed_ones(way, schedule_, policy, after)
+        return
     while (due := next_run(schedule_, policy, after, anchor)) is not None:
         yield due
         anchor = after = due
+
+
+def _way_on(schedule_: Any, zone: tzinfo) -> Callable[[datetime], Iterator[datetime]] | None:
+    """Return what yields the occurrences after an instant in less time than finding each anew; None: nothing
+    does.
+    """
+    if isinstance(schedule_, cron) or (
+        isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab)
+    ):
+        return lambda after: runs_of_crontab(schedule_, after, zone)
+    if isinstance(schedule_, rrule):
+        return lambda after: schedule_.occurrences_after(after, zone)
+    return None
+
+
+def _allowed_ones(
+    way: Callable[[datetime], Iterator[datetime]], schedule_: Any, policy: Bounds, after: datetime
+) -> Iterator[datetime]:
+    """Yield the occurrences later than ``after`` that ``policy`` allows; an exclusion is skipped as a
+    whole.
+    """
+    start, end, calendar = policy.start_time, policy.end_time, policy.calendar
+    begin: datetime | None = after if start is None or after >= start else start - _INSTANT
+    while begin is not None:
+        runs, begin = way(begin), None
+        for due in runs:
+            if end is not None and due > end:
+                return
+            free_at = None if calendar is None else calendar.end_of_exclusion(due, zone_of(schedule_, policy))
+            if free_at is None:
+                yield due
+            elif free_at < NEVER_FREE:
+                begin = free_at - _INSTANT
+                break
+            else:
+                return
 
 
 def last_runs(

@@ -19,6 +19,7 @@ from redbeat.schedules.timezones import (
     back_fixed,
     back_in_real_time,
     instant_of,
+    instants_after,
     next_fixed,
     next_in_real_time,
     wall_of,
@@ -186,6 +187,29 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
 
         due = (next_in_real_time if self._is_real_time else next_fixed)(next_wall, after, tz)
         return None if due is None or (self.until is not None and due > self.until) else due
+
+    def occurrences_after(self, after: datetime, tz: tzinfo | None = None) -> Iterator[datetime]:
+        """Yield the occurrences after ``after`` that :meth:`occurrence` finds, one after the other."""
+        tz = tz or self.dtstart.tzinfo or timezone.utc
+        start = self.dtstart.astimezone(timezone.utc)
+        after = after.astimezone(timezone.utc)
+        if after < start:
+            first = self.occurrence(after, tz=tz)
+            if first is None:
+                return
+            yield first
+            after = first
+
+        def walls_after(wall: datetime, offset: timedelta) -> Iterator[datetime]:
+            walls, found = self._walls(start, offset, tz), wall
+            while (following := walls.next(found)) is not None:
+                yield following
+                found = following
+
+        for due in instants_after(walls_after, lambda moment: self.occurrence(moment, tz=tz), after, tz):
+            if self.until is not None and due > self.until:
+                return
+            yield due
 
     def occurrences_back(
         self, until: datetime, since: datetime, tz: tzinfo | None = None

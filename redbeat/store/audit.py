@@ -33,7 +33,7 @@ class AuditRecord:
 
     Attributes:
         user: who has made it, as the shell or the dashboard knows them; '' where neither does.
-        source: by which way: 'cli', 'web' or 'api'.
+        source: by which way: 'cli', 'web', 'api' or 'admin'.
         verb: the command's name, also where no command was called: 'pause', 'calendar set'.
         names: of the first of the entries, calendars or tokens that it was about.
         count: of how many.

@@ -24,8 +24,10 @@ from redbeat.connection.client import (
     get_hasty_redis,
     get_redis,
     naming_the_server,
+    using_client,
 )
 from redbeat.connection.retry import BREAKS_OF_THE_REQUEST, WatchedConnection, is_no_permission, without_retry
+from redbeat.connection.waiting import give_way
 from redbeat.errors import (
     EntryCorrupt,
     EntryError,
@@ -156,6 +158,17 @@ class Store:
             ConfigurationError: the settings don't make a connection.
         """
         return cls(app, get_hasty_redis(app, patience_seconds))
+
+    @classmethod
+    @contextmanager
+    def in_haste(cls, app: Any, patience_seconds: float = 2) -> Iterator[None]:
+        """Within this, let a client that gives up soon stand in for the app's, in this thread or task alone.
+
+        Raises:
+            ConfigurationError: the settings don't make a connection.
+        """
+        with cls.hasty(app, patience_seconds) as store, using_client(app, store.client):
+            yield
 
     def __enter__(self) -> Self:
         return self
@@ -552,6 +565,7 @@ class Store:
             with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
                 for stored in found:
                     let_signals_arrive()
+                    give_way()
                     write = decide(stored, now)
                     if write is None or not write.changes(stored):
                         outcomes.append("same")

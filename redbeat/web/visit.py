@@ -184,6 +184,11 @@ class Visit:
         """Tell whether the user has a right, by its name."""
         return self.user.may(Right(right))
 
+    @property
+    def may_add(self) -> bool:
+        """Whether the user may add entries."""
+        return self.user.may(Right.EDIT) and self.user.may_add
+
     def names(self, field: str = "name") -> Sequence[str]:
         """Return all values of a field of the form, such as the entries that were ticked.
 

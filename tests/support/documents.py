@@ -26,15 +26,22 @@ def json_examples() -> list[Any]:
     return examples
 
 
-_FILE = re.compile(r"^\.\. code-block:: \w+\n   :caption: (\S+)\n\n((?:    ?.*\n|   .*\n|\n)+)", re.MULTILINE)
+_FILE = re.compile(
+    r"^\.\. code-block:: \w+\n   :caption: (at the end of )?(\S+)\n\n((?:    ?.*\n|   .*\n|\n)+)",
+    re.MULTILINE,
+)
 
 
 def write_files(document: str, directory: Path) -> list[Path]:
-    """Write each ``.. code-block::`` that has a ``:caption:`` as the file it names; return their paths."""
+    """Write each ``.. code-block::`` that has a ``:caption:`` as the file it names; return their paths.
+
+    What is for the end of a file is added to it.
+    """
     written = []
-    for name, block in _FILE.findall((ROOT / document).read_text("utf-8")):
+    for is_end, name, block in _FILE.findall((ROOT / document).read_text("utf-8")):
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(block).strip() + "\n", "utf-8")
+        before = path.read_text("utf-8") if is_end else ""
+        path.write_text(before + textwrap.dedent(block).strip() + "\n", "utf-8")
         written.append(path)
     return written

@@ -6,6 +6,7 @@ need all of them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -155,6 +156,16 @@ def it_keeps_calendars(ground: Ground) -> None:
     Calendar("holidays", ["2026-12-25"], app=app).save()
     Entry("report", "tasks.report", 60, exclude="holidays", app=app).save()
     Calendar.load("holidays", app).save().delete()
+
+
+def it_awaits_entries(ground: Ground) -> None:
+    async def await_them(app: Celery) -> None:
+        await Entry("report", "tasks.report", 60, app=app).asave()
+        await (await Entry.aget("report", app)).aupdate(args=[1])
+        assert [entry.args for entry in await Entry.alist(app)] == [[1]]
+        await Entry.adelete_many(["report"], app)
+
+    asyncio.run(await_them(ground.app()))
 
 
 def it_changes_and_pauses(ground: Ground) -> None:
@@ -632,7 +643,8 @@ QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_wh
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "writer": (
         it_saves_moves_and_deletes, it_works_in_another_database, it_saves_and_deletes_many,
-        it_keeps_calendars, it_changes_and_pauses, it_runs_entries_by_hand, it_finds_entries,
+        it_keeps_calendars, it_changes_and_pauses, it_awaits_entries, it_runs_entries_by_hand,
+        it_finds_entries,
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
         it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
         it_gives_up_runs, it_writes_down_who_changes_what, it_stores_messages_and_takes_them_away,

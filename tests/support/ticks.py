@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import fakeredis
 from celery import Celery
 from celery.schedules import schedule
 
@@ -44,6 +45,13 @@ def memory_app(**settings: Any) -> Celery:
     app = Celery("test", set_as_current=False)
     queue = f"queue-{uuid.uuid4()}"
     app.conf.update({"broker_url": "memory://localhost", "task_default_queue": queue, **settings})
+    return app
+
+
+def fake_redis_app(**settings: Any) -> Celery:
+    """The same, and its `redbeat_redis` is injected: a fake that runs the scripts."""
+    app = memory_app(**settings)
+    app.redbeat_redis = fakeredis.FakeRedis(decode_responses=True)
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,8 +11,9 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from typing_extensions import assert_type
 
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, aio
 from redbeat.bulk import SaveResult
+from redbeat.calendars import Calendar
 from redbeat.config import SETTINGS, Setting
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder, from_timestamp, to_timestamp
 from redbeat.errors import (
@@ -36,6 +38,9 @@ from redbeat.schedulers import (
 )
 from redbeat.schedules import rrule
 from redbeat.status import Leader
+from redbeat.testing import assert_runs, entries_of, simulate
+from redbeat.testing.beats import SentRun, TestBeat
+from redbeat.testing.clock import TestClock
 
 app = Celery("proj", broker="redis://127.0.0.1:6379/0")
 
@@ -76,6 +81,23 @@ def runs_are_looked_at_and_sent_once_more() -> None:
     except EntryBusy as error:
         assert_type(error.task_id, "str | None")
         print(error)
+
+
+async def entries_are_awaited() -> None:
+    entry = OwnEntry("report", "proj.report", 60, app=app)
+    assert_type(await entry.asave(if_unchanged=True), OwnEntry)
+    assert_type(await OwnEntry.aget("report", app), OwnEntry)
+    assert_type(await OwnEntry.alist(app, match="report-*"), list[OwnEntry])
+    async for listed in OwnEntry.alist(app):
+        assert_type(listed, OwnEntry)
+    assert_type(await entry.aruns(), Sequence[Run])
+    assert_type(await OwnEntry.asave_many([entry]), SaveResult)
+    assert_type(await OwnEntry.acount(app), int)
+    await entry.aupdate(schedule=30, jitter=5)
+    await entry.aupdate(jiter=5)  # type: ignore[call-arg]
+    await entry.adelete()
+    assert_type(await aio.run(entry.next_runs, 3), list[datetime])
+    await aio.aclose(app)
 
 
 def many_entries_are_saved_and_deleted() -> None:
@@ -255,3 +277,25 @@ def the_leader_is_asked_for() -> None:
         assert_type(leader.token, str)
         assert_type(leader.ttl_seconds, "float | None")
         assert_type(leader.last_tick, "datetime | None")
+
+
+def a_schedule_is_tested(entry: RedBeatSchedulerEntry, redbeat_app: Celery) -> None:
+    durations = {"report": 5, "sync": None}
+    for run in simulate(redbeat_app, "2026-06-01", datetime(2026, 7, 1), durations=durations):
+        assert_type(run.name, str)
+        assert_type(run.due, datetime)
+        assert_type(run.sent_at, "datetime | None")
+        assert_type(run.task_id, "str | None")
+    simulate([entry], "2026-06-01", "2026-06-02", durations=lambda run: timedelta(minutes=run.due.hour))
+    outages = [("2026-06-01", datetime(2026, 6, 2))]
+    simulate(entries_of(redbeat_app).values(), "2026-06-01", "2026-06-03", outages=outages)
+    simulate(entry, "2026-06-01", "2026-06-02", calendars={"holidays": Calendar("holidays", ["2026-06-01"])})
+    assert_runs(entry, ["2026-06-01 07:30", datetime(2026, 6, 2, 7, 30)], end="2026-06-03")
+    assert_runs(entry, [5])  # type: ignore[list-item]
+
+
+def fixtures_are_used(redbeat_beat: TestBeat, redbeat_clock: TestClock) -> None:
+    redbeat_clock.travel("2026-06-01 12:00", ZoneInfo("Europe/Berlin"))
+    redbeat_clock.shift(hours=1)
+    assert_type(redbeat_clock.run_until("2026-06-02"), list[SentRun])
+    assert_type(redbeat_beat.tick()[0].args, list[Any])

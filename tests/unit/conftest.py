@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fakeredis
 import pytest
 from celery import Celery
 from hypothesis import settings
 
-from tests.support.ticks import memory_app
+from tests.support.ticks import fake_redis_app, memory_app
 
 # What fails at random can be repeated: the failure prints how (`@reproduce_failure`).
 settings.register_profile("redbeat", print_blob=True, deadline=None, max_examples=100)
@@ -23,6 +22,4 @@ def app() -> Celery:
 @pytest.fixture
 def fake_app() -> Celery:
     """Its `redbeat_redis` is injected: a fake that runs the scripts."""
-    made = memory_app()
-    made.redbeat_redis = fakeredis.FakeRedis(decode_responses=True)
-    return made
+    return fake_redis_app()

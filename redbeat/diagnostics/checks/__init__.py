@@ -17,6 +17,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import is_refusal
 from redbeat.diagnostics.checks.context import Context
+from redbeat.diagnostics.checks.declared import check_declared
 from redbeat.diagnostics.checks.downgrade import Versions
 from redbeat.diagnostics.checks.entries import ENTRY_CHECKS
 from redbeat.diagnostics.checks.finding import Finding as Finding
@@ -171,6 +172,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
     yield from LEADER_CHECKS
     yield from SERVER_CHECKS
     yield tasks.load
+    yield check_declared
     yield check_routes
     yield check_entries
     yield tasks.check_queues

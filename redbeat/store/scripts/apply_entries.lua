@@ -42,8 +42,8 @@ for i = 2, 1 + count do
     found = '=' .. measure_entry(key)
   elseif kind == 'hash' then
     local fields = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'owner', 'meta')
-    found = redis.sha1hex(texts_of(fields) .. '\0' .. (fields[4] or ''))
-    found_meta = redis.sha1hex(fields[5] or '')
+    found = sha1hex(texts_of(fields) .. '\0' .. (fields[4] or ''))
+    found_meta = sha1hex(fields[5] or '')
   elseif kind ~= 'none' then
     found = kind
   end

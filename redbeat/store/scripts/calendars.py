@@ -10,7 +10,7 @@ from typing import Any
 from redbeat.store.records import text_of
 from redbeat.store.scripts import Script
 
-_READ_CALENDARS = Script("read_calendars")
+_READ_CALENDARS = Script("entry_texts", "read_calendars")
 _REPLACE_CALENDAR = Script("match_calendar", "replace_calendar")
 
 

@@ -4,20 +4,23 @@
 -- has_nul(text): whether there is a NUL in a text, so that it can't be told from its neighbours.
 -- revision_of(revision): a revision as the caller knows it: its SHA-1, however long it is, '' for none.
 -- sha1_of_meta(meta): what stands in the field meta_sha1 beside a meta of RedBeat's own.
+-- sha1hex(text): its SHA-1.
 -- is_meta_foreign(meta, meta_sha1): whether somebody else has written the meta.
 -- Not scripts of their own, but put in front of those that need them.
 -- claimed is the text itself, or '#' and its SHA-1: to send a long one once more would take longer. One that begins with
 -- '#' is sent so, too. A program that doesn't know meta_sha1 leaves it as it is, and its meta is told by that. Instead of
 -- that field 3.0.0.dev0 wrote a space behind the meta.
+-- a fake that takes the server's place may have no SHA-1: where it is of Python, that has one
+local sha1hex = redis.sha1hex
+  or python and python.eval and python.eval('lambda text: __import__("hashlib").sha1(text).hexdigest().encode()')
+  or function(text) return text end
+
 local function match_text(text, claimed)
   if text == claimed then return true end
-  return string.sub(claimed, 1, 1) == '#' and '#' .. redis.sha1hex(text) == claimed
+  return string.sub(claimed, 1, 1) == '#' and '#' .. sha1hex(text) == claimed
 end
 
 local function has_nul(text) return string.find(text, '\0', 1, true) end
-
--- where a fake takes the server's place it may have no SHA-1: a text then stands for itself
-local sha1hex = redis.sha1hex or function(text) return text end
 
 local function revision_of(revision) return revision and sha1hex(revision) or '' end
 

@@ -33,7 +33,7 @@ for i = 5, #KEYS do
   local found, score = kind, redis.call('ZSCORE', schedule, member)
   if kind == 'hash' and read ~= '' then
     local fields = redis.call('HMGET', key, 'definition', 'policy', 'revision', 'meta')
-    found = redis.sha1hex(texts_of(fields) .. '\0' .. (fields[4] or ''))
+    found = sha1hex(texts_of(fields) .. '\0' .. (fields[4] or ''))
   end
   results[i - 4] = 0
   if score and (found == read or (read == '' and kind == 'hash')) then

@@ -14,7 +14,7 @@ for i = 1, #KEYS do
   if kind == 'hash' then
     local fields, digest = redis.call('HGETALL', key), ''
     if known ~= '' then
-      digest = redis.sha1hex(#fields .. '\0' .. table.concat(fields, '\0'))
+      digest = sha1hex(#fields .. '\0' .. table.concat(fields, '\0'))
       if digest == known then fields = {} end
     end
     table.insert(fields, 1, digest)

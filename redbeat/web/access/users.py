@@ -20,6 +20,8 @@ class User:
             :class:`redbeat.access.rights.Right`.
             ``admin`` has all of them, and each of the others has ``read``.
         until: when they aren't let in any more, with its offset from UTC, to be shown; None: it isn't known.
+        may_add: with the right ``edit``, whether they may add entries, too, and not only change those that
+            there are.
 
     Raises:
         ValueError: there is no such right.
@@ -28,11 +30,20 @@ class User:
     name: str
     rights: frozenset[Right]
     until: datetime | None = None
+    may_add: bool = True
 
-    def __init__(self, name: str, rights: Iterable[str | Right], until: datetime | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        rights: Iterable[str | Right],
+        until: datetime | None = None,
+        *,
+        may_add: bool = True,
+    ) -> None:
         object.__setattr__(self, "name", str(name))
         object.__setattr__(self, "rights", rights_of(rights))
         object.__setattr__(self, "until", until)
+        object.__setattr__(self, "may_add", may_add)
 
     def may(self, right: Right) -> bool:
         """Tell whether they have ``right``."""
@@ -44,6 +55,15 @@ class User:
             raise AccessDenied(
                 f"{self.name or 'This user'} may not do this: it takes the right {right.value!r}.",
                 right.value,
+            )
+
+    def require_adding(self) -> None:
+        """Raise AccessDenied if they may not add entries."""
+        self.require(Right.EDIT)
+        if not self.may_add:
+            raise AccessDenied(
+                f"{self.name or 'This user'} may change the entries that there are, but add none.",
+                Right.EDIT.value,
             )
 
     def only_reading(self) -> User:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import tzinfo
 from hashlib import sha256
 from typing import Any
 
@@ -312,7 +313,7 @@ def _line(
         due_words="" if due is not None else next_run_in_words(entry, visit.zone, visit.now)[0],
         state=state,
         about_state=STATES.get(state, ""),
-        note=_note(visit, entry),
+        note=note_on(visit.app, entry, visit.zone),
         outcomes=outcomes,
         outcome=outcome,
         failures=failures,
@@ -326,20 +327,20 @@ def _line(
     )
 
 
-def _note(visit: Visit, entry: RedBeatSchedulerEntry) -> str:
+def note_on(app: Any, entry: RedBeatSchedulerEntry, zone: tzinfo) -> str:
     """Return what is to be said about an entry's state."""
     if entry.state == "paused":
         until = entry.paused_until
         parts = (
             entry.pause_note,
             f"by {entry.paused_by}" if entry.paused_by else None,
-            f"until {when_in(until, visit.zone)}" if until is not None else None,
+            f"until {when_in(until, zone)}" if until is not None else None,
         )
         return one_line(", ".join(part for part in parts if part))
     if entry.state == "missing":
         return "its definition is missing"
-    error = hide_in_sentence(visit.app, entry.stored, entry.error)
-    return one_line(in_words_of(error.removeprefix(f"{entry.key}: "), visit.zone))
+    error = hide_in_sentence(app, entry.stored, entry.error)
+    return one_line(in_words_of(error.removeprefix(f"{entry.key}: "), zone))
 
 
 ROUTES: list[BaseRoute] = [

@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import Any
+from datetime import datetime, tzinfo
+from typing import Any, Protocol
 
 from redbeat.diagnostics.hints import hint_at_ping_host, hint_at_task
 from redbeat.entries.describe import description_of, zones_in_words
@@ -25,6 +25,7 @@ from redbeat.errors import AccessDenied, EntryChanged, EntryCorrupt, EntryError,
 from redbeat.manifest.diff import differing
 from redbeat.web.hiding import hide, hiding_of, without_hidden
 from redbeat.web.pages.entry_form import document_of, editable, read_json
+from redbeat.web.verbs.actor import Actor
 from redbeat.web.verbs.editing import draft, fields_of, revision_of, whole
 from redbeat.web.visit import Visit
 
@@ -35,6 +36,30 @@ NAME_IS_TAKEN = "There is an entry of this name already."
 
 #: a line of a diff: '+' or '-', and text
 Line = tuple[str, str]
+
+
+class Editor(Protocol):
+    """Who edits, and where: a :class:`Visit`, or the same of a page of another framework."""
+
+    @property
+    def app(self) -> Any:
+        """The Celery app."""
+        ...
+
+    @property
+    def actor(self) -> Actor:
+        """Who edits."""
+        ...
+
+    @property
+    def now(self) -> datetime:
+        """The server's clock, UTC."""
+        ...
+
+    @property
+    def zone(self) -> tzinfo:
+        """In which times are shown."""
+        ...
 
 
 @dataclass
@@ -116,11 +141,16 @@ def draft_of_entry(entry: RedBeatSchedulerEntry) -> Draft:
     return Draft(str(entry.name), document, revision_of(entry), dict(document), before=entry)
 
 
-def read_draft(visit: Visit) -> Draft:
-    """Return the draft that a form was sent with, and note what is wrong with it."""
-    form, found = typed_in(visit), draft_as_typed(visit)
+def read_draft(visit: Editor, form: Mapping[str, str]) -> Draft:
+    """Return the draft that a form was sent with, and note what is wrong with it.
+
+    Raises:
+        EntryError: the page's own fields in it have been changed.
+        StoreUnavailable: Redis can't be asked whether it can be stored.
+    """
+    found = draft_as_typed(form)
     if not found.is_new:
-        form["name"] = found.name
+        form = {**form, "name": found.name}
         try:
             found.before = read_listed(RedBeatSchedulerEntry, visit.app, found.name)
         except EntryNotFound:
@@ -129,16 +159,15 @@ def read_draft(visit: Visit) -> Draft:
         _read_json(found)
     else:
         found.given, found.problems = document_of(
-            form, found.base, app_zone=visit.app.timezone, now=visit.now, user=visit.user.name
+            form, found.base, app_zone=visit.app.timezone, now=visit.now, user=visit.actor.user.name
         )
     if "" not in found.problems:
         check(visit, found)
     return found
 
 
-def draft_as_typed(visit: Visit) -> Draft:
+def draft_as_typed(form: Mapping[str, str]) -> Draft:
     """Return the draft that a form was sent with, without looking into what was typed; Redis isn't asked."""
-    form = typed_in(visit)
     found = Draft(form.get("entry", ""), _base_of(form.get("base", "")), form.get("revision", ""))
     found.way = "json" if form.get("way") == "json" else "form"
     found.text = form.get("document", "")
@@ -174,7 +203,7 @@ def _read_json(found: Draft) -> None:
     }
 
 
-def check(visit: Visit, found: Draft) -> None:
+def check(visit: Editor, found: Draft) -> None:
     """Note what is wrong with a draft, at each field."""
     try:
         complete = whole(visit.actor, found.given, found.before)
@@ -186,17 +215,17 @@ def check(visit: Visit, found: Draft) -> None:
         found.problems.setdefault(name, _without_hidden(visit, words, complete))
 
 
-def _without_hidden(visit: Visit, words: str, document: Mapping[str, Any]) -> str:
+def _without_hidden(visit: Editor, words: str, document: Mapping[str, Any]) -> str:
     return without_hidden(words, document, hiding_of(visit.app))
 
 
-def note_error(visit: Visit, found: Draft, exc: EntryError) -> None:
+def note_error(visit: Editor, found: Draft, exc: EntryError) -> None:
     """Note why a draft can't be stored; the sentence may quote what is stored."""
     stored = {} if found.before is None else fields_of(found.before)
     found.problems[""] = _without_hidden(visit, _without_hidden(visit, str(exc), stored), found.given)
 
 
-def preview(visit: Visit, found: Draft) -> Preview | None:
+def preview(visit: Editor, found: Draft) -> Preview | None:
     """Return what a draft would make of an entry; None: something is wrong with it."""
     if found.problems:
         return None
@@ -230,7 +259,7 @@ def preview(visit: Visit, found: Draft) -> Preview | None:
         zones=zones_in_words(made, visit.zone),
         runs=list(zip(runs, marks, strict=True)),
         trouble=trouble,
-        diff=diff_lines(found.base, found.given, visit),
+        diff=diff_lines(found.base, found.given, visit.app),
         hints=hints_of(visit, found),
         needs=needs,
     )
@@ -262,7 +291,7 @@ def _check_save(found: Draft, made: RedBeatSchedulerEntry) -> None:
         found.problems["name"] = NAME_IS_TAKEN
 
 
-def hints_of(visit: Visit, found: Draft) -> list[str]:
+def hints_of(visit: Editor, found: Draft) -> list[str]:
     """Return what is worth knowing of a draft: it is no mistake, but may not be what was meant."""
     changes, hints = found.changes, []
     if changes.get("task"):
@@ -273,9 +302,9 @@ def hints_of(visit: Visit, found: Draft) -> list[str]:
     return [hint for hint in hints if hint]
 
 
-def diff_lines(before: Mapping[str, Any], after: Mapping[str, Any], visit: Visit) -> list[Line]:
+def diff_lines(before: Mapping[str, Any], after: Mapping[str, Any], app: Any) -> list[Line]:
     """Return what differs between two editable documents, field by field; what is hidden stays hidden."""
-    hiding, tasks = hiding_of(visit.app), (before.get("task"), after.get("task"))
+    hiding, tasks = hiding_of(app), (before.get("task"), after.get("task"))
     shown_before, shown_after = hide(before, hiding, *tasks), hide(after, hiding, *tasks)
     lines: list[Line] = []
     for name in differing(before, after):

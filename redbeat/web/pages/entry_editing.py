@@ -34,6 +34,7 @@ from redbeat.web.pages.entry import see_entry
 from redbeat.web.pages.entry_drafts import (
     NAME_IS_TAKEN,
     Draft,
+    Editor,
     check,
     diff_lines,
     draft_as_typed,
@@ -54,7 +55,7 @@ from redbeat.web.verbs.showing import audit
 from redbeat.web.visit import Visit
 
 #: what a new entry begins with
-_NEW: dict[str, Any] = {"name": "", "task": "", "schedule": {"cron": "0 9 * * mon-fri"}, "enabled": True}
+NEW: dict[str, Any] = {"name": "", "task": "", "schedule": {"cron": "0 9 * * mon-fri"}, "enabled": True}
 #: how far back it is looked for who has changed an entry, and what commands leave it as it is
 AUDITED = timedelta(days=1)
 _CHANGING_NOTHING = ("trigger", "backfill", "rerun", "runs --give-up")
@@ -64,7 +65,8 @@ MOST_SUGGESTED = 1000
 
 def show_new(visit: Visit) -> Response:
     """Show the form of a new entry; ``like``: with the fields of another one."""
-    found = Draft("", {}, "", dict(_NEW), way=_way(visit))
+    visit.user.require_adding()
+    found = Draft("", {}, "", dict(NEW), way=_way(visit))
     like = visit.query.get("like")
     if like:
         found.given = {**shown_document(read_listed(RedBeatSchedulerEntry, visit.app, like)), "name": ""}
@@ -89,7 +91,7 @@ def _way(visit: Visit) -> str:
 def switch(visit: Visit) -> Response:
     """Show a draft in the other way: what was typed as a form as JSON, and back."""
     try:
-        found = read_draft(visit)
+        found = read_draft(visit, typed_in(visit))
     except StoreUnavailable as exc:
         return _show_as_typed(visit, exc)
     found.forgive()
@@ -103,7 +105,7 @@ def switch(visit: Visit) -> Response:
 
 def show_preview(visit: Visit) -> Response:
     """Show what is wrong with a draft, or what it would make of the entry."""
-    found = read_draft(visit)
+    found = read_draft(visit, typed_in(visit))
     found.forgive()
     seen = preview(visit, found)
     return visit.render("entry_preview.html", draft=found, seen=seen, groups=GROUPS)
@@ -118,7 +120,7 @@ def save(visit: Visit) -> Response:
 
 
 def _save(visit: Visit) -> Response:
-    found = read_draft(visit)
+    found = read_draft(visit, typed_in(visit))
     if not found.is_new and found.before is None:  # its hidden arguments have gone with it
         return _show_conflict(visit, found, is_gone=True)
     if found.problems:
@@ -144,7 +146,7 @@ def _save(visit: Visit) -> Response:
     if made is None:
         return see_entry(visit, found.name, "Nothing was changed.")
     hints = [*hints_of(visit, found), hint_at_beat_schedule(visit.app, [str(made.name)])]
-    words = " ".join([_told(visit, made, "Added" if found.is_new else "Changed"), *filter(None, hints)])
+    words = " ".join([told(visit, made, "Added" if found.is_new else "Changed"), *filter(None, hints)])
     return see_entry(visit, str(made.name), words)
 
 
@@ -155,7 +157,8 @@ def _store(visit: Visit, found: Draft) -> RedBeatSchedulerEntry | None:
     return editing.set_(visit.actor, found.name, changes, found.revision) if changes else None
 
 
-def _told(visit: Visit, entry: RedBeatSchedulerEntry, done: str) -> str:
+def told(visit: Editor, entry: RedBeatSchedulerEntry, done: str) -> str:
+    """Return what is told of an entry that was just stored; ``done``: 'Added' or 'Changed'."""
     when = ", ".join(filter(None, next_run_in_words(entry, visit.zone, visit.now, when_in)))
     return f"{done} {one_line(entry.name, 100)}. Next run: {when}."
 
@@ -169,9 +172,9 @@ def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Resp
         theirs = shown_document(found.before)
         merged = {**theirs, **found.changes}
         result = {name: value for name, value in merged.items() if value is not None}
-    typed = {"document": _json_of(result)}
+    typed = {"document": json_text(result)}
     if found.way == "form":
-        typed = {**form_of(result, _zone_of(visit, result)), "name": found.name}
+        typed = {**form_of(result, zone_of(visit, result)), "name": found.name}
     seen = "" if is_gone or found.before is None else revision_of(found.before)
     known = {} if is_gone else {"entry": found.name, "base": json.dumps(theirs, default=str)}
     return visit.render(
@@ -181,14 +184,14 @@ def _show_conflict(visit: Visit, found: Draft, *, is_gone: bool = False) -> Resp
         draft=found,
         is_gone=is_gone,
         fields={**typed, "way": found.way, **known, "revision": seen},
-        last=_last_change(visit, found.name),
-        theirs=diff_lines(found.base, theirs, visit),
-        mine=diff_lines(found.base, found.given, visit),
-        result=diff_lines(theirs, result, visit) if theirs else [],
+        last=last_change(visit, found.name),
+        theirs=diff_lines(found.base, theirs, visit.app),
+        mine=diff_lines(found.base, found.given, visit.app),
+        result=diff_lines(theirs, result, visit.app) if theirs else [],
     )
 
 
-def _last_change(visit: Visit, name: str) -> AuditRecord | None:
+def last_change(visit: Editor, name: str) -> AuditRecord | None:
     """Return the last change of an entry that the audit list has; None: it has none of late."""
     try:
         records = audit(visit.actor, name=name, since=visit.now - AUDITED, limit=20)
@@ -201,7 +204,7 @@ def _last_change(visit: Visit, name: str) -> AuditRecord | None:
 
 def _show_as_typed(visit: Visit, exc: StoreUnavailable) -> Response:
     """Show what was typed once more, while Redis is away."""
-    found = draft_as_typed(visit)
+    found = draft_as_typed(typed_in(visit))
     found.problems[""] = f"{exc.plain} What you have typed is still here: save it once more in a while."
     return _show(visit, found, status_of(exc))
 
@@ -209,9 +212,9 @@ def _show_as_typed(visit: Visit, exc: StoreUnavailable) -> Response:
 def _show(visit: Visit, found: Draft, status: int = 200) -> Response:
     form = typed_in(visit)
     if found.way != "form" or form.get("way") != "form":
-        form = form_of(found.given, _zone_of(visit, found.given))
+        form = form_of(found.given, zone_of(visit, found.given))
     if not found.text:
-        found.text = _json_of(found.given)
+        found.text = json_text(found.given)
     return visit.render(
         "entry_edit.html",
         status,
@@ -231,11 +234,12 @@ def _show(visit: Visit, found: Draft, status: int = 200) -> Response:
     )
 
 
-def _json_of(document: Mapping[str, Any]) -> str:
+def json_text(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON of many lines, to be edited."""
     return printable_json(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def _zone_of(visit: Visit, document: Mapping[str, Any]) -> Any:
+def zone_of(visit: Editor, document: Mapping[str, Any]) -> Any:
     """Return the zone in which times of the form are: that of the entry's time zone, else the app's."""
     name = document.get("timezone")
     with suppress(ValueError):

@@ -25,7 +25,7 @@ class Actor:
     Attributes:
         app: the Celery app.
         user: who it is.
-        source: how they came: 'web' or 'api'.
+        source: how they came: 'web', 'api' or, in Django's admin, 'admin'.
         address: of their browser or program; '' where it isn't known.
     """
 

@@ -63,6 +63,8 @@ def add(actor: Actor, values: Mapping[str, Any], *, revision: str | None = None)
         EntryChanged: there is such an entry already, or it isn't as it was seen.
         EntryError: the values don't describe one.
     """
+    if revision is None:
+        actor.user.require_adding()
     actor.require(Right.EDIT)
     before = _stored(actor, str(values.get("name"))) if revision is not None else None
     if revision is not None and before is None:

@@ -101,7 +101,7 @@ def apply(
         FileError, AccessDenied: as ``plan`` does.
         EntryChanged: entries change all the time.
     """
-    actor.require(Right.EDIT)
+    actor.user.require_adding()
     if prune:
         actor.require(Right.DELETE)
     make = _planning(actor, declared, owner, prune=prune, take_over=take_over)
@@ -140,7 +140,7 @@ def import_(
         FileError, AccessDenied: as ``import_plan`` does.
         EntryChanged: entries change all the time.
     """
-    actor.require(Right.EDIT)
+    actor.user.require_adding()
     make = _importing(actor, declared, owner, is_replacing=is_replacing)
     details = {"file": declared.origin, "owner": owner, "replace": is_replacing}
     return _carry_out(actor, "import", make, seen, details)

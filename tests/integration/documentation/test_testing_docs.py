@@ -28,10 +28,10 @@ def run_pytest(directory: Path) -> CompletedProcess[str]:
 
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     files = write_files("docs/testing.rst", tmp_path)
-    assert len(files) == 6
+    assert len(files) == 9
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "7 passed" in done.stdout
+    assert "12 passed" in done.stdout
 
 
 def test_they_notice_another_schedule(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_static_is_refused(app: Celery, client: redis.Redis) -> None:
     write_raw(client, "one", score=4e9)
     client.sadd("redbeat::statics", "one")
     client.sadd("redbeat::static-owners", "shop\tone")
-    with pytest.raises(OwnedByOthers, match="one: belongs to the beat_schedule of shop"):
+    with pytest.raises(OwnedByOthers, match="one: belongs to the code of shop"):
         apply(app, FILE)
     apply(app, FILE, take_over=True)
     assert client.hget("redbeat:one", "owner") == "billing"

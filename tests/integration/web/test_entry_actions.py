@@ -240,7 +240,7 @@ def test_whoever_deletes_an_entry_of_beat_schedule_is_told_that_it_comes_back(
     browser = browse()
     assert "beat_schedule" not in browser.read("/entry/delete", name="report")
     client.sadd("redbeat::statics", "report")
-    assert "comes from beat_schedule" in browser.read("/entry/delete", name="report")
+    assert "comes from the code (beat_schedule or @scheduled)" in browser.read("/entry/delete", name="report")
 
 
 def test_an_entry_whose_name_has_a_line_break_is_paused_edited_and_deleted(

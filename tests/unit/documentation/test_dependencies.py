@@ -11,9 +11,9 @@ from pathlib import Path
 import redbeat
 
 BROUGHT_BY_CELERY = {"amqp", "billiard", "click", "kombu"}
-#: for type checkers only; for who moves from django-celery-beat, who is told what to install; and for who has
-#: the dashboard among the URLs of Django, which brings asgiref along
-OPTIONAL = {"typing_extensions", "sqlalchemy", "django", "asgiref"}
+#: for type checkers only; for who moves from django-celery-beat, who is told what to install; and what Django
+#: brings along
+OPTIONAL = {"typing_extensions", "sqlalchemy", "asgiref"}
 
 
 def test_the_package_imports_what_it_declares() -> None:

@@ -37,6 +37,7 @@ BASES: dict[str, tuple[type[BaseException], ...]] = {
     "StoreRefused": (errors.RedBeatError, redis.exceptions.ResponseError),
     "StoreCorrupt": (errors.RedBeatError,),
     "EntryError": (errors.RedBeatError,),
+    "DeclarationError": (errors.EntryError, errors.ConfigurationError),
     "EntryNotFound": (errors.EntryError, KeyError),
     "EntryBusy": (errors.EntryError,),
     "EntryChanged": (errors.EntryError,),
@@ -77,8 +78,8 @@ def parameters(function: Any) -> list[str]:
     return [one.name for one in found if one.name != "self" and one.kind is not one.KEYWORD_ONLY]
 
 
-def test_the_package_exports_the_scheduler_its_entry_and_the_tracking_of_runs_and_no_more() -> None:
-    assert sorted(redbeat.__all__) == ["RedBeatScheduler", "RedBeatSchedulerEntry", "track_runs"]
+def test_the_package_exports_the_scheduler_its_entry_scheduled_and_the_tracking_of_runs_and_no_more() -> None:
+    assert sorted(redbeat.__all__) == ["RedBeatScheduler", "RedBeatSchedulerEntry", "scheduled", "track_runs"]
 
 
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module in NAMES for name in NAMES[module]])

@@ -244,6 +244,17 @@ def test_the_last_runs_beside_a_calendar_are_those_of_a_naive_walk(
         assert last_runs(schedule_, policy, nominal, now, limit) == (runs[-limit:], following)
 
 
+@given(schedules, policies(), st.none() | calendars(), starts, st.integers(1, 400))
+def test_many_runs_in_a_row_are_those_that_are_found_one_by_one(
+    schedule_: Any, policy: Policy, calendar: Exclusions | None, after: datetime, count: int
+) -> None:
+    policy = policy.with_calendar(calendar)
+    anchor = after
+    for due in first_runs(schedule_, policy, after, count, after):
+        assert due == next_run(schedule_, policy, after, anchor)
+        after = anchor = due
+
+
 @pytest.mark.parametrize(
     "rule", [schedule(1), crontab(), rrule("SECONDLY", dtstart=datetime(2020, 1, 1, tzinfo=UTC))]
 )

@@ -24,7 +24,9 @@ PARTS = {"prefix", "key_prefix", *(name for name in dir(keys) if name.endswith((
 #: module to what it does with the prefix all the same, and why
 EXCEPTIONS = {
     "cli/singleton.py": {"key_prefix"},  # hands the setting on
+    "contrib/django/checks.py": {"prefix"},  # Celery's namespace
     "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
+    "declared/declaration.py": {"RESERVED_NAMES"},  # refuses such names
     "diagnostics/checks/context.py": {"prefix"},  # looks at every key that begins so
     "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
     "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
@@ -35,7 +37,7 @@ EXCEPTIONS = {
     "web/application.py": {"key_prefix"},  # tells the cookies of two dashboards apart
 }
 #: and the modules that have text like a part of a key: what other schedules' keys end with; help; a right
-TEXTS = {"diagnostics/checks/orphans.py", "config/settings.py", "store/rights.py"}
+TEXTS = {"diagnostics/checks/orphans.py", "config/settings.py", "store/rights.py", "web/verbs/later.py"}
 
 #: script to what it does with the prefix: members that are bare names become keys in the step that finds them
 IN_SCRIPTS = {"claim_due": {"prefix .. due", "prefix .. key"}, "bring_back": set(), "read_upcoming": set()}

@@ -1,4 +1,4 @@
-"""The Django project and the FastAPI application of docs/django-and-fastapi.rst do what the page says."""
+"""The Django project of docs/django.rst does what the page says."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.support.schedule import SCHEDULE, sent_names
 from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
+pytest.importorskip("django")
 
 #: run with Django's test client; what is printed at the end is asked for
 DJANGO = """
@@ -36,7 +37,7 @@ from shop.tasks import send_report
 import shop.views
 
 call_command("migrate", run_syncdb=True, verbosity=0)
-client = Client()
+client = Client(SERVER_NAME="localhost")
 
 def send(method, path, **body):
     answer = getattr(client, method)(path, json.dumps(body), content_type="application/json")
@@ -95,94 +96,63 @@ send_report(1)
 send_report(dora.pk)
 """
 
-#: what both answer while Redis is away
+#: what a view answers while Redis is away
 AWAY = (503, {"error": "The schedule can't be reached; try again later."})
-
-FASTAPI = """
-import logging
-from fastapi.testclient import TestClient
-from api import api
-from tasks import celery_app
-from redbeat import RedBeatSchedulerEntry as Entry
-
-logging.disable()
-client = TestClient(api)
-made = client.post("/reports", json={"customer": "ann", "cron": "30 7 * * *", "timezone": "Europe/Berlin"})
-assert (made.status_code, made.json()) == (201, {"name": "report-ann", "words": "At 07:30 (Europe/Berlin)"})
-again = client.post("/reports", json={"customer": "ann", "cron": "30 7 * * *"})
-assert again.status_code == 409, again.json()
-wrong = client.post("/reports", json={"customer": "bob", "cron": "30 7 * *"})
-assert wrong.status_code == 400
-assert "instead of five" in wrong.json()["error"]
-zone = client.post("/reports", json={"customer": "bob", "cron": "@daily", "timezone": "Europe/Belin"})
-assert (zone.status_code, "Did you mean Europe/Berlin?" in zone.json()["error"]) == (400, True)
-changed = client.patch("/reports/ann", json={"cron": "0 8 * * *"})
-assert changed.json()["words"] == "At 08:00 (Europe/Berlin)"
-assert [one["name"] for one in client.get("/reports").json()] == ["report-ann"]
-assert client.post("/reports/ann/pause").status_code == 200
-assert Entry.get("report-ann", celery_app).pause_note == "by the customer"
-assert client.patch("/reports/eve", json={"cron": "@daily"}).status_code == 404
-assert client.delete("/reports/ann").status_code == 204
-assert client.get("/reports").json() == []
-"""
 
 
 @pytest.fixture
-def run(server: Server, tmp_path: Path) -> Any:
-    """Execute a script beside the files of the page, and return what it prints."""
-    write_files("docs/django-and-fastapi.rst", tmp_path)
+def project(tmp_path: Path) -> Path:
+    """The project as the page makes it; the packages' empty files go without saying."""
+    made = run_command([sys.executable, "-m", "django", "startproject", "proj", "."], tmp_path, {})
+    assert made.returncode == 0, made.stderr
+    write_files("docs/django.rst", tmp_path)
+    for package in ("shop", "shop/management", "shop/management/commands"):
+        (tmp_path / package / "__init__.py").touch()
+    return tmp_path
 
-    def execute(script: str, url: str | None = None) -> str:
-        done = run_command([sys.executable, "-c", script], tmp_path, {"REDIS_URL": url or server.url(0)}, 120)
+
+@pytest.fixture
+def run(server: Server, project: Path) -> Any:
+    """Execute a script, or call ``manage.py``, in the project, and return what it prints."""
+
+    def execute(*command: str, url: str | None = None) -> str:
+        words = ["manage.py", *command] if len(command) > 1 else ["-c", *command]
+        done = run_command([sys.executable, *words], project, {"REDIS_URL": url or server.url(0)}, 120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     return execute
 
 
-def prepare_django(directory: Path) -> None:
-    """What the page leaves out: the packages' empty files, and the middleware in its place."""
-    for package in ("shop", "shop/management", "shop/management/commands"):
-        (directory / package / "__init__.py").touch()
-    with (directory / "proj" / "settings.py").open("a") as settings:
-        settings.write('MIDDLEWARE = ["shop.middleware.ScheduleErrors"]\nALLOWED_HOSTS = ["testserver"]\n')
-
-
-def test_the_django_project_of_the_page_does_what_it_says(run: Any, tmp_path: Path) -> None:
-    pytest.importorskip("django")
-    prepare_django(tmp_path)
-    printed = run(DJANGO).splitlines()
-    assert printed == [
+def test_the_project_of_the_page_does_what_it_says(run: Any) -> None:
+    assert run(DJANGO).splitlines() == [
         "1 new, 0 changed, 1 deleted",
         "0 new, 0 changed, 0 deleted",
         "a report for dora",
     ]
 
 
+def test_its_commands_work_and_no_check_complains(run: Any) -> None:
+    assert "no issues" in run("check", "--tag=redbeat", "--fail-level=WARNING")
+    run("redbeat", "add", "cleanup", "shop.tasks.send_report", "--every", "1h", "--args", "[1]")
+    assert "cleanup" in run("redbeat", "list")
+    run("redbeat", "count", "--settings=proj.settings")
+
+
 def test_its_beat_sends_what_a_view_has_saved(
-    run: Any, tmp_path: Path, server: Server, client: redis.Redis, broker: redis.Redis
+    run: Any, project: Path, server: Server, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    pytest.importorskip("django")
-    prepare_django(tmp_path)
     run(DJANGO.partition("status, wrong = ")[0])
     with server.client() as schedule:
         schedule.zadd(SCHEDULE, {"redbeat:report-1": 0})
     env = {"REDIS_URL": server.url(0)}
-    with celery_beat(tmp_path, "proj", scheduler="redbeat.RedBeatScheduler", env=env) as beat:
+    with celery_beat(project, "proj", scheduler="redbeat.RedBeatScheduler", env=env) as beat:
         eventually(lambda: sent_names(broker) == ["report-1"] or not beat.is_running)
         assert beat.is_running, beat.output()
 
 
-def test_the_fastapi_application_of_the_page_does_what_it_says(run: Any) -> None:
-    pytest.importorskip("fastapi")
-    assert run(FASTAPI) == ""
-
-
-def test_while_redis_is_away_both_say_so_and_no_more(run: Any, tmp_path: Path) -> None:
-    pytest.importorskip("django")
-    pytest.importorskip("fastapi")
-    prepare_django(tmp_path)
+def test_while_redis_is_away_a_view_says_so_and_no_more(run: Any) -> None:
     ask = 'answer = client.get("/reports"); print((answer.status_code, answer.json()))'
-    for script, ready in ((DJANGO, "client = Client()\n"), (FASTAPI, "client = TestClient(api)\n")):
-        before = script.partition(ready)[0]
-        assert run(before + ready + ask, "redis://:s3cret@127.0.0.1:1/0") == f"{AWAY}\n"
+    ready = 'client = Client(SERVER_NAME="localhost")\n'
+    script = DJANGO.partition(ready)[0] + ready + ask
+    assert run(script, url="redis://:s3cret@127.0.0.1:1/0") == f"{AWAY}\n"

@@ -1,0 +1,285 @@
+"""Clients of asyncio: one for each app and event loop, and what runs our own code with it.
+
+Invariant: a client is used in the event loop only that it was made in, and its connections are closed at that
+loop's end, or by :func:`aclose` before. An injected client is its owner's: it isn't closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from itertools import islice
+from types import GeneratorType
+from typing import Any, TypeVar
+
+import redis.asyncio
+import redis.asyncio.cluster
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.cluster
+import redis.exceptions
+import redis.retry
+from celery.app import app_or_default
+from redis.backoff import NoBackoff
+
+from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.connection.async_copy import async_copy_of
+from redbeat.connection.client import build_client, using_clients
+from redbeat.connection.retry import RetryingConnection, without_retry
+from redbeat.connection.waiting import drive, is_driven
+from redbeat.connection.waiting_client import WaitingClient
+from redbeat.errors import ConfigurationError
+
+Result = TypeVar("Result")
+
+#: how many commands of one client are on their way at once, each on a connection of its own; others wait for
+#: their turn. More connections would be of no use: the server does one command after the other
+MAX_COMMANDS = 16
+
+
+class AsyncRetryUnlessRefused(redis.asyncio.retry.Retry):
+    """Tries again as redis-py's ``Retry`` does, but not after a wrong password."""
+
+    async def call_with_retry(self, do: Any, fail: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return ``await do()``; ``fail(error, ...)`` is awaited after each try that has failed."""
+
+        async def end_or_fail(error: Exception, *count: int) -> None:
+            await fail(error, *count)
+            if isinstance(error, redis.exceptions.AuthenticationError):
+                raise error
+
+        return await super().call_with_retry(do, end_or_fail, *args, **kwargs)
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A client that is used in one event loop.
+
+    Attributes:
+        client: of asyncio's; or one in memory, which waits for nothing.
+        waiting: how our own code uses it.
+        injected: what the app was given; None: nothing.
+        config: what the app was configured with.
+        is_ours: it was made here, so it is closed here, too.
+        life: an asynchronous generator, which the event loop closes before it ends.
+        users: how many calls use it now.
+        is_over: nobody gets it any more; the last of its users closes it.
+    """
+
+    client: Any
+    waiting: Any
+    injected: Any
+    config: RedBeatConfig
+    is_ours: bool
+    life: AsyncGenerator[None, None] | None = None
+    users: int = 0
+    is_over: bool = False
+
+    async def let_go(self) -> None:
+        """One of its users needs it no more."""
+        self.users -= 1
+        await self.close_unused()
+
+    async def close_unused(self) -> None:
+        """Close it if it is over and nobody uses it."""
+        if self.is_over and not self.users and self.is_ours:
+            await close_client(self.client)
+
+
+class _LoopClients:
+    """The clients of one app, by their event loops."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._kept: dict[asyncio.AbstractEventLoop, _Kept] = {}
+        self._pid = os.getpid()
+        #: clients of the parent process, kept for ever: whoever closes one takes its sockets from the event
+        #: loop of the parent
+        self._inherited: list[Any] = []
+
+    def of(self, loop: asyncio.AbstractEventLoop) -> _Kept:
+        """Return the client for ``loop``, which is the one that runs."""
+        if self._pid != os.getpid():
+            self._inherited.append(self._kept)
+            self._kept, self._pid = {}, os.getpid()
+        injected, config = _injected(self._app), ensure_conf(self._app)
+        kept = self._kept.get(loop)
+        if kept is not None and kept.injected is injected and kept.config is config:
+            return kept
+        for other in list(self._kept):
+            if other.is_closed():  # without closing its generators, as asyncio.run does
+                self._kept.pop(other, None)
+        kept = self._kept[loop] = _make(self._app, injected, config)
+        kept.life = self._live(loop, kept)
+        with suppress(StopIteration):  # the first step waits for nothing, and makes it known to the loop
+            kept.life.__anext__().__await__().send(None)
+        return kept
+
+    async def _live(self, loop: asyncio.AbstractEventLoop, kept: _Kept) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            if self._kept.get(loop) is kept:
+                del self._kept[loop]
+            kept.is_over = True
+            await kept.close_unused()
+
+    async def aclose(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the client for ``loop``, if there is one, as soon as nobody uses it."""
+        kept = self._kept.get(loop)
+        if kept is not None and kept.life is not None:
+            await kept.life.aclose()
+
+
+def _injected(app: Any) -> Any:
+    """Return what ``app`` was given: for event loops, or else for code that blocks; None: nothing."""
+    client = getattr(app, "redbeat_redis", None)
+    ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
+    given = getattr(app, "redbeat_redis_async", None)
+    return given if given is not None or client is ours else client
+
+
+def _make(app: Any, injected: Any, config: RedBeatConfig) -> _Kept:
+    if injected is None:
+        client, is_ours = build_async_client(config), True
+    elif injected is getattr(app, "redbeat_redis_async", None):
+        client, is_ours = injected() if callable(injected) else injected, False
+    elif not _is_blocking(without_retry(injected)):  # it is in memory, as those of fakeredis are
+        return _Kept(injected, injected, injected, config, is_ours=False)
+    else:
+        retry = AsyncRetryUnlessRefused(NoBackoff(), 1)
+        client, is_ours = async_copy_of(without_retry(injected), retry), True
+        if client is None:
+            raise ConfigurationError(
+                f"app.redbeat_redis was set to a {type(injected).__name__} that has no counterpart in "
+                "redis.asyncio, and would block the event loop: set app.redbeat_redis_async to a client of "
+                "redis.asyncio, or to a function that returns one for each event loop."
+            )
+    max_connections = getattr(getattr(client, "connection_pool", None), "max_connections", None)
+    turns = asyncio.Semaphore(min(MAX_COMMANDS, max_connections or MAX_COMMANDS))
+    waiting: Any = WaitingClient(client, turns)
+    retry_period = config.redbeat_redis_options.get("retry_period")
+    if injected is None and retry_period is not None:
+        waiting = RetryingConnection(retry_period, waiting)
+    return _Kept(client, waiting, injected, config, is_ours)
+
+
+def _is_blocking(client: Any) -> bool:
+    if isinstance(client, redis.cluster.RedisCluster):
+        return True
+    connection: Any = getattr(getattr(client, "connection_pool", None), "connection_class", None)
+    return str(getattr(connection, "__module__", "")).startswith("redis.")
+
+
+def build_async_client(config: RedBeatConfig) -> Any:
+    """Return a new client of asyncio's for the topology that ``config`` describes.
+
+    Raises:
+        ConfigurationError: none can be made with these settings.
+    """
+    given = config.redbeat_redis_options.get("retry")
+    overrides: dict[str, Any] = {}
+    if isinstance(given, redis.retry.Retry):
+        # its fields have no other names
+        fields: Any = given._backoff, given._retries, given._supported_errors  # noqa: SLF001
+        overrides["retry"] = redis.asyncio.retry.Retry(*fields)
+    elif given is None and not config.is_cluster:
+        overrides["retry"] = AsyncRetryUnlessRefused(NoBackoff(), 1)
+    return build_client(config, redis.asyncio, **overrides)
+
+
+async def close_client(client: Any) -> None:
+    """Close a client of asyncio's, with all its connections, and those to sentinels."""
+    pool = getattr(client, "connection_pool", None)
+    sentinels = getattr(getattr(pool, "sentinel_manager", None), "sentinels", ())
+    for one in (client, *sentinels):
+        # it was broken already, or was never connected, as its options are wrong
+        with suppress(redis.exceptions.RedisError, OSError, TypeError, ValueError):
+            await (getattr(one, "aclose", None) or one.close)()  # before redis-py 5 it is close
+            own_pool = getattr(one, "connection_pool", None)
+            if own_pool is not None:  # before redis-py 5 it stays open
+                await own_pool.disconnect()
+
+
+def _clients_of(app: Any) -> _LoopClients:
+    found = getattr(app, "redbeat_redis_async_made", None)
+    if found is None:
+        found = app.redbeat_redis_async_made = _LoopClients(app)
+    clients: _LoopClients = found
+    return clients
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as exc:
+        raise RuntimeError(
+            "RedBeat's coroutines are awaited in an event loop of asyncio, and none runs here; redis-py's "
+            "client knows no other kind, such as trio's."
+        ) from exc
+
+
+def get_async_redis(app: Any = None) -> Any:
+    """Return the client of asyncio's that the app has in the running event loop.
+
+    It is ``app.redbeat_redis_async`` if that is set: a client, or a function that returns one, which is
+    called once in each event loop. Else it is one that connects as an injected ``app.redbeat_redis`` does, or
+    as the settings say; it is closed when the event loop ends.
+
+    Raises:
+        ConfigurationError: no client can be made with these settings.
+    """
+    return _clients_of(app_or_default(app)).of(_running_loop()).client
+
+
+async def aclose(app: Any = None) -> None:
+    """Close the client that the app has in the running event loop, unless it was injected.
+
+    ``asyncio.run`` and all that works like it do so at the event loop's end. Calls that are under way are let
+    finish; one that begins later gets a new client.
+    """
+    await _clients_of(app_or_default(app)).aclose(_running_loop())
+
+
+async def run(call: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    """Return ``call(*args, **kwargs)``, which reads or writes the schedule, without blocking the event loop.
+
+    Where it waits for Redis, other tasks run, and it uses the clients of the event loop. It isn't for what
+    waits for something else, such as a broker or a file: that blocks as ever.
+
+    Raises what the call raises.
+    """
+    loop = _running_loop()
+    if iscoroutinefunction(call):
+        raise TypeError(f"aio.run takes a function that isn't a coroutine; await {call.__name__} itself.")
+
+    used: list[_Kept] = []
+
+    def find(app: Any) -> Any:
+        if not is_driven():
+            return None
+        kept = _clients_of(app).of(loop)
+        if kept not in used:
+            kept.users += 1
+            used.append(kept)
+        return kept.waiting
+
+    def begin() -> Result:
+        with using_clients(find):
+            result = call(*args, **kwargs)
+        if isinstance(result, (GeneratorType, islice)):
+            raise TypeError(
+                "aio.run was given a function that returns an iterator, which would read outside of it, and "
+                "block; await aio.run(list, ...) with what it returns."
+            )
+        return result
+
+    try:
+        return await drive(begin)
+    finally:
+        for kept in used:
+            await kept.let_go()

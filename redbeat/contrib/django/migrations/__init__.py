@@ -1,0 +1,1 @@
+"""The steps of ``migrate``: they make permissions, and no table."""

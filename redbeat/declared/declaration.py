@@ -1,0 +1,176 @@
+"""One schedule beside a task: what it says, and where it stands. Pure.
+
+Invariant: a declaration can be made an entry, whatever the application's settings are. It is checked by the
+code that makes entries, with a stand-in for the application, whose settings may not be loaded yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import timezone
+from types import CodeType, FrameType, SimpleNamespace
+from typing import Any
+
+from celery.schedules import BaseSchedule
+
+from redbeat.config.suggestions import did_you_mean
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.notation import SCHEDULE_FORMS
+from redbeat.entries.validation import find_priority_problem
+from redbeat.errors import DeclarationError, EntryError
+from redbeat.keys import DEFAULT_PREFIX, RESERVED_NAMES, Keys
+from redbeat.policy.policy import FIELDS
+from redbeat.store.records import Stored
+
+#: the keywords that say when it runs, one of which must be given
+FORMS = ("cron", "every", "at", "rrule", "schedule")
+#: those of an entry that are given by their own names
+_ENTRY_FIELDS = ("args", "kwargs", "options", "enabled")
+KEYWORDS = (*FORMS, "relative", "name", *_ENTRY_FIELDS, *FIELDS)
+
+#: what is often given to ``apply_async``, and belongs into ``options``
+OPTIONS = ("queue", "priority", "expires", "routing_key", "exchange", "headers", "time_limit", "serializer")
+
+#: stands in for an application: checks need a zone for naive times, and names that no entry may have
+_NO_APP: Any = SimpleNamespace(
+    timezone=timezone.utc,
+    redbeat_conf=SimpleNamespace(reserved_names=RESERVED_NAMES, keys=Keys(DEFAULT_PREFIX)),
+)
+#: stands in for the name that an entry gets from its task
+_NO_NAME = "unnamed"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of code that calls ``scheduled``.
+
+    Attributes:
+        code: what is executed there; a module that is imported again has another one.
+    """
+
+    file: str
+    line: int
+    code: CodeType = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, frame: FrameType) -> Place:
+        """Return where ``frame`` is."""
+        return cls(frame.f_code.co_filename, frame.f_lineno, frame.f_code)
+
+    def is_again(self, other: Place) -> bool:
+        """Tell whether ``other`` was executed before the same module was imported again."""
+        if self.file != other.file or self.code is other.code:
+            return False
+        return self.line == other.line or self.code.co_name == other.code.co_name == "<module>"
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, eq=False)
+class Declaration:
+    """What one ``@scheduled`` says.
+
+    Attributes:
+        name: the entry's; None: that of its task.
+        fields: the other arguments of the entry, but its task.
+        over: what is known of the ``shared_task``, or the task of ``django.tasks``, over which it stands, if
+            any. As the registry of declarations is a weak one, it must not hold the task's function.
+    """
+
+    name: str | None
+    fields: Mapping[str, Any]
+    place: Place
+    over: Any = None
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments of a run."""
+        return tuple(self.fields.get("args") or ())
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The arguments of a run that are given by name."""
+        return self.fields.get("kwargs") or {}
+
+    def entry_fields(self) -> dict[str, Any]:
+        """Return the arguments of an entry but its name, task and application, for one application."""
+        return _with_own_schedule(self.fields)
+
+    def fault(self, problem: str, other: object = None) -> DeclarationError:
+        """Return the error that tells of a problem with it, with the place of an ``other`` one, if any."""
+        places = (str(self.place),) if other is None else (str(self.place), str(other))
+        return DeclarationError(f"{self.place}: @scheduled: {problem}", self.name or "", places)
+
+
+def make_declaration(given: Mapping[str, Any], place: Place) -> Declaration:
+    """Return the declaration with the keywords that ``scheduled`` was ``given``.
+
+    Raises:
+        DeclarationError: one of them can't be used.
+    """
+    fields = {keyword: value for keyword, value in given.items() if value is not None}
+    name = fields.pop("name", None)
+    problem, cause = _find_unknown(fields) or _find_form_problem(fields), None
+    if not problem:
+        fields["schedule"] = _schedule_of(fields)
+        for mapping in fields.keys() & {"kwargs", "options"}:
+            if isinstance(fields[mapping], Mapping):
+                fields[mapping] = dict(fields[mapping])
+        try:
+            _check(_NO_NAME if name is None else name, fields)
+        except EntryError as exc:
+            problem, cause = str(exc), exc.__cause__
+    declaration = Declaration(name, fields, place)
+    if problem:
+        raise declaration.fault(problem) from cause
+    return declaration
+
+
+def _find_unknown(fields: Mapping[str, Any]) -> str:
+    for keyword in sorted(fields.keys() - set(KEYWORDS)):
+        if keyword in OPTIONS:
+            return f"{keyword}: is one of the options, options={{{keyword!r}: ...}}."
+        return f"there is no keyword {keyword!r}.{did_you_mean(keyword, KEYWORDS)}"
+    return ""
+
+
+def _find_form_problem(fields: Mapping[str, Any]) -> str:
+    forms = [form for form in FORMS if form in fields]
+    if len(forms) != 1:
+        given = f", not {' and '.join(forms)}" if forms else ""
+        return f"needs just one of {', '.join(f'{form}=' for form in FORMS)}, which say when it runs{given}."
+    if "relative" in fields and forms != ["every"]:
+        return f"relative: goes with every=, not with {forms[0]}=."
+    return ""
+
+
+def _schedule_of(fields: dict[str, Any]) -> Any:
+    """Take the keywords about when it runs out of ``fields``; return the schedule that they describe."""
+    form = next(form for form in FORMS if form in fields)
+    value = fields.pop(form)
+    if form == "schedule":
+        return value
+    beside = {key: fields.pop(key) for key in SCHEDULE_FORMS[form] if key in fields}
+    return {form: value, **beside}
+
+
+def _with_own_schedule(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``fields`` with a schedule of their own, as it will know its application."""
+    schedule = fields["schedule"]
+    return {**fields, "schedule": copy(schedule) if isinstance(schedule, BaseSchedule) else schedule}
+
+
+def _check(name: Any, fields: Mapping[str, Any]) -> None:
+    """Raise EntryError, without the entry's name in it, if no entry can be made of this."""
+    try:
+        entry = RedBeatSchedulerEntry(name, "task", **_with_own_schedule(fields), app=_NO_APP)
+        encoded = entry.encode(Stored(entry.key))
+        problem = find_priority_problem(entry.options.get("priority"))
+        if problem:
+            raise EntryError(f"{name}: options: priority {problem}.", encoded)
+    except EntryError as exc:
+        said = str(exc).removeprefix(f"{DEFAULT_PREFIX}{name}: ").removeprefix(f"{name}: ")
+        raise EntryError(said, str(name)) from exc.__cause__

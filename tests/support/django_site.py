@@ -1,0 +1,110 @@
+"""A Django project in this process, with RedBeat's application and two admin sites; its URLs are here, too.
+
+Django can be set up once in a process, so all tests in it share this project and its database, in memory.
+Invariant: no environment variable names its settings, as each Celery app in this process would follow them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import django
+from django.conf import settings
+
+# while a browser is there, playwright has an event loop in the thread of the tests
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+settings.configure(
+    SECRET_KEY="tests",
+    ALLOWED_HOSTS=["*"],
+    DEBUG=False,
+    ROOT_URLCONF=__name__,
+    INSTALLED_APPS=[
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.sessions",
+        "django.contrib.messages",
+        "django.contrib.staticfiles",
+        "redbeat.contrib.django",
+    ],
+    MIDDLEWARE=[
+        "django.middleware.security.SecurityMiddleware",
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.middleware.locale.LocaleMiddleware",
+        "django.middleware.common.CommonMiddleware",
+        "django.middleware.csrf.CsrfViewMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+        "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    ],
+    TEMPLATES=[
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ],
+    DATABASES={
+        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:site?mode=memory&cache=shared"}
+    },
+    PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
+    STATIC_URL="/static/",
+    USE_TZ=True,
+    TIME_ZONE="Europe/Berlin",
+    DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
+)
+django.setup()
+
+from django.contrib import admin  # noqa: E402 - only now
+from django.contrib.auth.models import Permission, User  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.test import Client  # noqa: E402
+from django.test.utils import setup_test_environment  # noqa: E402
+from django.urls import path  # noqa: E402
+
+from redbeat.contrib.django.entry_admin import EntryAdmin  # noqa: E402
+from redbeat.contrib.django.models import Entry  # noqa: E402
+from tests.support.forms import form_fields  # noqa: E402
+
+setup_test_environment(debug=False)
+call_command("migrate", verbosity=0)
+
+operations = admin.AdminSite("operations")
+operations.register(Entry, EntryAdmin)
+urlpatterns = [path("admin/", admin.site.urls), path("ops/", operations.urls)]
+
+#: where the entries are in the usual site
+LIST = "/admin/redbeat/entry/"
+ALL = ("view", "add", "change", "delete", "pause", "run")
+_NUMBERS = itertools.count(1)
+
+
+def visitor(*permissions: str, is_superuser: bool = False, name: str = "", **options: Any) -> Client:
+    """A browser in which one of the staff has logged in, who has these permissions for entries.
+
+    ``options``: of Django's test client.
+    """
+    user = User.objects.create(
+        username=name or f"user {next(_NUMBERS)}", is_staff=True, is_superuser=is_superuser
+    )
+    codenames = [f"{one}_entry" for one in permissions]
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    assert user.user_permissions.count() == len(permissions)
+    client = Client(**options)
+    client.force_login(user)
+    client.user = user
+    return client
+
+
+def form_in(html: str) -> dict[str, str]:
+    """What a browser sends of the form of an entry as it is shown, with the button Save."""
+    found = form_fields(html, "entry_form")
+    return {name: text for name, text in found.items() if name not in ("_continue", "_addanother")}

@@ -1,0 +1,199 @@
+"""The methods that are awaited: the same as those without the a, by the same code."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import fakeredis
+import pytest
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat import aio
+from redbeat.calendars import Calendar
+from redbeat.entries.async_management import LISTED_AT_ONCE, AsyncManaged
+from redbeat.entries.management import Managed
+from redbeat.errors import EntryChanged, EntryError, EntryNotFound
+from tests.support.ticks import memory_app
+
+#: methods without an awaited sibling: they ask nobody, or are for code that blocks
+ASK_NOBODY = {
+    "to_dict", "from_dict", "describe", "next_runs", "runs_between", "due_by_schedule", "bounds", "score_of",
+    "is_due", "is_enabled_at", "plan_save", "encode", "default_now", "generate_key", "decode_definition",
+    "decode_meta",
+}  # fmt: skip
+#: they send messages, which kombu does without asyncio: docs/fastapi.rst says how
+NEED_A_BROKER = {"trigger", "backfill", "rerun"}
+#: ``redbeat.aio.run`` runs them
+ARE_RUN = {"load_definition", "load_meta", "check_save", "give_up_runs", "next"}
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """Its schedule is in a fake that only code which waits without blocking can ask."""
+    made, server = memory_app(), fakeredis.FakeServer()
+    made.redbeat_redis_async = lambda: fakeredis.FakeAsyncRedis(server=server, decode_responses=True)
+    yield made
+    assert not hasattr(made, "redbeat_redis"), "a client that blocks was made"
+
+
+def entry_of(app: Celery, name: str = "report", schedule: Any = 60, **fields: Any) -> Entry:
+    return Entry(name, "tasks.report", schedule, app=app, **fields)
+
+
+def methods_of(*classes: type) -> dict[str, Callable[..., Any]]:
+    return {
+        name: getattr(Entry, name)
+        for cls in classes
+        for name, value in vars(cls).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, (classmethod, staticmethod)))
+    }
+
+
+def test_every_method_has_an_awaited_sibling_with_the_same_arguments_or_needs_none() -> None:
+    awaited = methods_of(AsyncManaged)
+    others = methods_of(Managed, Entry)
+    assert {name[1:] for name in awaited} <= others.keys()
+    for name, method in awaited.items():
+        mine, its = inspect.signature(method), inspect.signature(others[name[1:]])
+        assert mine.parameters.keys() == its.parameters.keys(), name
+        for one, other in zip(mine.parameters.values(), its.parameters.values(), strict=True):
+            assert (one.default, one.kind) == (other.default, other.kind), (name, one.name)
+    assert others.keys() - {name[1:] for name in awaited} == ASK_NOBODY | NEED_A_BROKER | ARE_RUN
+
+
+async def call_all(app: Celery) -> None:
+    entry = await entry_of(app).asave()
+    assert (await Entry.aget("report", app)).task == "tasks.report"
+    assert (await Entry.afrom_key("redbeat:report", app)).name == "report"
+    await entry.aupdate(args=[1], schedule="30 7 * * *")
+    assert (entry.args, (await Entry.aget("report", app)).args) == ([1], [1])
+    await entry.apause("the printer", by="ada")
+    assert [one.name for one in await Entry.alist(app, state="paused")] == ["report"]
+    await entry.aresume()
+    await entry.areschedule(datetime(2026, 1, 1, tzinfo=timezone.utc))
+    assert (await Entry.aget("report", app)).last_run_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
+    assert [*await entry.ahistory(), *await entry.aruns(), *await entry.arunning()] == []
+    assert (await entry.afigures()).success_rate is None
+    saved = await Entry.asave_many(entry_of(app, f"many-{number}") for number in range(3))
+    assert len(saved.new) == 3
+    assert (await Entry.apause_many(["many-0", "many-1", "nobody"], app, by="bob")).changed == (
+        "many-0",
+        "many-1",
+    )
+    assert (await Entry.aresume_many(["many-0", "many-2"], app)).left == ("many-2",)
+    assert await Entry.acount(app, match="many-*") == 3
+    assert await Entry.adelete_many(["many-0", "nobody"], app) == 1
+    await entry.adelete()
+    with pytest.raises(EntryNotFound):
+        await Entry.aget("report", app)
+    assert await Entry.aclear(app) == 2
+
+
+def test_each_does_what_its_sibling_does(app: Celery) -> None:
+    asyncio.run(call_all(app))
+
+
+def test_what_is_wrong_is_told_in_the_same_words(app: Celery) -> None:
+    async def main() -> None:
+        mine = await entry_of(app).asave()
+        with pytest.raises(EntryChanged, match="there is such an entry by now"):
+            await entry_of(app).asave(if_unchanged=True)
+        await (await Entry.aget("report", app)).aupdate(args=[2])
+        with pytest.raises(EntryChanged, match="somebody has changed it"):
+            await mine.asave(if_unchanged=True)
+        with pytest.raises(EntryError, match="can't be stored as JSON"):
+            await entry_of(app, args=[object()]).asave()
+        with pytest.raises(EntryError, match=r"no field 'shedule' to change\. Did you mean schedule"):
+            await mine.aupdate(shedule=3)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="takes a list of names"):
+            await Entry.adelete_many("report", app)
+        with pytest.raises(ValueError, match="state: must be one of"):
+            Entry.alist(app, state="gone")
+
+    asyncio.run(main())
+
+
+def test_a_subclass_that_overrides_save_has_overridden_asave(app: Celery) -> None:
+    class Audited(Entry):
+        def save(self) -> Audited:  # type: ignore[override]  # as one for 2.x does
+            self.kwargs["by"] = "ada"
+            super().save()
+            return self
+
+    async def main() -> tuple[type, dict[str, Any]]:
+        saved = await Audited("report", "tasks.report", 60, app=app).asave()
+        return type(saved), (await Audited.aget("report", app)).kwargs
+
+    assert asyncio.run(main()) == (Audited, {"by": "ada"})
+
+
+def test_a_listing_is_gone_through_or_awaited_in_the_order_of_list(app: Celery) -> None:
+    count = 2 * LISTED_AT_ONCE + 1
+
+    async def main() -> tuple[list[str], list[str], int]:
+        await Entry.asave_many(entry_of(app, f"{number:03}", 60 + number) for number in range(count))
+        names = [entry.name async for entry in Entry.alist(app)]
+        return (
+            names,
+            [entry.name for entry in await Entry.alist(app, offset=1)],
+            len(await Entry.alist(app, limit=7)),
+        )
+
+    names, rest, few = asyncio.run(main())
+    assert names == [f"{number:03}" for number in range(count)]
+    assert (rest, few) == (names[1:], 7)
+
+
+def test_a_listing_that_is_left_early_leaves_nothing_behind(app: Celery) -> None:
+    async def main() -> str:
+        await Entry.asave_many(entry_of(app, str(number)) for number in range(5))
+        async for entry in Entry.alist(app):
+            return entry.name or ""
+        return ""
+
+    assert asyncio.run(main())
+
+
+@pytest.mark.parametrize("read", ["aget", "alist", "asave", "aupdate"])
+def test_an_entry_that_was_awaited_knows_its_calendar(app: Celery, read: str) -> None:
+    async def main() -> Entry:
+        await aio.run(Calendar("holidays", ["2033-01-01/2033-12-31"], app=app).save)
+        entry = await entry_of(app, schedule="0 0 1 6 *", exclude="holidays").asave()
+        if read == "aget":
+            return await Entry.aget("report", app)
+        if read == "alist":
+            return (await Entry.alist(app, state="scheduled"))[0]
+        if read == "aupdate":
+            await entry.aupdate(args=[1])
+        return entry
+
+    entry = asyncio.run(main())
+    years = [run.year for run in entry.next_runs(2, datetime(2032, 7, 1, tzinfo=timezone.utc))]
+    assert years == [2034, 2035]
+    assert entry.to_dict()["state"] == "scheduled"
+    assert entry.due_at is not None
+    assert entry.describe()
+
+
+def test_a_calendar_that_is_missing_is_told_as_by_save(app: Celery) -> None:
+    async def main() -> None:
+        with pytest.raises(EntryError, match="there is no calendar 'nowhere'"):
+            await entry_of(app, exclude="nowhere").asave()
+
+    asyncio.run(main())
+
+
+def test_run_runs_what_has_no_sibling(app: Celery) -> None:
+    async def main() -> tuple[str | None, list[str]]:
+        await entry_of(app).asave()
+        await aio.run(Calendar("closed", ["2033-01-01"], app=app).save)
+        definition = await aio.run(Entry.load_definition, "redbeat:report", app=app)
+        return definition["task"], await aio.run(Calendar.names, app)
+
+    assert asyncio.run(main()) == ("tasks.report", ["closed"])

@@ -1,0 +1,157 @@
+"""What ``simulate`` says of random entries is what a real beat does with them, run by run, reasons
+included.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import Any
+
+import pytest
+from celery.schedules import crontab, schedule
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.calendars import Calendar
+from redbeat.schedules import cron, rrule
+from redbeat.testing import SimulatedRun, simulate
+from redbeat.testing.outages import Outages
+from tests.faults.rounds import IS_LONG
+from tests.support.played import Played, play
+from tests.support.ticks import fake_redis_app
+
+UTC = timezone.utc
+ROUNDS = range(60 if IS_LONG else 1)
+ENTRIES = 10
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe")
+HOLIDAYS = ["2026-03-28/2026-03-29", "2026-03-30T10:00+00:00/2026-03-30T14:30+00:00", "2026-04-02"]
+
+#: what waits for another run goes when beat looks, and that is a moment after the other one has ended
+MOMENT = timedelta(milliseconds=5)
+
+#: from a quarter of an hour to a day
+DENSE: list[Any] = [crontab("*/15"), crontab("0", "*/2"), schedule(1800), schedule(2700), schedule(4000)]
+SPARSE: list[Any] = [
+    crontab("30", "2"), crontab("0", "0,3,12"), cron("0 9 * * mon-fri"), schedule(20_000),
+    schedule(timedelta(hours=3), relative=True), rrule("HOURLY", dtstart=datetime(2026, 1, 1), interval=5),
+    rrule("DAILY", dtstart=datetime(2026, 1, 1, 2, 30), byhour=[2, 14]),
+]  # fmt: skip
+
+
+def random_policy(chance: random.Random, start: datetime, end: datetime) -> dict[str, Any]:
+    def moment() -> datetime:
+        return start + timedelta(minutes=chance.randrange(int((end - start).total_seconds() // 60)))
+
+    fields: dict[str, Any] = {
+        "misfire": lambda: chance.choice(["latest", "all", "earliest", "skip"]),
+        "misfire_limit": lambda: chance.choice([1, 3, 1000]),
+        "misfire_grace_time": lambda: chance.choice([30, 3600, 20_000]),
+        "jitter": lambda: chance.choice([1, 45.5, 1000]),
+        "expires_after": lambda: chance.choice([1800, 9000]),
+        "start_time": moment,
+        "end_time": moment,
+        "max_runs": lambda: chance.choice([1, 5, 30]),
+        "exclude": lambda: "holidays",
+        "paused_until": moment,
+        "run_missed": lambda: True,
+    }
+    chosen = {name: make() for name, make in fields.items() if chance.random() < 0.25}
+    if chosen.get("expires_after", 10_000) <= chosen.get("jitter", 0):
+        del chosen["expires_after"]
+    if "start_time" in chosen and "end_time" in chosen:
+        chosen["start_time"], chosen["end_time"] = sorted([chosen["start_time"], chosen["end_time"]])
+    if "paused_until" in chosen:
+        chosen |= {"paused": True, "enabled": False, "pause_note": "a look at it"}
+    return chosen
+
+
+def random_outages(chance: random.Random, start: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
+    spans = []
+    for _ in range(chance.choice([0, 1, 1, 3])):
+        begin = start + timedelta(seconds=chance.randrange(int((end - start).total_seconds())))
+        length = chance.choice([20, 400, 7200, 86_400])
+        spans.append((begin, begin + timedelta(seconds=chance.randrange(1, length))))
+    return spans
+
+
+def compare(simulated: list[SimulatedRun], played: Played, end: datetime) -> None:
+    """What was sent, when, how that ended; of each run that wasn't sent, the reason that is recorded."""
+    assert [run.due for run in simulated] == sorted({run.due for run in simulated}), "each once, in order"
+    end -= MOMENT
+    sent = {run.due: run.sent_at for run in simulated if run.sent_at is not None and run.sent_at <= end}
+    played_sent = {due: at for due, at in played.sent.items() if due <= end and at <= end}
+    assert sent.keys() == played_sent.keys()
+    assert {due: at for due, at in sent.items() if abs(played_sent[due] - at) > MOMENT} == {}
+    ended = {
+        run.due: (run.outcome, run.ends_at)
+        for run in simulated
+        if run.outcome in ("succeeded", "revoked") and run.ends_at is not None and run.ends_at <= end
+    }
+    played_ended = {due: told for due, told in played.ended.items() if told[1] <= end}
+    assert {due: outcome for due, (outcome, _) in ended.items()} == {
+        due: outcome for due, (outcome, _) in played_ended.items()
+    }
+    assert {due: told for due, told in ended.items() if abs(played_ended[due][1] - told[1]) > MOMENT} == {}
+    for record in played.history:
+        if record.is_sent or record.outcome == "waiting" or record.due > end:
+            continue
+        covered = [run for run in simulated if not run.is_sent and record.covers(run.due)]
+        if record.count is not None and (record.last or record.due) <= end:
+            assert len(covered) >= record.count, f"{record}: {covered}"
+        said = {(run.outcome, run.why) for run in covered}
+        assert (record.outcome, record.why) in said or (record.held_by and record.outcome == "skipped"), said
+        if record.held_by and covered:
+            assert {run.outcome for run in covered} == {"skipped"}
+
+
+@pytest.mark.parametrize("number", ROUNDS)
+def test_what_is_simulated_is_what_a_beat_does(chance: random.Random, number: int) -> None:
+    start = datetime(2026, 3, 27, chance.randrange(24), chance.randrange(60), 17, tzinfo=UTC)
+    end = start + timedelta(days=6, hours=5)
+    for place in range(ENTRIES):
+        app = fake_redis_app()
+        calendar = Calendar("holidays", HOLIDAYS, app=app).save()
+        rule = chance.choice([*DENSE, *SPARSE] if IS_LONG or place % 4 else SPARSE)
+        zone, policy = chance.choice(ZONES), random_policy(chance, start, end)
+        outages = random_outages(chance, start, end)
+        print(f"{place}: {rule!r}, timezone={zone!r}, {policy}, {start}, outages={outages}")
+
+        make_entry = partial(
+            RedBeatSchedulerEntry, f"entry-{place}", "tasks.x", rule, app=app, timezone=zone, **policy
+        )
+        calendars = {"holidays": calendar} if chance.random() < 0.5 else {}
+        simulated = list(simulate(make_entry(), start, end, outages=outages, calendars=calendars))
+        played = play(app, make_entry, start, end, Outages(outages).end_around)
+        compare(simulated, played, end)
+
+
+@pytest.mark.parametrize("number", ROUNDS)
+def test_runs_hold_each_other_back_as_the_scripts_let_them(chance: random.Random, number: int) -> None:
+    start = datetime(2026, 3, 28, chance.randrange(24), chance.randrange(60), 17, tzinfo=UTC)
+    end = start + timedelta(days=1, hours=5)
+    for place in range(ENTRIES):
+        app, rule = fake_redis_app(), chance.choice(DENSE)
+        policy = {
+            name: value for name, value in random_policy(chance, start, end).items() if name != "exclude"
+        }
+        policy["overlap"] = chance.choice(["skip", "buffer_one", "replace", "allow"])
+        if policy["overlap"] in ("buffer_one", "replace"):
+            # of several missed runs at one instant beat may look at one or two before the one that waits
+            policy.pop("misfire", None)
+        if chance.random() < 0.4:
+            policy["max_runtime"] = chance.choice([600, 3000, 9000])
+            policy["revoke_overdue"] = chance.random() < 0.5
+        outages = random_outages(chance, start, end)
+        seed, longest = chance.random(), chance.choice([1000, 4000, 12_000])
+        print(f"{place}: {rule!r}, {policy}, {start}, outages={outages}, {longest=}")
+
+        def duration_of(due: datetime) -> timedelta:
+            return timedelta(seconds=random.Random(f"{seed} {due}").randint(1, longest) + 0.1371)  # noqa: B023
+
+        make_entry = partial(RedBeatSchedulerEntry, f"entry-{place}", "tasks.x", rule, app=app, **policy)
+        simulated = list(
+            simulate(make_entry(), start, end, outages=outages, durations=lambda run: duration_of(run.due))
+        )
+        played = play(app, make_entry, start, end, Outages(outages).end_around, duration_of)
+        compare(simulated, played, end)
