@@ -62,9 +62,10 @@ def eta_of(one: Listed) -> datetime | None:
 
 
 def arguments_in_words(document: Mapping[str, Any]) -> str:
-    """Return the arguments in a document as one text."""
+    """Return the arguments in a document as one text; '' where they aren't known."""
     args, kwargs = document.get("args"), document.get("kwargs")
-    return f"{args} {kwargs}" if kwargs else str(args)
+    shown = [] if args is None else [str(args)]
+    return " ".join([*shown, str(kwargs)] if kwargs and kwargs != "{}" else shown)
 
 
 def _message_of(keys: Keys, one: Listed) -> Message | str:

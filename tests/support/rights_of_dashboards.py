@@ -182,7 +182,7 @@ def it_takes_stored_messages_away(ground: Ground) -> None:
     browser = of(ground)
     program = Program(ground.app(), token=Tokens(Store(ground.app("default"))).add("ci", ["admin"], None)[1])
     for task_id in ("json", "pickled"):
-        assert "Cancelled" in browser.send("/later/cancel", task_id=task_id, revision="", confirmed="yes")
+        assert "Revoked" in browser.send("/later/cancel", task_id=task_id, revision="", confirmed="yes")
     for task_id in ("one", "two"):
         assert program.ask("DELETE", f"/later/{task_id}").status_code == 200
     assert not ground.admin.keys("redbeat:*later*")

@@ -38,7 +38,7 @@ _IN_PLACE = (
     (r"celery redbeat status says", "The overview says"),
     (
         r"celery redbeat later show says what it is, and later cancel",
-        "the page Later says what it is, and Cancel there",
+        "the page Later says what it is, and Revoke there",
     ),
     (r"celery redbeat runs .+ --give-up ends", "Give up, on its page, ends"),
 )

@@ -89,17 +89,17 @@ def cancel_message(visit: Visit) -> Response:
         fields: dict[str, Any] = {"task_id": task_id, "revision": revision}
         return visit.render(
             "question.html",
-            title="Cancel",
+            title="Revoke",
             action=visit.link("later", "cancel"),
-            question=f"Cancel {shorten(task_id, 200)}?",
-            label="Cancel it",
+            question=f"Revoke {shorten(task_id, 200)}?",
+            label="Revoke",
             more=ABOUT_CANCEL,
             fields=fields,
             cancel_url=visit.link("later"),
             tone="danger primary",
         )
     is_done = later.cancel(visit.actor, task_id, revision)
-    notice = f"Cancelled {shorten(task_id, 200)}: it is never sent." if is_done else _gone(task_id)
+    notice = f"Revoked {shorten(task_id, 200)}: it is never sent." if is_done else _gone(task_id)
     return visit.see("later", notice=notice)
 
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from redbeat.access import Right
+from redbeat.config.config import ensure_conf
 from redbeat.diagnostics.checks import Diagnosis, Finding
 from redbeat.diagnostics.checks.messages import UNSENT_MESSAGE
 from redbeat.diagnostics.facts import Facts
@@ -97,6 +98,12 @@ def hide_in_sentence(app: Any, stored: Stored | None, sentence: str) -> str:
     hiding = hiding_of(app)
     for document in filter(None, map(read_object, (stored.definition, stored.policy, stored.meta))):
         sentence = without_hidden(sentence, document, hiding)
+    keys = ensure_conf(app).keys
+    task_id = keys.message_id(stored.key)
+    messages = LaterStore(app).named([task_id]) if task_id is not None else []
+    for message in messages:
+        if message.texts is not None:  # else another entry is called so
+            sentence = hide_in_reason(sentence, document_of(keys, message), hiding)
     return sentence
 
 

@@ -29,17 +29,18 @@ from tests.support.deadlines import patience
 from tests.support.gallery import HOSTILE
 from tests.support.polling import eventually
 from tests.support.servers import Server
+from tests.support.stored import store
 from tests.support.whole import Whole
 
 IN_NAVIGATION = (
-    "Entries", "Timeline", "Runs", "Doctor", "Files", "Calendars", "Routes", "Audit", "Overview",
+    "Entries", "Timeline", "Runs", "Later", "Doctor", "Files", "Calendars", "Routes", "Audit", "Overview",
 )  # fmt: skip
 OTHERS = (
     "/entry?name=seen", "/entry?name=seen&as=json", "/entry/new", "/entry/edit?name=seen",
     "/entry/edit?name=seen&as=json", "/entry/pause?name=seen", "/entry/run?name=seen",
     "/entry/backfill?name=seen", "/entry/delete?name=seen", "/runs/rerun", "/calendar?name=feasts",
     "/doctor/fix", "/changing?id=none", "/routes?name=seen", "/timeline?start=5h",
-    "/entries?task=echo", "/login", "/nothing",
+    "/entries?task=echo", "/later/message?task_id=seen", "/later/message?task_id=none", "/login", "/nothing",
 )  # fmt: skip
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
@@ -114,6 +115,7 @@ def confirm(page: Page, name: str) -> None:
 
 def test_every_page_is_reached_and_can_be_used_by_everybody(whole: Whole, page: Page) -> None:
     Calendar("feasts", ["2098-12-24/2098-12-26"], app=whole.app).save()
+    store(whole.app, "seen", task="echo", args=[1], kwargs={"a": HOSTILE})
     page.context.add_init_script(axe_source())  # else it is put into each page anew, which takes longer
     nav = page.get_by_role("navigation", name="Pages", exact=True)
     for label in IN_NAVIGATION:
@@ -130,6 +132,34 @@ def test_every_page_is_reached_and_can_be_used_by_everybody(whole: Whole, page: 
         page.goto(f"{whole.home}{path}")
         expect(page.get_by_role("heading", level=1)).not_to_be_empty()
         assert wrong_of(page) == [], path
+
+
+def test_a_stored_message_is_looked_at_and_revoked(whole: Whole, page: Page) -> None:
+    store(
+        whole.app, f"first {HOSTILE}", "second", task="echo", args=[HOSTILE, 1], kwargs={"password": "geheim"}
+    )
+    page.goto(f"{whole.home}/later")
+    row = page.get_by_role("row", name="first")
+    expect(row).to_contain_text("(hidden)")
+    expect(row).not_to_contain_text("geheim")
+    row.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Stored message first <img")
+    sees(page, "<img")
+    expect(page.get_by_role("main")).not_to_contain_text("geheim")
+    assert wrong_of(page) == []
+    press(page, "Revoke")
+    assert whole.client.zcard("redbeat::later") >= 2
+    with whole.doing(page, "later cancel", f"first {HOSTILE}"):
+        confirm(page, "Revoke")
+        sees(page, "Revoked first")
+    page.get_by_role("row", name="second").get_by_role("button").click()
+    with whole.doing(page, "later cancel", "second"):
+        confirm(page, "Revoke")
+        sees(page, "Revoked second")
+    fill(page, Task_id="second")
+    press(page, "Show")
+    sees(page, "second isn't stored: it was sent, cancelled, or never stored.")
+    assert not whole.client.exists("redbeat:later:second")
 
 
 def test_an_entry_is_added_edited_and_paused(whole: Whole, page: Page) -> None:

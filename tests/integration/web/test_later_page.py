@@ -102,9 +102,9 @@ def test_a_message_is_cancelled_when_that_is_confirmed(
     store(app, "one", "two", task="tasks.report")
     browser = browse("delete")
     asked = browser.send("/later/cancel", task_id="one", revision="")
-    assert "Cancel one?" in asked
+    assert "Revoke one?" in asked
     assert LaterStore(app).count() == 2
-    assert "Cancelled one" in browser.send("/later/cancel", task_id="one", revision="", confirmed="yes")
+    assert "Revoked one" in browser.send("/later/cancel", task_id="one", revision="", confirmed="yes")
     assert app.AsyncResult("one").state == "REVOKED"
     assert rows(browser.read("/later")) == ["two"]
     assert "one isn&#39;t stored" in browser.send("/later/cancel", task_id="one", confirmed="yes")
