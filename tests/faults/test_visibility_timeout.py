@@ -58,7 +58,7 @@ def test_a_far_away_eta_runs_once_where_celery_alone_runs_it_several_times(
 def runs_of(server: Server, directory: Path, extra: str, **settings: float) -> Counter[int]:
     """Send the tasks to real workers; return how often each has run, long after its eta."""
     directory.mkdir()
-    # a worker looks for what it may deliver again every second, instead of every 100: all times are shorter here
+    # a worker looks for what it may deliver again every second instead of every 100, as all is shorter here
     transport = {
         "visibility_timeout": VISIBILITY_SECONDS,
         "unacked_restore_interval": 1,
