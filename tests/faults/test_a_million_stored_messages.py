@@ -175,7 +175,7 @@ def cost_of(directory: Path, words: Sequence[str], shown: str) -> float:
 def cost_of_the_rest(app: Any, directory: Path) -> None:
     """One of a million is shown, another one is stored and taken away, and the doctor keeps to its time."""
     shown = cost_of(directory, ["later", "show", f"{OTHERS}{500_000:012}"], "customer@example.com")
-    last = cost_of(directory, ["later", "list", "--offset", "999990"], "customer@example.com")
+    last = cost_of(directory, ["later", "list", "--json", "--offset", "999990"], "customer@example.com")
     began = time.process_time()
     task_id = app.send_task("echo", countdown=3600).id
     assert cancel(task_id, app) == [task_id]
