@@ -186,6 +186,8 @@ def _keep_route(app: Any, given: dict[str, Any]) -> None:
 
 
 def _place_of(connection: Any) -> tuple[Any, ...]:
-    """Return which broker a connection of kombu's leads to."""
+    """Return which broker a connection of kombu's leads to; of several that take turns, all."""
+    if getattr(connection, "alt", None):
+        return tuple(connection.alt)
     known: Sequence[str] = ("transport_cls", "hostname", "port", "virtual_host", "userid")
     return tuple(getattr(connection, name, None) for name in known)

@@ -32,8 +32,10 @@ class Members:
     def scores_of(self, members: Sequence[str]) -> list[float | None]:
         """Return the score of each; None: it isn't a member."""
         client, part_of = self._store.client, self._store.parts.of
-        with self._store.translating():
-            return [client.zscore(part_of(one).keys.schedule, as_stored(one)) for one in members]
+        with self._store.translating(), client.pipeline(transaction=False) as pipeline:
+            for one in members:
+                pipeline.zscore(part_of(one).keys.schedule, as_stored(one))
+            return list(pipeline.execute())
 
     def rank_of(self, member: str) -> int | None:
         """Return its place, 0 for the next one due; None: it isn't there."""

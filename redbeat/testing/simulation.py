@@ -19,8 +19,9 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryError
 from redbeat.schedules.occurrences import Excluded
 from redbeat.schedules.timezones import instant_of, time_of
-from redbeat.testing.course import Course, DurationOf
+from redbeat.testing.course import Course
 from redbeat.testing.outages import Outages
+from redbeat.testing.overlap import DurationOf
 from redbeat.testing.trace import SimulatedRun
 
 #: a time: aware, or in a zone that the function says; a text is in ISO 8601

@@ -63,3 +63,8 @@ class SimulatedRun(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<{self}>"
+
+
+def left_out(entry: RedBeatSchedulerEntry, due: datetime, why: str, outcome: str = "skipped") -> SimulatedRun:
+    """Return the run of ``entry`` that was due at ``due`` and isn't sent."""
+    return SimulatedRun(entry.name, due, outcome, None, why, None, entry)

@@ -22,9 +22,12 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from redis.exceptions import RedisError
 
+from redbeat.later import batch, install
 from tests.faults.rounds import IS_LONG
+from tests.faults.stored import LATER
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
@@ -340,3 +343,29 @@ def test_what_replication_lost_of_a_prepared_spike_is_sent_again_with_the_same_i
         assert lost.keys() <= {expected_id(name, spike.due) for name in spike.names}
         print(f"{lost.total()} messages went with the old master")
         assert_each_left_once(new, spike)
+
+
+@pytest.mark.long_form
+@pytest.mark.parametrize("_round", ROUNDS)
+def test_stored_messages_are_on_the_new_master_once_each(
+    sentinel: SentinelTopology, chance: random.Random, _round: int, tmp_path: Path
+) -> None:
+    app = Celery("writer", broker=sentinel.url(0), set_as_current=False)
+    app.conf.broker_transport_options = {"master_name": sentinel.service_name}
+    app.conf.redbeat_redis_url = sentinel.url(1)
+    app.conf.redbeat_redis_options = {"service_name": sentinel.service_name}
+    install(app)
+    with beat(sentinel, tmp_path), sentinel.client(db=1) as client:
+        with batch():
+            for name in NAMES:
+                app.send_task("echo", [name], task_id=name, countdown=3600)
+        client.zadd(LATER, {f"redbeat:later:{name}": 1 + number for number, name in enumerate(NAMES)})
+        left = chance.randint(len(NAMES) // 4, len(NAMES) * 3 // 4)
+        eventually(lambda: client.zcard(LATER) <= left, interval=0.001)
+        failover = fail_over(sentinel)
+        with failover.master.client(db=1) as schedule, failover.master.client(db=0) as queue:
+            eventually(lambda: schedule.zcard(LATER) == 0)
+            sent = Counter(message["headers"]["id"] for message in messages(queue))
+    stored = {name: sent[name] for name in NAMES}
+    print(f"{len(NAMES)} stored messages, a failover when {left} were left: {Counter(stored.values())} times")
+    assert set(stored.values()) == {1}

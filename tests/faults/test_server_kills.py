@@ -27,6 +27,7 @@ from tests.faults.rounds import IS_LONG, ROUNDS, await_some_messages, play_round
 from tests.faults.stored import AnyBurst, StoredBurst
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
+from tests.support.polling import eventually
 from tests.support.servers import Server
 
 #: how many of the kills end beat, too
@@ -139,5 +140,11 @@ def break_off_once(
         wire(fuse, patched)
         code = run_child(work, watch)
     assert code in (0, blown), "the scheduler didn't survive it"
+
+    def bring_back() -> bool:
+        watch()  # the server may have been killed a moment ago
+        return bool(layout.client.ping())
+
+    eventually(bring_back, retry_on=(redis.ConnectionError,))
     layout.drop_lock()
     return code == blown

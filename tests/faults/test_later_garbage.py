@@ -1,0 +1,210 @@
+"""Whatever stands among the stored messages: beat lives, says why it can't send it, and sends the others.
+
+It never decodes a body that isn't JSON, so nobody makes it run what a pickle says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.later import batch, cancel, install
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.store.later import LaterStore
+from tests.conftest import MakeApp
+from tests.faults.stored import LATER
+from tests.integration.conftest import ONE_SERVER
+from tests.support.command_line import call
+from tests.support.polling import eventually
+from tests.support.schedule import messages
+from tests.support.servers import Server
+
+pytestmark = ONE_SERVER
+
+GOOD = "good"
+TYPED = [{"__type__": kind, "__value__": value} for kind, value in
+         (("datetime", "x"), ("decimal", "x"), ("uuid", 5), ("bytes", 5), ("nobody-knows", [1]))]  # fmt: skip
+#: what each field of a message may be by mistake or on purpose
+VALUES: list[Any] = [
+    *(None, 5, -1, True, 1e400, "", "\ud800", "x" * 100_000, [], [1], [[1, 2]], {}, {"a": 1}, [{"name": 5}]),
+    *TYPED,
+]
+#: arguments of kombu's publish, which no message brings
+ARGUMENTS = {
+    "serializer": "pickle", "compression": "bzip2", "headers": {}, "body": "x", "declare": ["x"], "self": 1,
+    "retry": True, "retry_policy": {"max_retries": None}, "timeout": 1e9, "delivery_info": 5, "priority": [1],
+    "delivery_mode": "x", "content_type": "application/x-python-serialize", "expiration": "x",
+}  # fmt: skip
+TEXTS = [
+    *("", "{", "[1]", '"body"', "5", "null", "NaN", "1" * 10_000, "[" * 100_000, '{"a":' * 100_000, "\0"),
+    *('{"body": "\\ud800"}', '{"body": 5, "body": "x"}', '{"task_id": "x"}'),
+]
+
+
+class Planted:
+    """What a pickle makes of it: it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, (f"touch {self._path}",))
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[redis.Redis]:
+    with server.client(db=0) as connected:
+        yield connected
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    app = make_app()
+    install(app)
+    app.send_task("echo", [1], task_id=GOOD, countdown=3600)
+    return app
+
+
+@pytest.fixture
+def fields(app: Celery, client: redis.Redis) -> dict[str, str]:
+    """The hash of a stored message."""
+    found: dict[str, str] = client.hgetall(f"redbeat:later:{GOOD}")
+    return found
+
+
+def garbage(message: dict[str, Any], pickled: str) -> Iterator[tuple[str | None, str | None]]:
+    """Yield messages that can't be used, or that nobody has made so, and bodies beside them."""
+    yield None, None
+    for text in TEXTS:
+        yield text, None
+    for name in {**message, "exchange": "", "expires_at": None}:
+        yield json.dumps({key: value for key, value in message.items() if key != name}), None
+        for value in VALUES:
+            yield json.dumps({**message, name: value}), None
+    for name, value in ARGUMENTS.items():
+        yield json.dumps({**message, "properties": {**message["properties"], name: value}}), None
+    without_body = json.dumps({key: value for key, value in message.items() if key != "body"})
+    of_type = {
+        "content_type": "application/x-python-serialize",
+        "content_encoding": "binary",
+        "body": pickled,
+    }
+    bodies: list[Any] = [
+        *(of_type, {**of_type, "content_type": None}, {**of_type, "content_type": "pickle"}),
+        *({**of_type, "body": "***"}, {**of_type, "body": "é"}, {"body": pickled}, [], None, 5, "body"),
+    ]
+    for body in bodies:
+        yield without_body, json.dumps(body)
+    for text in TEXTS:
+        yield without_body, text
+
+
+def test_garbage_among_stored_messages_stops_neither_beat_nor_other_messages(
+    app: Celery, fields: dict[str, str], client: redis.Redis, broker: redis.Redis, tmp_path: Path
+) -> None:
+    pickled = b64encode(pickle.dumps(Planted(tmp_path / "planted"))).decode()
+    keys = []
+    with client.pipeline(transaction=False) as pipeline:
+        for number, (text, body) in enumerate(garbage(json.loads(fields["message"]), pickled)):
+            keys.append(f"redbeat:later:{number}")
+            known = {"definition": fields["definition"], "policy": fields["policy"]}
+            pipeline.hset(keys[-1], mapping=known if text is None else {**known, "message": text})
+            if body is not None:
+                pipeline.set(f"redbeat::later:{number}", body)
+        wrong = (("definition", "{"), ("policy", "["), ("meta", "x"), ("error", "x"), ("lease", "x"))
+        for field, text in wrong:
+            keys.append(f"redbeat:later:{field}")
+            pipeline.hset(keys[-1], mapping={**fields, field: text})
+        pipeline.set("redbeat:later:string", "x")
+        keys += ["redbeat:later:string", "redbeat:later:gone", "later:bare", "", "redbeat:", LATER]
+        pipeline.zadd(LATER, dict.fromkeys(keys, 1))
+        pipeline.zadd(LATER, {f"redbeat:later:{GOOD}": 2, "redbeat:never": "-inf", "redbeat:inf": "inf"})
+        pipeline.execute()
+    scheduler = RedBeatScheduler(app)
+    scheduler.stand_for_leader()
+    eventually(lambda: scheduler.tick() > 1)
+    assert GOOD in {message["properties"].get("correlation_id") for message in messages(broker)}
+    assert not (tmp_path / "planted").exists()
+    left = list(LaterStore(app).first(None))
+    unsaid = [one.task_id for one in left if one.texts is not None and not one.error]
+    print(f"{len(keys)} pieces of garbage, {len(left)} of them are left")
+    assert unsaid == []
+    assert len([one for one in left if one.error]) > len(TEXTS) + len(VALUES)
+
+
+def test_commands_list_show_and_cancel_garbage(
+    app: Celery, fields: dict[str, str], client: redis.Redis
+) -> None:
+    names = []
+    for number, (text, body) in enumerate(garbage(json.loads(fields["message"]), "")):
+        names.append(str(number))
+        client.hset(f"redbeat:later:{number}", mapping={**fields, "message": text or ""})
+        if body is not None:
+            client.set(f"redbeat::later:{number}", body)
+    scores = [float("-inf"), -1e300, -1.0, 1.0, 1e300, float("inf")]
+    client.zadd(LATER, {f"redbeat:later:{name}": scores[int(name) % len(scores)] for name in names})
+    for words in ("list --limit 0", "list --limit 0 --json", "show 7", "show 7 --json", "count"):
+        done = call(app, "later", *words.split())
+        assert done.exit_code == 0, done.exception or done.output
+    assert set(cancel(names, app)) == set(names)
+    assert client.zrange(LATER, 0, -1) == [f"redbeat:later:{GOOD}"]
+
+
+@pytest.mark.parametrize("options", [{}, {"serializer": "pickle"}, {"compression": "gzip"}])
+def test_messages_larger_than_others_are_sent_too(
+    app: Celery, make_app: MakeApp, client: redis.Redis, broker: redis.Redis, options: dict[str, str]
+) -> None:
+    names = [f"large-{number}" for number in range(6)]
+    with batch():
+        for name in names:
+            app.send_task("echo", [os.urandom(400_000).hex()], task_id=name, countdown=3600, **options)
+    client.zadd(LATER, {f"redbeat:later:{name}": 1 for name in [*names, GOOD]})
+    accepting = make_app(accept_content=["json", "pickle"])
+    scheduler = RedBeatScheduler(accepting)
+    scheduler.stand_for_leader()
+    eventually(lambda: scheduler.tick() >= 0 and not client.zcard(LATER))
+    assert {message["headers"]["id"] for message in messages(broker)} == {*names, GOOD}
+
+
+def test_a_large_message_that_can_not_be_read_is_said_to_be_so(
+    app: Celery, fields: dict[str, str], client: redis.Redis
+) -> None:
+    client.hset(f"redbeat:later:{GOOD}", "message", '{"a":' * 100_000)
+    client.zadd(LATER, {f"redbeat:later:{GOOD}": 1})
+    scheduler = RedBeatScheduler(app)
+    scheduler.stand_for_leader()
+    eventually(lambda: scheduler.tick() >= 0 and client.hexists(f"redbeat:later:{GOOD}", "error"))
+    assert scheduler.tick() > 1
+
+
+def test_many_large_bodies_are_not_read_at_once(app: Celery, make_app: MakeApp, client: redis.Redis) -> None:
+    texts = {"task_id": "x", "eta": datetime.now(timezone.utc)}
+    for number in range(60):
+        arguments = [os.urandom(1_000_000), texts]
+        app.send_task("echo", arguments, task_id=f"{number}", countdown=3600, serializer="pickle")
+    client.zadd(LATER, {f"redbeat:later:{number}": 1 for number in range(60)})
+    scheduler = RedBeatScheduler(make_app(accept_content=["json", "pickle"]))
+    scheduler.stand_for_leader()
+    sizes = []
+    read = LaterStore.claim_due
+
+    def claim(self: LaterStore, *args: Any, **options: Any) -> Any:
+        found = read(self, *args, **options)
+        sizes.append(sum(len(row.body or "") for row in found.rows))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LaterStore, "claim_due", claim)
+        eventually(lambda: scheduler.tick() >= 0 and client.zcard(LATER) == 1)
+    print(f"at most {max(sizes):,} characters at once, of {sum(sizes):,}")
+    assert 0 < max(sizes) < sum(sizes) / 4

@@ -1,0 +1,275 @@
+"""Those who store messages are killed, and store and cancel what beats send just then.
+
+Invariant under test: a message is there wholly or not at all, and whoever is told that it is stored, or taken
+away, is told the truth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import schedulers
+from redbeat.later import batch, cancel, install
+from redbeat.schedulers import RedBeatScheduler
+from tests.conftest import MakeApp
+from tests.faults.children import Fuse, on_the_wire, run_child, run_children
+from tests.faults.rounds import IS_LONG
+from tests.faults.stored import LATER
+from tests.integration.conftest import ONE_SERVER
+from tests.support.apps import celery_beat, celery_worker, runs, write_app
+from tests.support.logs import has_traceback
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.schedule import LOCK, messages
+from tests.support.servers import Server
+
+pytestmark = ONE_SERVER
+
+MESSAGES = 40
+WRITERS = 8
+LEASE_SECONDS = 0.1
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[redis.Redis]:
+    with server.client(db=0) as connected:
+        yield connected
+
+
+def store(app: Celery, names: list[str], **options: Any) -> None:
+    for name in names:
+        app.send_task("echo", [name], task_id=name, **{"countdown": 3600, **options})
+
+
+def make_due(client: redis.Redis, names: list[str]) -> None:
+    """Let those that are stored be due since long ago."""
+    client.zadd(LATER, {f"redbeat:later:{name}": 1 for name in names}, xx=True)
+
+
+def left_of_messages(client: redis.Redis) -> list[str]:
+    return [key for key in client.scan_iter("redbeat:*later:*") if key != LATER]
+
+
+@pytest.mark.parametrize("is_batch", [True, False])
+def test_a_writer_killed_on_the_wire_leaves_whole_messages_and_whole_batches(
+    make_app: MakeApp,
+    client: redis.Redis,
+    is_batch: bool,
+    chance: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [f"message-{number}" for number in range(MESSAGES if is_batch else 3)]
+    kills, found = 0, Counter[int]()
+
+    def write(fuse: Fuse) -> None:
+        app = make_app()
+        install(app)
+        with fuse.armed():
+            if is_batch:
+                with batch():
+                    store(app, names, serializer="pickle")
+            else:
+                store(app, names, serializer="pickle")
+
+    write(Fuse(0))  # what it imports the children need not
+    for step in itertools.count(1 if IS_LONG else chance.randint(1, 2), 1 if IS_LONG else 2):
+        client.flushdb()
+        with monkeypatch.context() as patched:
+            fuse = Fuse(step)
+            on_the_wire(fuse, patched)
+            code = run_child(partial(write, fuse))
+        stored = {key.removeprefix("redbeat:later:") for key in client.zrange(LATER, 0, -1)}
+        whole = [client.hexists(f"redbeat:later:{name}", "message") for name in stored]
+        assert all(whole)
+        assert len(left_of_messages(client)) == 2 * len(stored)  # each has an entry and a body
+        assert not is_batch or len(stored) in (0, MESSAGES)
+        found[len(stored)] += 1
+        if code != -signal.SIGKILL:
+            assert code == 0
+            assert len(stored) == len(names)
+            break
+        kills += 1
+    print(f"{kills} kills; how often so many messages were stored then: {dict(found)}")
+    assert kills > 3
+
+
+def test_what_is_cancelled_while_beat_sends_is_either_sent_or_cancelled(
+    make_app: MakeApp, client: redis.Redis, broker: redis.Redis, chance: random.Random
+) -> None:
+    app = make_app(redbeat_batch_size=3)
+    install(app)
+    scheduler = RedBeatScheduler(app)
+    scheduler.stand_for_leader()
+    sent_ever, cancelled_ever = 0, 0
+    for _ in range(8 if IS_LONG else 3):
+        names = [f"message-{number}" for number in range(MESSAGES)]
+        with batch():
+            store(app, names)
+            store(app, names[::3], serializer="pickle")
+        make_due(client, names)
+        cancelled: list[str] = []
+        order = chance.sample(names, len(names))
+        chunks = [order[at : at + 3] for at in range(0, len(order), 3)]
+
+        def cancel_some(chunks: list[list[str]] = chunks, cancelled: list[str] = cancelled) -> None:
+            for chunk in chunks:
+                cancelled += cancel(chunk, app)
+
+        canceller = threading.Thread(target=cancel_some)
+        canceller.start()
+        while client.zcard(LATER):
+            scheduler.tick()
+        canceller.join()
+        sent = [message["headers"]["id"] for message in messages(broker)]
+        assert sorted(sent + cancelled) == sorted(names)
+        assert left_of_messages(client) == []
+        sent_ever, cancelled_ever = sent_ever + len(sent), cancelled_ever + len(cancelled)
+        broker.delete("celery")
+    print(f"{sent_ever} sent, {cancelled_ever} cancelled")
+    assert sent_ever
+    assert cancelled_ever
+
+
+def test_a_message_stored_again_while_it_is_sent_is_sent_as_it_was_stored_last(
+    make_app: MakeApp, client: redis.Redis, broker: redis.Redis
+) -> None:
+    app = make_app(redbeat_batch_size=3)
+    install(app)
+    scheduler = RedBeatScheduler(app)
+    scheduler.stand_for_leader()
+    names = [f"message-{number}" for number in range(10)]
+    last = 60
+
+    def store_again() -> None:
+        for version in range(last + 1):
+            name = names[version % len(names)]
+            app.send_task("echo", [version], task_id=name, countdown=3600)
+            make_due(client, [name])
+
+    writer = threading.Thread(target=store_again)
+    writer.start()
+    while writer.is_alive() or client.zcard(LATER):
+        scheduler.tick()
+    writer.join()
+    sent: dict[str, list[int]] = {name: [] for name in names}
+    for message in messages(broker):
+        sent[message["headers"]["id"]].append(json.loads(message["headers"]["argsrepr"])[0])
+    print(f"{sum(map(len, sent.values()))} of {last + 1} versions were sent")
+    for number, name in enumerate(names):
+        versions = [version for version in range(last + 1) if version % len(names) == number]
+        assert sent[name] == sorted(set(sent[name]))
+        assert sent[name][-1] == versions[-1]
+    assert left_of_messages(client) == []
+
+
+@pytest.mark.parametrize("lock_key", ["redbeat:lock", None])
+def test_many_writers_and_beats_at_once_send_each_message_once(
+    make_app: MakeApp,
+    client: redis.Redis,
+    broker: redis.Redis,
+    lock_key: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schedulers, "LEASE_SECONDS", LEASE_SECONDS)
+    each = 60
+    settings = {"redbeat_durable_after": 0, "redbeat_batch_size": 7, "redbeat_lock_key": lock_key}
+
+    def write(writer: int) -> None:
+        app = make_app(**settings)
+        install(app)
+        names = [f"message-{writer}-{number}" for number in range(each)]
+        with batch():
+            store(app, names[::2], countdown=0.3)
+        store(app, names[1::2], countdown=0.01)
+
+    def send() -> None:
+        app = make_app(**settings)
+        install(app)
+        scheduler = RedBeatScheduler(app)
+        if lock_key:
+            eventually(scheduler.stand_for_leader)
+        seen = False
+        while not seen or client.zcard(LATER) or broker.llen("celery") < WRITERS * each:
+            seen = seen or bool(client.zcard(LATER) or broker.llen("celery"))
+            time.sleep(min(scheduler.tick(), 0.01))  # only until something falls due
+        scheduler.close()
+
+    beats = [send] if lock_key else [send, send, send]
+    codes = run_children([*(partial(write, number) for number in range(WRITERS)), *beats])
+    assert set(codes) == {0}
+    sent = Counter(message["headers"]["id"] for message in messages(broker))
+    assert len(sent) == WRITERS * each
+    assert set(sent.values()) == {1}
+    assert left_of_messages(client) == []
+
+
+#: notes how often it has been tried, and asks to be tried again
+RETRYING = """
+import redbeat.later
+
+redbeat.later.install(app)
+
+
+@app.task(name="retrying", bind=True, acks_late=True, max_retries=3)
+def retrying(self, number):
+    note(self, number, self.request.retries)
+    if self.request.retries < 1:
+        raise self.retry(countdown=2)
+"""
+
+
+@pytest.mark.long_form
+def test_workers_killed_amid_a_retry_lose_no_task(
+    server: Server, chance: random.Random, tmp_path: Path
+) -> None:
+    transport = {"visibility_timeout": 2, "unacked_restore_interval": 1, "unacked_restore_throttle": 1}
+    settings = {"redbeat_durable_after": 1, "broker_transport_options": transport}
+    write_app(tmp_path, "module", server.url(0), runs_url=server.url(1), extra=RETRYING, **settings)
+    client = server.client(db=1)
+    sender = Celery("sender", broker=server.url(0), set_as_current=False)
+    kills = 0
+
+    def done() -> set[int]:
+        return {run.args[0] for run in runs(client) if run.args[1] == 1}
+
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: server.client().exists(LOCK), message="beat doesn't lead")
+        for number in range(MESSAGES):
+            sender.send_task("retrying", [number])
+        worker: Process | None = None
+        try:
+            while len(done()) < MESSAGES:
+                worker = celery_worker(tmp_path, "module", "--prefetch-multiplier", "4")
+                wanted = len(runs(client)) + chance.randint(1, 12)
+                eventually(
+                    lambda wanted=wanted: len(runs(client)) >= wanted or len(done()) == MESSAGES,
+                    interval=0.001,
+                )
+                if len(done()) < MESSAGES:
+                    time.sleep(chance.uniform(0, 0.005))  # the instant of the fault, not a wait for something
+                    worker.kill()
+                    kills += 1
+        finally:
+            if worker is not None:
+                worker.kill()
+        eventually(lambda: server.client().zcard(LATER) == 0)
+        assert beat.is_running, beat.output()
+        assert not has_traceback(beat.output()), beat.output()
+    counts = Counter(run.args[0] for run in runs(client) if run.args[1] == 1)
+    doubled = sum(counts.values()) - MESSAGES
+    print(f"{kills} workers killed amid {MESSAGES} retries: lost 0, run again by another worker {doubled}")
+    assert kills > 2
