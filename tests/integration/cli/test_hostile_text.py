@@ -95,6 +95,17 @@ def fill(client: redis.Redis, *, now: float = 1.0) -> None:
     client.hset("redbeat::workers", HOSTILE, json.dumps({"at": now, "pool": HOSTILE}))
     error = {"reason": HOSTILE, "since": 1.0, "attempts": 2, "about": HOSTILE, "retry_at": "1", "due": "1"}
     client.hset(f"redbeat:calm{HOSTILE}", "error", json.dumps(error))
+    message = dict.fromkeys(("task_id", "task", "exchange", "routing_key"), HOSTILE)
+    headers = dict.fromkeys(("argsrepr", "root_id", "expires", "group"), HOSTILE)
+    for kind, body in (("json", json.dumps([[HOSTILE], {HOSTILE: HOSTILE}, {}])), ("no json", HOSTILE)):
+        stored = {**message, "body": body, "headers": headers, "properties": {"priority": HOSTILE}}
+        client.hset(f"redbeat:later:{kind}{HOSTILE}", mapping={"message": json.dumps(stored)})
+        client.hset(f"redbeat:later:{kind}{HOSTILE}", "error", json.dumps({**error, "definition_sha1": ""}))
+        client.zadd("redbeat::later", {f"redbeat:later:{kind}{HOSTILE}": 4e9})
+    client.hset(
+        f"redbeat:later:broken{HOSTILE}", "message", json.dumps({"body": HOSTILE, "task_id": [HOSTILE]})
+    )
+    client.zadd("redbeat::later", {f"redbeat:later:broken{HOSTILE}": 4e9, f"stray{HOSTILE}": 4e9})
 
 
 def test_a_beat_s_log_has_no_order_and_no_forged_line(
@@ -179,6 +190,10 @@ def commands(folder: Path) -> list[list[str]]:
             ["downgrade"],
             ["route", NAME],
             ["route", f"1{HOSTILE}"],
+            ["list", "--later"],
+            ["later", "list"],
+            ["later", "count"],
+            *(["later", "show", f"{kind}{HOSTILE}"] for kind in ("json", "no json", "broken", "none")),
         )
         for more in ([], ["--json"])
     ]
@@ -205,6 +220,9 @@ def commands(folder: Path) -> list[list[str]]:
         ["apply", file, "--yes"],
         ["import", file, "--replace"],
         ["import", file, "--replace", "--yes"],
+        ["later", "cancel", f"none{HOSTILE}", f"json{HOSTILE}"],
+        ["later", "cancel", f"none{HOSTILE}", f"json{HOSTILE}", "--yes"],
+        ["later", "release", f"no json{HOSTILE}", "--yes"],
         ["purge", "--yes"],
         ["doctor", "--all", "--fix"],
         ["delete", NAME],
