@@ -15,7 +15,13 @@ from kombu import pools
 from redbeat.testing.servers import Server
 
 #: what an app keeps of Redis and RedBeat's settings
-_KEPT = ("redbeat_conf", "redbeat_redis", "redbeat_redis_made")
+_KEPT = (
+    "redbeat_conf",
+    "redbeat_redis",
+    "redbeat_redis_made",
+    "redbeat_redis_async",
+    "redbeat_redis_async_made",
+)
 
 
 def settings_on(server: Server) -> dict[str, Any]:
