@@ -1,25 +1,32 @@
 """What to do about one claimed stored message: it is sent exactly as it is. Decided without I/O.
 
+Its entry is made from the message: what else stands in Redis about the entry is for others.
 No policy applies to it: however late it is, it goes, and whether it has expired is the worker's to say.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from kombu import serialization
 
 from redbeat.beat.planner import OrdinaryRun
+from redbeat.config.config import ensure_conf
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of
-from redbeat.entries.loading import decode_entry
 from redbeat.later.message import Message
-from redbeat.schedules.timezones import moment_of
+from redbeat.policy.policy import Policy
+from redbeat.schedules import clocked
+from redbeat.schedules.timezones import moment_of, nearest_moment_of
 from redbeat.store.later import MessageTexts
 from redbeat.store.records import Claimed, Commit, Ending
 from redbeat.store.store import read_claimed
 
-_content_types: Any = serialization.prepare_accept_content
+#: of each stored message's entry
+_POLICY = Policy(one_off=True, after_finish="delete")
+
+_content_types: Any = lru_cache(maxsize=8)(serialization.prepare_accept_content)
 
 
 def plan_message(
@@ -33,13 +40,20 @@ def plan_message(
     Raises:
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
     """
-    entry = decode_entry(entry_class, read_claimed(claimed), app)
-    accepted = _content_types(app.conf.accept_content)
+    accepted = _content_types(tuple(app.conf.accept_content))
     texts = MessageTexts(claimed.message or "", claimed.body or "")
     message = Message.from_texts(claimed.key, texts, accepted)
-    entry.message, entry.task = message, message.task
-    if message.arguments is not None:  # for whoever has hooked in where entries are sent
-        entry.args, entry.kwargs = list(message.arguments[0]), dict(message.arguments[1])
+    args, kwargs = message.arguments or ((), {})  # for whoever has hooked in where entries are sent
+    entry = entry_class(
+        name=ensure_conf(app).keys.name(claimed.key),
+        task=message.task,
+        schedule=clocked(nearest_moment_of(float(claimed.nominal))),
+        args=list(args),
+        kwargs=dict(kwargs),
+        app=app,
+    )
+    entry.message, entry.policy, entry.stored = message, _POLICY, read_claimed(claimed)
+    entry.last_run_at = None  # as of any entry that hasn't run
     sent = Commit(claimed, Ending.DELETE, task_id=message.task_id)
     failure = failure_of(claimed)
     nominal = failure.due if failure is not None and failure.is_waiting_for(claimed) else claimed.nominal

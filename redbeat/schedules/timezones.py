@@ -38,6 +38,9 @@ _INSTANT = timedelta(microseconds=1)
 _SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
 #: within this many weeks a zone has each of its offsets at some time
 _WEEKS = 53
+#: in UTC, UNIX seconds; a day from the ends of the calendar, which some zones have later or earlier
+_FIRST_DAY = datetime(1, 1, 2, tzinfo=timezone.utc).timestamp()
+_LAST_DAY = datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()
 #: for how many days on end is looked whether the clocks change, where many runs are wanted
 _STEADY_DAYS = 35
 
@@ -82,6 +85,11 @@ def zone_name(tz: tzinfo | None) -> str | None:
 def moment_of(seconds: float) -> datetime:
     """Return the time that is ``seconds`` in UNIX time, in UTC."""
     return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+def nearest_moment_of(seconds: float) -> datetime:
+    """Return the time that is ``seconds`` in UNIX time, in UTC; the nearest one where there is none."""
+    return moment_of(min(max(seconds, _FIRST_DAY), _LAST_DAY))
 
 
 def in_utc(moment: datetime) -> datetime:

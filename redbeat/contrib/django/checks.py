@@ -15,12 +15,14 @@ from django.core.checks import CheckMessage, Error, Info, Warning, register  # n
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.contrib.django.celery_app import SETTING, find_app
 from redbeat.contrib.django.packages import find_missing
+from redbeat.declared.collection import collect_declared
+from redbeat.declared.modules import load_tasks_once
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.hints import hint_at_task
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.validation import find_name_problem, find_unwritable
 from redbeat.entries.wording import label_of
-from redbeat.errors import ConfigurationError, EntryError, RedBeatError
+from redbeat.errors import ConfigurationError, DeclarationError, EntryError, RedBeatError
 from redbeat.log.text import printable
 
 #: the tag of all of them: ``manage.py check --tag redbeat``
@@ -31,12 +33,14 @@ IDS = {
     "redbeat.E002": "A setting can't be used.",
     "redbeat.E003": "An entry of ``beat_schedule`` can't be used, so it won't run.",
     "redbeat.E004": "Packages that the pages in the admin need aren't installed.",
+    "redbeat.E005": "A ``@scheduled`` can't be used, or the modules with tasks can't be imported.",
     "redbeat.W001": "RedBeat has no such setting: it may be misspelt.",
     "redbeat.W002": "Beat is told to use another scheduler than RedBeat's.",
     "redbeat.W003": "Celery's time zone isn't Django's.",
     "redbeat.W004": "An entry of ``beat_schedule`` runs a task that the app doesn't have.",
     "redbeat.W005": "No Redis is given for the schedule, as in settings for tests.",
     "redbeat.W006": "The doctor couldn't look at the schedule: Redis is away, or refuses.",
+    "redbeat.W007": "A ``@scheduled`` belongs to no task, so it won't run.",
 }
 _HOW_TO_INSTALL = "Install them: pip install 'celery-redbeat[django]'."
 _KINDS = {Severity.ERROR: Error, Severity.WARNING: Warning, Severity.NOTE: Info}
@@ -94,6 +98,22 @@ def _look_at_app() -> Iterator[CheckMessage]:
         )
     for name, fields in schedule.items():
         yield from _look_at_entry(app, config, name, fields)
+    yield from _look_at_declared(app)
+
+
+def _look_at_declared(app: Any) -> Iterator[CheckMessage]:
+    try:
+        load_tasks_once(app)
+        found = collect_declared(app)
+    except DeclarationError as exc:
+        yield Error(printable(str(exc)), id="redbeat.E005")
+        return
+    except Exception as exc:  # noqa: BLE001 - the application's own code
+        words = f"The modules with tasks can't be imported, so nobody knows what they declare: {exc!r}"
+        yield Error(printable(words), id="redbeat.E005")
+        return
+    for declaration, why in found.strays.items():
+        yield Warning(printable(f"{declaration.place}: @scheduled: {why}"), id="redbeat.W007")
 
 
 def _no_redis(config: RedBeatConfig) -> Iterator[CheckMessage]:

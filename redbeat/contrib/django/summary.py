@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from redbeat.contrib.django.access import AdminVisit
+from redbeat.diagnostics.hints import source_of
 from redbeat.entries.describe import description_of, zones_in_words
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.overview import overview_of
@@ -78,7 +79,7 @@ def _origin_of(entry: RedBeatSchedulerEntry) -> str:
         return ""
     if is_static:
         return (
-            "beat_schedule: what is changed here lasts until a beat starts or becomes leader, unless it is "
-            "changed there, too. A pause lasts."
+            f"{source_of(entry.app, str(entry.name))}: what is changed here lasts until a beat starts or "
+            "becomes leader, unless it is changed there, too. A pause lasts."
         )
     return f"a file of {owner}: applying it again undoes what is changed here." if owner else ""

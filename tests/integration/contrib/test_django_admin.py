@@ -298,6 +298,7 @@ def test_an_entry_of_beat_schedule_says_that_changes_do_not_last(
 ) -> None:
     entry(app)
     client.sadd("redbeat::statics", "report")
+    app.conf.beat_schedule = {"report": {"task": "echo", "schedule": 60}}
     assert "Comes from: beat_schedule: what is changed here lasts until" in text_of(
         admin.get(change_url("report"))
     )

@@ -315,7 +315,7 @@ def test_a_triggered_run_expires_by_queue_timeout_and_those_of_a_backfill_wait(
     overlap = {"redbeat_overlap": "skip"}
     assert told == [{**overlap, "redbeat_queue_timeout": 60}] * 2 + [overlap]
     broker.flushdb()
-    entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(minutes=59))
+    entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(minutes=59, seconds=59, microseconds=999_999))
     [message] = messages(broker)
     assert message["headers"]["expires"] is None
     assert message["headers"]["redbeat_overlap"] == "skip"

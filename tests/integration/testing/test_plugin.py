@@ -63,6 +63,12 @@ def test_beat_schedule_is_stored_by_the_beat(redbeat_app, redbeat_beat):
     assert [entry.name for entry in Entry.list(redbeat_app)] == ["sync"]
 
 
+@pytest.mark.redbeat_server("valkey")
+@pytest.mark.parametrize("number", range(2))
+def test_a_server_that_a_test_has_killed_is_replaced(redbeat_app, number):
+    os.kill(redbeat_app.redbeat_redis.info("server")["process_id"], 9)
+
+
 def test_the_current_app_is_another_one(redbeat_app):
     assert current_app._get_current_object() is not redbeat_app
 
@@ -220,7 +226,9 @@ SHARED = pytest.param(["-p", "xdist", "-n", "2"], id="shared by processes", mark
 @pytest.mark.parametrize("options", [[], ["--redbeat-server=fake"], SHARED], ids=str)
 def test_the_fixtures_do_what_they_say(tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "test_all.py").write_text(TESTS)
-    assert passed(pytest_in(tmp_path, *options)).startswith("10 passed")
+    (tmp_path / ("long" * 30)).mkdir()  # its path is too long for a socket in it
+    done = pytest_in(tmp_path, *options, TMPDIR=str(tmp_path / ("long" * 30)))
+    assert passed(done).startswith("12 passed")
 
 
 def test_an_app_of_a_project_is_put_on_the_server_and_restored(tmp_path: Path) -> None:
@@ -326,7 +334,9 @@ def test_a_run_that_is_killed_leaves_no_server_behind(tmp_path: Path) -> None:
         "    pid = redbeat_app.redbeat_redis.info('server')['process_id']\n"
         "    pathlib.Path('pid').write_text(str(pid))\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = pytest_in(tmp_path, "--redbeat-server=valkey")
+    (tmp_path / "tmp").mkdir()
+    done = pytest_in(tmp_path, "--redbeat-server=valkey", TMPDIR=str(tmp_path / "tmp"))
     assert done.returncode == -signal.SIGKILL
     pid = int((tmp_path / "pid").read_text())
     eventually(lambda: not Path(f"/proc/{pid}/exe").exists())
+    eventually(lambda: not list((tmp_path / "tmp").iterdir()))

@@ -12,6 +12,7 @@ from celery import Celery
 from django.core import checks
 from django.test import override_settings
 
+from redbeat import scheduled
 from redbeat.contrib.django.checks import IDS, TAG
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +33,7 @@ def found(app: Any = None, *, deploy: bool = False, **settings: Any) -> list[tup
         given = {"broker_url": REDIS, "timezone": "Europe/Berlin", **settings}
         app = Celery("proj", set_as_current=False, changes=given)
 
-        @app.task(name="echo")
+        @app.task(name="echo", shared=False)
         def echo() -> None:
             """Do nothing."""
 
@@ -132,3 +133,25 @@ def test_the_documentation_lists_each_id_with_what_it_says() -> None:
     listed = re.findall(r"^   \* - ``(redbeat\.[EW]\d+)``\n     - (.+)$", text, re.MULTILINE)
     assert dict(listed) == IDS
     assert [number for number, _ in listed] == list(IDS)
+
+
+def test_what_is_wrong_beside_tasks_is_found() -> None:
+    app = Celery("proj", set_as_current=False, changes={"broker_url": REDIS, "timezone": "Europe/Berlin"})
+    app.conf.beat_schedule = {"report": {"task": "report", "schedule": 60}}
+
+    @app.task(name="report", shared=False)
+    @scheduled(every=60)
+    def report() -> None:
+        """Do nothing."""
+
+    @scheduled(every=60)
+    def no_task() -> None:
+        """Do nothing."""
+
+    [(number, sentence)] = found(app)
+    assert number == "redbeat.E005"
+    assert "the setting beat_schedule has an entry 'report', too" in sentence
+    app.conf.beat_schedule = {}
+    [(number, sentence)] = found(app)
+    assert number == "redbeat.W007"
+    assert "no_task is no task" in sentence
