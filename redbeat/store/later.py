@@ -7,13 +7,16 @@ its entry and its body come and go together.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
+from redbeat.log.text import as_stored
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
@@ -161,10 +164,24 @@ class LaterStore(Store):
             offset, left = offset + len(page), left - len(page)
 
     def _page(self, offset: int, count: int) -> list[tuple[str, float]]:
+        """Return members with their scores: by their ranks, as that takes no longer far behind.
+
+        Viewers by the rules of earlier versions have no right to that.
+        """
+        try:
+            return self._ranked(offset, offset + count - 1)
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):
+                raise
         later = self.keys.later
         found = self.ask(
             lambda client: client.zrangebyscore(later, "-inf", "+inf", offset, count, withscores=True)
         )
+        return [(text_of(member), float(score)) for member, score in found]
+
+    def _ranked(self, first: int, last: int) -> list[tuple[str, float]]:
+        later = self.keys.later
+        found = self.ask(lambda client: client.zrange(later, first, last, withscores=True), later)
         return [(text_of(member), float(score)) for member, score in found]
 
     def find(self, task_id: str) -> Listed | None:
@@ -196,7 +213,16 @@ class LaterStore(Store):
 
         That one need not be there any more.
         """
-        return Members(self).place_after(self.config.keys.stored_message(task_id), due)
+        key = self.config.keys.stored_message(task_id)
+        rank = Members(self).rank_of(key)
+        if rank is not None and self.scores_of([key]) == [due]:
+            return rank + 1
+
+        def place_at(rank: int) -> tuple[float, bytes]:
+            found = self._ranked(rank, rank)
+            return (found[0][1], as_stored(found[0][0])) if found else (inf, b"")  # some are sent meanwhile
+
+        return bisect_right(range(self.count()), (due, as_stored(key)), key=place_at)
 
     def _listed(self, page: Sequence[tuple[str, float]]) -> Iterator[Listed]:
         found = self._read([key for key, _ in page])

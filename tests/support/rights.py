@@ -279,6 +279,7 @@ def it_looks_at_stored_messages(ground: Ground) -> None:
     assert messages.count() == 2
     found = [one.texts for one in messages.first(None)]
     assert [bool(texts and texts.body) for texts in found] == [False, True]
+    assert [one.task_id for one in messages.first(1, 1)] == ["pickled"]
     assert messages.find("pickled")
 
 

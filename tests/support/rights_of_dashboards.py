@@ -140,6 +140,8 @@ def it_answers_what_programs_ask(ground: Ground) -> None:
     ):  # fmt: skip
         query = {"at": "2098-01-01T08:00:00Z"} if path.endswith("why") else {}
         program.get(path, **query)
+    for path in ("/entries", "/later"):  # and on from there
+        program.get(program.get(path, limit=1)["next"])
     assert program.ask("GET", "/export").status_code == 200
 
 

@@ -20,6 +20,7 @@ from redbeat.leadership.status import read_status
 from redbeat.store import rights
 from redbeat.store.changes import ChangeRecord, ChangeRecords
 from redbeat.store.events import Events
+from redbeat.store.later import LaterStore
 from redbeat.store.members import MemberRepair, Members
 from redbeat.store.records import Fence
 from redbeat.store.rights import Feature
@@ -42,6 +43,7 @@ from tests.support.rights import (
     run_twice,
 )
 from tests.support.schedule import LOCK, SCHEDULE, sent_names
+from tests.support.stored import store
 from tests.support.ticks import leader, take_messages
 
 _BEAT = (
@@ -370,6 +372,13 @@ def test_who_may_not_publish_may_still_write(old: Ground) -> None:
     key = "redbeat:report"
     assert Members(Store(app)).repair([MemberRepair(key, key, 5.0)]) == [True]
     assert Entry.delete_many(["report", "other"], app) == 2
+
+
+def test_a_viewer_lists_stored_messages_without_a_right_to_their_ranks(old: Ground) -> None:
+    store(old.app("default"), "one", "three", "two")
+    messages = LaterStore(old.app("viewer"))
+    assert [one.task_id for one in messages.first(5, 1)] == ["three", "two"]
+    assert messages.count() == 3
 
 
 def test_each_feature_that_can_be_off_is_tried() -> None:
