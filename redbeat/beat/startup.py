@@ -21,7 +21,7 @@ from redbeat.broker.delivery import describe_delivery
 from redbeat.broker.ways import describe_messages
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import RequestBroken
-from redbeat.declared.collection import collect_declared
+from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks_once
 from redbeat.entries.calendar_loading import save_by_calendars
@@ -30,7 +30,7 @@ from redbeat.entries.ownership import note_statics, plan_statics
 from redbeat.entries.pauses import keep_pause
 from redbeat.entries.saving import encode_entry
 from redbeat.entries.validation import find_name_problem
-from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused
+from redbeat.errors import ConfigurationError, DeclarationError, RedBeatError, StoreRefused
 from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
@@ -163,12 +163,15 @@ def read_statics(app: Any) -> Statics:
     Raises:
         DeclarationError: two of them have the same name.
     """
-    why_unknown = ""
-    try:
-        load_tasks_once(app)
-    except Exception as exc:  # noqa: BLE001 - the application's own code
-        why_unknown = f"{type(exc).__name__}: {exc}"
-    declared = collect_declared(app)
+    declared, why_unknown = Declarations(), ""
+    # what can't be imported says nothing about the rest; and a task that can't be made ends both
+    for read in (load_tasks_once, collect_declared):
+        try:
+            declared = read(app) or declared
+        except DeclarationError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the application's own code
+            why_unknown = why_unknown or f"{type(exc).__name__}: {exc}"
     entries = {name: entry.fields for name, entry in declared.entries.items()}
     return Statics(
         {**default_entries(app), **app.conf.beat_schedule, **entries}, declared.strays, why_unknown

@@ -34,6 +34,8 @@ _loads: Any = kombu_json.loads
 #: the policy of each stored message's entry
 ONE_OFF = '{"one_off": true, "after_finish": "delete"}'
 
+_NO_TASK = "its body isn't that of a task."
+
 #: fields of the JSON that have a default, which isn't written
 _DEFAULTS: Mapping[str, Any] = {"exchange": "", "queues": [], "expires_at": None}
 
@@ -180,6 +182,9 @@ class Message:
             raise EntryCorrupt(f"{key}: its message has no {exc}.", key) from exc
         except Exception as exc:  # whatever the decoder of a type raises, kombu's or the app's
             raise EntryCorrupt(f"{key}: its message can't be read: {printable(str(exc))}", key) from exc
+        problem = message.find_foreign()
+        if problem:
+            raise EntryCorrupt(f"{key}: {problem}", key)
         if accepted is not None and content_type not in accepted:
             raise EntryCorrupt(
                 f"{key}: its body has the type {content_type}, and accept_content of this beat hasn't.",
@@ -187,9 +192,37 @@ class Message:
             )
         return message
 
+    def find_foreign(self) -> str:
+        """Return why this is no message of a task, as a sentence; '': it is one.
+
+        Whoever may write entries may write messages with a JSON body, too: no orders to workers by them.
+        """
+        if self.exchange.endswith(".pidbox"):
+            return f"its exchange {quoted(self.exchange)} is for orders to workers, and takes no tasks."
+        return "" if not self.is_plain or _is_of_task(self._parts or _loaded(self.body)) else _NO_TASK
+
     def seconds_left(self, now: datetime) -> float | None:
         """Return how long the broker may keep it after ``now``; None: for ever."""
         return None if self.expires_at is None else self.expires_at - now.astimezone(timezone.utc).timestamp()
+
+
+def _loaded(body: bytes) -> Any:
+    """Return the body as it is without the types that kombu and applications have beside JSON's."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_of_task(parts: Any) -> bool:
+    if isinstance(parts, dict):  # Celery's first protocol; with a method it is an order to workers
+        return "task" in parts and "method" not in parts
+    return (
+        isinstance(parts, list)
+        and len(parts) > 1
+        and isinstance(parts[0], list)
+        and isinstance(parts[1], dict)
+    )
 
 
 def _body_of(known: Any, apart: str) -> tuple[bytes, str, str]:

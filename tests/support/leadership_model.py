@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 from redbeat.store import scripts as lua
 from redbeat.store.records import Claimed, Commit, Fence, LockStatus, Push, Target
-from tests.support.schedule import DEADLINES, LOCK, SCHEDULE, TICK
+from tests.support.schedule import DEADLINES, LATER, LOCK, SCHEDULE, TICK
 
 __all__ = ["Exploration", "Scripts", "explore"]
 
@@ -358,7 +358,8 @@ class Scripts:
             return lua.renew_lock(client, TICK, fence, 0)
         if command.script == "claim":
             limits = lua.ClaimLimits(1, 10**6, 10**6, lease_ms=0, prefix="redbeat:")
-            return lua.claim_due(client, SCHEDULE, DEADLINES, fence, limits).status
+            keys = lua.ClaimKeys(SCHEDULE, DEADLINES, LATER)
+            return lua.claim_due(client, keys, fence, limits).status
         claimed = Claimed(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
         message = Push("lpush", QUEUE, "message")
         commit = Commit(claimed, _score(run + 1), _meta(run + 1), pushes=(message,))

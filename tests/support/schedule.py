@@ -26,6 +26,7 @@ STATICS = "redbeat::statics"
 LOCK = "redbeat::lock"
 TICK = "redbeat::tick"
 DEADLINES = "redbeat::deadlines"
+LATER = "redbeat::later"
 
 
 #: for entries that are due since the epoch: the next run is in no test, whatever the time of day

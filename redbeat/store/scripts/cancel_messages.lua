@@ -3,9 +3,9 @@
 -- KEYS[1] later      zset of entry keys, scored by when their messages are to be sent
 -- KEYS[2..] entries  the keys of their entries
 -- ARGV[1] seen       only a message with this revision is removed; '': any
--- An entry without a message is another one's, and is left alone.
+-- An entry without a message is another one's, and is left alone; if it is among the stored ones, it isn't any more.
 --
--- Returns for each its message, JSON; or nil if there was none
+-- Returns for each its message, JSON, '' if it had none; or nil if it wasn't stored
 local later, seen = KEYS[1], ARGV[1]
 local removed = {}
 for i = 2, #KEYS do
@@ -16,6 +16,8 @@ for i = 2, #KEYS do
     redis.call('ZREM', later, entry)
     redis.call('DEL', entry)
     removed[i - 1] = message
+  elseif type(message) ~= 'string' and redis.call('ZREM', later, entry) == 1 then
+    removed[i - 1] = ''
   end
 end
 return removed

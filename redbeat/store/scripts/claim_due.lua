@@ -5,7 +5,7 @@
 -- KEYS[3] mark       who has released the lock (the lock's key again when nothing says so)
 -- KEYS[4] deadlines  zset of when beat must look at each run in progress: its task id, NUL, and the key of its entry's runs
 -- KEYS[5] other      the zset of which only is told when the first of it is due: that of the stored messages, or the
---                    schedule where those are claimed
+--                    schedule where those are claimed. A stored message in the schedule is moved to theirs
 -- ARGV[1] token      the caller's token, '' when no lock is configured
 -- ARGV[2] lock_ms    time to live the lock is renewed to, milliseconds
 -- ARGV[3] limit      how many entries at most
@@ -115,13 +115,19 @@ repeat
       kind, size, error_size = measure_key(key)
     end
     local message, body_bytes = false, false
-    if kind == 'hash' and are_messages == 1 then
+    if kind == 'hash' and (are_messages == 1 or string.sub(key, #prefix + 1, #prefix + 6) == 'later:') then
       message, body_bytes = unpack(redis.call('HMGET', key, 'message', 'body_bytes'))
+    end
+    local is_moved = message and are_messages ~= 1  -- somebody wants a stored message to be sent at this time
+    if is_moved then
+      redis.call('ZREM', schedule, key)
+      redis.call('ZADD', other, nominal, key)
+      kind, message, seen[key] = 'message', false, true
     end
     if message then size = size + #message + (tonumber(body_bytes) or 0) end
     if kind == 'hash' then measured = measured + 1 end
     local is_read = kind == 'hash' and size <= entry_bytes
-    local is_missing, stays = kind == 'none', true
+    local is_missing, stays = kind == 'none', not is_moved
     if is_read and to_bytes > 0 and size > to_bytes then
       is_held, passed = true, passed + 1
     elseif

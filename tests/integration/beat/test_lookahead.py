@@ -425,7 +425,10 @@ def test_runs_that_a_result_backend_is_told_of_are_not_prepared(
     make_scheduler: Any, client: redis.Redis, broker: redis.Redis, second: Server
 ) -> None:
     scheduler = make_scheduler(result_backend=second.url(0), task_ignore_result=False)
-    scheduler.app.task(name="echo")(lambda *args: None)
+
+    @scheduler.app.task(name="echo", shared=False)
+    def echo(*args: Any) -> None: ...
+
     write_raw(client, "first")
     scheduler.tick()
     assert broker.llen("celery") == 1

@@ -17,8 +17,7 @@ from redbeat import RedBeatScheduler
 from redbeat.store.later import LaterStore
 from tests.conftest import MakeApp
 from tests.support.polling import eventually
-
-LATER = "redbeat::later"
+from tests.support.schedule import LATER as LATER
 
 
 @pytest.fixture

@@ -182,3 +182,15 @@ def test_a_task_of_the_class_is_enough_to_revoke_it(make_app: MakeApp) -> None:
     result = durable.apply_async(countdown=60)
     result.revoke()
     assert stored_ids(app) == []
+
+
+def test_what_has_no_message_is_taken_out_of_the_stored_ones_and_nothing_else_is_done(
+    app: Celery, client: redis.Redis
+) -> None:
+    client.set("redbeat:later:wrong type", "text")
+    client.hset("redbeat:later:usual", "definition", "{}")
+    client.zadd(LATER, {"redbeat:later:wrong type": 5, "redbeat:later:gone": 5})
+    ids = ["wrong type", "gone", "usual"]
+    assert redbeat.later.cancel(ids, app) == ["wrong type", "gone"]
+    assert not client.exists(LATER)
+    assert client.exists("redbeat:later:wrong type", "redbeat:later:usual") == 2

@@ -33,6 +33,7 @@ from tests.integration.later.conftest import (
     send_due,
     stored_ids,
 )
+from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, field, monitoring
 from tests.support.servers import Server
 
@@ -378,3 +379,48 @@ def test_a_queue_of_the_caller_s_own_is_declared_as_it_was_given(
     add_of(app).apply_async((1,), task_id="id", eta=ETA, queue=queue, exchange="things", routing_key="a.b")
     send_due(client, make_scheduler(app))
     assert len(queued(broker, "mine")) == 1
+
+
+def test_one_that_somebody_puts_into_the_schedule_is_sent_then(
+    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    for task_id in ("first", "second", "third"):
+        add_of(app).apply_async((1,), task_id=task_id, eta=ETA)
+    Entry("later:usual", "add", 60, args=[9], app=app).save()
+    scheduler = make_scheduler(app)
+    client.zadd(SCHEDULE, {"redbeat:later:first": 0, "redbeat:later:second": 5, "redbeat:later:usual": 6})
+    eventually(lambda: scheduler.tick() is not None and len(queued(broker)) == 3)
+    assert {message["headers"]["id"] for message in queued(broker)} > {"first", "second"}
+    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:later:usual"]
+    assert stored_ids(app) == ["third"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exchange": "celery.pidbox"},
+        {"body": '{"method": "shutdown", "arguments": {}}'},
+        {"body": '{"method": "shutdown", "task": "add", "id": "id"}'},
+        {"body": "[1, 2]"},
+        {"body": '"text"'},
+    ],
+    ids=["exchange", "order", "order as a task", "list", "text"],
+)
+def test_who_may_write_entries_gives_workers_no_orders(
+    changes: dict[str, str],
+    app: Celery,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    server: Server,
+) -> None:
+    add_of(app).apply_async((1,), task_id="id", eta=ETA)
+    message = json.loads(client.hget("redbeat:later:id", "message") or "")
+    client.hset("redbeat:later:id", "message", json.dumps({**message, **changes}))
+    make_due(client)
+    with monitoring(server) as asked:
+        make_scheduler(app).tick()
+    assert not [one for one in asked if one.startswith(("PUBLISH /", "LPUSH"))]
+    assert queued(broker) == []
+    reason = field(client, "later:id", "error")["reason"]
+    assert "for orders to workers" in reason or "isn't that of a task" in reason
