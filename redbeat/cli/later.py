@@ -15,6 +15,7 @@ from redbeat.cli.progress import meter
 from redbeat.cli.session import Session, SessionCommand
 from redbeat.cli.tables import WITH_DATES, fields_lines, titled
 from redbeat.cli.zone import zone_options
+from redbeat.config.config import ensure_conf
 from redbeat.entries.wording import clock, one_line, relative, when_in
 from redbeat.later.documents import arguments_in_words, document_of, eta_of
 from redbeat.later.releasing import release as release_messages
@@ -162,6 +163,8 @@ def release(ctx: click.Context, /, task_ids: tuple[str, ...], is_all: bool, yes:
             "A beat of version 3 leads, and would send some of them, too: stop all beats of version 3 first.",
             exits.TRY_AGAIN,
         )
+    if ensure_conf(session.app).lock_key is None:
+        session.note("Without a lock nobody knows whether a beat of version 3 runs: stop all of them first.")
     store = LaterStore(session.app)
     chosen = None if is_all else list(dict.fromkeys(task_ids))
     number = store.count() if chosen is None else len(chosen)
