@@ -16,7 +16,7 @@ TOKEN_OF_2X = "0123456789abcdef0123456789abcdef"
 READING = {
     *(
         "EVALSHA", "EVAL", "TIME", "TYPE", "EXISTS", "HMGET", "HSTRLEN", "HGETALL", "ZSCORE", "ZCOUNT",
-        "ZCARD", "ZRANGEBYSCORE",
+        "ZCARD", "ZRANGE", "ZRANGEBYSCORE",
     ),
     *("GET", "PTTL", "SCAN", "SMEMBERS", "ACL", "LRANGE", "ZSCAN"),
 }  # fmt: skip
