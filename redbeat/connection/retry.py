@@ -128,8 +128,15 @@ class RequestBroken(redis.exceptions.ResponseError):
 
 
 def is_reset(exc: BaseException) -> bool:
-    """Tell whether ``exc`` means that the connection was ended: it is no server's answer, and no timeout."""
-    answers = (redis.exceptions.ResponseError, redis.exceptions.TimeoutError)
+    """Tell whether ``exc`` means that the connection was ended: it is no server's answer, and no timeout.
+
+    Nor is it what a cluster's client says when it was sent from node to node too often, as a slot moves.
+    """
+    answers = (
+        redis.exceptions.ResponseError,
+        redis.exceptions.TimeoutError,
+        redis.exceptions.ClusterError,
+    )
     return is_transient(exc) and not isinstance(said_by_server(exc), answers)
 
 

@@ -57,6 +57,8 @@ def on_server(app: Celery, server: Server) -> Iterator[Celery]:
         _forget(app)
         for name, value in settings_on(server).items():
             app.conf[name] = value
+            if app.conf.prefix:  # in Celery 5.3 the name with a namespace counts, wherever it was set
+                app.conf[f"{app.conf.prefix}{name}".upper()] = value
         client = server.make_client()
         if client is not None:
             app.redbeat_redis = client

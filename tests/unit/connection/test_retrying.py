@@ -17,6 +17,7 @@ from redbeat.connection.retry import (
     RequestBroken,
     RetryingConnection,
     WatchedConnection,
+    is_reset,
     is_transient,
 )
 from redbeat.store import scripts as lua
@@ -181,6 +182,14 @@ def test_a_cluster_whose_nodes_refuse_the_password_is_not_waited_for() -> None:
         wrapped = exceptions.RedisClusterException("Redis Cluster cannot be connected.")
         wrapped.__cause__ = cause
         assert is_transient(wrapped) is expected
+
+
+def test_a_client_that_was_sent_from_node_to_node_has_lost_no_connection() -> None:
+    """Nor is the request at fault, which is tried again: a slot is on its way to another node."""
+    moving = exceptions.ClusterError("TTL exhausted.")
+    assert is_transient(moving)
+    assert not is_reset(moving)
+    assert is_reset(exceptions.ConnectionError("reset by peer"))
 
 
 @pytest.mark.parametrize(
