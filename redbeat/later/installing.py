@@ -145,11 +145,6 @@ def _hook(app: Any) -> DurableSend:
     return send
 
 
-def is_hooked(app: Any) -> bool:
-    """Tell whether ``app`` has durable tasks."""
-    return isinstance(getattr(app, "send_task", None), DurableSend)
-
-
 class _DurableClass(type):
     """The type of classes that :func:`_durable` makes: they are pickled by what they are made from."""
 

@@ -182,7 +182,7 @@ class Message:
             raise EntryCorrupt(f"{key}: its message has no {exc}.", key) from exc
         except Exception as exc:  # whatever the decoder of a type raises, kombu's or the app's
             raise EntryCorrupt(f"{key}: its message can't be read: {printable(str(exc))}", key) from exc
-        problem = message.find_foreign()
+        problem = message.find_foreign(is_inline=not texts.body)
         if problem:
             raise EntryCorrupt(f"{key}: {problem}", key)
         if accepted is not None and content_type not in accepted:
@@ -192,14 +192,19 @@ class Message:
             )
         return message
 
-    def find_foreign(self) -> str:
+    def find_foreign(self, *, is_inline: bool) -> str:
         """Return why this is no message of a task, as a sentence; '': it is one.
 
         Whoever may write entries may write messages with a JSON body, too: no orders to workers by them.
+
+        Arguments:
+            is_inline: its body stands where whoever may write entries can write; so it must be plain.
         """
         if self.exchange.endswith(".pidbox"):
             return f"its exchange {quoted(self.exchange)} is for orders to workers, and takes no tasks."
-        return "" if not self.is_plain or _is_of_task(self._parts or _loaded(self.body)) else _NO_TASK
+        if not self.is_plain:
+            return _NO_TASK if is_inline else ""
+        return "" if _is_of_task(self._parts or _loaded(self.body)) else _NO_TASK
 
     def seconds_left(self, now: datetime) -> float | None:
         """Return how long the broker may keep it after ``now``; None: for ever."""

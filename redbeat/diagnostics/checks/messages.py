@@ -28,12 +28,13 @@ def check_stored_messages(context: Context) -> Iterator[Finding]:
     found = list(store.first(LOOKED_AT))
     late = [one for one in found if 0 <= one.due < (context.now - LATE).timestamp()]
     if late:
-        number = f"more than {len(late)}" if len(late) == LOOKED_AT else str(len(late))
+        number = counted(len(late), "stored message", "stored messages")
+        number = f"at least {number}" if len(late) == LOOKED_AT else number
         yield Finding(
             Severity.ERROR,
             "late-messages",
             store.keys.later,
-            f"{number} stored messages should have been sent, the first at {moment_of(late[0].due)}.",
+            f"{number} should have been sent, the first at {moment_of(late[0].due)}.",
             "A beat of version 3.0 or later sends them: is one running, and is it the leader? "
             "celery redbeat status says so.",
         )
@@ -86,8 +87,3 @@ def find_lost_messages(context: Context, page: Sequence[str]) -> Iterator[Findin
                 "It does no harm; --fix deletes it.",
                 repair=Repair("delete-body", owner, body),
             )
-
-
-def in_words(number: int) -> str:
-    """Return a number of stored messages in words."""
-    return counted(number, "stored message", "stored messages")

@@ -218,4 +218,4 @@ def test_the_doctor_finds_those_that_nobody_will_send_and_mends_them(
 @pytest.mark.usefixtures("stored")
 def test_the_doctor_tells_of_those_that_are_late(app: Celery, client: redis.Redis) -> None:
     client.zadd("redbeat::later", {"redbeat:later:first": 1})
-    assert "1 stored messages should have been sent" in findings(app)["late-messages"]["problem"]
+    assert "1 stored message should have been sent" in findings(app)["late-messages"]["problem"]

@@ -402,9 +402,10 @@ def test_one_that_somebody_puts_into_the_schedule_is_sent_then(
         {"body": '{"method": "shutdown", "arguments": {}}'},
         {"body": '{"method": "shutdown", "task": "add", "id": "id"}'},
         {"body": "[1, 2]"},
+        {"body": "anything", "headers": {"id": "id", "task": "add", "compression": "application/x-gzip"}},
         {"body": '"text"'},
     ],
-    ids=["exchange", "order", "order as a task", "list", "text"],
+    ids=["exchange", "order", "order as a task", "list", "compressed", "text"],
 )
 def test_who_may_write_entries_gives_workers_no_orders(
     changes: dict[str, str],
