@@ -104,7 +104,7 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
 )
 @click.option("--offset", type=click.IntRange(0), default=0, help="Skip this many entries.")
 @click.option(
-    "--later", "is_later", is_flag=True, help="Instead, the messages that are stored until their eta is near."
+    "--later", "is_later", is_flag=True, help="Instead, the messages that are stored until their eta."
 )
 @zone_options
 @OBJECT_PER_ENTRY

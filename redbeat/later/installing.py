@@ -78,7 +78,7 @@ class DurableSend:
 
     @property
     def original(self) -> Any:
-        """The ``send_task`` that makes messages: the app's class's as it is now: tools replace it."""
+        """The ``send_task`` that makes messages: of the app's class as it is now, as tools replace it."""
         return type(self._app).send_task.__get__(self._app) if self._own is None else self._own
 
     def __call__(self, name: str, *args: Any, **options: Any) -> Any:
@@ -106,9 +106,9 @@ class DurableSend:
         return _place_of(connection) == _place_of(own)
 
     def _send_later(self, name: str, given: dict[str, Any]) -> Any:
-        connection, producer = given.pop("connection", None), given.pop("publisher", None)
-        del connection  # the same broker as the app's
-        producer = given.pop("producer", None) or producer
+        given.pop("connection", None)  # it leads to the app's broker
+        publisher = given.pop("publisher", None)
+        producer = given.pop("producer", None) or publisher
         store = partial(self._store, zone=self._app.timezone)
         given["producer"] = StoringProducer(self._app, name, store, producer)
         if detect_quorum_queues is not None:

@@ -92,11 +92,6 @@ class StoringProducer:
             )
         )
 
-    def maybe_declare(self, entity: Any, *args: Any, **options: Any) -> Any:
-        """Declare what is asked for, at the broker."""
-        with self._app.producer_or_acquire(self._given) as producer:
-            return producer.maybe_declare(entity, *args, **options)
-
     def revive(self, _connection: Any) -> None:
         """Do nothing: there is no channel to be renewed."""
 
