@@ -6,6 +6,7 @@
      +-- ConfigurationError         a setting can't be used; nothing was written
      +-- StoreUnavailable           Redis can't be reached (also redis ConnectionError)
      +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
+     |    +-- LayoutChanged         the schedule was divided into other shards meanwhile; try again
      +-- StoreCorrupt               a key of the whole schedule holds a value of another type
      +-- EntryError                 something about one entry
      |    +-- DeclarationError      a schedule beside its task can't be used (also ConfigurationError)
@@ -59,6 +60,7 @@ __all__ = [
     "EntryNotFound",
     "EntryTooExpensive",
     "FileError",
+    "LayoutChanged",
     "LockError",
     "LockLost",
     "LockNotAcquired",
@@ -127,6 +129,13 @@ class StoreRefused(RedBeatError, ResponseError):
     def __init__(self, message: str, *, is_login: bool = False) -> None:
         super().__init__(message)
         self.is_login = is_login
+
+
+class LayoutChanged(StoreRefused):
+    """The schedule has been divided into another number of shards meanwhile; nothing was written.
+
+    By the time that this is raised it is known where its entries are now, so trying again helps.
+    """
 
 
 class StoreCorrupt(RedBeatError):

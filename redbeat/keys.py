@@ -23,6 +23,7 @@ RESERVED_NAMES = frozenset(
         *(":deadlines", ":events", ":events-read", ":failures", ":workers"),
         *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
         *(":audit", ":tokens", ":later"),
+        *(":layout", ":generation", ":beats"),
     )
 )
 #: and what no entry's name may begin with
@@ -72,22 +73,36 @@ class EntryKeys(NamedTuple):
 
 
 class _OwnKey:
-    """A key of RedBeat's own: no entry's name begins with a colon."""
+    """A key of RedBeat's own: no entry's name begins with a colon.
 
-    def __init__(self, name: str) -> None:
+    Arguments:
+        is_shared: a schedule that is divided into shards has it once, and not once in each.
+    """
+
+    def __init__(self, name: str, *, is_shared: bool = False) -> None:
         self._name = name
+        self._is_shared = is_shared
 
     def __get__(self, keys: Keys, _owner: type[Keys]) -> str:
-        return f"{keys.prefix}:{self._name}"
+        return keys.own(self._name, is_shared=self._is_shared)
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The names under one prefix; that of the schedule and that of the statics may be others."""
+    """The names under one prefix; that of the schedule and that of the statics may be others.
+
+    Attributes:
+        guard: what the key ``generation`` holds as long as these names are right; '': there is no such key.
+    """
 
     prefix: str = DEFAULT_PREFIX
     schedule_key: str = ""
     statics_key: str = ""
+    guard: str = ""
+
+    def own(self, name: str, *, is_shared: bool = False) -> str:  # noqa: ARG002 - all stand under one prefix
+        """Return a key of RedBeat's own."""
+        return f"{self.prefix}:{name}"
 
     @property
     def schedule(self) -> str:
@@ -113,7 +128,13 @@ class Keys:
     """string with a time to live: the token of the beat or singleton that has released the lock last"""
     standbys = _OwnKey("standbys")
     """zset with a time to live: who stands by, scored by when they looked at the lock last, UNIX seconds"""
-    pinged = _OwnKey("pinged")
+    generation = _OwnKey("generation")
+    """string: in which layout what is under this prefix may be written; without shards there is none"""
+    layout = _OwnKey("layout", is_shared=True)
+    """hash: into how many shards the schedule is divided, and how often that has been changed"""
+    beats = _OwnKey("beats", is_shared=True)
+    """zset with a time to live: which beats share the shards, scored by when they said so, UNIX seconds"""
+    pinged = _OwnKey("pinged", is_shared=True)
     """string with a time to live: which of several beats without a lock has called redbeat_ping_url last"""
     deadlines = _OwnKey("deadlines")
     """zset: a run's task id, NUL, and the key of its entry's runs, scored by when beat must look at it"""
@@ -140,9 +161,9 @@ class Keys:
     succeeded, UNIX seconds"""
     streaks = _OwnKey("streaks")
     """zset: likewise of each entry whose last run has failed, scored by how many have in a row"""
-    audit = _OwnKey("audit")
+    audit = _OwnKey("audit", is_shared=True)
     """stream: who has changed what, by the command line and the dashboard"""
-    tokens = _OwnKey("tokens")
+    tokens = _OwnKey("tokens", is_shared=True)
     """hash: id of each token of the dashboard, to JSON: its name and rights, and the SHA-256 of its secret"""
     later = _OwnKey("later")
     """zset: member is the key of a stored message's entry, score when it is to be sent, UNIX seconds"""
@@ -263,6 +284,16 @@ class Keys:
 def keys_of(prefix: str, schedule_key: str, statics_key: str) -> Keys:
     """Return the names under ``prefix``, with these keys of the schedule and the statics."""
     return Keys(prefix, schedule_key, statics_key)
+
+
+def shard_prefix(prefix: str, shard: int) -> str:
+    """Return the prefix of one shard's keys: all of them are in one slot of a cluster."""
+    return f"{shard_beginning(prefix)}{shard}}}:"
+
+
+def shard_beginning(prefix: str) -> str:
+    """Return what the prefixes of all shards begin with: a hash tag in ``prefix`` would be that of them all."""
+    return f"{{{prefix.removesuffix(':').replace('{', '').replace('}', '')}:"
 
 
 def glob_of(text: str) -> str:

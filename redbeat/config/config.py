@@ -21,6 +21,7 @@ from redbeat.config.suggestions import nearest_to
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
+from redbeat.layout import Layout, assumed_layout
 from redbeat.log.events import SETTING_UNKNOWN
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
@@ -76,6 +77,7 @@ class RedBeatConfig:
     redbeat_redis_options: dict[str, Any]
     redis_use_ssl: bool | dict[str, Any]
     key_prefix: str
+    shards: int | None  # None: none
     lock_key: str | None  # None: no lock
     lock_timeout: float | None
     takeover_after: float | None
@@ -123,6 +125,8 @@ class RedBeatConfig:
         self.statics_owners = self.statics_owners or (str(self.app.main or ""),)
         named = Keys(self.key_prefix)
         self.schedule_key, self.statics_key = named.schedule, named.statics
+        #: the layout that was found in Redis; None: it hasn't been looked for, or there is none
+        self.found_layout: Layout | None = None
 
     @property
     def schedule(self) -> Any:
@@ -134,9 +138,20 @@ class RedBeatConfig:
         self.app.conf.beat_schedule = schedule
 
     @property
-    def keys(self) -> Keys:
-        """The names of all keys in Redis, as configured now."""
+    def base_keys(self) -> Keys:
+        """The names of all keys without shards, as configured now."""
         return keys_of(self.key_prefix, self.schedule_key, self.statics_key)
+
+    @property
+    def layout(self) -> Layout:
+        """Where entries are: as it was found in Redis, else as configured."""
+        base, found = self.base_keys, self.found_layout
+        return found if found is not None and found.base == base else assumed_layout(base, self.shards)
+
+    @property
+    def keys(self) -> Keys:
+        """The names of all keys in Redis, as configured now, or as found there."""
+        return self.layout.keys
 
     @property
     def reserved_names(self) -> frozenset[str]:

@@ -18,6 +18,7 @@ from redbeat.config.ping_urls import parse_ping_host, parse_ping_url
 from redbeat.config.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, DEFAULT_PREFIX, is_owner_name
+from redbeat.layout import MAX_SHARDS
 
 MEBIBYTE = 1024 * 1024
 
@@ -190,13 +191,17 @@ def _one_of(*words: str) -> Rule:
     return parse, f"{', '.join(others)} or {last}"
 
 
-def _whole_number(least: int, most: int, unit: str = "", note: str = "") -> Rule:
-    def parse(value: Any) -> int:
+def _whole_number(
+    least: int, most: int, unit: str = "", note: str = "", *, is_optional: bool = False
+) -> Rule:
+    def parse(value: Any) -> int | None:
+        if value is None and is_optional:
+            return None
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ValueError
         return value
 
-    return parse, f"a whole number {unit}from {least} to {most}{note}"
+    return parse, f"a whole number {unit}from {least} to {most}{note}{', or None' if is_optional else ''}"
 
 
 def _seconds(least: float, most: float, which: str, *, is_optional: bool = False) -> Rule:
@@ -251,6 +256,15 @@ SETTINGS: dict[str, Setting] = {
             "a non-empty string",
             "What every key in Redis starts with. In a Redis Cluster it must carry a hash tag, "
             f"and its default there is ``{DEFAULT_CLUSTER_PREFIX}``.",
+        ),
+        Setting(
+            "redbeat_shards",
+            None,
+            *_whole_number(1, MAX_SHARDS, is_optional=True),
+            "Into how many shards the schedule is divided, each with its own keys and its own lock, so that "
+            "several beats lead at once, and a Redis Cluster spreads them over its nodes. None: it isn't "
+            "divided. ``celery redbeat reshard`` changes it for a schedule that has entries. See "
+            ":doc:`shards`.",
         ),
         Setting(
             "redbeat_lock_key",

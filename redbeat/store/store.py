@@ -116,7 +116,11 @@ Outcome = Literal["new", "changed", "same"]
 
 
 class Store:
-    """The schedule of one app.
+    """The schedule of one app, or one part of it.
+
+    Arguments:
+        client: the redis client; None: the app's.
+        part: the one part of the schedule that this is about; None: all of them.
 
     Attributes:
         client: the redis client: the app's, made when it is first needed.
@@ -126,9 +130,10 @@ class Store:
     Every method raises StoreUnavailable when Redis can't be reached.
     """
 
-    def __init__(self, app: Any, client: Any = None) -> None:
+    def __init__(self, app: Any, client: Any = None, part: Part | None = None) -> None:
         self.config: RedBeatConfig = ensure_conf(app)
         self._app = app
+        self._part = part
         if client is not None:
             self.client = client
         self.rights = Rights(self.config)
@@ -183,7 +188,11 @@ class Store:
 
     def without_retry(self) -> Self:
         """Return a store with the same client that doesn't try again while the server is away."""
-        return type(self)(self.config.app, without_retry(self.client))
+        return type(self)(self.config.app, without_retry(self.client), self._part)
+
+    def of_part(self, part: Part) -> Self:
+        """Return a store with the same client that is about one part of the schedule."""
+        return type(self)(self.config.app, self.client, part)
 
     def wake_channel(self) -> WakeChannel:
         """Return the channel on which writes are announced; each has a connection of its own."""
@@ -199,13 +208,15 @@ class Store:
 
     @property
     def keys(self) -> Keys:
-        """The names of all keys, as configured now."""
-        return self.config.keys
+        """The names of all keys, as configured now; of a store of one part those in this part."""
+        return self.config.keys if self._part is None else self._part.keys
 
     @property
     def parts(self) -> Parts:
-        """The parts of the schedule: there is one."""
-        return Parts([Part(self.keys)])
+        """The parts of the schedule that this store is about."""
+        if self._part is None:
+            return Parts.of_layout(self.config.layout)
+        return Parts.of_one(self._part.keys)
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
         """Claim and read the entries that are due, oldest first, and the next due time, in one round trip.

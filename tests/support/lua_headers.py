@@ -13,6 +13,7 @@ FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
 FRAGMENTS = [
     *(
+        "check_layout",
         "count_figures",
         "entry_texts",
         "find_hold",

@@ -1,6 +1,7 @@
 """One script: made from files, and sent by its SHA-1.
 
-Invariant: its source comes from files only; all values of a caller are KEYS and ARGV.
+Invariant: its source comes from files only; all values of a caller are KEYS and ARGV. A script that begins with
+``check_layout`` does nothing where entries aren't where its caller takes them to be.
 """
 
 from __future__ import annotations
@@ -9,35 +10,80 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoPermissionError, NoScriptError
 
+from redbeat.keys import Keys
 from redbeat.log.text import as_stored, sha1_of_text
 
 
+#: what a script that checks the layout begins with, and what tells it not to
+_CHECK, _UNCHECKED = "check_layout", "-"
+
+#: generation keys that this process has no right to: before there were shards, no rule had them
+_OUT_OF_REACH: set[str] = set()
+
+
 class Request(NamedTuple):
-    """KEYS and ARGV of one call."""
+    """KEYS and ARGV of one call.
+
+    Attributes:
+        within: the part of the schedule that a script writes to; None: it checks no layout.
+    """
 
     keys: Sequence[str]
     args: Sequence[Any]
+    within: Keys | None = None
 
 
 class Script:
-    """A script that is sent by its SHA-1, or as a whole if the server doesn't know it."""
+    """A script that is sent by its SHA-1, or as a whole if the server doesn't know it.
+
+    Arguments:
+        names: of the files that it is made of. Those in front only define functions, but for ``check_layout``.
+    """
 
     def __init__(self, *names: str) -> None:
         self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
         self.sha1 = sha1_of_text(self.source)
+        self._is_checking = _CHECK in names
 
-    def __call__(self, client: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        values = _encoded(keys, args)
+    def __call__(
+        self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
+    ) -> Any:
+        request = Request(keys, args, within)
         try:
-            return client.evalsha(self.sha1, len(keys), *values)
+            return self._call(client, request)
+        except NoPermissionError:
+            if within is None or within.guard or within.generation in _OUT_OF_REACH:
+                raise
+            found = self._call(client, request, is_checked=False)
+            _OUT_OF_REACH.add(within.generation)
+            return found
+
+    def _call(self, client: Any, request: Request, *, is_checked: bool = True) -> Any:
+        numkeys, values = self._values(request, is_checked=is_checked)
+        try:
+            return client.evalsha(self.sha1, numkeys, *values)
         except NoScriptError:
-            return client.eval(self.source, len(keys), *values)
+            return client.eval(self.source, numkeys, *values)
+
+    def _values(self, request: Request, *, is_checked: bool = True) -> tuple[int, list[Any]]:
+        """Return how many keys there are, and the keys and arguments."""
+        keys, args, within = request
+        if not self._is_checking:
+            return len(keys), _encoded(keys, args)
+        if within is None:
+            raise TypeError("a script that checks the layout needs the part that it writes to")
+        if is_checked and not (within.generation in _OUT_OF_REACH and not within.guard):
+            keys, args = [*keys, within.generation], [*args, within.guard]
+        else:  # it must have a key all the same
+            keys, args = [*keys, keys[0]], [*args, _UNCHECKED]
+        return len(keys), _encoded(keys, args)
 
     def command(self, request: Request) -> list[Any]:
         """Return the words of the command for ``request``, for a server that knows the script."""
-        return ["EVALSHA", self.sha1, len(request.keys), *_encoded(*request)]
+        numkeys, values = self._values(request)
+        return ["EVALSHA", self.sha1, numkeys, *values]
 
     def call_each(self, client: Any, requests: Sequence[Request]) -> list[Any]:
         """Return what the script returns for each of ``requests``, one after the other."""
@@ -53,8 +99,9 @@ class Script:
         again, which is done in the ordinary way: one that was refused, or isn't known to the server yet.
         """
         pipeline = client.pipeline(transaction=False)
-        for keys, args in requests:
-            pipeline.evalsha(self.sha1, len(keys), *_encoded(keys, args))
+        for request in requests:
+            numkeys, values = self._values(request)
+            pipeline.evalsha(self.sha1, numkeys, *values)
         if wait:
             pipeline.execute_command(*wait)
         replies = pipeline.execute(raise_on_error=False)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 #: attribute of RedBeatConfig, value when nothing is set
 DEFAULTS = {
     "key_prefix": "redbeat:", "schedule_key": "redbeat::schedule", "statics_key": "redbeat::statics",
-    "lock_key": "redbeat::lock", "lock_timeout": None, "takeover_after": 8, "lock_lost": "exit",
+    "shards": None, "lock_key": "redbeat::lock", "lock_timeout": None, "takeover_after": 8, "lock_lost": "exit",
     "redis_url": REDIS, "redis_use_ssl": False, "redbeat_redis_options": {}, "key_expiry_check": "error",
     "batch_size": 500, "max_entry_bytes": 8_388_608, "message_cache_bytes": 67_108_864, "lookahead": 5,
 }  # fmt: skip
@@ -89,6 +89,7 @@ REFUSED: dict[str, list[Any]] = {
     "redbeat_redis_use_ssl": ["yes"],
     "redbeat_key_prefix": ["", None, b"redbeat:"],
     "redbeat_lock_key": [5],
+    "redbeat_shards": [0, -1, 4097, True, "4", 4.0],
     "redbeat_lock_timeout": [-1, 0.9, True, "300", float("inf")],
     "redbeat_takeover_after": [4.9, 0, "8"],
     "redbeat_lock_lost": ["raise", None],

@@ -34,6 +34,7 @@ BASES: dict[str, tuple[type[BaseException], ...]] = {
     "RedBeatError": (Exception,),
     "ConfigurationError": (errors.RedBeatError,),
     "StoreUnavailable": (errors.RedBeatError, redis.exceptions.ConnectionError),
+    "LayoutChanged": (errors.StoreRefused,),
     "StoreRefused": (errors.RedBeatError, redis.exceptions.ResponseError),
     "StoreCorrupt": (errors.RedBeatError,),
     "EntryError": (errors.RedBeatError,),

@@ -1,0 +1,217 @@
+"""Into how many shards a schedule is divided, and the names that follow from that.
+
+A shard is a part of the schedule with its own lock, sorted set and all that is kept for its entries, under a
+prefix of its own; so each is in one slot of a cluster, and beats lead different ones. Invariant: in which shard
+an entry is follows from its name and the number of shards alone, so writers in any language can tell.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import crc_hqx
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, shard_beginning, shard_prefix
+
+#: how many shards there may be at most: one beat could lead all of them
+MAX_SHARDS = 4096
+
+
+def shard_of(name: str, shards: int) -> int:
+    """Return in which of so many shards the entry called ``name`` is: 0 to ``shards`` - 1.
+
+    It is the checksum by which a cluster finds the node of a key, CRC-16 (XMODEM), of all bytes of the name.
+    """
+    try:
+        stored = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character, which no key can have: whoever writes it is refused
+        stored = name.encode("utf-8", "surrogatepass")
+    return crc_hqx(stored, 0) % shards
+
+
+@dataclass(frozen=True)
+class ShardedKeys(Keys):
+    """The names of a schedule that is divided into shards, or is about to be, or was.
+
+    Whatever is of one entry stands where the entry is. What each shard has for itself is asked of that shard's
+    own :class:`Keys`; it is an error to ask for it here.
+
+    Attributes:
+        shards: how many there are; None: entries are, or are to be, where they are without shards.
+    """
+
+    shards: int | None = None
+
+    def own(self, name: str, *, is_shared: bool = False) -> str:
+        """Return a key of RedBeat's own that all shards share.
+
+        Raises:
+            LookupError: each shard has one.
+        """
+        if not is_shared:
+            raise LookupError(f"Each shard has its own {self.prefix}:{name}.")
+        return super().own(name)
+
+    @property
+    def schedule(self) -> str:
+        """Each shard has one."""
+        return self.own("schedule")
+
+    @property
+    def statics(self) -> str:
+        """Each shard has one."""
+        return self.own("statics")
+
+    @cached_property
+    def undivided(self) -> Keys:
+        """The names without shards."""
+        return Keys(self.prefix, self.schedule_key, self.statics_key, self.guard)
+
+    def of_shard(self, shard: int) -> Keys:
+        """Return the names in one shard."""
+        return _keys_of_shard(self.prefix, shard, self.guard)
+
+    def home(self, name: str) -> Keys:
+        """Return the names in the shard of the entry called ``name``."""
+        return self.undivided if self.shards is None else self.of_shard(shard_of(name, self.shards))
+
+    def at(self, key: str) -> Keys:
+        """Return the names in the shard that ``key`` says, else in that of the entry with this bare name."""
+        found = self._shard_prefix.match(key)
+        if found is not None:
+            return self.of_shard(int(found[1]))
+        return self.undivided if key.startswith(self.prefix) else self.home(key)
+
+    @cached_property
+    def _shard_prefix(self) -> re.Pattern[str]:
+        return re.compile(re.escape(shard_beginning(self.prefix)) + r"(0|[1-9][0-9]{0,5})\}:")
+
+    def entry(self, name: str) -> str:
+        """Return the key of the entry called ``name``."""
+        return self.home(name).entry(name)
+
+    def about(self, name: str) -> EntryKeys:
+        """Return all keys about the entry called ``name``."""
+        return self.home(name).about(name)
+
+    def entry_of(self, member: str) -> str:
+        """Return the key of the entry that ``member`` of a schedule means: its key, or its bare name."""
+        return self.at(member).entry_of(member)
+
+    def beside(self, key: str) -> tuple[str, str, str]:
+        """Return the keys of what is kept beside the entry under ``key``: its history first."""
+        return self.at(key).beside(key)
+
+    def running(self, key: str) -> str:
+        """Return the key of the runs in progress of the entry under ``key``: a hash."""
+        return self.at(key).running(key)
+
+    def failing(self, key: str) -> str:
+        """Return the key of how many of the last runs of the entry under ``key`` have failed in a row."""
+        return self.at(key).failing(key)
+
+    def entry_of_running(self, running: str) -> str:
+        """Return the key of the entry whose runs in progress are under the key ``running``."""
+        return self.at(running).entry_of_running(running)
+
+    def owner(self, owner: str) -> str:
+        """Each shard has one for those of an owner's entries that are in it."""
+        return self.own(f"owner:{owner}")
+
+    @property
+    def calendar_owners(self) -> str:
+        """set: who has applied calendars from a file: the owner, a tab, and the calendar's name."""
+        return self.undivided.calendar_owners
+
+    def stored_message(self, task_id: str) -> str:
+        """Return the key of the entry of the stored message with ``task_id``: a hash."""
+        return self.entry(f"{MESSAGE_NAMES}{task_id}")
+
+    def message_body(self, task_id: str) -> str:
+        """Return the key of the body of that message, if it isn't JSON: a string of JSON about it."""
+        return self.home(f"{MESSAGE_NAMES}{task_id}").message_body(task_id)
+
+    def message_id(self, key: str) -> str | None:
+        """Return the task id of the stored message whose entry could be under ``key``; None: none's is."""
+        return self.at(key).message_id(key)
+
+    def body_id(self, key: str) -> str | None:
+        """Return the task id of the stored message whose body could be under ``key``; None: none's is."""
+        return self.at(key).body_id(key)
+
+    def requested(self, key: str, request: str) -> str:
+        """Return the key that remembers for a day what a request has sent of the entry under ``key``."""
+        return self.at(key).requested(key, request)
+
+    def name(self, key: str) -> str:
+        """Return the name of the entry under ``key``."""
+        return self.at(key).name(key)
+
+    def may_be_entry(self, key: str) -> bool:
+        """Tell whether ``key`` is one that the documented rights of a writer are about."""
+        return self.at(key).may_be_entry(key)
+
+    def owns(self, key: str) -> bool:
+        """Tell whether ``key`` is one of the schedule's, or could be some day."""
+        return self.undivided.owns(key) or self._shard_prefix.match(key) is not None
+
+
+@lru_cache(maxsize=4096)
+def _keys_of_shard(prefix: str, shard: int, guard: str) -> Keys:
+    return Keys(shard_prefix(prefix, shard), guard=guard)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the entries of one schedule are, as far as that is known.
+
+    Attributes:
+        base: the names without shards.
+        shards: how many there are; None: the schedule isn't divided.
+        generation: how many layouts there have been, this one included; 0: none was ever written.
+        former: how many shards there were before, None: none.
+        is_moving: entries are on their way from where they were before.
+    """
+
+    base: Keys
+    shards: int | None = None
+    generation: int = 0
+    former: int | None = None
+    is_moving: bool = False
+
+    @property
+    def guard(self) -> str:
+        """What the generation key of each part holds as long as this is the layout; '': there is no such key."""
+        return f"{self.generation} {self.shards or 0}" if self.generation else ""
+
+    @cached_property
+    def keys(self) -> Keys:
+        """The names of what is kept for an entry, wherever that is; and of what all shards share."""
+        base = self.base
+        if self.shards is None and not self.is_moving:
+            return replace(base, guard=self.guard) if self.guard else base
+        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, self.shards)
+
+    @cached_property
+    def parts(self) -> tuple[Keys, ...]:
+        """The names in each shard, or the one part without shards; while entries move, of the former ones, too.
+
+        A shard of the former layout may be one of the new layout: the names in it are the same.
+        """
+        here = [*self._places(self.shards), *(self._places(self.former) if self.is_moving else ())]
+        return tuple(dict.fromkeys(here))
+
+    def _places(self, shards: int | None) -> Iterator[Keys]:
+        keys = self.keys
+        if isinstance(keys, ShardedKeys):
+            yield from [keys.undivided] if shards is None else map(keys.of_shard, range(shards))
+        else:
+            yield keys
+
+
+@lru_cache(maxsize=64)
+def assumed_layout(base: Keys, shards: int | None) -> Layout:
+    """Return the layout that the settings say, as long as nothing else is known."""
+    return Layout(base, shards, 0 if shards is None else 1)
