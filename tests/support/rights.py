@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -121,6 +124,14 @@ def documented_rights(user: str) -> list[str]:
     start = f"user {user.partition('_')[0]} on >secret "
     assert line.startswith(start)
     return line.removeprefix(start).split()
+
+
+def in_shards(user: str) -> list[str]:
+    """The same words after the command that the documentation has for a schedule in shards."""
+    text = (RECIPES.parent / "configuration.rst").read_text("utf-8")
+    [command] = re.findall(r"^    \$ (sed -E .+) users\.acl$", text, re.MULTILINE)
+    rule = " " + " ".join(documented_rights(user))
+    return subprocess.run(shlex.split(command), input=rule, capture_output=True, text=True, check=True).stdout.split()
 
 
 # -- a writer
