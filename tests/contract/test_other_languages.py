@@ -212,7 +212,8 @@ def test_a_recipe_finds_an_entry_that_has_not_moved_yet(recipe: Recipe, client: 
     layout = {"shards": 7, "generation": 2, "former": 3, "state": "moving"}
     client.hset("redbeat::layout", mapping=layout)
     key, schedule = "{redbeat:2}:report", "{redbeat:2}::schedule"
-    client.hset(key, "definition", json.dumps({"task": TASK, "schedule": {"__type__": "interval", "every": 9}}))
+    definition = {"task": TASK, "schedule": {"__type__": "interval", "every": 9}}
+    client.hset(key, "definition", json.dumps(definition))
     client.zadd(schedule, {key: 5})
     recipe("pause")
     assert json.loads(client.hget(key, "definition") or "")["enabled"] is False

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 from urllib.parse import quote
 
@@ -126,12 +127,21 @@ def documented_rights(user: str) -> list[str]:
     return line.removeprefix(start).split()
 
 
+def refused_to(ground: Ground, user: str, command: str) -> None:
+    """Make sure that the server refuses it, by itself and from a script."""
+    client = get_redis(ground.app(user))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command.split())
+    with pytest.raises(redis.exceptions.ResponseError):
+        client.eval(f"return redis.call({', '.join(map(repr, command.split()))})", 0)
+
+
 def in_shards(user: str) -> list[str]:
     """The same words after the command that the documentation has for a schedule in shards."""
     text = (RECIPES.parent / "configuration.rst").read_text("utf-8")
     [command] = re.findall(r"^    \$ (sed -E .+) users\.acl$", text, re.MULTILINE)
     rule = " " + " ".join(documented_rights(user))
-    return subprocess.run(shlex.split(command), input=rule, capture_output=True, text=True, check=True).stdout.split()
+    return subprocess.run(shlex.split(command), input=rule, stdout=PIPE, text=True, check=True).stdout.split()
 
 
 # -- a writer
