@@ -1,8 +1,9 @@
 """`python -m tests.benchmarks.shards`: what shards and beats cost and gain on one server. Run by hand.
 
-Real `celery beat` processes run entries that are all due within some milliseconds, round after round; schedule
-and broker are two databases of one server. The first round warms up. Between two rounds nothing is due, and it
-is measured what waiting costs. Layouts take turns, so that whatever the machine does at a time hits all of them.
+Real `celery beat` processes run entries that are all due within some milliseconds, round after round;
+schedule and broker are two databases of one server. The first round warms up. Between two rounds nothing is
+due, and it is measured what waiting costs. Layouts take turns, so that whatever the machine does at a time
+hits all of them.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ OUT = ROOT / "build" / "bench" / "shards.json"
 PUBLISHED = ROOT / "docs" / "_static" / "shards.json"
 
 QUEUE = "celery"
-HEADER = (
-    *("Shards", "Beats", "Runs/s", "Processor time of a run, µs: beats", "server", "Idle, ms/s: beats", "server"),
-    "Commands/s while idle",
-)
+HEADER = [
+    *("Shards", "Beats", "Runs/s", "µs of a run: beats", "µs of a run: server"),
+    *("idle, ms/s: beats", "idle, ms/s: server", "idle: commands/s"),
+]
 #: from the moment at which beats lead until the first round, for entries to be saved
 _SAVING_SECONDS = 5
 #: after a round and before the next one, in which what still goes on isn't counted as waiting
@@ -85,21 +86,25 @@ class Found:
 
 def measure(case: Case, entries: int, rounds: int, every: int) -> list[Found]:
     """What one layout does with so many entries that are due every so many seconds."""
-    with Server() as server, server.client(db=1) as schedule, server.client(db=0) as broker:
-        with beats_of(server, schedule, case) as beats:
-            start = server_now(schedule) + _SAVING_SECONDS + entries / 10_000
-            save(app_of(server, case), entries, start, every)
-            found = []
-            for number in range(rounds + 1):
-                at = start + number * every
-                idle = watch_idle(server, schedule, beats, at) if number else None
-                burst = watch_burst(server, schedule, broker, beats, at, entries)
-                broker.delete(QUEUE)
-                if idle is not None:
-                    found.append(Found(*burst, *idle))
-            for beat in beats:
-                assert beat.is_running, beat.output()
-            return found
+    with (
+        Server() as server,
+        server.client(db=1) as schedule,
+        server.client(db=0) as broker,
+        beats_of(server, schedule, case) as beats,
+    ):
+        start = server_now(schedule) + _SAVING_SECONDS + entries / 10_000
+        save(app_of(server, case), entries, start, every)
+        found = []
+        for number in range(rounds + 1):
+            at = start + number * every
+            idle = watch_idle(server, schedule, beats, at) if number else None
+            burst = watch_burst((server, schedule, broker), beats, at, entries)
+            broker.delete(QUEUE)
+            if idle is not None:
+                found.append(Found(*burst, *idle))
+        for beat in beats:
+            assert beat.is_running, beat.output()
+        return found
 
 
 def app_of(server: Server, case: Case) -> Celery:
@@ -121,9 +126,7 @@ def beats_of(server: Server, schedule: redis.Redis, case: Case) -> Iterator[list
         write_app(Path(name), "beaten", server.url(0), redbeat_redis_url=server.url(1), **settings_of(case))
         own = [("--pidfile", f"beat-{number}.pid", "-l", "WARNING") for number in range(case.beats)]
         environment = {"PYTHONPATH": str(ROOT)}
-        beats = [
-            stack.enter_context(celery_beat(Path(name), "beaten", *one, env=environment)) for one in own
-        ]
+        beats = [stack.enter_context(celery_beat(Path(name), "beaten", *one, env=environment)) for one in own]
         eventually(
             lambda: leaders(schedule, case) == min(case.beats, case.shards or 1),
             timeout=60,
@@ -171,9 +174,10 @@ def watch_idle(
 
 
 def watch_burst(
-    server: Server, schedule: redis.Redis, broker: redis.Redis, beats: Sequence[Process], at: float, count: int
+    places: tuple[Server, redis.Redis, redis.Redis], beats: Sequence[Process], at: float, count: int
 ) -> tuple[float, float, float]:
     """Runs a second from the instant at which all are due, and what one costs beats and server."""
+    server, schedule, broker = places
     wait_until(schedule, at - _CALM_SECONDS)
     before = used(server, schedule, beats)
     assert broker.llen(QUEUE) == 0, "something was sent too early"
