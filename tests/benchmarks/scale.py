@@ -20,14 +20,13 @@ from typing import Any
 import redis
 
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, Keys
-from redbeat.layout import Layout, assumed_layout, shard_of
+from redbeat.layout import Layout, assumed_layout
 from tests.support.processes import Process
 from tests.support.servers import Server
 from tests.support.topologies import ClusterTopology, cluster
 
 from .bench import ROOT
 from .loader import Sample, load, name_of
-from .subjects.processor import processor_seconds
 from .table import aligned
 
 OUT = ROOT / "build" / "bench" / "scale.json"
@@ -45,26 +44,25 @@ class Scale:
         self.layout: Layout = assumed_layout(Keys(DEFAULT_CLUSTER_PREFIX), options.shards)
 
     def run(self, way: str, **options: Any) -> dict[str, Any]:
-        """What a subject reports in this way, and which part of it each node has worked, in seconds."""
+        """What a subject reports in this way."""
         argument = {
             "url": self.nodes.url().replace("redis://", "redis-cluster://"),
             "broker": self.broker.url(0),
             "shards": self.options.shards,
             "way": way,
+            "server_pids": [node.process.pid for node in self.nodes.nodes],
             **options,
         }
         command: list[str | Path] = [sys.executable, _SUBJECTS / "scaled.py", json.dumps(argument)]
-        before = self.server_seconds()
         with Process(command, cwd=_SUBJECTS, env={"PYTHONPATH": str(ROOT)}) as process:
             code = process.wait(_TIMEOUT_SECONDS)
             output = process.output()
         found = [line for line in output.splitlines() if line.startswith('{"package"')]
         assert code == 0, f"{way}:\n{output}"
         assert found, f"{way}:\n{output}"
-        return {**json.loads(found[-1]), "server_seconds": self.server_seconds() - before}
-
-    def server_seconds(self) -> float:
-        return sum(processor_seconds(node.process.pid) or 0.0 for node in self.nodes.nodes)
+        report: dict[str, Any] = json.loads(found[-1])
+        del report["package"]
+        return report
 
     def memory(self) -> list[int]:
         """Bytes that each node uses for data."""
@@ -117,10 +115,6 @@ def measure(scale: Scale) -> dict[str, Any]:
     if options.entries > options.saved:
         found["load_seconds"] = scale.load()
     assert scale.counted() == options.entries, f"{scale.counted()} of {options.entries} are there"
-    with scale.nodes.client(decode_responses=False) as client:
-        number = options.entries - 1
-        found["is_entry_there"] = bool(client.exists(scale.layout.keys.entry(name_of(number))))
-        found["shard_of_the_last"] = shard_of(name_of(number), options.shards or 1)
     found["memory_bytes"] = [now - before for now, before in zip(scale.memory(), empty, strict=True)]
     found["shards_on_nodes"] = scale.shards_on_nodes()
     found["tick"] = scale.run("tick", rounds=options.rounds, due=options.due)
@@ -135,9 +129,7 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
     memory = found["memory_bytes"]
     of_nodes = ", ".join(f"{value / 1e6:,.0f}" for value in memory)
     shards = ", ".join(map(str, found["shards_on_nodes"]))
-    run_here, run_there = (
-        tick[name] * 1e6 / tick["burst"] for name in ("burst_here_seconds", "server_seconds")
-    )
+    here, there = (tick[f"burst_{name}_seconds"] * 1e6 / tick["burst"] for name in ("here", "server"))
     return [
         [
             "entries, shards",
@@ -147,11 +139,8 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
         ["save_many, entries/s", f"{options.saved / save['seconds']:,.0f}"],
         ["idle tick, ms", f"{tick['idle_seconds'] * 1e3:.2f} in {tick['idle_round_trips']:.0f} round trips"],
         ["an entry of each shard due, ms until all are sent", f"{tick['one_each_seconds'] * 1e3:.1f}"],
-        ["burst, runs/s", f"{tick['burst'] / tick['burst_seconds']:,.0f} of {tick['burst']:,}"],
-        [
-            "processor time of a run, µs",
-            f"{run_here:.0f} of beat, {run_there:.0f} of all nodes with all else",
-        ],
+        [f"burst of {tick['burst']:,}, runs/s", f"{tick['burst'] / tick['burst_seconds']:,.0f}"],
+        ["processor time of a run, µs", f"{here:.0f} of beat, {there:.0f} of the nodes"],
         *(
             [
                 f"{words}, ms",
