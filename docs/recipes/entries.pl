@@ -58,7 +58,7 @@ sub prefix {
         $crc ^= $byte << 8;
         $crc = ($crc << 1 ^ ($crc >> 15) * 0x1021) & 0xFFFF for 1 .. 8;
     }
-    return '{redbeat:' . $crc % $shards . '}:';
+    return sprintf '{redbeat:%d}:', $crc % $shards;
 }
 
 # write_entry EVERY-SECONDS ARGUMENT ENABLED, and what is to be done with it
