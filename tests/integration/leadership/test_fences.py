@@ -128,10 +128,10 @@ ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
 #: the fenced scripts that no step of the model's is, each with something to write
 OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "save_entries": lambda client, fence: lua.save_entries(
-        client, SCHEDULE, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
-    )[0],
-    "delete_entries": lambda client, fence: lua.delete_entries(
-        client, SCHEDULE, fence, [ENTRY.key], lambda _: [], wake="wake"
+        KEYS, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
+    ).ask(client)[0],
+    "delete_entries": lambda client, fence: lua.delete_entries(KEYS, fence, [ENTRY.key], lambda _: []).ask(
+        client
     )[0],
     "change_statics": lambda client, fence: lua.change_statics(
         client, STATICS, KEYS.static_owners, fence, "add", "me", ["entry"]
