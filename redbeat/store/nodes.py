@@ -1,8 +1,8 @@
 """Calling a script for several parts of a schedule at once: one round trip for each node that has some.
 
 A cluster's client sends no scripts in its pipelines, so each node is asked by the client that the cluster's
-client has for it. Invariant: what a node refuses, as the slot has moved say, is asked again in the ordinary way,
-which finds the right node.
+client has for it. Invariant: what a node refuses, as the slot has moved say, is asked again in the ordinary
+way, which finds the right node.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, TimeoutError  # noqa: A004
 
-from redbeat.connection.retry import without_retry
+from redbeat.connection.retry import RequestBroken, without_retry
 from redbeat.store.scripts.script import Request, Script
 
 
@@ -24,33 +24,51 @@ def call_on_nodes(client: Any, calls: Sequence[tuple[Script, Request]]) -> list[
     """
     replies: list[Any] = [None] * len(calls)
     for node, places in _by_node(client, calls):
-        if len(places) == 1 or node is None:
-            failed = places
-        else:
-            found = _call_on(node, [calls[place] for place in places])
-            for place, reply in zip(places, found, strict=True):
-                replies[place] = reply
-            failed = [place for place in places if isinstance(replies[place], Exception)]
-        for place in failed:
-            script, request = calls[place]
-            try:
-                replies[place] = script(client, *request)
-            except RedisError as exc:
-                replies[place] = exc
+        left = places
+        if node is not None and len(places) > 1:
+            left = _call_on(node, calls, places, replies)
+            if len(left) > 1 and all(isinstance(replies[place], NoScriptError) for place in left):
+                _call(client, calls, left[:1], replies)  # from now on the node knows it
+                left = _call_on(node, calls, left[1:], replies)
+            if node is client:  # it has tried often enough to reach the server
+                left = [place for place in left if not _is_away(replies[place])]
+        _call(client, calls, left, replies)
     return replies
 
 
-def _call_on(node: Any, calls: Iterable[tuple[Script, Request]]) -> list[Any]:
-    """Return the replies of one node; errors stand in their places."""
+def _call_on(
+    node: Any, calls: Sequence[tuple[Script, Request]], places: Sequence[int], replies: list[Any]
+) -> list[int]:
+    """Put a node's replies in their places, errors among them; return the places of these."""
     with node.pipeline(transaction=False) as pipeline:
-        asked = 0
-        for script, request in calls:
+        for place in places:
+            script, request = calls[place]
             pipeline.execute_command(*script.command(request))
-            asked += 1
         try:
-            return list(pipeline.execute(raise_on_error=False))
+            found = list(pipeline.execute(raise_on_error=False))
         except RedisError as exc:
-            return [exc] * asked
+            found = [exc] * len(places)
+    for place, reply in zip(places, found, strict=True):
+        replies[place] = reply
+    return [place for place in places if isinstance(replies[place], Exception)]
+
+
+def _call(
+    client: Any, calls: Sequence[tuple[Script, Request]], places: Iterable[int], replies: list[Any]
+) -> None:
+    """Ask for some in the ordinary way, one after the other; if their server is away, it is for all."""
+    away: RedisError | None = None
+    for place in places:
+        script, request = calls[place]
+        try:
+            replies[place] = away or script(client, *request)
+        except RedisError as exc:
+            replies[place] = exc
+            away = exc if _is_away(exc) else None
+
+
+def _is_away(reply: Any) -> bool:
+    return isinstance(reply, (ConnectionError, TimeoutError)) and not isinstance(reply, RequestBroken)
 
 
 def _by_node(client: Any, calls: Sequence[tuple[Script, Request]]) -> list[tuple[Any, list[int]]]:

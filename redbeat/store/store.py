@@ -13,6 +13,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
+from itertools import chain
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -44,8 +46,10 @@ from redbeat.process.budget import postpone_signals
 from redbeat.process.memory import Memory
 from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
+from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
+from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
@@ -214,9 +218,7 @@ class Store:
     @property
     def parts(self) -> Parts:
         """The parts of the schedule that this store is about."""
-        if self._part is None:
-            return Parts.of_layout(self.config.layout)
-        return Parts.of_one(self._part.keys)
+        return Parts.of_layout(self.config.layout) if self._part is None else Parts.of_one(self._part.keys)
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
         """Claim and read the entries that are due, oldest first, and the next due time, in one round trip.
@@ -433,58 +435,100 @@ class Store:
         return self._watched(BREAKS_OF_THE_REQUEST)
 
     def _watched(self, max_breaks: int) -> Any:
-        return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule), max_breaks)
+        return WatchedConnection(
+            self.client, lambda client: client.exists(self.parts[0].keys.schedule), max_breaks
+        )
 
     def look(self) -> Head:
         """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
         with self.translating():
             return read_head(self.client, self.keys.schedule, self.keys.deadlines, self.keys.later)
 
+    def ask_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item]:
+        """Return the answers to questions to several parts: one round trip a node.
+
+        If one part refuses, the others have answered all the same.
+
+        Arguments:
+            client: asks; None: the store's.
+        """
+        client = client or self.client
+        with self.translating():
+            if len(questions) == 1:
+                return [questions[0].ask(client)]
+            replies = call_on_nodes(client, [(one.script, one.request) for one in questions])
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return [one.read(reply) for one, reply in zip(questions, replies, strict=True)]
+
+    def ask_each(self, asks: Sequence[Callable[[Any], Any]]) -> list[Any]:
+        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node."""
+        if not self.parts.is_divided:
+            return [*map(self.ask, asks)]
+
+        def ask_all(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for ask in asks:
+                    ask(pipeline)
+                return list(pipeline.execute())
+
+        return list(self.ask(ask_all)) if asks else []
+
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
-        """Return the server's time (UTC) and the entries under ``keys``, in their order."""
-        stored: list[Stored] = []
+        """Return the server's time (UTC) and the entries under ``keys``, in their order.
+
+        At most 500 are read in one round trip a node, whatever their parts are.
+        """
         now = datetime.now(timezone.utc)
-        for part, chunk in self.parts.chunks(keys):
-            seconds, found = self._read_chunk(part, chunk)
-            now = datetime.fromtimestamp(seconds, timezone.utc)
+
+        def read(groups: list[tuple[Part, list[str]]]) -> Iterator[list[Stored]]:
+            nonlocal now
+            found = self._read_groups(groups)
+            now = datetime.fromtimestamp(found[-1][0], timezone.utc)
             self._recent.clock = time.monotonic(), now
-            stored += found
+            return (stored for _, stored in found)
+
+        stored = self.parts.in_order(keys, read)
         return now, stored
 
-    def _read_chunk(self, part: Part, keys: Sequence[str]) -> tuple[float, list[Stored]]:
-        """Read entries; keys among them that aren't entries', and that this user may not read, count as
-        missing.
+    def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
+        """Read entries of some parts; keys among them that aren't entries', and that this user may not read,
+        count as missing.
 
         Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
         of a user who may read entries, but not RedBeat's own keys.
         """
         try:
-            return self._ask_for(part, keys)
+            return self._ask_for(groups)
         except StoreRefused as exc:
-            foreign = {key for key in keys if not part.keys.may_be_entry(key)}
+            foreign = {key for part, keys in groups for key in keys if not part.keys.may_be_entry(key)}
             if not foreign or not is_no_permission(exc.__cause__):
                 raise
-        seconds, found = self._ask_for(part, [key for key in keys if key not in foreign])
-        read = iter(found)
-        return seconds, [Stored(key) if key in foreign else next(read) for key in keys]
+        read = self._ask_for([(part, [key for key in keys if key not in foreign]) for part, keys in groups])
+        answers: list[tuple[float, list[Stored]]] = []
+        for (_, keys), (seconds, found) in zip(groups, read, strict=True):
+            left = iter(found)
+            answers.append((seconds, [Stored(key) if key in foreign else next(left) for key in keys]))
+        return answers
 
-    def _ask_for(self, part: Part, keys: Sequence[str]) -> tuple[float, list[Stored]]:
-        with self.translating():
-            return lua.read_entries(
-                self.client, part.keys.schedule, keys, entry_bytes=self.config.max_entry_bytes
-            )
+    def _ask_for(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
+        entry_bytes = self.config.max_entry_bytes
+        return self.ask_all(
+            [lua.ask_entries(part.keys.schedule, keys, entry_bytes=entry_bytes) for part, keys in groups]
+        )
 
     def read_entry(self, key: str) -> tuple[datetime, Stored]:
         """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
         now, (stored,) = self.read_entries([key])
         if stored.exists and stored.score is None:
+            keys = self.parts.of(key).keys
             with self.translating():
-                keys = self.parts.of(key).keys
                 stored.score = self.client.zscore(keys.schedule, keys.name(key))
             if stored.score is None and key in (away := self.read_downgraded()):
                 stored.score, stored.is_away = away[key] or 0.0, True
-            if stored.score is None and self.keys.message_id(key) is not None:
-                later = self.keys.later
+            if stored.score is None and keys.message_id(key) is not None:
+                later = keys.later
                 with suppress(StoreRefused):  # who may not read stored messages sees an entry without a time
                     stored.score = self.ask(lambda client: client.zscore(later, key), later)
         return now, stored
@@ -525,9 +569,10 @@ class Store:
     ) -> list[Outcome]:
         """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
 
-        Entries are written in chunks of 500, each of them all or nothing: if somebody else has written one of
-        a chunk's entries in between, all of them are read and decided again. ``decide`` returns None to leave
-        an entry as it is, and may raise; a write that changes nothing isn't made.
+        Entries are written in chunks of 500, each of them all or nothing; of several parts those of each part
+        are. If somebody else has written one of these in between, all of them are read and decided again.
+        ``decide`` returns None to leave an entry as it is, and may raise, and then none of the chunk is
+        written; a write that changes nothing isn't made.
 
         With ``are_new`` they are assumed to be new, and written without being read. If one of a chunk isn't,
         none is written, and the chunk is read and decided again.
@@ -541,8 +586,8 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         outcomes: list[Outcome] = []
-        for part, chunk in self.parts.chunks(keys):
-            outcomes += self._write_chunk(part, chunk, decide, fence, are_new)
+        for chunk in in_chunks(keys):
+            outcomes += self._write_chunk(chunk, decide, fence, are_new)
         return outcomes
 
     def write_entry(
@@ -558,44 +603,75 @@ class Store:
 
     def _write_chunk(
         self,
-        part: Part,
         keys: Sequence[str],
         decide: Callable[[Stored, datetime], Write | None],
         fence: Fence,
         are_new: bool,
     ) -> list[Outcome]:
+        outcomes: list[Outcome] = ["same"] * len(keys)
+        places: Sequence[int] = range(len(keys))  # those that aren't written yet
         changed_key = ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
             is_guess = are_new and not attempt
-            now, found = self._foresee_new(keys) if is_guess else self.read_entries(keys)
+            those = [keys[place] for place in places]
+            now, found = self._foresee_new(those) if is_guess else self.read_entries(those)
             self.refuse_messages(one.key for one in found if one.exists)
-            outcomes: list[Outcome] = []
-            writes: list[tuple[Stored, Write]] = []
-            # for one entry, whoever computes for long does so himself
-            with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
-                for stored in found:
-                    let_signals_arrive()
-                    give_way()
-                    write = decide(stored, now)
-                    if write is None or not write.changes(stored):
-                        outcomes.append("same")
-                    else:
-                        outcomes.append(_outcome(stored, write))
-                        writes.append((stored, write))
-            if not writes:
+            decided = self._decide(found, now, decide)
+            writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
+            changed = self._write(writes, now, fence) if writes else {}
+            left: list[int] = []
+            for place, stored, write in zip(places, found, decided, strict=True):
+                if changed and self.parts.of(stored.key) in changed:
+                    left.append(place)
+                else:
+                    outcomes[place] = "same" if write is None else _outcome(stored, write)
+            if not left:
                 return outcomes
-            with self.translating():
-                status, changed = lua.save_entries(self.watched, part.keys, fence, writes)
-            self.check_lock(status, fence)
-            if not changed:
-                self.add_records(writes, now)
-                return outcomes
-            changed_key = writes[changed - 1][0].key
+            places, changed_key = left, next(iter(changed.values()))
         raise EntryError(
             f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
             "saved; look for a program that writes it all the time.",
             changed_key,
         )
+
+    @staticmethod
+    def _decide(
+        found: Sequence[Stored], now: datetime, decide: Callable[[Stored, datetime], Write | None]
+    ) -> list[Write | None]:
+        """Return what is to be written of each; None: nothing, as it is so already."""
+        decided: list[Write | None] = []
+        # for one entry, whoever computes for long does so himself
+        with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
+            for stored in found:
+                let_signals_arrive()
+                give_way()
+                write = decide(stored, now)
+                if write is None or not write.changes(stored):
+                    decided.append(None)
+                else:
+                    _outcome(stored, write)  # it may raise
+                    decided.append(write)
+        return decided
+
+    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[Part, str]:
+        """Make writes, those of each part all or none; one round trip a node.
+
+        Returns the parts where none was made, each to the key of an entry that has changed since it was read.
+        """
+        groups = next(self.parts.rounds(writes, lambda one: one[0].key))
+        found = self.ask_all(
+            [lua.save_entries(part.keys, fence, those) for part, those in groups], self.watched
+        )
+        changed: dict[Part, str] = {}
+        made: list[tuple[Stored, Write]] = []
+        for (part, those), (status, number) in zip(groups, found, strict=True):
+            self.check_lock(status, fence)
+            if number:
+                changed[part] = those[number - 1][0].key
+            else:
+                made += those
+        self.add_records(made, now)
+        return changed
 
     def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
         """Add the records of ``writes`` to histories; without the right to do so, leave them out."""
@@ -630,37 +706,45 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         total = 0
-        for part, chunk in self.parts.chunks(keys):
-            task_ids = [one for one in map(part.keys.message_id, chunk) if one is not None]
-            if task_ids:  # each is a stored message, or its name only looks so
-                try:
-                    with self.translating():
-                        found = cancel_messages(self.client, part.keys, task_ids)
-                        cancelled = {one: text for one, text in zip(task_ids, found, strict=True) if text}
-                        total += len(cancelled)
-                        apart = [one for one, text in cancelled.items() if not has_body(text)]
-                        if apart:
-                            take_bodies(self.client, part.keys, apart)
-                except StoreRefused as exc:
-                    if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
-                        raise
-            delete, beside = partial(self._delete, part, chunk, fence), part.keys.beside
-            fewer = partial(delete, partial(_without_last, beside))  # what the rules of 3.0 allow
-            less = partial(self.rights.ask, REMAINS, fewer, delete)
-            status, deleted = self.rights.ask(REMAINS, partial(delete, beside), less)
-            self.check_lock(status, fence)
-            total += deleted
+        for groups in self.parts.rounds(keys):
+            for part, those in groups:
+                total += self._cancel_among(part, those)
+            delete = partial(self._delete, groups, fence)
+            fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
+            less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
+            total += self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
         return total
+
+    def _cancel_among(self, part: Part, keys: Sequence[str]) -> int:
+        """Cancel stored messages among entries of one part; return how many there were."""
+        task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
+        if not task_ids:  # else each is a stored message, or its name only looks so
+            return 0
+        cancelled: dict[str, str] = {}
+        try:
+            with self.translating():
+                found = cancel_messages(self.client, part.keys, task_ids)
+                cancelled = {one: text for one, text in zip(task_ids, found, strict=True) if text}
+                apart = [one for one, text in cancelled.items() if not has_body(text)]
+                if apart:
+                    take_bodies(self.client, part.keys, apart)
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
+                raise
+        return len(cancelled)
 
     def _delete(
         self,
-        part: Part,
-        keys: Sequence[str],
+        groups: Sequence[tuple[Part, list[str]]],
         fence: Fence,
-        beside: Callable[[str], Sequence[str]] = lambda _key: (),
-    ) -> tuple[LockStatus, int]:
-        with self.translating():
-            return lua.delete_entries(self.client, part.keys, fence, keys, beside)
+        beside: Callable[[Keys, str], Sequence[str]],
+    ) -> int:
+        found = self.ask_all(
+            [lua.delete_entries(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
+        )
+        for status, _ in found:
+            self.check_lock(status, fence)
+        return sum(deleted for _, deleted in found)
 
     def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
@@ -669,30 +753,36 @@ class Store:
         or has another type, as it isn't needed to run the schedule.
         """
 
-        def read(part: Part) -> Iterable[tuple[Any, Any]]:
-            key = part.keys.downgraded
-            with suppress(StoreCorrupt):
-                yield from self.ask(lambda client: client.hgetall(key), key, "hash").items()
+        def read() -> dict[str, float | None]:
+            found: dict[str, float | None] = {}
+            for part in self._readable_by_2x:
+                key = part.keys.downgraded
+                with suppress(StoreCorrupt):
+                    texts = self.ask(partial(_all_fields_of, key), key, "hash")
+                    found |= {str(text_of(one)): score_of(str(text_of(text))) for one, text in texts.items()}
+            return found
 
-        def read_all() -> dict[str, float | None]:
-            return {str(text_of(key)): score_of(str(text_of(text))) for key, text in self.parts.read(read)}
+        return self.rights.ask(DOWNGRADED, read, dict)
 
-        return self.rights.ask(DOWNGRADED, read_all, dict)
+    @property
+    def _readable_by_2x(self) -> list[Part]:
+        """The parts that celery-redbeat 2.x could run: those that are no shards."""
+        base = self.config.base_keys.prefix
+        return [part for part in self.parts if part.keys.prefix == base]
 
     def count_downgraded(self) -> int:
         """Return how many keys ``read_downgraded`` would return."""
-
-        def count(part: Part) -> Iterable[int]:
-            key = part.keys.downgraded
-            with suppress(StoreCorrupt):
-                yield int(self.ask(lambda client: client.hlen(key), key, "hash"))
-
+        count = 0
         try:
-            return sum(self.parts.read(count))
+            for part in self._readable_by_2x:
+                key = part.keys.downgraded
+                with suppress(StoreCorrupt):
+                    count += int(self.ask(partial(_number_of_fields, key), key, "hash"))
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
             return len(self.read_downgraded())
+        return count
 
     def put_away(self, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
         """Take entries out of the schedule, for celery-redbeat 2.x, if they haven't changed since they were
@@ -728,9 +818,10 @@ class Store:
         """Return the entries that are due now, and the next one after them, at most ``limit``."""
         with self.translating():
             seconds, micros = self.client.time()
-            members = self.client.zrangebyscore(
-                self.keys.schedule, 0, "+inf", start=0, num=limit, withscores=True
-            )
+        options = {"start": 0, "num": limit, "withscores": True}
+        schedules = [part.keys.schedule for part in self.parts]
+        found = self.ask_each([methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules])
+        members = sorted(chain.from_iterable(found), key=itemgetter(1))[:limit]
         now = int(seconds) + int(micros) / 1e6
         due = [text_of(key) for key, score in members if score <= now]
         following = [text_of(key) for key, score in members if score > now][:1]
@@ -836,7 +927,7 @@ class Store:
         except StoreRefused as exc:
             if "WRONGTYPE" not in str(exc):
                 raise
-            key = key or self.keys.schedule
+            key = key or self._wrong_schedule()
             lock_key = self.config.lock_key
             if lock_key and self._type_of(lock_key) not in ("string", "none"):
                 key, expected = lock_key, "string"
@@ -856,6 +947,12 @@ class Store:
             raise
         finally:
             self.asks_since = asked_before
+
+    def _wrong_schedule(self) -> str:
+        """Return the key of a schedule that isn't a sorted set; that of the first part where all are."""
+        first, *others = [part.keys.schedule for part in self.parts]
+        wrong = (one for one in others if self._type_of(one) not in (_TYPES["sorted set"], "none"))
+        return first if not others else next(wrong, first)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -878,8 +975,12 @@ def _first(times: Iterable[float | None]) -> float | None:
     return min((one for one in times if one is not None), default=None)
 
 
-def _without_last(beside: Callable[[str], Sequence[str]], key: str) -> Sequence[str]:
-    return beside(key)[:-1]
+def _all_fields_of(key: str, client: Any) -> Any:
+    return client.hgetall(key)
+
+
+def _number_of_fields(key: str, client: Any) -> Any:
+    return client.hlen(key)
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

@@ -6,9 +6,10 @@ with ``check_layout`` does nothing where entries aren't where its caller takes t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import NoPermissionError, NoScriptError
 
@@ -32,6 +33,9 @@ class Request(NamedTuple):
     keys: Sequence[str]
     args: Sequence[Any]
     within: Keys | None = None
+
+
+Result = TypeVar("Result")
 
 
 class Script:
@@ -111,6 +115,23 @@ class Script:
         for place in failed:
             replies[place] = self(client, *requests[place])
         return replies, None if failed else waited
+
+
+@dataclass(frozen=True)
+class Question(Generic[Result]):
+    """One call of a script, and what its reply means.
+
+    Attributes:
+        read: makes of the reply what the caller wants to know.
+    """
+
+    script: Script
+    request: Request
+    read: Callable[[Any], Result]
+
+    def ask(self, client: Any) -> Result:
+        """Call the script, and return what its reply means."""
+        return self.read(self.script(client, *self.request))
 
 
 def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:

@@ -199,15 +199,15 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "save_entries": (
-        lambda client: lua.save_entries(client, KEYS, FENCE, [WRITE, WRITE]),
+        lambda client: lua.save_entries(KEYS, FENCE, [WRITE, WRITE]).ask(client),
         ["ok", 2],
-        {**FENCED, "wake": "the-:wake"},
+        {**FENCED, "wake": KEYS.wake},
         {"state": "1", "definition": "definition"},
     ),
     "delete_entries": (
-        lambda client: lua.delete_entries(client, KEYS, FENCE, ["k", "k"], lambda key: [f"beside {key}"]),
+        lambda client: lua.delete_entries(KEYS, FENCE, ["k", "k"], lambda key: [f"beside {key}"]).ask(client),
         ["ok", 2],
-        {**FENCED, "wake": "the-:wake", "count": 2},
+        {**FENCED, "wake": KEYS.wake, "count": 2},
         {},
     ),
     "change_statics": (
@@ -677,8 +677,9 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
 def test_entries_that_are_saved_together_share_their_states() -> None:
     client = Replying(["ok", 0])
     writes = [records.Write("d1", "m1", 5), records.Write("d2", "m2"), records.Write("d3", "m1", 5.0)]
-    lua.save_entries(client, SHORT, records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
-    assert client.keys == ["s", "s", "s", "k0", "k1", "k2"]
+    pairs = [(records.Stored(f"k{n}"), writes[n]) for n in range(3)]
+    lua.save_entries(KEYS, records.Fence(), pairs).ask(client)
+    assert client.keys == [*["the-schedule"] * 3, "k0", "k1", "k2"]
     first, second = ["", "m1", "5.000000", "", ""], ["", "m2", "", "", ""]
     assert client.args[3:] == ["1", "d1", "2", "d2", "1", "d3", *first, *second]
 
@@ -692,7 +693,7 @@ def test_a_lost_lock_is_told_apart() -> None:
         is lost
     )
     assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), SHORT, FENCE, [COMMIT]).status is lost
-    assert lua.save_entries(Replying([b"lost", 0]), SHORT, FENCE, [WRITE]) == (lost, 0)
+    assert lua.save_entries(KEYS, FENCE, [WRITE]).ask(Replying([b"lost", 0])) == (lost, 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
 
