@@ -24,6 +24,7 @@ RESERVED_NAMES = frozenset(
         *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
         *(":audit", ":tokens", ":later"),
         *(":layout", ":generation", ":beats"),
+        *(":moving",),
     )
 )
 #: and what no entry's name may begin with
@@ -134,6 +135,8 @@ class Keys:
     """zset with a time to live: who stands by, scored by when they looked at the lock last, UNIX seconds"""
     generation = _OwnKey("generation")
     """string: in which layout what is under this prefix may be written; without shards there is none"""
+    moving = _OwnKey("moving")
+    """hash: name of each entry that is on its way to another part, to JSON: what it was in this one"""
     layout = _OwnKey("layout", is_shared=True)
     """hash: into how many shards the schedule is divided, and how often that has been changed"""
     beats = _OwnKey("beats", is_shared=True)

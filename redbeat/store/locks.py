@@ -69,7 +69,7 @@ class LockKey:
                 client, self.name, token, mark=mark, silent=silent, part=self._part_of(), **times
             )
 
-        return bool(self._ask(take))
+        return self._store.following(lambda: bool(self._ask(take)))
 
     def release(self, token: str, mark: str = "") -> bool:
         """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for

@@ -18,7 +18,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
@@ -34,12 +34,14 @@ from redbeat.errors import (
     EntryCorrupt,
     EntryError,
     EntryNotFound,
+    LayoutChanged,
     LockLost,
     StoreCorrupt,
     StoreRefused,
     StoreUnavailable,
 )
 from redbeat.keys import Keys
+from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
@@ -49,6 +51,7 @@ from redbeat.store import scripts as lua
 from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
+from redbeat.store.layouts import Layouts
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
@@ -77,6 +80,7 @@ from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
+from redbeat.store.scripts.layouts import refusal_of
 from redbeat.store.scripts.status import read_head, read_status
 
 if TYPE_CHECKING:
@@ -90,6 +94,12 @@ CLOCK_SECONDS = 1.0
 
 #: how often it is asked at most which key has another type
 TYPES_SECONDS = 60.0
+
+#: while entries are moved to other shards, how often it is looked whether they still are
+MOVE_LOOK_SECONDS = 1.0
+
+#: for how long a step is tried again while the layout changes again and again
+FOLLOW_SECONDS = 10.0
 
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
@@ -213,12 +223,75 @@ class Store:
     @property
     def keys(self) -> Keys:
         """The names of all keys, as configured now; of a store of one part those in this part."""
-        return self.config.keys if self._part is None else self._part.keys
+        return self._layout.keys if self._part is None else self._part.keys
 
     @property
     def parts(self) -> Parts:
         """The parts of the schedule that this store is about."""
-        return Parts.of_layout(self.config.layout) if self._part is None else Parts.of_one(self._part.keys)
+        return Parts.of_layout(self._layout) if self._part is None else Parts.of_one(self._part.keys)
+
+    @property
+    def _layout(self) -> Layout:
+        """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
+        config, looked_at = self.config, self.config.looked_at
+        is_moving = config.found_layout is not None and config.found_layout.is_moving
+        if looked_at is None and config.shards is not None:
+            Layouts(self).look()
+        elif looked_at is not None and is_moving and time.monotonic() > looked_at + MOVE_LOOK_SECONDS:
+            Layouts(self).look()  # once all have been moved, it is enough to look where they are then
+        return config.layout
+
+    def locate(self, names: Sequence[str]) -> list[str]:
+        """Return the keys under which entries are now, by their names, or would be if they were there.
+
+        That takes a round trip only while entries are moved to other shards; one on its way is waited for.
+
+        Raises:
+            LayoutChanged: it is on its way for too long.
+        """
+        return Layouts(self).locate(names) if self._layout.is_moving else [*map(self.keys.entry, names)]
+
+    def following(self, call: Callable[[], Item]) -> Item:
+        """Return ``call()``, which is called again if a script was refused, as the layout has changed.
+
+        It must ask this store for the names of keys, which are the right ones then: those of all parts, or
+        those of the part that the store is about.
+
+        Raises:
+            LayoutChanged: the part isn't one of the schedule's any more, or the layout changes all the time.
+        """
+        ends_at = math.inf
+        while True:
+            try:
+                return call()
+            except ResponseError as exc:
+                refusal = refusal_of(exc.__cause__ if isinstance(exc, StoreRefused) else exc)
+                if refusal is None or isinstance(exc, LayoutChanged):
+                    raise
+                if time.monotonic() > ends_at:
+                    raise LayoutChanged(
+                        f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
+                        f'{refusal.generation_key} holds "{refusal.held}".'
+                    ) from exc
+                ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
+                Layouts(self).follow(refusal)
+                self._follow_part()
+
+    def _follow_part(self) -> None:
+        """Let a store of one part be about the same part in the layout that there is now."""
+        if self._part is None:
+            return
+        prefix = self._part.keys.prefix
+        found = [Part(keys) for keys in self.config.layout.parts if keys.prefix == prefix]
+        if not found:
+            raise LayoutChanged(
+                f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
+            )
+        [self._part] = found
+
+    def _call(self, script: lua.Script, client: Any, request: lua.Request) -> Any:
+        """Call a script that writes to the part that this store is about, whatever the layout is by then."""
+        return self.following(lambda: script(client, request.keys, request.args, self.keys))
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
         """Claim and read the entries that are due, oldest first, and the next due time, in one round trip.
@@ -259,8 +332,12 @@ class Store:
         max_breaks: int = BREAKS_OF_THE_REQUEST,
     ) -> Claim:
         limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, is_reading=is_reading)
-        with self.translating():
-            return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+
+        def claim() -> Claim:
+            with self.translating():
+                return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+
+        return self.following(claim)
 
     @property
     def claim_keys(self) -> lua.ClaimKeys:
@@ -316,9 +393,12 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-        with self.translating(fence.lock_key or "", "string"):
-            status = lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
-        self.check_lock(status, fence)
+
+        def renew() -> LockStatus:
+            with self.translating(fence.lock_key or "", "string"):
+                return lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
+
+        self.check_lock(self.following(renew), fence)
 
     def commit_runs(
         self,
@@ -338,7 +418,7 @@ class Store:
         # of several none is known to be at fault: the caller sends them in halves
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
-            call = self.replicas.call if self.replicas.wanted else self._call_all
+            call = self._call_with_replicas if self.replicas.wanted else self._call_all
             committed = lua.commit_runs(client, self.keys, fence, commits, target, self._histories, call)
         self.note_committed(committed, fence)
         return committed
@@ -361,8 +441,12 @@ class Store:
         """
         if not runs:
             return []
-        with self.translating():
-            status, found = lua.reserve_runs(self.client, self.keys, fence, runs, seconds, self._histories)
+
+        def reserve() -> tuple[LockStatus, list[Reservation]]:
+            with self.translating():
+                return lua.reserve_runs(self.client, self.keys, fence, runs, seconds, self._histories)
+
+        status, found = self.following(reserve)
         self.check_lock(status, fence)
         return found
 
@@ -425,9 +509,15 @@ class Store:
                 )
 
     def _call_all(self, script: lua.Script, client: Any, requests: Sequence[lua.Request]) -> list[Any]:
+        call = partial(self._call, script, client)
         if len(requests) == 1 or self.config.is_cluster:  # its pipelines take no scripts
-            return script.call_each(client, requests)
-        return script.call_all(client, requests)[0]
+            return script.call_each(client, requests, call)
+        return script.call_all(client, requests, call=call)[0]
+
+    def _call_with_replicas(
+        self, script: lua.Script, client: Any, requests: Sequence[lua.Request]
+    ) -> list[Any]:
+        return self.replicas.call(script, client, requests, partial(self._call, script, client))
 
     @property
     def watched(self) -> Any:
@@ -809,8 +899,12 @@ class Store:
         Raises:
             LockLost: another beat holds the lock; nothing was written.
         """
-        with self.translating():
-            found = bring_back(self.client, self.keys, fence)
+
+        def bring() -> BroughtBack:
+            with self.translating():
+                return bring_back(self.client, self.keys, fence)
+
+        found = self.following(bring)
         self.check_lock(found.status, fence)
         return found
 

@@ -90,18 +90,29 @@ class Script:
         numkeys, values = self._values(request)
         return ["EVALSHA", self.sha1, numkeys, *values]
 
-    def call_each(self, client: Any, requests: Sequence[Request]) -> list[Any]:
-        """Return what the script returns for each of ``requests``, one after the other."""
-        return [self(client, *request) for request in requests]
+    def call_each(
+        self, client: Any, requests: Sequence[Request], call: Callable[[Request], Any] | None = None
+    ) -> list[Any]:
+        """Return what the script returns for each of ``requests``, one after the other.
+
+        Arguments:
+            call: calls it for one; None: by ``client``.
+        """
+        return [*map(call, requests)] if call else [self(client, *request) for request in requests]
 
     def call_all(
-        self, client: Any, requests: Sequence[Request], wait: Sequence[Any] = ()
+        self,
+        client: Any,
+        requests: Sequence[Request],
+        wait: Sequence[Any] = (),
+        call: Callable[[Request], Any] | None = None,
     ) -> tuple[list[Any], Any]:
         """Return what the script returns for each of ``requests``, and what the command ``wait`` does after
         them, on the same connection.
 
         One round trip. ``wait``'s reply may be an exception. It is None when a script had to be asked for
         again, which is done in the ordinary way: one that was refused, or isn't known to the server yet.
+        ``call`` is as in :meth:`call_each`.
         """
         pipeline = client.pipeline(transaction=False)
         for request in requests:
@@ -113,7 +124,7 @@ class Script:
         waited = replies.pop() if wait else None
         failed = [place for place, reply in enumerate(replies) if isinstance(reply, Exception)]
         for place in failed:
-            replies[place] = self(client, *requests[place])
+            [replies[place]] = self.call_each(client, [requests[place]], call)
         return replies, None if failed else waited
 
 
