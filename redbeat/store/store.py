@@ -761,8 +761,13 @@ class Store:
             first_message=_first(one.first_message for one in found),
         )
 
-    def vitals_of_parts(self) -> list[Vitals]:
-        """Return the same of each part; one round trip for each node, or a few, likewise."""
+    def vitals_of_parts(self, parts: Sequence[Keys] | None = None) -> list[Vitals]:
+        """Return the same of each part; one round trip for each node, or a few, likewise.
+
+        Arguments:
+            parts: the names in some; None: all.
+        """
+        asked = [part.keys for part in self.parts] if parts is None else parts
         wanted = [STORED] if self.config.lock_key is None else [STORED, STANDBYS]
 
         def call(keys: Keys, off: Collection[Feature]) -> tuple[lua.Script, lua.Request]:
@@ -773,7 +778,7 @@ class Store:
 
         def ask(off: Collection[Feature]) -> list[Vitals]:
             with self.translating():
-                replies = self.call_scripts([call(part.keys, off) for part in self.parts])
+                replies = self.call_scripts([call(keys, off) for keys in asked])
             has_standbys = STANDBYS not in off and self.config.lock_key is not None
             return [vitals_of(reply, has_standbys=has_standbys) for reply in replies]
 

@@ -159,7 +159,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"decision": "1", "texts": "definition", "labels": "the-labels"},
     ),
     "take_figures": (
-        lambda client: figures.take_figures(client, KEYS, "the-lock", "the-token", 12, {}),
+        lambda client: call(client, figures.take_call(KEYS, "the-lock", "the-token", 12, {})),
         ["ok", "1.5", [], []],
         {"lock": "the-lock", "token": "the-token", "teller_ms": 12, **OF_FIGURES},
         {},
