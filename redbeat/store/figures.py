@@ -153,8 +153,8 @@ class Figures:
         return is_counted, {number: dict(counted) for number, counted in minutes.items()}
 
     def read_labels(self, parts: Sequence[Keys]) -> list[dict[str, Labels]]:
-        """Return the labels in each of these parts by their ids; those that can't be read, or have another id,
-        are left out.
+        """Return the labels in each of these parts by their ids, without those that can't be read, or have
+        another id.
         """
         return [*map(_labels_of, self._read_hashes([keys.labels for keys in parts]))]
 
@@ -165,7 +165,7 @@ class Figures:
                 self._store.ask(partial(_delete, key, chunk), key, "hash")
 
     def count_states(self, keys: Keys, cursor: str, limit: int) -> Counted:
-        """Count about ``limit`` entries of one part by their states, from ``cursor`` on; '0' for the first."""
+        """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
         with self._store.translating(keys.schedule):
             return count_states(self._store.client, keys.schedule, cursor, limit)
 

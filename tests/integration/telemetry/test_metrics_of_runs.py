@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,7 +17,7 @@ from celery import Celery
 from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import list_entries
-from redbeat.store.figures import WORDS, Figures, Labels
+from redbeat.store.figures import WORDS, Asked, Figures, Labels
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics import gathering as module
 from redbeat.telemetry.metrics.exposition import Exposition
@@ -58,6 +58,16 @@ def lengths(client: redis.Redis, what: str) -> int:
     return sum(
         int(found[name]) for word, name in words if word.startswith(f"{what}/") and word != f"{what}/sum"
     )
+
+
+def overdue_of(store: Store, now: float) -> Overdue:
+    """What is overdue of a schedule that isn't divided."""
+    return find_overdue(store, [store.keys], now)[store.keys]
+
+
+def failing_of(store: Store, limit: int, now: float) -> Mapping[str, int]:
+    """What fails there."""
+    return streaks_of(store, [store.keys], limit, now)[store.keys]
 
 
 def write_due(client: redis.Redis, name: str, ago: float = 5, **policy: Any) -> float:
@@ -254,7 +264,7 @@ def test_labels_are_stored_again_when_redis_has_lost_its_data(app: Celery, clien
         gathering.gather()
         stored: Any = client.hgetall(NAMES.totals)
         assert {name: int(number) for name, number in stored.items() if "sent" in name} == {f"{id_}:sent": 2}
-        assert list(Figures(Store(app)).read_labels([Keys()])[0]) == [id_]
+        assert list(Figures(Store(app)).read_labels([NAMES])[0]) == [id_]
     assert view_of(gathering) is not None
     assert view_of(gathering).totals[f"{id_}:sent"] == 4
 
