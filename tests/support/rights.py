@@ -511,6 +511,13 @@ def view_of(gathering: Gathering) -> View | None:
     return views[0] if views else None
 
 
+def shown_by(gathering: Gathering) -> View:
+    """What the beat shows that is known to show the schedule."""
+    view = view_of(gathering)
+    assert view is not None
+    return view
+
+
 def it_gathers_metrics(ground: Ground) -> None:
     names, now = Keys(), time.time()
     for name in ("report", "other"):
@@ -523,8 +530,7 @@ def it_gathers_metrics(ground: Ground) -> None:
     gathering = gathering_of(ground.app())
     gathering.book.id_of("report", "tasks.report", {}, is_asked=False)
     gathering.gather()
-    view = view_of(gathering)
-    assert view is not None
+    view = shown_by(gathering)
     assert view.streaks == {"report": 2}
     assert view.states is not None
     assert view.states["scheduled"] == 2
