@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import redis.exceptions
 from redis.exceptions import RedisError
 
 from redbeat.connection.retry import without_retry
@@ -32,14 +31,12 @@ def call_on_nodes(client: Any, calls: Sequence[tuple[Script, Request]]) -> list[
             for place, reply in zip(places, found, strict=True):
                 replies[place] = reply
             failed = [place for place in places if isinstance(replies[place], Exception)]
-        away: RedisError | None = None  # as a node that doesn't answer isn't waited for again and again
         for place in failed:
             script, request = calls[place]
             try:
-                replies[place] = script(client, *request) if away is None else away
+                replies[place] = script(client, *request)
             except RedisError as exc:
                 replies[place] = exc
-                away = exc if isinstance(exc, (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)) else None
     return replies
 
 
