@@ -68,6 +68,7 @@ from redbeat.store.records import (
     TrackedRun,
     Vitals,
     Write,
+    sum_of,
     text_of,
 )
 from redbeat.store.replicas import Replicas
@@ -755,15 +756,7 @@ class Store:
 
         Of a schedule in shards who leads is that of the first shard: ``vitals_of_parts`` has them all.
         """
-        found = self.vitals_of_parts()
-        stored = [one.stored for one in found if one.stored is not None]
-        return found[0]._replace(
-            due=sum(one.due for one in found),
-            oldest=_first(one.oldest for one in found),
-            stored=sum(stored) if len(stored) == len(found) else None,
-            overdue=sum(one.overdue for one in found),
-            first_message=_first(one.first_message for one in found),
-        )
+        return sum_of(self.vitals_of_parts())
 
     def vitals_of_parts(self, parts: Sequence[Keys] | None = None) -> list[Vitals]:
         """Return the same of each part; one round trip for each node, or a few, likewise.
@@ -787,6 +780,24 @@ class Store:
             return [vitals_of(reply, has_standbys=has_standbys) for reply in replies]
 
         return self.rights.ask_without(wanted, ask)
+
+    def node_of(self, keys: Keys) -> str | None:
+        """Return the address of the node of a cluster that has a part, as far as the client knows; None: the
+        schedule is on one server.
+        """
+        if not self.config.is_cluster:
+            return None
+        with self.translating():
+            node = without_retry(self.client).get_node_from_key(keys.schedule)
+        return None if node is None else f"{node.host}:{node.port}"
+
+    def nodes(self) -> list[str]:
+        """Return the addresses of all nodes that a cluster's keys are on; []: it is one server."""
+        if not self.config.is_cluster:
+            return []
+        with self.translating():
+            found = without_retry(self.client).get_primaries()
+        return sorted(f"{node.host}:{node.port}" for node in found)
 
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
@@ -961,10 +972,6 @@ def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) 
         for key in keys:
             call(pipeline, key)
         return list(pipeline.execute())
-
-
-def _first(times: Iterable[float | None]) -> float | None:
-    return min((one for one in times if one is not None), default=None)
 
 
 def _without_last(beside: Callable[[str], Sequence[str]], key: str) -> Sequence[str]:

@@ -47,7 +47,7 @@ def vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
     Arguments:
         has_standbys: it was asked who stands by.
     """
-    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first = reply
+    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first, entries = reply
     since = float(oldest) if oldest else None
     standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
     return Vitals(
@@ -61,4 +61,5 @@ def vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
         None if int(stored) < 0 else int(stored),
         int(overdue),
         float(first) if first else None,
+        int(entries),
     )

@@ -707,12 +707,12 @@ def test_what_holds_a_run_back_is_read_with_the_members_of_its_record() -> None:
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
-    reply = [b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"], 5, 3, b"0.75"]
-    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5}, 5, 3, 0.75)
+    reply = [b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"], 5, 3, b"0.75", 9]
+    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5}, 5, 3, 0.75, 9)
     assert status.vitals_of(reply, has_standbys=True) == found
     assert status.vitals_of(reply, has_standbys=False).standbys is None
-    reply = [b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b""]
-    assert status.vitals_of(reply, has_standbys=False)[-3:] == (None, 0, None)
+    reply = [b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b"", 0]
+    assert status.vitals_of(reply, has_standbys=False)[-4:] == (None, 0, None, 0)
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:
