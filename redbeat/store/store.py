@@ -222,6 +222,11 @@ class Store:
         return self.config.keys if self._part is None else self._part.keys
 
     @property
+    def part(self) -> Part | None:
+        """The one part of the schedule that this is about; None: all of them."""
+        return self._part
+
+    @property
     def parts(self) -> Parts:
         """The parts of the schedule that this store is about."""
         if self._part is None:
