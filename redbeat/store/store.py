@@ -18,7 +18,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, RedisError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
@@ -463,18 +463,39 @@ class Store:
                     raise reply
         return [one.read(reply) for one, reply in zip(questions, replies, strict=True)]
 
-    def ask_each(self, asks: Sequence[Callable[[Any], Any]]) -> list[Any]:
-        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node."""
+    def try_all(self, questions: Sequence[lua.Question[Item]]) -> list[Item | RedisError]:
+        """Return what ``ask_all`` does; where a part refuses, or is away, the client's error takes its place.
+
+        Whoever raises that does so within :meth:`translating`.
+        """
+        with self.translating():
+            replies = call_on_nodes(self.client, [(one.script, one.request) for one in questions])
+        return [
+            reply if isinstance(reply, RedisError) else one.read(reply)
+            for one, reply in zip(questions, replies, strict=True)
+        ]
+
+    def ask_each(
+        self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = (), expected: str = "sorted set"
+    ) -> list[Any]:
+        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node.
+
+        Arguments:
+            keys: the one that each asks for, and ``expected`` what it should hold; (): a schedule.
+        """
         if not self.parts.is_divided:
-            return [*map(self.ask, asks)]
-
-        def ask_all(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for ask in asks:
-                    ask(pipeline)
-                return list(pipeline.execute())
-
-        return list(self.ask(ask_all)) if asks else []
+            return [
+                self.ask(ask, key, expected) for ask, key in zip(asks, keys or [""] * len(asks), strict=True)
+            ]
+        if not asks:
+            return []
+        with (
+            self.translating(besides=dict.fromkeys(keys, expected)),
+            self.client.pipeline(transaction=False) as pipeline,
+        ):
+            for ask in asks:
+                ask(pipeline)
+            return list(pipeline.execute())
 
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order.
@@ -708,31 +729,35 @@ class Store:
         """
         total = 0
         for groups in self.parts.rounds(keys):
-            for part, those in groups:
-                total += self._cancel_among(part, those)
+            total += self._cancel_among(groups)
             delete = partial(self._delete, groups, fence)
             fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
             less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
             total += self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
         return total
 
-    def _cancel_among(self, part: Part, keys: Sequence[str]) -> int:
-        """Cancel stored messages among entries of one part; return how many there were."""
-        task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
-        if not task_ids:  # else each is a stored message, or its name only looks so
-            return 0
-        cancelled: dict[str, str] = {}
+    def _cancel_among(self, groups: Sequence[tuple[Part, list[str]]]) -> int:
+        """Cancel stored messages among entries of some parts; return how many there were."""
+        asked: list[tuple[Part, list[str]]] = []
+        for part, keys in groups:
+            task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
+            if task_ids:  # each is a stored message, or its name only looks so
+                asked.append((part, task_ids))
+        cancelled = 0
         try:
-            with self.translating():
-                found = cancel_messages(self.client, part.keys, task_ids)
-                cancelled = {one: text for one, text in zip(task_ids, found, strict=True) if text}
-                apart = [one for one, text in cancelled.items() if not has_body(text)]
-                if apart:
-                    take_bodies(self.client, part.keys, apart)
+            found = self.ask_all([cancel_messages(part.keys, ids) for part, ids in asked]) if asked else []
+            apart: list[tuple[Part, list[str]]] = []
+            for (part, ids), texts in zip(asked, found, strict=True):
+                cancelled += sum(1 for text in texts if text)
+                bodiless = [one for one, text in zip(ids, texts, strict=True) if text and not has_body(text)]
+                if bodiless:
+                    apart.append((part, bodiless))
+            if apart:
+                self.ask_all([take_bodies(part.keys, ids) for part, ids in apart])
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
                 raise
-        return len(cancelled)
+        return cancelled
 
     def _delete(
         self,
