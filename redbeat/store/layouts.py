@@ -94,10 +94,10 @@ class Layouts:
             raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
         return layout
 
-    def follow(self, refusal: Refusal) -> None:
-        """Use the layout that is in Redis now, as a script was refused; the first writer writes it.
+    def follow(self, refusals: Sequence[Refusal]) -> None:
+        """Use the layout that is in Redis now, as scripts were refused; the first writer writes it.
 
-        A part without a generation, or with that of a former layout, is told of this one.
+        Parts without a generation, or with that of a former layout, are told of this one.
 
         Raises:
             ConfigurationError: ``redbeat_shards`` is set, and the schedule has entries without shards.
@@ -106,16 +106,18 @@ class Layouts:
         layout = self.read()
         if layout is None and self._config.shards is not None:
             layout = self.create(self._config.shards)
-        if layout is None and refusal.held:
+        held = next((one for one in refusals if one.held), None)
+        if layout is None and held is not None:
             raise StoreRefused(
-                f'{refusal.generation_key} holds "{refusal.held}", so the schedule is divided, or was, '
+                f'{held.generation_key} holds "{held.held}", so the schedule is divided, or was, '
                 f"but {self._config.base_keys.layout} is missing, which says how: celery redbeat doctor "
                 "says what to do."
             )
         self._use(layout)
-        for part in self._config.layout.parts:
-            if part.generation == refusal.generation_key and part.guard:
-                self.raise_generation(part)
+        refused = {one.generation_key for one in refusals}
+        parts = [part for part in self._config.layout.parts if part.guard and part.generation in refused]
+        if parts:
+            self.raise_generations(parts)
 
     def raise_generation(self, part: Keys) -> str:
         """Let a part be written by those who know the layout of ``part``; a later generation stays.

@@ -18,7 +18,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
@@ -81,7 +81,7 @@ from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
-from redbeat.store.scripts.layouts import refusal_of
+from redbeat.store.scripts.layouts import Refusal, refusal_of
 from redbeat.store.scripts.status import read_head, status_call, vitals_of
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ TYPES_SECONDS = 60.0
 
 #: while entries are moved to other shards, how often it is looked whether they still are
 MOVE_LOOK_SECONDS = 1.0
+
+#: otherwise it isn't looked again until a script is refused
+NEVER_SECONDS = 1e9
 
 #: for how long a step is tried again while the layout changes again and again
 FOLLOW_SECONDS = 10.0
@@ -125,6 +128,7 @@ _NO_OTHERS: Mapping[str, str] = {}
 _RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
 
 Item = TypeVar("Item")
+Asked = TypeVar("Asked")
 
 #: what a write did: the entry was new, was changed, or was the same already and wasn't written
 Outcome = Literal["new", "changed", "same"]
@@ -248,11 +252,13 @@ class Store:
     def _layout(self) -> Layout:
         """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
         config, looked_at = self.config, self.config.looked_at
-        is_moving = config.found_layout is not None and config.found_layout.is_moving
-        if looked_at is None and config.shards is not None:
+        if looked_at is None:
+            is_old = config.shards is not None
+        else:  # once all entries have been moved, it is enough to look where they are then
+            is_moving = config.found_layout is not None and config.found_layout.is_moving
+            is_old = time.monotonic() > looked_at + (MOVE_LOOK_SECONDS if is_moving else NEVER_SECONDS)
+        if is_old:
             Layouts(self).look()
-        elif looked_at is not None and is_moving and time.monotonic() > looked_at + MOVE_LOOK_SECONDS:
-            Layouts(self).look()  # once all have been moved, it is enough to look where they are then
         return config.layout
 
     def locate(self, names: Sequence[str]) -> list[str]:
@@ -263,7 +269,9 @@ class Store:
         Raises:
             LayoutChanged: it is on its way for too long.
         """
-        return Layouts(self).locate(names) if self._layout.is_moving else [*map(self.keys.entry, names)]
+        if self._part is not None or not self._layout.is_moving:
+            return [*map(self.keys.entry, names)]
+        return Layouts(self).locate(names)
 
     def following(self, call: Callable[[], Item]) -> Item:
         """Return ``call()``, which is called again if a script was refused, as the layout has changed.
@@ -280,28 +288,98 @@ class Store:
                 return call()
             except ResponseError as exc:
                 refusal = refusal_of(exc.__cause__ if isinstance(exc, StoreRefused) else exc)
-                if refusal is None or isinstance(exc, LayoutChanged):
+                if refusal is None:
                     raise
-                if time.monotonic() > ends_at:
-                    raise LayoutChanged(
-                        f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
-                        f'{refusal.generation_key} holds "{refusal.held}".'
-                    ) from exc
-                ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
-                Layouts(self).follow(refusal)
-                self._follow_part()
+                ends_at = self.follow([refusal], ends_at)
 
-    def _follow_part(self) -> None:
-        """Let a store of one part be about the same part in the layout that there is now."""
-        if self._part is None:
-            return
-        prefix = self._part.keys.prefix
-        found = [Part(keys) for keys in self.config.layout.parts if keys.prefix == prefix]
-        if not found:
+    def follow(self, refusals: Sequence[Refusal], ends_at: float = math.inf) -> float:
+        """Use the layout that there is now, as scripts were refused.
+
+        A store of one part is about the same part then. Returns until when that may happen again, monotonic.
+        """
+        now = time.monotonic()
+        if now > ends_at:
             raise LayoutChanged(
-                f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
-            )
-        [self._part] = found
+                f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
+                f'{refusals[0].generation_key} holds "{refusals[0].held}".'
+            ) from None
+        Layouts(self).follow(refusals)
+        if self._part is not None:
+            prefix = self._part.keys.prefix
+            found = [Part(keys) for keys in self.config.layout.parts if keys.prefix == prefix]
+            if not found:
+                raise LayoutChanged(
+                    f"What is under {prefix} is no part of the schedule any more: it is divided otherwise by "
+                    "now."
+                ) from None
+            [self._part] = found
+        return min(ends_at, now + FOLLOW_SECONDS)
+
+    def ask_about(
+        self,
+        items: Sequence[Asked],
+        question: Callable[[Keys, list[tuple[Asked, str]]], lua.Question[Item]],
+        key_of: Callable[[Asked], str] | None = None,
+        *,
+        besides: Mapping[str, str] = _NO_OTHERS,
+    ) -> Iterator[tuple[list[Asked], Item]]:
+        """Let each part change what it has of ``items``; yield for which items it has answered, and what.
+
+        At most 500 of them are asked about in one round trip a node. Those of a part that has refused, as the
+        layout has changed, are asked about again, where they are then.
+
+        Arguments:
+            question: takes the names in a part, and some items with the keys of their entries.
+            key_of: returns the key of an item's entry, as the layout is; None: the item was it at first.
+            besides: what else is used, as :meth:`translating` takes it.
+        """
+        for chunk in in_chunks(items):
+            left, keys = chunk, self._keys_now(chunk, key_of, is_known=True)
+            ends_at = math.inf
+            while left:
+                groups = next(self.parts.rounds(zip(left, keys, strict=True), itemgetter(1)))
+                answers = self.try_all([question(part.keys, some) for part, some in groups])
+                refusals = self.refusals(answers, besides)
+                left = []
+                for (_, some), answer, refusal in zip(groups, answers, refusals, strict=True):
+                    asked = [item for item, _ in some]
+                    if refusal is None:
+                        yield asked, answer  # type: ignore[misc]  # others are raised
+                    else:
+                        left += asked
+                if left:
+                    ends_at = self.follow([*filter(None, refusals)], ends_at)
+                    keys = self._keys_now(left, key_of)
+
+    def refusals(
+        self, answers: Sequence[Item | RedisError], besides: Mapping[str, str] = _NO_OTHERS
+    ) -> list[Refusal | None]:
+        """Return of each answer of ``try_all`` whether it is a refusal, as the layout has changed.
+
+        Other errors are raised.
+        """
+        found: list[Refusal | None] = []
+        for answer in answers:
+            refusal = refusal_of(answer) if isinstance(answer, RedisError) else None
+            if isinstance(answer, RedisError) and refusal is None:
+                with self.translating(besides=besides):
+                    raise answer
+            found.append(refusal)
+        return found
+
+    def _keys_now(
+        self, items: Sequence[Any], key_of: Callable[[Any], str] | None = None, *, is_known: bool = False
+    ) -> Sequence[str]:
+        """Return the keys of the entries of ``items`` as the layout is now.
+
+        Arguments:
+            key_of: as :meth:`ask_about` takes it.
+            is_known: they are right, as long as no entries are moved.
+        """
+        keys: list[str] = [*map(key_of, items)] if key_of is not None else [*items]
+        if self._part is not None or (is_known and not self._layout.is_moving):
+            return keys
+        return self.locate([*map(self._layout.name_of, keys)])
 
     def _call(self, script: lua.Script, client: Any, request: lua.Request) -> Any:
         """Call a script that writes to the part that this store is about, whatever the layout is by then."""
@@ -566,18 +644,39 @@ class Store:
                     raise reply
         return [one.read(reply) for one, reply in zip(questions, replies, strict=True)]
 
-    def ask_each(self, asks: Sequence[Callable[[Any], Any]]) -> list[Any]:
-        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node."""
+    def try_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item | RedisError]:
+        """Return what ``ask_all`` does; where a part refuses, or is away, the client's error takes its place.
+
+        Whoever raises that does so within :meth:`translating`.
+        """
+        with self.translating():
+            replies = call_on_nodes(client or self.client, [(one.script, one.request) for one in questions])
+        return [
+            reply if isinstance(reply, RedisError) else one.read(reply)
+            for one, reply in zip(questions, replies, strict=True)
+        ]
+
+    def ask_each(
+        self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = (), expected: str = "sorted set"
+    ) -> list[Any]:
+        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node.
+
+        Arguments:
+            keys: the one that each asks for, and ``expected`` what it should hold; (): a schedule.
+        """
         if not self.parts.is_divided:
-            return [*map(self.ask, asks)]
-
-        def ask_all(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for ask in asks:
-                    ask(pipeline)
-                return list(pipeline.execute())
-
-        return list(self.ask(ask_all)) if asks else []
+            return [
+                self.ask(ask, key, expected) for ask, key in zip(asks, keys or [""] * len(asks), strict=True)
+            ]
+        if not asks:
+            return []
+        with (
+            self.translating(besides=dict.fromkeys(keys, expected)),
+            self.client.pipeline(transaction=False) as pipeline,
+        ):
+            for ask in asks:
+                ask(pipeline)
+            return list(pipeline.execute())
 
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order.
@@ -714,24 +813,28 @@ class Store:
     ) -> list[Outcome]:
         outcomes: list[Outcome] = ["same"] * len(keys)
         places: Sequence[int] = range(len(keys))  # those that aren't written yet
-        changed_key = ""
-        for attempt in range(MAX_SAVE_ATTEMPTS):
-            is_guess = are_new and not attempt
-            those = [keys[place] for place in places]
+        attempts, has_moved, ends_at = 0, False, math.inf
+        while attempts < MAX_SAVE_ATTEMPTS:
+            is_guess = are_new and not (attempts or has_moved)
+            those = self._keys_now([keys[place] for place in places], is_known=not has_moved)
             now, found = self._foresee_new(those) if is_guess else self.read_entries(those)
             self.refuse_messages(one.key for one in found if one.exists)
             decided = self._decide(found, now, decide)
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
-            changed = self._write(writes, now, fence) if writes else {}
+            unwritten = self._write(writes, now, fence) if writes else {}
             left: list[int] = []
             for place, stored, write in zip(places, found, decided, strict=True):
-                if changed and self.parts.of(stored.key) in changed:
+                if stored.key in unwritten:
                     left.append(place)
                 else:
                     outcomes[place] = "same" if write is None else _outcome(stored, write)
             if not left:
                 return outcomes
-            places, changed_key = left, next(iter(changed.values()))
+            places, reasons = left, unwritten.values()
+            if refusals := [one for one in reasons if isinstance(one, Refusal)]:
+                ends_at, has_moved = self.follow(refusals, ends_at), True
+            if changed := [one for one in reasons if isinstance(one, str)]:
+                attempts, changed_key = attempts + 1, changed[0]
         raise EntryError(
             f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
             "saved; look for a program that writes it all the time.",
@@ -757,25 +860,32 @@ class Store:
                     decided.append(write)
         return decided
 
-    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[Part, str]:
+    def _write(
+        self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence
+    ) -> dict[str, str | Refusal]:
         """Make writes, those of each part all or none; one round trip a node.
 
-        Returns the parts where none was made, each to the key of an entry that has changed since it was read.
+        Returns the keys of those that weren't made, each to the key of an entry that has changed since it was
+        read, or to what the part has refused them with, as the layout has changed.
         """
         groups = next(self.parts.rounds(writes, lambda one: one[0].key))
-        found = self.ask_all(
+        answers = self.try_all(
             [lua.save_entries(part.keys, fence, those) for part, those in groups], self.watched
         )
-        changed: dict[Part, str] = {}
+        unwritten: dict[str, str | Refusal] = {}
         made: list[tuple[Stored, Write]] = []
-        for (part, those), (status, number) in zip(groups, found, strict=True):
-            self.check_lock(status, fence)
-            if number:
-                changed[part] = those[number - 1][0].key
-            else:
+        for (_, those), answer, refusal in zip(groups, answers, self.refusals(answers), strict=True):
+            reason: str | Refusal | None = refusal
+            if not isinstance(answer, RedisError):
+                status, number = answer
+                self.check_lock(status, fence)
+                reason = those[number - 1][0].key if number else None
+            if reason is None:
                 made += those
+            else:
+                unwritten |= {stored.key: reason for stored, _ in those}
         self.add_records(made, now)
-        return changed
+        return unwritten
 
     def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
         """Add the records of ``writes`` to histories; without the right to do so, leave them out."""
@@ -810,45 +920,39 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         total = 0
-        for groups in self.parts.rounds(keys):
-            for part, those in groups:
-                total += self._cancel_among(part, those)
-            delete = partial(self._delete, groups, fence)
+        for chunk in in_chunks(keys):
+            total += self._cancel_among(chunk)
+            delete = partial(self._delete, chunk, fence)
             fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
             less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
             total += self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
         return total
 
-    def _cancel_among(self, part: Part, keys: Sequence[str]) -> int:
-        """Cancel stored messages among entries of one part; return how many there were."""
-        task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
-        if not task_ids:  # else each is a stored message, or its name only looks so
-            return 0
-        cancelled: dict[str, str] = {}
+    def _cancel_among(self, keys: Sequence[str]) -> int:
+        """Cancel stored messages among entries; return how many there were."""
+        # each is a stored message, or its name only looks so
+        asked = [key for key in keys if self.keys.message_id(key) is not None]
+        cancelled, apart = 0, list[str]()
         try:
-            with self.translating():
-                found = cancel_messages(self.client, part.keys, task_ids)
-                cancelled = {one: text for one, text in zip(task_ids, found, strict=True) if text}
-                apart = [one for one, text in cancelled.items() if not has_body(text)]
-                if apart:
-                    take_bodies(self.client, part.keys, apart)
+            for those, texts in self.ask_about(asked, _question_about(cancel_messages)):
+                cancelled += sum(1 for text in texts if text)
+                apart += [key for key, text in zip(those, texts, strict=True) if text and not has_body(text)]
+            for _ in self.ask_about(apart, _question_about(take_bodies)):
+                pass
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
                 raise
-        return len(cancelled)
+        return cancelled
 
-    def _delete(
-        self,
-        groups: Sequence[tuple[Part, list[str]]],
-        fence: Fence,
-        beside: Callable[[Keys, str], Sequence[str]],
-    ) -> int:
-        found = self.ask_all(
-            [lua.delete_entries(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
-        )
-        for status, _ in found:
+    def _delete(self, keys: Sequence[str], fence: Fence, beside: Callable[[Keys, str], Sequence[str]]) -> int:
+        def delete(part: Keys, some: list[tuple[str, str]]) -> lua.Question[tuple[LockStatus, int]]:
+            return lua.delete_entries(part, fence, [key for _, key in some], partial(beside, part))
+
+        total = 0
+        for _, (status, deleted) in self.ask_about(keys, delete):
             self.check_lock(status, fence)
-        return sum(deleted for _, deleted in found)
+            total += deleted
+        return total
 
     def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
@@ -1108,6 +1212,12 @@ class Store:
                 name,
             ) from exc
         except StoreRefused as exc:
+            if refusal_of(exc.__cause__):
+                self.config.looked_at = -math.inf  # whoever tries again looks first
+                raise LayoutChanged(
+                    "The schedule has been divided into other shards at this moment; nothing was written: "
+                    "try again."
+                ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
             parts = [part.keys for part in self.parts]
@@ -1163,6 +1273,13 @@ def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) 
         for key in keys:
             call(pipeline, key)
         return list(pipeline.execute())
+
+
+def _question_about(
+    ask: Callable[[Keys, list[str]], lua.Question[Item]],
+) -> Callable[[Keys, list[tuple[str, str]]], lua.Question[Item]]:
+    """Return what asks about stored messages by the keys of their entries; ``ask`` does by their task ids."""
+    return lambda part, some: ask(part, [part.message_id(key) or "" for _, key in some])
 
 
 def _all_fields_of(key: str, client: Any) -> Any:

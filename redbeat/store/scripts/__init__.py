@@ -405,11 +405,14 @@ def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int
 
 
 def read_histories(
-    client: Any, history_keys: Sequence[str], *, limit: int, record_bytes: int
-) -> list[list[str]]:
+    history_keys: Sequence[str], *, limit: int, record_bytes: int
+) -> Question[list[list[str]]]:
     """Read the same of several histories; a key of another type counts as empty."""
-    found = _READ_HISTORIES(client, history_keys, [limit, record_bytes])
-    return [[text_of(record) for record in records] for records in found]
+
+    def read(found: Any) -> list[list[str]]:
+        return [[text_of(record) for record in records] for records in found]
+
+    return Question(_READ_HISTORIES, Request(history_keys, [limit, record_bytes]), read)
 
 
 def save_entries(
@@ -458,11 +461,14 @@ def _status_and_number(reply: Any) -> tuple[LockStatus, int]:
 
 
 def change_statics(
-    client: Any, part: Keys, fence: Fence, change: str, owner: str, names: Iterable[str]
-) -> LockStatus:
-    """Make the ``change``, 'add', 'release' or 'remove', for at least one name; return the lock's status."""
+    part: Keys, fence: Fence, change: str, owner: str, names: Iterable[str]
+) -> Question[LockStatus]:
+    """Make the ``change``, 'add', 'release' or 'remove', for at least one name of a part.
+
+    The answer is the lock's status.
+    """
     keys, args = [*fence.keys(part.statics), part.static_owners], [*fence.args(), change, owner, *names]
-    return lock_status_of(_CHANGE_STATICS(client, keys, args, part))
+    return Question(_CHANGE_STATICS, Request(keys, args, part), lock_status_of)
 
 
 def take_lock(

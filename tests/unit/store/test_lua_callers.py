@@ -218,7 +218,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "change_statics": (
-        lambda client: lua.change_statics(client, KEYS, FENCE, "add", "the-owner", ["n", "n"]),
+        lambda client: lua.change_statics(KEYS, FENCE, "add", "the-owner", ["n", "n"]).ask(client),
         "ok",
         {**STATICS, **LOCK, "lock_ms": 12},
         {"name": "n"},
@@ -248,7 +248,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_histories": (
-        lambda client: lua.read_histories(client, ["the-history"] * 2, limit=5, record_bytes=7),
+        lambda client: lua.read_histories(["the-history"] * 2, limit=5, record_bytes=7).ask(client),
         [[], []],
         {"limit": 5, "record_bytes": 7},
         {},
@@ -277,15 +277,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
         {"known": "the-digest"},
     ),
-    "read_owners": (lambda client: owners.read_owners(client, ["k", "k"]), ["the-owner", ""], {}, {}),
+    "read_owners": (lambda client: owners.read_owners(["k", "k"]).ask(client), ["the-owner", ""], {}, {}),
     "apply_entries": (
         lambda client: owners.apply_entries(
-            client,
             KEYS,
             [CHANGE, CHANGE],
             [owners.CalendarChange("c", "the-owner", fields={"d": "l"})],
             KEYS.beside,
-        ),
+        ).ask(client),
         0,
         {"schedule": "the-schedule", "wake": "the-:wake", "count": 2, "gone": 1},
         {
@@ -343,7 +342,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "store_messages": (
-        lambda client: later.store_messages(client, KEYS, [[NEW_MESSAGE, NEW_MESSAGE]]),
+        lambda client: later.store_messages(KEYS, [NEW_MESSAGE, NEW_MESSAGE]).ask(client),
         2,
         {"later": "the-:later", "wake": "the-:wake", "count": 2},
         {
@@ -356,13 +355,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
     ),
     "cancel_messages": (
-        lambda client: later.cancel_messages(client, KEYS, ["the-id"] * 2, "the-seen"),
+        lambda client: later.cancel_messages(KEYS, ["the-id"] * 2, "the-seen").ask(client),
         ["the-message", None],
         {"later": "the-:later", "seen": "the-seen"},
         {},
     ),
     "take_bodies": (
-        lambda client: later.take_bodies(client, KEYS, ["the-id"] * 2),
+        lambda client: later.take_bodies(KEYS, ["the-id"] * 2).ask(client),
         ["the-body", None],
         {"later": "the-:later", "count": 2},
         {},
