@@ -48,20 +48,23 @@ class Events:
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt.
         """
-        keys = self._store.keys
-        try:
+
+        def read() -> News | None:
+            keys = self._store.keys
             besides = {keys.events_read: "string"}
             with self._store.translating(keys.events, "stream", besides=besides):
                 return read_events(
                     self._store.client,
-                    keys.events,
-                    keys.events_read,
+                    keys,
                     fence,
                     teller,
                     claim_ms=CLAIM_MS,
                     life_ms=LIFE_MS,
                     count=READ_EVENTS,
                 )
+
+        try:
+            return self._store.following(read)
         except StoreRefused as exc:
             if not is_no_permission(exc):
                 raise
@@ -85,11 +88,14 @@ class Events:
             before: the id up to which it was told before.
             is_done: it has told of all that it has read.
         """
-        key, claim_ms = self._store.keys.events_read, 0 if is_done else CLAIM_MS
-        with self._store.translating(key, "string"):
-            return note_told(
-                self._store.client, key, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS
-            )
+        client, claim_ms = self._store.client, 0 if is_done else CLAIM_MS
+
+        def note() -> bool:
+            keys = self._store.keys
+            with self._store.translating(keys.events_read, "string"):
+                return note_told(client, keys, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS)
+
+        return self._store.following(note)
 
     def add_paused(
         self, paused: Iterable[tuple[str, datetime | None]], note: str | None, by: str | None

@@ -133,8 +133,8 @@ class Histories:
             LockNotAcquired: another backfill of the entry is running.
         """
         keys, token = self._store.keys, secrets.token_hex(16)
-        in_part = self._store.of_part(self._store.parts.of(key))
-        lock = LockKey(in_part, keys.about(keys.name(key)).backfilling)
+        backfilling = keys.about(keys.name(key)).backfilling
+        lock = LockKey(self._store, backfilling, lambda: self._store.parts.of(key).keys)
 
         def hold() -> None:
             if not lock.take(token, BACKFILLING_MS):

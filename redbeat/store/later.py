@@ -19,9 +19,9 @@ from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store import scripts as lua
-from redbeat.store.chunks import CHUNK_SIZE
+from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
-from redbeat.store.parts import Part, Parts
+from redbeat.store.parts import Parts
 from redbeat.store.records import ALL_SIZES, Claim, Fence, Histories, KeyType, Sizes, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
 from redbeat.store.scripts.later import NewMessage as NewMessage
@@ -75,7 +75,7 @@ class LaterStore(Store):
     def claim_keys(self) -> lua.ClaimKeys:
         """The keys that a claim looks at."""
         keys = super().keys
-        return lua.ClaimKeys(keys.later, keys.deadlines, keys.schedule)
+        return lua.ClaimKeys(keys.later, keys.deadlines, keys.schedule, keys)
 
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
         return super()._claim_limits(limit, sizes)._replace(are_messages=True)
@@ -116,15 +116,15 @@ class LaterStore(Store):
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt: some may have been stored.
         """
-        by_part: dict[Part, list[NewMessage]] = {}
-        for one in messages:
-            by_part.setdefault(self._part_of(one.task_id), []).append(one)
-        lots = [(part.keys, lot) for part, those in by_part.items() for lot in _lots_of(those)]
-        if lots:
-            self.ask_all([store_messages(keys, lot) for keys, lot in lots])
 
-    def _part_of(self, task_id: str) -> Part:
-        return self.parts.of(self.config.keys.stored_message(task_id))
+        def store() -> None:
+            keys = self.config.keys
+            groups = self.parts.by_part(messages, lambda one: keys.stored_message(one.task_id))
+            lots = [(part.keys, lot) for part, those in groups for lot in _lots_of(those)]
+            if lots:
+                self.ask_all([store_messages(keys, lot) for keys, lot in lots])
+
+        self.following(store)
 
     def cancel(self, task_ids: Sequence[str], seen: str = "") -> list[MessageTexts | None]:
         """Remove the messages with ``task_ids``; return each; None: it isn't stored.
@@ -132,25 +132,41 @@ class LaterStore(Store):
         Arguments:
             seen: only a message with this revision; '': any.
         """
-        messages = self.parts.in_order(
-            task_ids,
-            lambda groups: self.ask_all([cancel_messages(part.keys, ids, seen) for part, ids in groups]),
-            self.config.keys.stored_message,
-        )
-        apart = [one for one, text in zip(task_ids, messages, strict=True) if text and not has_body(text)]
+        texts: dict[str, str] = {}
+        for chunk in in_chunks(task_ids):
+            names = [self.config.keys.stored_message(one) for one in chunk]
+            asked_at: set[str] = set()
+            # one that is on its way to another part may have left before it was its turn
+            while left := [
+                (key, task_id)
+                for key, task_id in zip(self._located(names), chunk, strict=True)
+                if key not in asked_at
+            ]:
+                groups = self.parts.by_part(left, lambda one: one[0])
+                answers = self.write_all(
+                    [cancel_messages(part.keys, [one for _, one in those], seen) for part, those in groups]
+                )
+                for (_, those), found in zip(groups, answers, strict=True):
+                    for (key, task_id), text in zip(those, found or (), strict=found is not None):
+                        asked_at.add(key)
+                        if text is not None:
+                            texts[task_id] = text
+        apart = [task_id for task_id, text in texts.items() if not has_body(text)]
         bodies = dict(zip(apart, self.take_bodies(apart), strict=True))
         return [
-            None if text is None else MessageTexts(text, bodies.get(task_id) or "")
-            for task_id, text in zip(task_ids, messages, strict=True)
+            None if task_id not in texts else MessageTexts(texts[task_id], bodies.get(task_id) or "")
+            for task_id in task_ids
         ]
 
     def take_bodies(self, task_ids: Sequence[str]) -> list[str | None]:
         """Remove the bodies of messages that are gone; return each; None: it isn't there, or out of reach."""
         try:
-            return self.parts.in_order(
-                task_ids,
-                lambda groups: self.ask_all([take_bodies(part.keys, ids) for part, ids in groups]),
-                self.config.keys.stored_message,
+            return self.following(
+                lambda: self.parts.in_order(
+                    task_ids,
+                    lambda groups: self.ask_all([take_bodies(part.keys, ids) for part, ids in groups]),
+                    self.config.keys.stored_message,
+                )
             )
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):

@@ -284,8 +284,7 @@ class Members:
         def make(groups: list[tuple[Part, list[MemberRepair]]]) -> Iterator[list[bool]]:
             for part, those in groups:
                 with self._store.translating():
-                    client, keys = self._store.client, part.keys
-                    yield repair_members(client, keys.schedule, those, wake=keys.wake)
+                    yield repair_members(self._store.client, part.keys, those)
 
         return self._store.parts.in_order(repairs, make, lambda one: one.key)
 

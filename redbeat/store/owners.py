@@ -55,16 +55,12 @@ class Applied:
         changed: the key of an entry or a calendar that has changed since it was read, so that not all was
             done; None: all was.
         done: what was done all the same, where the schedule is divided: 'shard 3', 'calendars'.
-        prefixes: of the keys in the shards among these.
+        written: the keys of the entries among these.
     """
 
     changed: str | None = None
     done: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()
-
-    def is_in(self, key: str) -> bool:
-        """Tell whether the entry under ``key`` is in one of the shards where all was done."""
-        return key.startswith(self.prefixes)
+    written: set[str] = field(default_factory=set)
 
     @property
     def told(self) -> str:
@@ -155,12 +151,15 @@ class Owners:
         Raises:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
-        client = self._store.client
-        for part, chunk in self._store.parts.chunks(names):
-            statics, owners = part.keys.statics, part.keys.static_owners
-            with self._store.translating(statics, "set", besides={owners: "set"}):
-                status = change_statics(client, statics, owners, fence, change, owner, chunk)
-            self._store.check_lock(status, fence)
+
+        def make() -> None:
+            for part, chunk in self._store.parts.chunks(names):
+                statics, owners = part.keys.statics, part.keys.static_owners
+                with self._store.translating(statics, "set", besides={owners: "set"}):
+                    status = change_statics(self._store.client, part.keys, fence, change, owner, chunk)
+                self._store.check_lock(status, fence)
+
+        self._store.following(make)
 
     def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
         """Make all changes or none of them, in one step.
@@ -172,9 +171,15 @@ class Owners:
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt: what was written all the same, its text says.
         """
+        return self._store.following(lambda: self._apply(changes, calendars))
+
+    def _apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
         store, parts = self._store, self._store.parts
         if not parts.is_divided:
             return Applied(self._apply_at_once(changes, calendars))
+        for one in changes:
+            if not one.stored.exists and one.stored.key != store.keys.entry(one.name):
+                return Applied(one.stored.key)  # it would be elsewhere by now
         base, done, applied = store.config.base_keys, list[str](), Applied()
         gone = [one for one in calendars if one.fields == {} or one.is_owned is False]
         stored = [one for one in calendars if one not in gone]
@@ -190,13 +195,14 @@ class Owners:
             ]
             failed: RedisError | None = None
             answers = store.try_all(questions)
-            for (keys, _, of_calendars), answer in zip(step, answers, strict=True):
+            for (keys, some, of_calendars), answer in zip(step, answers, strict=True):
                 if isinstance(answer, RedisError):
                     failed = failed or answer
-                elif answer is None:
-                    done.append("calendars" if of_calendars else _called(store.keys.shard_at(keys.prefix)))
-                    if not of_calendars:
-                        applied.prefixes += (keys.prefix,)
+                elif answer is None:  # it is elsewhere by now
+                    applied.changed = applied.changed or some[0].stored.key
+                elif not answer:
+                    done.append("calendars" if of_calendars else _called(store.config.layout.shard_of(keys)))
+                    applied.written.update(one.stored.key for one in some)
                 else:
                     applied.changed = applied.changed or answer
             applied.done = tuple(done)
@@ -222,7 +228,7 @@ class Owners:
 
         def make(beside: Callable[[str], Sequence[str]]) -> str | None:
             with self._store.translating(besides=dict.fromkeys(sets, "set")):
-                return apply_entries(keys, changes, calendars, beside).ask(self._store.client)
+                return apply_entries(keys, changes, calendars, beside).ask(self._store.client) or None
 
         # what the rules of 3.0 allow is done in any case
         return self._store.rights.ask(

@@ -71,6 +71,11 @@ class Parts(tuple[Part, ...]):
             return self[0]
         return Part(_of_messages(names.at(key)) if self._is_of_messages else names.at(key))
 
+    def home(self, name: str) -> Part:
+        """Return the part that the entry called ``name`` belongs to."""
+        names = self._names
+        return Part(names.home(name)) if isinstance(names, ShardedKeys) else self[0]
+
     def read(
         self, read: Callable[[Part], Iterable[Item]], order: Callable[[Item], Any] | None = None
     ) -> Iterator[Item]:

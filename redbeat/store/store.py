@@ -18,7 +18,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
@@ -34,12 +34,14 @@ from redbeat.errors import (
     EntryCorrupt,
     EntryError,
     EntryNotFound,
+    LayoutChanged,
     LockLost,
     StoreCorrupt,
     StoreRefused,
     StoreUnavailable,
 )
 from redbeat.keys import Keys
+from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
@@ -49,6 +51,7 @@ from redbeat.store import scripts as lua
 from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
+from redbeat.store.layouts import Layouts
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
@@ -71,13 +74,15 @@ from redbeat.store.records import (
     TrackedRun,
     Vitals,
     Write,
+    sum_of,
     text_of,
 )
 from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
-from redbeat.store.scripts.status import read_head, read_status
+from redbeat.store.scripts.layouts import Refusal, refusal_of
+from redbeat.store.scripts.status import read_head, status_call, vitals_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -90,6 +95,12 @@ CLOCK_SECONDS = 1.0
 
 #: how often it is asked at most which key has another type
 TYPES_SECONDS = 60.0
+
+#: while entries are moved to other shards, how often it is looked whether they still are
+MOVE_LOOK_SECONDS = 1.0
+
+#: for how long a step is tried again while the layout changes again and again
+FOLLOW_SECONDS = 10.0
 
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
@@ -198,9 +209,17 @@ class Store:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, self.client, part)
 
-    def wake_channel(self) -> WakeChannel:
-        """Return the channel on which writes are announced; each has a connection of its own."""
-        return WakeChannel(self.client, self.keys.wake, self.rights)
+    def of_all_parts(self) -> Self:
+        """Return a store with the same client that is about the whole schedule."""
+        return self if self._part is None else type(self)(self.config.app, self.client)
+
+    def wake_channel(self, channels: Iterable[str] = ()) -> WakeChannel:
+        """Return what listens where writes are announced; each has a connection of its own.
+
+        Arguments:
+            channels: of which parts it does; (): of this store's one part.
+        """
+        return WakeChannel(self.client, channels or self.keys.wake, self.rights)
 
     def connect(self) -> None:
         """Make the client now; a cluster's client connects at once.
@@ -213,12 +232,80 @@ class Store:
     @property
     def keys(self) -> Keys:
         """The names of all keys, as configured now; of a store of one part those in this part."""
-        return self.config.keys if self._part is None else self._part.keys
+        return self._layout.keys if self._part is None else self._part.keys
+
+    @property
+    def part(self) -> Part | None:
+        """The one part of the schedule that this is about; None: all of them."""
+        return self._part
 
     @property
     def parts(self) -> Parts:
         """The parts of the schedule that this store is about."""
-        return Parts.of_layout(self.config.layout) if self._part is None else Parts.of_one(self._part.keys)
+        return Parts.of_layout(self._layout) if self._part is None else Parts.of_one(self._part.keys)
+
+    @property
+    def _layout(self) -> Layout:
+        """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
+        config, looked_at = self.config, self.config.looked_at
+        is_moving = config.found_layout is not None and config.found_layout.is_moving
+        if looked_at is None and config.shards is not None:
+            Layouts(self).look()
+        elif looked_at is not None and is_moving and time.monotonic() > looked_at + MOVE_LOOK_SECONDS:
+            Layouts(self).look()  # once all have been moved, it is enough to look where they are then
+        return config.layout
+
+    def locate(self, names: Sequence[str]) -> list[str]:
+        """Return the keys under which entries are now, by their names, or would be if they were there.
+
+        That takes a round trip only while entries are moved to other shards; one on its way is waited for.
+
+        Raises:
+            LayoutChanged: it is on its way for too long.
+        """
+        return Layouts(self).locate(names) if self._layout.is_moving else [*map(self.keys.entry, names)]
+
+    def following(self, call: Callable[[], Item]) -> Item:
+        """Return ``call()``, which is called again if a script was refused, as the layout has changed.
+
+        It must ask this store for the names of keys, which are the right ones then: those of all parts, or
+        those of the part that the store is about.
+
+        Raises:
+            LayoutChanged: the part isn't one of the schedule's any more, or the layout changes all the time.
+        """
+        ends_at = math.inf
+        while True:
+            try:
+                return call()
+            except ResponseError as exc:
+                refusal = refusal_of(exc.__cause__ if isinstance(exc, StoreRefused) else exc)
+                if refusal is None or isinstance(exc, LayoutChanged):
+                    raise
+                if time.monotonic() > ends_at:
+                    raise LayoutChanged(
+                        f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
+                        f'{refusal.generation_key} holds "{refusal.held}".'
+                    ) from exc
+                ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
+                Layouts(self).follow(refusal)
+                self._follow_part()
+
+    def _follow_part(self) -> None:
+        """Let a store of one part be about the same part in the layout that there is now."""
+        if self._part is None:
+            return
+        prefix = self._part.keys.prefix
+        found = [Part(keys) for keys in self.config.layout.parts if keys.prefix == prefix]
+        if not found:
+            raise LayoutChanged(
+                f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
+            )
+        [self._part] = found
+
+    def _call(self, script: lua.Script, client: Any, request: lua.Request) -> Any:
+        """Call a script that writes to the part that this store is about, whatever the layout is by then."""
+        return self.following(lambda: script(client, request.keys, request.args, self.keys))
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
         """Claim and read the entries that are due, oldest first, and the next due time, in one round trip.
@@ -259,13 +346,18 @@ class Store:
         max_breaks: int = BREAKS_OF_THE_REQUEST,
     ) -> Claim:
         limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, is_reading=is_reading)
-        with self.translating():
-            return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+
+        def claim() -> Claim:
+            with self.translating():
+                return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+
+        return self.following(claim)
 
     @property
     def claim_keys(self) -> lua.ClaimKeys:
         """The keys that a claim looks at."""
-        return lua.ClaimKeys(self.keys.schedule, self.keys.deadlines, self.keys.later)
+        keys = self.keys
+        return lua.ClaimKeys(keys.schedule, keys.deadlines, keys.later, keys)
 
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
         entry_bytes, prefix = self.config.max_entry_bytes, self.keys.prefix
@@ -315,9 +407,12 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-        with self.translating(fence.lock_key or "", "string"):
-            status = lua.renew_lock(self.client, self.keys.tick, fence, int(idle_seconds * 1000))
-        self.check_lock(status, fence)
+
+        def renew() -> LockStatus:
+            with self.translating(fence.lock_key or "", "string"):
+                return lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
+
+        self.check_lock(self.following(renew), fence)
 
     def commit_runs(
         self,
@@ -337,9 +432,8 @@ class Store:
         # of several none is known to be at fault: the caller sends them in halves
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
-            call = self.replicas.call if self.replicas.wanted else self._call_all
-            schedule, histories = self.keys.schedule, self._histories
-            committed = lua.commit_runs(client, schedule, fence, commits, target, histories, call)
+            call = self._call_with_replicas if self.replicas.wanted else self._call_all
+            committed = lua.commit_runs(client, self.keys, fence, commits, target, self._histories, call)
         self.note_committed(committed, fence)
         return committed
 
@@ -361,9 +455,12 @@ class Store:
         """
         if not runs:
             return []
-        with self.translating():
-            schedule, histories = self.keys.schedule, self._histories
-            status, found = lua.reserve_runs(self.client, schedule, fence, runs, seconds, histories)
+
+        def reserve() -> tuple[LockStatus, list[Reservation]]:
+            with self.translating():
+                return lua.reserve_runs(self.client, self.keys, fence, runs, seconds, self._histories)
+
+        status, found = self.following(reserve)
         self.check_lock(status, fence)
         return found
 
@@ -426,9 +523,15 @@ class Store:
                 )
 
     def _call_all(self, script: lua.Script, client: Any, requests: Sequence[lua.Request]) -> list[Any]:
+        call = partial(self._call, script, client)
         if len(requests) == 1 or self.config.is_cluster:  # its pipelines take no scripts
-            return script.call_each(client, requests)
-        return script.call_all(client, requests)[0]
+            return script.call_each(client, requests, call)
+        return script.call_all(client, requests, call=call)[0]
+
+    def _call_with_replicas(
+        self, script: lua.Script, client: Any, requests: Sequence[lua.Request]
+    ) -> list[Any]:
+        return self.replicas.call(script, client, requests, partial(self._call, script, client))
 
     @property
     def watched(self) -> Any:
@@ -463,17 +566,41 @@ class Store:
                     raise reply
         return [one.read(reply) for one, reply in zip(questions, replies, strict=True)]
 
-    def try_all(self, questions: Sequence[lua.Question[Item]]) -> list[Item | RedisError]:
-        """Return what ``ask_all`` does; where a part refuses, or is away, the client's error takes its place.
+    def try_all(
+        self, questions: Sequence[lua.Question[Item]], client: Any = None
+    ) -> list[Item | RedisError | None]:
+        """Return what ``ask_all`` does; where a part is away, or refuses, the client's error takes its place.
 
-        Whoever raises that does so within :meth:`translating`.
+        Whoever raises that does so within :meth:`translating`. None takes the place of a refusal, as the
+        layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
         """
         with self.translating():
-            replies = call_on_nodes(self.client, [(one.script, one.request) for one in questions])
-        return [
-            reply if isinstance(reply, RedisError) else one.read(reply)
-            for one, reply in zip(questions, replies, strict=True)
-        ]
+            calls = [(one.script, one.request) for one in questions]
+            replies = call_on_nodes(client or self.client, calls)
+        answers: list[Item | RedisError | None] = []
+        refusals: list[Refusal] = []
+        for question, reply in zip(questions, replies, strict=True):
+            refusal = refusal_of(reply) if isinstance(reply, ResponseError) else None
+            if refusal is not None:
+                refusals.append(refusal)
+                answers.append(None)
+            else:
+                answers.append(reply if isinstance(reply, RedisError) else question.read(reply))
+        if refusals:
+            Layouts(self).follow(*refusals)
+            self._follow_part()
+        return answers
+
+    def write_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item | None]:
+        """Return what ``try_all`` does, but raise the first error; the other parts have done what they were
+        asked for.
+        """
+        answers = self.try_all(questions, client)
+        for answer in answers:
+            if isinstance(answer, RedisError):
+                with self.translating():
+                    raise answer
+        return answers  # type: ignore[return-value]  # there are no errors in it
 
     def ask_each(
         self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = (), expected: str = "sorted set"
@@ -512,6 +639,11 @@ class Store:
             return (stored for _, stored in found)
 
         stored = self.parts.in_order(keys, read)
+        gone = [place for place, one in enumerate(stored) if not one.exists]
+        if gone and self._part is None and self._layout.is_moving:  # they may be elsewhere by now
+            found = self.parts.in_order(self._located([keys[place] for place in gone]), read)
+            for place, one in zip(gone, found, strict=True):
+                stored[place] = one if one.exists else stored[place]
         return now, stored
 
     def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
@@ -634,40 +766,56 @@ class Store:
         places: Sequence[int] = range(len(keys))  # those that aren't written yet
         changed_key = ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
-            is_guess = are_new and not attempt
             those = [keys[place] for place in places]
-            now, found = self._foresee_new(those) if is_guess else self.read_entries(those)
+            located = self._located(those)
+            is_guess = are_new and not attempt and located == those
+            now, found = self._foresee_new(located) if is_guess else self.read_entries(located)
             self.refuse_messages(one.key for one in found if one.exists)
-            decided = self._decide(found, now, decide)
+            decided = self._decide(those, found, now, decide)
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
-            changed = self._write(writes, now, fence) if writes else {}
+            unwritten = self._write(writes, now, fence) if writes else {}
             left: list[int] = []
             for place, stored, write in zip(places, found, decided, strict=True):
-                if changed and self.parts.of(stored.key) in changed:
+                if stored.key in unwritten:
                     left.append(place)
+                    changed_key = unwritten[stored.key]
                 else:
                     outcomes[place] = "same" if write is None else _outcome(stored, write)
             if not left:
                 return outcomes
-            places, changed_key = left, next(iter(changed.values()))
+            places = left
         raise EntryError(
             f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
             "saved; look for a program that writes it all the time.",
             changed_key,
         )
 
+    def _located(self, keys: Sequence[str]) -> list[str]:
+        """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
+        layout = self._layout
+        if self._part is not None or not layout.generation:
+            return [*keys]
+        return self.locate([*map(layout.name_of, keys)])
+
     @staticmethod
     def _decide(
-        found: Sequence[Stored], now: datetime, decide: Callable[[Stored, datetime], Write | None]
+        keys: Sequence[str],
+        found: Sequence[Stored],
+        now: datetime,
+        decide: Callable[[Stored, datetime], Write | None],
     ) -> list[Write | None]:
-        """Return what is to be written of each; None: nothing, as it is so already."""
+        """Return what is to be written of each; None: nothing, as it is so already.
+
+        Arguments:
+            keys: by which the caller knows those that were found.
+        """
         decided: list[Write | None] = []
         # for one entry, whoever computes for long does so himself
         with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
-            for stored in found:
+            for key, stored in zip(keys, found, strict=True):
                 let_signals_arrive()
                 give_way()
-                write = decide(stored, now)
+                write = decide(stored if stored.key == key else replace(stored, key=key), now)
                 if write is None or not write.changes(stored):
                     decided.append(None)
                 else:
@@ -675,25 +823,27 @@ class Store:
                     decided.append(write)
         return decided
 
-    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[Part, str]:
+    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[str, str]:
         """Make writes, those of each part all or none; one round trip a node.
 
-        Returns the parts where none was made, each to the key of an entry that has changed since it was read.
+        Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
+        it has changed since it was read, or is elsewhere by now.
         """
         groups = next(self.parts.rounds(writes, lambda one: one[0].key))
-        found = self.ask_all(
+        answers = self.write_all(
             [lua.save_entries(part.keys, fence, those) for part, those in groups], self.watched
         )
-        changed: dict[Part, str] = {}
+        unwritten: dict[str, str] = {}
         made: list[tuple[Stored, Write]] = []
-        for (part, those), (status, number) in zip(groups, found, strict=True):
+        for (_, those), answer in zip(groups, answers, strict=True):
+            status, changed = answer or (LockStatus.HELD, 1)
             self.check_lock(status, fence)
-            if number:
-                changed[part] = those[number - 1][0].key
+            if changed:
+                unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
             else:
                 made += those
         self.add_records(made, now)
-        return changed
+        return unwritten
 
     def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
         """Add the records of ``writes`` to histories; without the right to do so, leave them out."""
@@ -728,13 +878,33 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         total = 0
-        for groups in self.parts.rounds(keys):
-            total += self._cancel_among(groups)
-            delete = partial(self._delete, groups, fence)
-            fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
-            less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
-            total += self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+        for chunk in in_chunks(keys):
+            located, deleted_at = self._located(chunk), set[str]()
+            for _ in range(MAX_SAVE_ATTEMPTS):
+                total += self._delete_located(located, fence, deleted_at)
+                # one that is on its way to another part may have left before it was its turn
+                located = [key for key in self._located(chunk) if key not in deleted_at]
+                if not located:
+                    break
         return total
+
+    def _delete_located(self, keys: Sequence[str], fence: Fence, deleted_at: set[str]) -> int:
+        """Remove entries from where they are; return how many there were.
+
+        Arguments:
+            deleted_at: is told the keys under which nothing is any more.
+        """
+        groups = self.parts.by_part(keys)
+        cancelled = self._cancel_among(groups)
+        delete = partial(self._delete, groups, fence)
+        fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
+        less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
+        answers = self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+        for (_, those), answer in zip(groups, answers, strict=True):
+            if answer is not None:
+                self.check_lock(answer[0], fence)
+                deleted_at.update(those)
+        return cancelled + sum(answer[1] for answer in answers if answer is not None)
 
     def _cancel_among(self, groups: Sequence[tuple[Part, list[str]]]) -> int:
         """Cancel stored messages among entries of some parts; return how many there were."""
@@ -743,34 +913,36 @@ class Store:
             task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
             if task_ids:  # each is a stored message, or its name only looks so
                 asked.append((part, task_ids))
-        cancelled = 0
         try:
-            found = self.ask_all([cancel_messages(part.keys, ids) for part, ids in asked]) if asked else []
-            apart: list[tuple[Part, list[str]]] = []
-            for (part, ids), texts in zip(asked, found, strict=True):
-                cancelled += sum(1 for text in texts if text)
-                bodiless = [one for one, text in zip(ids, texts, strict=True) if text and not has_body(text)]
-                if bodiless:
-                    apart.append((part, bodiless))
-            if apart:
-                self.ask_all([take_bodies(part.keys, ids) for part, ids in apart])
+            return sum(1 for one in self._cancelled(asked) if one is not None)
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
                 raise
-        return cancelled
+        return 0
+
+    def _cancelled(self, asked: Sequence[tuple[Part, list[str]]]) -> Iterator[str]:
+        """Cancel messages by their ids, and yield each that there was, JSON."""
+        if not asked:
+            return
+        answers = self.write_all([cancel_messages(part.keys, ids) for part, ids in asked])
+        apart: list[tuple[Part, list[str]]] = []
+        for (part, ids), texts in zip(asked, answers, strict=True):
+            found = {one: text for one, text in zip(ids, texts or [None] * len(ids), strict=True) if text}
+            yield from found.values()
+            if bodiless := [one for one, text in found.items() if not has_body(text)]:
+                apart.append((part, bodiless))
+        if apart:
+            self.write_all([take_bodies(part.keys, ids) for part, ids in apart])
 
     def _delete(
         self,
         groups: Sequence[tuple[Part, list[str]]],
         fence: Fence,
         beside: Callable[[Keys, str], Sequence[str]],
-    ) -> int:
-        found = self.ask_all(
+    ) -> list[tuple[LockStatus, int] | None]:
+        return self.write_all(
             [lua.delete_entries(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
         )
-        for status, _ in found:
-            self.check_lock(status, fence)
-        return sum(deleted for _, deleted in found)
 
     def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
@@ -835,8 +1007,12 @@ class Store:
         Raises:
             LockLost: another beat holds the lock; nothing was written.
         """
-        with self.translating():
-            found = bring_back(self.client, self.keys, fence)
+
+        def bring() -> BroughtBack:
+            with self.translating():
+                return bring_back(self.client, self.keys, fence)
+
+        found = self.following(bring)
         self.check_lock(found.status, fence)
         return found
 
@@ -856,28 +1032,51 @@ class Store:
     def vitals(self) -> Vitals:
         """Return who leads and stands by, and how much is due; one round trip, or a few where this user may
         not know who stands by, or which messages are stored.
-        """
-        lock_key = self.config.lock_key
 
-        def ask(keys: Keys, off: Collection[Feature]) -> Vitals:
+        Of a schedule in shards who leads is that of the first shard: ``vitals_of_parts`` has them all.
+        """
+        return sum_of(self.vitals_of_parts())
+
+    def vitals_of_parts(self, parts: Sequence[Keys] | None = None) -> list[Vitals]:
+        """Return the same of each part; one round trip for each node, or a few, likewise.
+
+        Arguments:
+            parts: the names in some; None: all.
+        """
+        asked = [part.keys for part in self.parts] if parts is None else parts
+        wanted = [STORED] if self.config.lock_key is None else [STORED, STANDBYS]
+
+        def call(keys: Keys, off: Collection[Feature]) -> tuple[lua.Script, lua.Request]:
+            lock_key = self.config.lock_key_in(keys)
             standbys = None if STANDBYS in off or lock_key is None else keys.standbys
             later = None if STORED in off else keys.later
+            return status_call(keys.schedule, lock_key, keys.tick, standbys, later)
+
+        def ask(off: Collection[Feature]) -> list[Vitals]:
             with self.translating():
-                return read_status(self.client, keys.schedule, lock_key, keys.tick, standbys, later)
+                replies = self.call_scripts([call(keys, off) for keys in asked])
+            has_standbys = STANDBYS not in off and self.config.lock_key is not None
+            return [vitals_of(reply, has_standbys=has_standbys) for reply in replies]
 
-        def read(part: Part) -> Iterator[Vitals]:
-            wanted = [STORED] if lock_key is None else [STORED, STANDBYS]
-            yield self.rights.ask_without(wanted, lambda off: ask(part.keys, off))
+        return self.rights.ask_without(wanted, ask)
 
-        found = [*self.parts.read(read)]
-        stored = [one.stored for one in found if one.stored is not None]
-        return found[0]._replace(
-            due=sum(one.due for one in found),
-            oldest=_first(one.oldest for one in found),
-            stored=sum(stored) if len(stored) == len(found) else None,
-            overdue=sum(one.overdue for one in found),
-            first_message=_first(one.first_message for one in found),
-        )
+    def node_of(self, keys: Keys) -> str | None:
+        """Return the address of the node of a cluster that has a part, as far as the client knows; None: the
+        schedule is on one server.
+        """
+        if not self.config.is_cluster:
+            return None
+        with self.translating():
+            node = without_retry(self.client).get_node_from_key(keys.schedule)
+        return None if node is None else f"{node.host}:{node.port}"
+
+    def nodes(self) -> list[str]:
+        """Return the addresses of all nodes that a cluster's keys are on; []: it is one server."""
+        if not self.config.is_cluster:
+            return []
+        with self.translating():
+            found = without_retry(self.client).get_primaries()
+        return sorted(f"{node.host}:{node.port}" for node in found)
 
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
@@ -918,6 +1117,31 @@ class Store:
             if not int(cursor):
                 return
 
+    def scan_parts(
+        self, key_of: Callable[[Keys], str], step: Callable[[Any, str, Any], Any]
+    ) -> Iterator[Any]:
+        """Yield the pages of a scan of one key of each part, a page of each in one round trip for each node.
+
+        Arguments:
+            key_of: returns the key of a part, a sorted set.
+            step: ``step(client, key, cursor)`` asks for the next cursor and a page.
+        """
+        cursors: dict[str, Any] = {key_of(part.keys): 0 for part in self.parts}
+        if len(cursors) == 1:
+            [key] = cursors
+            yield from self.scan(lambda client, cursor: step(client, key, cursor), key)
+            return
+        while cursors:
+            keys = list(cursors)
+            with self.translating(keys[0], besides=dict.fromkeys(keys, "sorted set")):
+                found = ask_each(self.client, keys, lambda client, key: step(client, key, cursors[key]))
+            for key, (cursor, page) in zip(keys, found, strict=True):
+                if int(cursor):
+                    cursors[key] = cursor
+                else:
+                    del cursors[key]
+                yield page
+
     def ask(
         self,
         call: Callable[[Any], Any],
@@ -927,6 +1151,33 @@ class Store:
         """Return ``call(client)``; its errors become RedBeat's, as :meth:`translating` says."""
         with self.translating(key, expected):
             return call(self.client)
+
+    def ask_parts(
+        self, key_of: Callable[[Keys], str], expected: str, call: Callable[[Any, str], Any]
+    ) -> list[Any]:
+        """Return what ``call(client, key)`` asks for, of each part; one round trip for each node.
+
+        Arguments:
+            key_of: returns the key of a part that is asked for.
+            expected: what it holds: 'sorted set', 'hash' ...
+            call: gives one command to a client, or a pipeline.
+        """
+        keys = [key_of(part.keys) for part in self.parts]
+        if len(keys) == 1:
+            return [self.ask(lambda client: call(client, keys[0]), keys[0], expected)]
+        with self.translating(keys[0], expected, besides=dict.fromkeys(keys, expected)):
+            return ask_each(self.client, keys, call)
+
+    def call_scripts(self, calls: Sequence[tuple[lua.Script, lua.Request]]) -> list[Any]:
+        """Return what each script returns; one round trip for each node.
+
+        Raises the first error of any, when all of them were called.
+        """
+        replies = call_on_nodes(self.client, calls)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
 
     @contextmanager
     def translating(
@@ -953,10 +1204,13 @@ class Store:
         except StoreRefused as exc:
             if "WRONGTYPE" not in str(exc):
                 raise
-            key = key or self._wrong_schedule()
-            lock_key = self.config.lock_key
-            if lock_key and self._type_of(lock_key) not in ("string", "none"):
-                key, expected = lock_key, "string"
+            parts = [part.keys for part in self.parts]
+            if not key and len(parts) > 1:
+                besides = {**{keys.schedule: expected for keys in parts}, **besides}
+            key = key or parts[0].schedule
+            for lock_key in filter(None, map(self.config.lock_key_in, parts)):
+                if self._type_of(lock_key) not in ("string", "none"):
+                    key, expected = lock_key, "string"
             for one, kind in besides.items():
                 if self._type_of(one) not in (_TYPES.get(kind, kind), "none"):
                     key, expected = one, kind
@@ -997,8 +1251,12 @@ class Store:
             return "none"
 
 
-def _first(times: Iterable[float | None]) -> float | None:
-    return min((one for one in times if one is not None), default=None)
+def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) -> list[Any]:
+    """Return what ``call(pipeline, key)`` asks for, of each key; one round trip for each node."""
+    with client.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            call(pipeline, key)
+        return list(pipeline.execute())
 
 
 def _all_fields_of(key: str, client: Any) -> Any:

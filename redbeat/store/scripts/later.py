@@ -10,9 +10,9 @@ from redbeat.keys import Keys
 from redbeat.store.records import score_text, text_of
 from redbeat.store.scripts.script import Question, Request, Script
 
-_STORE_MESSAGES = Script("store_messages")
-_CANCEL_MESSAGES = Script("cancel_messages")
-_TAKE_BODIES = Script("take_bodies")
+_STORE_MESSAGES = Script("check_layout", "store_messages")
+_CANCEL_MESSAGES = Script("check_layout", "cancel_messages")
+_TAKE_BODIES = Script("check_layout", "take_bodies")
 
 
 class MessageTexts(NamedTuple):

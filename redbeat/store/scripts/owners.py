@@ -10,12 +10,10 @@ from typing import Any
 from redbeat.keys import Keys
 from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Stored, Write, score_text, text_of, texts_of
-from redbeat.store.scripts.script import Question, Request, Script
+from redbeat.store.scripts.script import NO_PART, Question, Request, Script
 
 _READ_OWNERS = Script("read_owners")
-_APPLY_ENTRIES = Script("entry_texts", "measure_entry", "match_calendar", "apply_entries")
-#: of a divided schedule calendars are in one place, whatever its shards are
-_APPLY_CALENDARS = Script("entry_texts", "measure_entry", "match_calendar", "apply_entries")
+_APPLY_ENTRIES = Script("check_layout", "entry_texts", "measure_entry", "match_calendar", "apply_entries")
 
 #: the names of the keys beside an entry in apply_entries, in their order
 PAST = ("history", "backfilled")
@@ -134,10 +132,10 @@ def apply_entries(
     beside: Callable[[str], Sequence[str]],
     *,
     is_checked: bool = True,
-) -> Question[str | None]:
+) -> Question[str]:
     """Make all ``changes`` and those of ``calendars``, or none of them.
 
-    The answer is None, or the key of an entry or a calendar that has changed since it was read.
+    The answer is '', or the key of an entry or a calendar that has changed since it was read.
 
     Arguments:
         beside: returns the keys beside an entry that are replaced where a change has a past; those of
@@ -179,11 +177,8 @@ def apply_entries(
             pair = f"{calendar.owner}\t{calendar.name}"
             add("own" if calendar.is_owned else "disown", calendar_owners, [pair])
 
-    def read(reply: Any) -> str | None:
+    def read(reply: Any) -> str:
         other = int(reply)
-        if not other:
-            return None
-        return str(keys[other] if other > 0 else keys[-other - 1])
+        return "" if not other else str(keys[other] if other > 0 else keys[-other - 1])
 
-    script, within = (_APPLY_ENTRIES, names) if is_checked else (_APPLY_CALENDARS, None)
-    return Question(script, Request(keys, args, within), read)
+    return Question(_APPLY_ENTRIES, Request(keys, args, names if is_checked else NO_PART), read)
