@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redbeat.keys import Keys
+from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Stored, Write, score_text, text_of, texts_of
-from redbeat.store.scripts.script import NO_PART, Question, Request, Script
+from redbeat.store.scripts.script import Question, Request, Script
 
 _READ_OWNERS = Script("read_owners")
 _APPLY_ENTRIES = Script("check_layout", "entry_texts", "measure_entry", "match_calendar", "apply_entries")
