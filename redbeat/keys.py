@@ -262,10 +262,6 @@ class Keys:
         beginning = self.message_body("")
         return key.removeprefix(beginning) if key.startswith(beginning) and key != beginning else None
 
-    def shard_at(self, key: str) -> int | None:  # noqa: ARG002 - of those that have shards
-        """Return the number of the shard that ``key`` stands in; None: it stands in none."""
-        return None
-
     def requested(self, key: str, request: str) -> str:
         """Return the key that remembers for a day what a request has sent of the entry under ``key``.
 

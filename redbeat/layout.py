@@ -84,11 +84,6 @@ class ShardedKeys(Keys):
             return self.of_shard(int(found[1]))
         return self.undivided if key.startswith(self.prefix) else self.home(key)
 
-    def shard_at(self, key: str) -> int | None:
-        """Return the number of the shard that ``key`` stands in; None: it stands in none."""
-        found = self._shard_prefix.match(key)
-        return None if found is None else int(found[1])
-
     @cached_property
     def _shard_prefix(self) -> re.Pattern[str]:
         return re.compile(re.escape(shard_beginning(self.prefix)) + r"(0|[1-9][0-9]{0,5})\}:")

@@ -346,7 +346,7 @@ def commit(plan: Plan, begun: Plan | None = None) -> None:
         writes = [
             (change.stored, change.write)
             for change in plan.changes
-            if change.write is not None and (is_done or applied.is_in(change.stored.key))
+            if change.write is not None and (is_done or change.stored.key in applied.written)
         ]
         store.add_records(writes, plan.read_at)
     if not is_done:

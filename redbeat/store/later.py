@@ -19,9 +19,9 @@ from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store import scripts as lua
-from redbeat.store.chunks import CHUNK_SIZE
+from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
-from redbeat.store.parts import Part, Parts
+from redbeat.store.parts import Parts
 from redbeat.store.records import ALL_SIZES, Claim, Fence, Histories, KeyType, Sizes, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
 from redbeat.store.scripts.later import NewMessage as NewMessage
@@ -116,21 +116,15 @@ class LaterStore(Store):
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt: some may have been stored.
         """
-        left, ends_at = list(messages), inf
-        while left:
-            by_part: dict[Part, list[NewMessage]] = {}
-            keys = self.keys
-            names = [keys.name(keys.stored_message(one.task_id)) for one in left]
-            for one, key in zip(left, self.locate(names), strict=True):
-                by_part.setdefault(self.parts.of(key), []).append(one)
-            lots = [(part.keys, lot) for part, those in by_part.items() for lot in _lots_of(those)]
-            answers = self.try_all([store_messages(keys, lot) for keys, lot in lots])
-            refusals = self.refusals(answers)
-            left = [
-                one for (_, lot), is_refused in zip(lots, refusals, strict=True) if is_refused for one in lot
-            ]
-            if left:
-                ends_at = self.follow([*filter(None, refusals)], ends_at)
+
+        def store() -> None:
+            keys = self.config.keys
+            groups = self.parts.by_part(messages, lambda one: keys.stored_message(one.task_id))
+            lots = [(part.keys, lot) for part, those in groups for lot in _lots_of(those)]
+            if lots:
+                self.ask_all([store_messages(keys, lot) for keys, lot in lots])
+
+        self.following(store)
 
     def cancel(self, task_ids: Sequence[str], seen: str = "") -> list[MessageTexts | None]:
         """Remove the messages with ``task_ids``; return each; None: it isn't stored.
@@ -138,37 +132,46 @@ class LaterStore(Store):
         Arguments:
             seen: only a message with this revision; '': any.
         """
-        messages = self._ask_about_ids(task_ids, lambda part, ids: cancel_messages(part, ids, seen))
-        apart = [one for one, text in zip(task_ids, messages, strict=True) if text and not has_body(text)]
+        texts: dict[str, str] = {}
+        for chunk in in_chunks(task_ids):
+            names = [self.config.keys.stored_message(one) for one in chunk]
+            asked_at: set[str] = set()
+            # one that is on its way to another part may have left before it was its turn
+            while left := [
+                (key, task_id)
+                for key, task_id in zip(self._located(names), chunk, strict=True)
+                if key not in asked_at
+            ]:
+                groups = self.parts.by_part(left, lambda one: one[0])
+                answers = self.write_all(
+                    [cancel_messages(part.keys, [one for _, one in those], seen) for part, those in groups]
+                )
+                for (_, those), found in zip(groups, answers, strict=True):
+                    for (key, task_id), text in zip(those, found or (), strict=found is not None):
+                        asked_at.add(key)
+                        if text is not None:
+                            texts[task_id] = text
+        apart = [task_id for task_id, text in texts.items() if not has_body(text)]
         bodies = dict(zip(apart, self.take_bodies(apart), strict=True))
         return [
-            None if text is None else MessageTexts(text, bodies.get(task_id) or "")
-            for task_id, text in zip(task_ids, messages, strict=True)
+            None if task_id not in texts else MessageTexts(texts[task_id], bodies.get(task_id) or "")
+            for task_id in task_ids
         ]
 
     def take_bodies(self, task_ids: Sequence[str]) -> list[str | None]:
         """Remove the bodies of messages that are gone; return each; None: it isn't there, or out of reach."""
         try:
-            return self._ask_about_ids(task_ids, take_bodies)
+            return self.following(
+                lambda: self.parts.in_order(
+                    task_ids,
+                    lambda groups: self.ask_all([take_bodies(part.keys, ids) for part, ids in groups]),
+                    self.config.keys.stored_message,
+                )
+            )
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
             return [None] * len(task_ids)
-
-    def _ask_about_ids(
-        self, task_ids: Sequence[str], ask: Callable[[Keys, list[str]], lua.Question[list[str | None]]]
-    ) -> list[str | None]:
-        """Return what ``ask(part, ids)`` asks of the messages with ``task_ids``, in their order."""
-        found: list[str | None] = [None] * len(task_ids)
-        answered = self.ask_about(
-            range(len(task_ids)),
-            lambda part, some: ask(part, [task_ids[place] for place, _ in some]),
-            lambda place: self.keys.stored_message(task_ids[place]),
-        )
-        for places, texts in answered:
-            for place, text in zip(places, texts, strict=True):
-                found[place] = text
-        return found
 
     def count(self) -> int:
         """Return how many messages are stored."""

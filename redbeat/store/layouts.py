@@ -94,8 +94,8 @@ class Layouts:
             raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
         return layout
 
-    def follow(self, refusals: Sequence[Refusal]) -> None:
-        """Use the layout that is in Redis now, as scripts were refused; the first writer writes it.
+    def follow(self, refusal: Refusal, *others: Refusal) -> None:
+        """Use the layout that is in Redis now, as a script was refused; the first writer writes it.
 
         Parts without a generation, or with that of a former layout, are told of this one.
 
@@ -106,18 +106,17 @@ class Layouts:
         layout = self.read()
         if layout is None and self._config.shards is not None:
             layout = self.create(self._config.shards)
-        held = next((one for one in refusals if one.held), None)
-        if layout is None and held is not None:
+        if layout is None and refusal.held:
             raise StoreRefused(
-                f'{held.generation_key} holds "{held.held}", so the schedule is divided, or was, '
+                f'{refusal.generation_key} holds "{refusal.held}", so the schedule is divided, or was, '
                 f"but {self._config.base_keys.layout} is missing, which says how: celery redbeat doctor "
                 "says what to do."
             )
         self._use(layout)
-        refused = {one.generation_key for one in refusals}
-        parts = [part for part in self._config.layout.parts if part.guard and part.generation in refused]
-        if parts:
-            self.raise_generations(parts)
+        refused = {one.generation_key for one in (refusal, *others)}
+        self.raise_generations(
+            [part for part in self._config.layout.parts if part.generation in refused and part.guard]
+        )
 
     def raise_generation(self, part: Keys) -> str:
         """Let a part be written by those who know the layout of ``part``; a later generation stays.

@@ -21,10 +21,9 @@ from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.parts import Part
-from redbeat.store.records import Fence, LockStatus, text_of
+from redbeat.store.records import Fence, text_of
 from redbeat.store.rights import REMAINS
-from redbeat.store.scripts import Question, change_statics
-from redbeat.store.scripts.layouts import Refusal, refusal_of
+from redbeat.store.scripts import change_statics
 from redbeat.store.scripts.owners import CalendarChange as CalendarChange
 from redbeat.store.scripts.owners import Change as Change
 from redbeat.store.scripts.owners import apply_entries, read_owners
@@ -56,16 +55,12 @@ class Applied:
         changed: the key of an entry or a calendar that has changed since it was read, so that not all was
             done; None: all was.
         done: what was done all the same, where the schedule is divided: 'shard 3', 'calendars'.
-        prefixes: of the keys in the shards among these.
+        written: the keys of the entries among these.
     """
 
     changed: str | None = None
     done: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()
-
-    def is_in(self, key: str) -> bool:
-        """Tell whether the entry under ``key`` is in one of the shards where all was done."""
-        return key.startswith(self.prefixes)
+    written: set[str] = field(default_factory=set)
 
     @property
     def told(self) -> str:
@@ -157,18 +152,14 @@ class Owners:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
 
-        def question(part: Keys, some: list[tuple[str, str]]) -> Question[LockStatus]:
-            return change_statics(part, fence, change, owner, [name for name, _ in some])
+        def make() -> None:
+            for part, chunk in self._store.parts.chunks(names):
+                statics, owners = part.keys.statics, part.keys.static_owners
+                with self._store.translating(statics, "set", besides={owners: "set"}):
+                    status = change_statics(self._store.client, part.keys, fence, change, owner, chunk)
+                self._store.check_lock(status, fence)
 
-        parts = [part.keys for part in self._store.parts]
-        sets = dict.fromkeys((key for part in parts for key in (part.statics, part.static_owners)), "set")
-        found = self._store.ask_about(names, question, self._key_of, besides=sets)
-        for _, status in found:
-            self._store.check_lock(status, fence)
-
-    def _key_of(self, name: str) -> str:
-        """Return the key of the entry called ``name``, as the layout is now."""
-        return self._store.keys.entry(name)
+        self._store.following(make)
 
     def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
         """Make all changes or none of them, in one step.
@@ -180,9 +171,15 @@ class Owners:
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt: what was written all the same, its text says.
         """
+        return self._store.following(lambda: self._apply(changes, calendars))
+
+    def _apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
         store, parts = self._store, self._store.parts
         if not parts.is_divided:
             return Applied(self._apply_at_once(changes, calendars))
+        for one in changes:
+            if not one.stored.exists and one.stored.key != store.keys.entry(one.name):
+                return Applied(one.stored.key)  # it would be elsewhere by now
         base, done, applied = store.config.base_keys, list[str](), Applied()
         gone = [one for one in calendars if one.fields == {} or one.is_owned is False]
         stored = [one for one in calendars if one not in gone]
@@ -198,23 +195,17 @@ class Owners:
             ]
             failed: RedisError | None = None
             answers = store.try_all(questions)
-            refusals: list[Refusal] = []
             for (keys, some, of_calendars), answer in zip(step, answers, strict=True):
-                refusal = refusal_of(answer) if isinstance(answer, RedisError) else None
-                if refusal is not None:  # the entries are elsewhere by now, which is a change, too
-                    refusals.append(refusal)
-                    applied.changed = applied.changed or some[0].stored.key
-                elif isinstance(answer, RedisError):
+                if isinstance(answer, RedisError):
                     failed = failed or answer
-                elif answer is None:
-                    done.append("calendars" if of_calendars else _called(store.keys.shard_at(keys.prefix)))
-                    if not of_calendars:
-                        applied.prefixes += (keys.prefix,)
+                elif answer is None:  # it is elsewhere by now
+                    applied.changed = applied.changed or some[0].stored.key
+                elif not answer:
+                    done.append("calendars" if of_calendars else _called(store.config.layout.shard_of(keys)))
+                    applied.written.update(one.stored.key for one in some)
                 else:
                     applied.changed = applied.changed or answer
             applied.done = tuple(done)
-            if refusals:
-                store.follow(refusals)
             if failed is not None:
                 self._tell(failed, applied, [one for keys, some, _ in step for one in sets_of(keys, some)])
             if applied.changed is not None:
@@ -237,7 +228,7 @@ class Owners:
 
         def make(beside: Callable[[str], Sequence[str]]) -> str | None:
             with self._store.translating(besides=dict.fromkeys(sets, "set")):
-                return apply_entries(keys, changes, calendars, beside).ask(self._store.client)
+                return apply_entries(keys, changes, calendars, beside).ask(self._store.client) or None
 
         # what the rules of 3.0 allow is done in any case
         return self._store.rights.ask(

@@ -128,7 +128,6 @@ _NO_OTHERS: Mapping[str, str] = {}
 _RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
 
 Item = TypeVar("Item")
-Asked = TypeVar("Asked")
 
 #: what a write did: the entry was new, was changed, or was the same already and wasn't written
 Outcome = Literal["new", "changed", "same"]
@@ -290,96 +289,26 @@ class Store:
                 refusal = refusal_of(exc.__cause__ if isinstance(exc, StoreRefused) else exc)
                 if refusal is None:
                     raise
-                ends_at = self.follow([refusal], ends_at)
+                if time.monotonic() > ends_at:
+                    raise LayoutChanged(
+                        f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
+                        f'{refusal.generation_key} holds "{refusal.held}".'
+                    ) from None
+                ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
+                Layouts(self).follow(refusal)
+                self._follow_part()
 
-    def follow(self, refusals: Sequence[Refusal], ends_at: float = math.inf) -> float:
-        """Use the layout that there is now, as scripts were refused.
-
-        A store of one part is about the same part then. Returns until when that may happen again, monotonic.
-        """
-        now = time.monotonic()
-        if now > ends_at:
+    def _follow_part(self) -> None:
+        """Let a store of one part be about the same part in the layout that there is now."""
+        if self._part is None:
+            return
+        prefix = self._part.keys.prefix
+        found = [Part(keys) for keys in self.config.layout.parts if keys.prefix == prefix]
+        if not found:
             raise LayoutChanged(
-                f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
-                f'{refusals[0].generation_key} holds "{refusals[0].held}".'
+                f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
             ) from None
-        Layouts(self).follow(refusals)
-        if self._part is not None:
-            prefix = self._part.keys.prefix
-            found = [Part(keys) for keys in self.config.layout.parts if keys.prefix == prefix]
-            if not found:
-                raise LayoutChanged(
-                    f"What is under {prefix} is no part of the schedule any more: it is divided otherwise by "
-                    "now."
-                ) from None
-            [self._part] = found
-        return min(ends_at, now + FOLLOW_SECONDS)
-
-    def ask_about(
-        self,
-        items: Sequence[Asked],
-        question: Callable[[Keys, list[tuple[Asked, str]]], lua.Question[Item]],
-        key_of: Callable[[Asked], str] | None = None,
-        *,
-        besides: Mapping[str, str] = _NO_OTHERS,
-    ) -> Iterator[tuple[list[Asked], Item]]:
-        """Let each part change what it has of ``items``; yield for which items it has answered, and what.
-
-        At most 500 of them are asked about in one round trip a node. Those of a part that has refused, as the
-        layout has changed, are asked about again, where they are then.
-
-        Arguments:
-            question: takes the names in a part, and some items with the keys of their entries.
-            key_of: returns the key of an item's entry, as the layout is; None: the item was it at first.
-            besides: what else is used, as :meth:`translating` takes it.
-        """
-        for chunk in in_chunks(items):
-            left, keys = chunk, self._keys_now(chunk, key_of, is_known=True)
-            ends_at = math.inf
-            while left:
-                groups = next(self.parts.rounds(zip(left, keys, strict=True), itemgetter(1)))
-                answers = self.try_all([question(part.keys, some) for part, some in groups])
-                refusals = self.refusals(answers, besides)
-                left = []
-                for (_, some), answer, refusal in zip(groups, answers, refusals, strict=True):
-                    asked = [item for item, _ in some]
-                    if refusal is None:
-                        yield asked, answer  # type: ignore[misc]  # others are raised
-                    else:
-                        left += asked
-                if left:
-                    ends_at = self.follow([*filter(None, refusals)], ends_at)
-                    keys = self._keys_now(left, key_of)
-
-    def refusals(
-        self, answers: Sequence[Item | RedisError], besides: Mapping[str, str] = _NO_OTHERS
-    ) -> list[Refusal | None]:
-        """Return of each answer of ``try_all`` whether it is a refusal, as the layout has changed.
-
-        Other errors are raised.
-        """
-        found: list[Refusal | None] = []
-        for answer in answers:
-            refusal = refusal_of(answer) if isinstance(answer, RedisError) else None
-            if isinstance(answer, RedisError) and refusal is None:
-                with self.translating(besides=besides):
-                    raise answer
-            found.append(refusal)
-        return found
-
-    def _keys_now(
-        self, items: Sequence[Any], key_of: Callable[[Any], str] | None = None, *, is_known: bool = False
-    ) -> Sequence[str]:
-        """Return the keys of the entries of ``items`` as the layout is now.
-
-        Arguments:
-            key_of: as :meth:`ask_about` takes it.
-            is_known: they are right, as long as no entries are moved.
-        """
-        keys: list[str] = [*map(key_of, items)] if key_of is not None else [*items]
-        if self._part is not None or (is_known and not self._layout.is_moving):
-            return keys
-        return self.locate([*map(self._layout.name_of, keys)])
+        [self._part] = found
 
     def _call(self, script: lua.Script, client: Any, request: lua.Request) -> Any:
         """Call a script that writes to the part that this store is about, whatever the layout is by then."""
@@ -644,17 +573,41 @@ class Store:
                     raise reply
         return [one.read(reply) for one, reply in zip(questions, replies, strict=True)]
 
-    def try_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item | RedisError]:
-        """Return what ``ask_all`` does; where a part refuses, or is away, the client's error takes its place.
+    def try_all(
+        self, questions: Sequence[lua.Question[Item]], client: Any = None
+    ) -> list[Item | RedisError | None]:
+        """Return what ``ask_all`` does; where a part is away, or refuses, the client's error takes its place.
 
-        Whoever raises that does so within :meth:`translating`.
+        Whoever raises that does so within :meth:`translating`. None takes the place of a refusal, as the
+        layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
         """
         with self.translating():
-            replies = call_on_nodes(client or self.client, [(one.script, one.request) for one in questions])
-        return [
-            reply if isinstance(reply, RedisError) else one.read(reply)
-            for one, reply in zip(questions, replies, strict=True)
-        ]
+            calls = [(one.script, one.request) for one in questions]
+            replies = call_on_nodes(client or self.client, calls)
+        answers: list[Item | RedisError | None] = []
+        refusals: list[Refusal] = []
+        for question, reply in zip(questions, replies, strict=True):
+            refusal = refusal_of(reply) if isinstance(reply, ResponseError) else None
+            if refusal is not None:
+                refusals.append(refusal)
+                answers.append(None)
+            else:
+                answers.append(reply if isinstance(reply, RedisError) else question.read(reply))
+        if refusals:
+            Layouts(self).follow(*refusals)
+            self._follow_part()
+        return answers
+
+    def write_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item | None]:
+        """Return what ``try_all`` does, but raise the first error; the other parts have done what they were
+        asked for.
+        """
+        answers = self.try_all(questions, client)
+        for answer in answers:
+            if isinstance(answer, RedisError):
+                with self.translating():
+                    raise answer
+        return answers  # type: ignore[return-value]  # there are no errors in it
 
     def ask_each(
         self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = (), expected: str = "sorted set"
@@ -693,6 +646,11 @@ class Store:
             return (stored for _, stored in found)
 
         stored = self.parts.in_order(keys, read)
+        gone = [place for place, one in enumerate(stored) if not one.exists]
+        if gone and self._part is None and self._layout.is_moving:  # they may be elsewhere by now
+            found = self.parts.in_order(self._located([keys[place] for place in gone]), read)
+            for place, one in zip(gone, found, strict=True):
+                stored[place] = one if one.exists else stored[place]
         return now, stored
 
     def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
@@ -813,46 +771,58 @@ class Store:
     ) -> list[Outcome]:
         outcomes: list[Outcome] = ["same"] * len(keys)
         places: Sequence[int] = range(len(keys))  # those that aren't written yet
-        attempts, has_moved, ends_at = 0, False, math.inf
-        while attempts < MAX_SAVE_ATTEMPTS:
-            is_guess = are_new and not (attempts or has_moved)
-            those = self._keys_now([keys[place] for place in places], is_known=not has_moved)
-            now, found = self._foresee_new(those) if is_guess else self.read_entries(those)
+        changed_key = ""
+        for attempt in range(MAX_SAVE_ATTEMPTS):
+            those = [keys[place] for place in places]
+            located = self._located(those)
+            is_guess = are_new and not attempt and located == those
+            now, found = self._foresee_new(located) if is_guess else self.read_entries(located)
             self.refuse_messages(one.key for one in found if one.exists)
-            decided = self._decide(found, now, decide)
+            decided = self._decide(those, found, now, decide)
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
             unwritten = self._write(writes, now, fence) if writes else {}
             left: list[int] = []
             for place, stored, write in zip(places, found, decided, strict=True):
                 if stored.key in unwritten:
                     left.append(place)
+                    changed_key = unwritten[stored.key]
                 else:
                     outcomes[place] = "same" if write is None else _outcome(stored, write)
             if not left:
                 return outcomes
-            places, reasons = left, unwritten.values()
-            if refusals := [one for one in reasons if isinstance(one, Refusal)]:
-                ends_at, has_moved = self.follow(refusals, ends_at), True
-            if changed := [one for one in reasons if isinstance(one, str)]:
-                attempts, changed_key = attempts + 1, changed[0]
+            places = left
         raise EntryError(
             f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
             "saved; look for a program that writes it all the time.",
             changed_key,
         )
 
+    def _located(self, keys: Sequence[str]) -> list[str]:
+        """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
+        layout = self._layout
+        if self._part is not None or not layout.generation:
+            return [*keys]
+        return self.locate([*map(layout.name_of, keys)])
+
     @staticmethod
     def _decide(
-        found: Sequence[Stored], now: datetime, decide: Callable[[Stored, datetime], Write | None]
+        keys: Sequence[str],
+        found: Sequence[Stored],
+        now: datetime,
+        decide: Callable[[Stored, datetime], Write | None],
     ) -> list[Write | None]:
-        """Return what is to be written of each; None: nothing, as it is so already."""
+        """Return what is to be written of each; None: nothing, as it is so already.
+
+        Arguments:
+            keys: by which the caller knows those that were found.
+        """
         decided: list[Write | None] = []
         # for one entry, whoever computes for long does so himself
         with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
-            for stored in found:
+            for key, stored in zip(keys, found, strict=True):
                 let_signals_arrive()
                 give_way()
-                write = decide(stored, now)
+                write = decide(stored if stored.key == key else replace(stored, key=key), now)
                 if write is None or not write.changes(stored):
                     decided.append(None)
                 else:
@@ -860,30 +830,25 @@ class Store:
                     decided.append(write)
         return decided
 
-    def _write(
-        self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence
-    ) -> dict[str, str | Refusal]:
+    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[str, str]:
         """Make writes, those of each part all or none; one round trip a node.
 
-        Returns the keys of those that weren't made, each to the key of an entry that has changed since it was
-        read, or to what the part has refused them with, as the layout has changed.
+        Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
+        it has changed since it was read, or is elsewhere by now.
         """
         groups = next(self.parts.rounds(writes, lambda one: one[0].key))
-        answers = self.try_all(
+        answers = self.write_all(
             [lua.save_entries(part.keys, fence, those) for part, those in groups], self.watched
         )
-        unwritten: dict[str, str | Refusal] = {}
+        unwritten: dict[str, str] = {}
         made: list[tuple[Stored, Write]] = []
-        for (_, those), answer, refusal in zip(groups, answers, self.refusals(answers), strict=True):
-            reason: str | Refusal | None = refusal
-            if not isinstance(answer, RedisError):
-                status, number = answer
-                self.check_lock(status, fence)
-                reason = those[number - 1][0].key if number else None
-            if reason is None:
-                made += those
+        for (_, those), answer in zip(groups, answers, strict=True):
+            status, changed = answer or (LockStatus.HELD, 1)
+            self.check_lock(status, fence)
+            if changed:
+                unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
             else:
-                unwritten |= {stored.key: reason for stored, _ in those}
+                made += those
         self.add_records(made, now)
         return unwritten
 
@@ -921,38 +886,70 @@ class Store:
         """
         total = 0
         for chunk in in_chunks(keys):
-            total += self._cancel_among(chunk)
-            delete = partial(self._delete, chunk, fence)
-            fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
-            less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
-            total += self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+            located, deleted_at = self._located(chunk), set[str]()
+            for _ in range(MAX_SAVE_ATTEMPTS):
+                total += self._delete_located(located, fence, deleted_at)
+                # one that is on its way to another part may have left before it was its turn
+                located = [key for key in self._located(chunk) if key not in deleted_at]
+                if not located:
+                    break
         return total
 
-    def _cancel_among(self, keys: Sequence[str]) -> int:
-        """Cancel stored messages among entries; return how many there were."""
-        # each is a stored message, or its name only looks so
-        asked = [key for key in keys if self.keys.message_id(key) is not None]
-        cancelled, apart = 0, list[str]()
+    def _delete_located(self, keys: Sequence[str], fence: Fence, deleted_at: set[str]) -> int:
+        """Remove entries from where they are; return how many there were.
+
+        Arguments:
+            deleted_at: is told the keys under which nothing is any more.
+        """
+        groups = self.parts.by_part(keys)
+        cancelled = self._cancel_among(groups)
+        delete = partial(self._delete, groups, fence)
+        fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
+        less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
+        answers = self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+        for (_, those), answer in zip(groups, answers, strict=True):
+            if answer is not None:
+                self.check_lock(answer[0], fence)
+                deleted_at.update(those)
+        return cancelled + sum(answer[1] for answer in answers if answer is not None)
+
+    def _cancel_among(self, groups: Sequence[tuple[Part, list[str]]]) -> int:
+        """Cancel stored messages among entries of some parts; return how many there were."""
+        asked: list[tuple[Part, list[str]]] = []
+        for part, keys in groups:
+            task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
+            if task_ids:  # each is a stored message, or its name only looks so
+                asked.append((part, task_ids))
         try:
-            for those, texts in self.ask_about(asked, _question_about(cancel_messages)):
-                cancelled += sum(1 for text in texts if text)
-                apart += [key for key, text in zip(those, texts, strict=True) if text and not has_body(text)]
-            for _ in self.ask_about(apart, _question_about(take_bodies)):
-                pass
+            return sum(1 for one in self._cancelled(asked) if one is not None)
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
                 raise
-        return cancelled
+        return 0
 
-    def _delete(self, keys: Sequence[str], fence: Fence, beside: Callable[[Keys, str], Sequence[str]]) -> int:
-        def delete(part: Keys, some: list[tuple[str, str]]) -> lua.Question[tuple[LockStatus, int]]:
-            return lua.delete_entries(part, fence, [key for _, key in some], partial(beside, part))
+    def _cancelled(self, asked: Sequence[tuple[Part, list[str]]]) -> Iterator[str]:
+        """Cancel messages by their ids, and yield each that there was, JSON."""
+        if not asked:
+            return
+        answers = self.write_all([cancel_messages(part.keys, ids) for part, ids in asked])
+        apart: list[tuple[Part, list[str]]] = []
+        for (part, ids), texts in zip(asked, answers, strict=True):
+            found = {one: text for one, text in zip(ids, texts or [None] * len(ids), strict=True) if text}
+            yield from found.values()
+            if bodiless := [one for one, text in found.items() if not has_body(text)]:
+                apart.append((part, bodiless))
+        if apart:
+            self.write_all([take_bodies(part.keys, ids) for part, ids in apart])
 
-        total = 0
-        for _, (status, deleted) in self.ask_about(keys, delete):
-            self.check_lock(status, fence)
-            total += deleted
-        return total
+    def _delete(
+        self,
+        groups: Sequence[tuple[Part, list[str]]],
+        fence: Fence,
+        beside: Callable[[Keys, str], Sequence[str]],
+    ) -> list[tuple[LockStatus, int] | None]:
+        return self.write_all(
+            [lua.delete_entries(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
+        )
 
     def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
@@ -1273,13 +1270,6 @@ def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) 
         for key in keys:
             call(pipeline, key)
         return list(pipeline.execute())
-
-
-def _question_about(
-    ask: Callable[[Keys, list[str]], lua.Question[Item]],
-) -> Callable[[Keys, list[tuple[str, str]]], lua.Question[Item]]:
-    """Return what asks about stored messages by the keys of their entries; ``ask`` does by their task ids."""
-    return lambda part, some: ask(part, [part.message_id(key) or "" for _, key in some])
 
 
 def _all_fields_of(key: str, client: Any) -> Any:

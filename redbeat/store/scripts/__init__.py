@@ -461,14 +461,11 @@ def _status_and_number(reply: Any) -> tuple[LockStatus, int]:
 
 
 def change_statics(
-    part: Keys, fence: Fence, change: str, owner: str, names: Iterable[str]
-) -> Question[LockStatus]:
-    """Make the ``change``, 'add', 'release' or 'remove', for at least one name of a part.
-
-    The answer is the lock's status.
-    """
+    client: Any, part: Keys, fence: Fence, change: str, owner: str, names: Iterable[str]
+) -> LockStatus:
+    """Make the ``change``, 'add', 'release' or 'remove', for at least one name; return the lock's status."""
     keys, args = [*fence.keys(part.statics), part.static_owners], [*fence.args(), change, owner, *names]
-    return Question(_CHANGE_STATICS, Request(keys, args, part), lock_status_of)
+    return lock_status_of(_CHANGE_STATICS(client, keys, args, part))
 
 
 def take_lock(

@@ -132,10 +132,10 @@ def apply_entries(
     beside: Callable[[str], Sequence[str]],
     *,
     is_checked: bool = True,
-) -> Question[str | None]:
+) -> Question[str]:
     """Make all ``changes`` and those of ``calendars``, or none of them.
 
-    The answer is None, or the key of an entry or a calendar that has changed since it was read.
+    The answer is '', or the key of an entry or a calendar that has changed since it was read.
 
     Arguments:
         beside: returns the keys beside an entry that are replaced where a change has a past; those of
@@ -177,10 +177,8 @@ def apply_entries(
             pair = f"{calendar.owner}\t{calendar.name}"
             add("own" if calendar.is_owned else "disown", calendar_owners, [pair])
 
-    def read(reply: Any) -> str | None:
+    def read(reply: Any) -> str:
         other = int(reply)
-        if not other:
-            return None
-        return str(keys[other] if other > 0 else keys[-other - 1])
+        return "" if not other else str(keys[other] if other > 0 else keys[-other - 1])
 
     return Question(_APPLY_ENTRIES, Request(keys, args, names if is_checked else NO_PART), read)

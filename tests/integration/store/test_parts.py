@@ -109,7 +109,7 @@ def test_entries_are_written_and_removed_where_they_are(
         Members(store).remove(members)
     assert seen == 18
     assert store.delete_entries(keys) == 18
-    assert client.keys("*:[0-9]*") == []
+    assert client.keys("*}:[0-9]*") == []
 
 
 def test_what_is_noted_of_entries_is_found_in_each_part(

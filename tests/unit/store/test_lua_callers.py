@@ -222,7 +222,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "change_statics": (
-        lambda client: lua.change_statics(KEYS, FENCE, "add", "the-owner", ["n", "n"]).ask(client),
+        lambda client: lua.change_statics(client, KEYS, FENCE, "add", "the-owner", ["n", "n"]),
         "ok",
         {**STATICS, **LOCK, "lock_ms": 12},
         {"name": "n"},
