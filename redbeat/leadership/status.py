@@ -17,7 +17,7 @@ from typing import Any
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import call_briefly
-from redbeat.leadership.lock import holder_of
+from redbeat.leadership.lock import beat_of, holder_of
 from redbeat.store.beats import Beats
 from redbeat.store.records import Vitals, sum_of
 from redbeat.store.rights import BEATS
@@ -251,10 +251,10 @@ def _shard_of(vitals: Vitals, lock_key: str | None, number: int | None, node: st
 
 def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | None:
     """Return which beats share the shards, by their hosts and process ids; None: they may not be read."""
-    led: dict[tuple[str | None, int | None], list[int | None]] = {}
+    led: dict[str | None, list[int | None]] = {}
     for one in shards:
         if one.leader is not None:
-            led.setdefault((one.leader.host, one.leader.pid), []).append(one.number)
+            led.setdefault(beat_of(one.leader.token), []).append(one.number)
     found = store.rights.ask(BEATS, Beats(store).read, lambda: None)
     if found is None:
         return None
@@ -262,7 +262,7 @@ def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | Non
     for id_, at in found.items():
         (host, pid, _), last_look = [*id_.rsplit(":", 2), "", ""][:3], _moment(at)
         if pid.isdecimal() and last_look is not None:  # else no beat has written it
-            beats.append(Beat(host, int(pid), last_look, led.get((host, int(pid)), [])))
+            beats.append(Beat(host, int(pid), last_look, led.get(id_, [])))
     return sorted(beats, key=lambda one: (one.host, one.pid))
 
 
@@ -346,10 +346,12 @@ def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tup
 
 
 def _named(some: Sequence[ShardStatus], total: int) -> str:
+    if len(some) == 1:
+        return f"shard {some[0].name} of {total}"
     names = ", ".join(one.name for one in some[:MAX_NAMED])
     more = f" and {len(some) - MAX_NAMED} more" if len(some) > MAX_NAMED else ""
     if len(some) == total:
-        return f"any of the {total} shards" if total > 1 else "the shard"
+        return f"any of the {total} shards"
     return f"{len(some)} of {total} shards: {names}{more}"
 
 
