@@ -175,9 +175,15 @@ class Status:
     @property
     def is_silent(self) -> bool:
         """Whether the leader, or that of a shard, gave no sign of life for longer than one that is well."""
-        leaders = [one.leader for one in self.shards] if self.shards else [self.leader]
-        seconds = [self.seconds_since(one.last_tick) or 0.0 for one in leaders if one is not None]
-        return max(seconds, default=0.0) > SILENT_AFTER_SECONDS
+        return self.silent_leader is not None
+
+    @property
+    def silent_leader(self) -> Leader | None:
+        """The leader that is silent, or the first of a shard; None: none is."""
+        for one in [shard.leader for shard in self.shards] if self.shards else [self.leader]:
+            if one is not None and (self.seconds_since(one.last_tick) or 0.0) > SILENT_AFTER_SECONDS:
+                return one
+        return None
 
     @property
     def unled(self) -> list[ShardStatus]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.store.records import Fence, text_of
-from redbeat.store.scripts.script import Script
+from redbeat.store.scripts.script import Request, Script
 
 _READ_EVENTS = Script("read_events")
 _NOTE_TOLD = Script("note_told")
@@ -25,8 +26,7 @@ class News(NamedTuple):
     events: list[Event]
 
 
-def read_events(
-    client: Any,
+def events_call(
     events_key: str,
     told_key: str,
     fence: Fence,
@@ -35,10 +35,15 @@ def read_events(
     claim_ms: int,
     life_ms: int,
     count: int,
-) -> News | None:
-    """Return what is to be told of; None: the caller may not tell now."""
+) -> tuple[Script, Request]:
+    """Return what reads what is to be told of."""
     keys = [events_key, told_key, fence.lock_key or events_key]
-    told, rows = _READ_EVENTS(client, keys, [fence.token, teller, claim_ms, life_ms, count])
+    return _READ_EVENTS, Request(keys, [fence.token, teller, claim_ms, life_ms, count])
+
+
+def news_of(reply: Sequence[Any]) -> News | None:
+    """Return what its reply says; None: the caller may not tell now."""
+    told, rows = reply
     if not told:
         return None
     return News(text_of(told), [_event_of(*row) for row in rows])
