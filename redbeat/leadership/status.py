@@ -20,7 +20,6 @@ from redbeat.connection.retry import call_briefly
 from redbeat.leadership.lock import beat_of, holder_of
 from redbeat.store.beats import Beats
 from redbeat.store.records import Vitals, sum_of
-from redbeat.store.rights import BEATS
 from redbeat.store.store import Store
 
 #: how long ``read_status`` may take, connecting included
@@ -261,7 +260,7 @@ def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | Non
     for one in shards:
         if one.leader is not None:
             led.setdefault(beat_of(one.leader.token), []).append(one.number)
-    found = store.rights.ask(BEATS, Beats(store).read, lambda: None)
+    found = Beats(store).read_allowed()
     if found is None:
         return None
     beats = []
