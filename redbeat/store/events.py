@@ -55,17 +55,19 @@ class Events:
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt.
         """
-        calls, besides = [], dict[str, str]()
-        for keys, fence in fences.items():
-            besides |= {keys.events: "stream", keys.events_read: "string"}
-            times = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
-            calls.append(events_call(keys.events, keys.events_read, fence, teller, **times))
-        if not calls:
-            return {}
-        try:
+
+        def read() -> dict[Keys, News]:
+            calls, besides = [], dict[str, str]()
+            for keys, fence in fences.items():
+                besides |= {keys.events: "stream", keys.events_read: "string"}
+                times = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
+                calls.append(events_call(self._store.present(keys), fence, teller, **times))
             with self._store.translating(next(iter(besides)), "stream", besides=besides):
                 found = zip(fences, map(news_of, self._store.call_scripts(calls)), strict=True)
                 return {keys: news for keys, news in found if news is not None}
+
+        try:
+            return self._store.following(read) if fences else {}
         except StoreRefused as exc:
             if not is_no_permission(exc):
                 raise
@@ -91,11 +93,14 @@ class Events:
             before: the id up to which it was told before.
             is_done: it has told of all that it has read.
         """
-        key, claim_ms = keys.events_read, 0 if is_done else CLAIM_MS
-        with self._store.translating(key, "string"):
-            return note_told(
-                self._store.client, key, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS
-            )
+        client, claim_ms = self._store.client, 0 if is_done else CLAIM_MS
+
+        def note() -> bool:
+            part = self._store.present(keys)
+            with self._store.translating(keys.events_read, "string"):
+                return note_told(client, part, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS)
+
+        return self._store.following(note)
 
     def add_paused(
         self, paused: Iterable[tuple[str, datetime | None]], note: str | None, by: str | None
