@@ -99,6 +99,9 @@ TYPES_SECONDS = 60.0
 #: while entries are moved to other shards, how often it is looked whether they still are
 MOVE_LOOK_SECONDS = 1.0
 
+#: otherwise it isn't looked again until a script is refused
+NEVER_SECONDS = 1e9
+
 #: for how long a step is tried again while the layout changes again and again
 FOLLOW_SECONDS = 10.0
 
@@ -248,11 +251,13 @@ class Store:
     def _layout(self) -> Layout:
         """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
         config, looked_at = self.config, self.config.looked_at
-        is_moving = config.found_layout is not None and config.found_layout.is_moving
-        if looked_at is None and config.shards is not None:
+        if looked_at is None:
+            is_old = config.shards is not None
+        else:  # once all entries have been moved, it is enough to look where they are then
+            is_moving = config.found_layout is not None and config.found_layout.is_moving
+            is_old = time.monotonic() > looked_at + (MOVE_LOOK_SECONDS if is_moving else NEVER_SECONDS)
+        if is_old:
             Layouts(self).look()
-        elif looked_at is not None and is_moving and time.monotonic() > looked_at + MOVE_LOOK_SECONDS:
-            Layouts(self).look()  # once all have been moved, it is enough to look where they are then
         return config.layout
 
     def locate(self, names: Sequence[str]) -> list[str]:
@@ -263,7 +268,9 @@ class Store:
         Raises:
             LayoutChanged: it is on its way for too long.
         """
-        return Layouts(self).locate(names) if self._layout.is_moving else [*map(self.keys.entry, names)]
+        if self._part is not None or not self._layout.is_moving:
+            return [*map(self.keys.entry, names)]
+        return Layouts(self).locate(names)
 
     def following(self, call: Callable[[], Item]) -> Item:
         """Return ``call()``, which is called again if a script was refused, as the layout has changed.
@@ -280,13 +287,13 @@ class Store:
                 return call()
             except ResponseError as exc:
                 refusal = refusal_of(exc.__cause__ if isinstance(exc, StoreRefused) else exc)
-                if refusal is None or isinstance(exc, LayoutChanged):
+                if refusal is None:
                     raise
                 if time.monotonic() > ends_at:
                     raise LayoutChanged(
                         f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
                         f'{refusal.generation_key} holds "{refusal.held}".'
-                    ) from exc
+                    ) from None
                 ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
                 Layouts(self).follow(refusal)
                 self._follow_part()
@@ -300,7 +307,7 @@ class Store:
         if not found:
             raise LayoutChanged(
                 f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
-            )
+            ) from None
         [self._part] = found
 
     def _call(self, script: lua.Script, client: Any, request: lua.Request) -> Any:
@@ -1202,6 +1209,12 @@ class Store:
                 name,
             ) from exc
         except StoreRefused as exc:
+            if refusal_of(exc.__cause__):
+                self.config.looked_at = -math.inf  # whoever tries again looks first
+                raise LayoutChanged(
+                    "The schedule has been divided into other shards at this moment; nothing was written: "
+                    "try again."
+                ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
             parts = [part.keys for part in self.parts]

@@ -22,6 +22,7 @@ from redbeat.store.scripts import (
     events,
     figures,
     later,
+    layouts,
     orphans,
     owners,
     repairs,
@@ -44,6 +45,9 @@ WRITES = re.compile(
 UNCHECKED = {
     "release_lock": "whoever holds a lock may let go of it wherever entries are by now: others wait for it",
     "replace_calendar": "calendars stay where they are",
+    "create_layout": "it is what says where entries are",
+    "raise_generation": "it is what others compare",
+    "note_beat": "beats share all parts",
 }
 #: what has the same names in Python and in the header
 SIZES = records.Sizes(7, 8)
@@ -239,6 +243,25 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake", mark="the-mark"),
         1,
         {**LOCK, "wake": "the-wake"},
+        {},
+    ),
+    "create_layout": (
+        lambda client: layouts.create_layout(client, KEYS, 16),
+        "created",
+        {
+            "layout": "the-:layout",
+            "generation": "the-:generation",
+            "schedule": "the-schedule",
+            "later": "the-:later",
+            "away": "the-:downgraded",
+            "shards": 16,
+        },
+        {},
+    ),
+    "raise_generation": (
+        lambda client: layouts.raise_generation(client, KEYS),
+        "5 4",
+        {"generation": "the-:generation", "guard": "5 4"},
         {},
     ),
     "read_head": (
