@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
@@ -17,15 +17,13 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
-from redbeat.beat.batch import Batch
-from redbeat.beat.claims import Claims, claim_in_turn
-from redbeat.beat.dispatcher import Dispatcher
+from redbeat.beat.equipment import Equipment
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
-from redbeat.beat.messages import StoredMessages
 from redbeat.beat.service import BeatService
+from redbeat.beat.shard import BROKER_RETRY_SECONDS, Shard
 from redbeat.beat.startup import (
     banner,
     check_eviction,
@@ -34,7 +32,6 @@ from redbeat.beat.startup import (
     store_entries,
     store_statics,
 )
-from redbeat.beat.supervision import Supervision
 from redbeat.broker.confirms import deferrable
 from redbeat.broker.connection import Broker
 from redbeat.broker.originals import remember_scheduler
@@ -64,11 +61,9 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
-from redbeat.store.later import LaterStore
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.records import Claim, Commit, Fence, LockStatus
+from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from redbeat.store.upcoming import Upcoming
 from redbeat.telemetry.endpoint.condition import Condition
 from redbeat.telemetry.endpoint.endpoint import Endpoint
 from redbeat.telemetry.endpoint.pages import metrics_of, pages_of
@@ -90,8 +85,6 @@ __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
 #: how long signals are held back while the lock is released
 CLOSE_SECONDS = 3.0
-#: how often a broker that is away is tried again
-BROKER_RETRY_SECONDS = 1.0
 #: how long beats without a lock hide what they claimed from each other
 LEASE_SECONDS = 30.0
 
@@ -130,7 +123,6 @@ class RedBeatScheduler(Scheduler):
             self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key,
             Timing(lock_seconds, self.config.takeover_after),
         )
-        self._head_score: float | None = None
         self._broker_tried_at = 0.0  # monotonic
         self._broker = self._make_broker(app)
         self._reports = Reports(self.config.keys.name)
@@ -138,20 +130,22 @@ class RedBeatScheduler(Scheduler):
         self._tracing = Tracing(lambda: self.look_ahead.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
         self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
-        self._dispatcher = self._make_dispatcher(self.store)
-        later = LaterStore.beside(self.store)
-        self._messages = StoredMessages(later, self._make_dispatcher(later))
-        upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
-        self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way, self._figures)
-        self._claims = Claims(self.store, self._dispatcher.pace)
-        self._supervision = Supervision(self.store, lambda: self.Entry, self._reports, self.config.run_lease)
+        self._equipment = Equipment.of(
+            self,
+            self.store,
+            self._broker,
+            self._reports,
+            self._tracing,
+            self._book,
+            self._figures,
+            quarantine_seconds=self.max_interval,
+        )
+        self._shard = Shard(self.store, self._leadership, self._equipment, int(LEASE_SECONDS * 1000))
         self._feed = Feed(app, self._find_fence)
         self._condition = Condition(self._leadership, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
         self._gathering = Gathering(app, self._leadership, self._book, is_shown=is_shown)
         self._telemetry = Telemetry(self._parts())
-        self._has_backlog = False  # the last claim has left entries due
-        self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
@@ -174,19 +168,6 @@ class RedBeatScheduler(Scheduler):
             timing.publish_seconds(self.config.publish_timeout),
             connect_seconds=timing.connect_seconds(self.config.publish_timeout),
             sends_once=self.config.delivery == "at_most_once",
-        )
-
-    def _make_dispatcher(self, store: Store) -> Dispatcher:
-        return Dispatcher(
-            self,
-            store,
-            self._broker,
-            self._leadership,
-            self._reports,
-            self._tracing,
-            quarantine_seconds=self.max_interval,
-            book=self._book,
-            figures=self._figures,
         )
 
     # -- one tick
@@ -250,7 +231,7 @@ class RedBeatScheduler(Scheduler):
             self._telemetry.look()
             self._feed.look()  # after it, as parts of it may be receivers
         if not self._is_leading():
-            self.look_ahead.forget()
+            self._shard.forget()
             candidacy = self._leadership.candidacy
             if candidacy is not None:
                 self._reports.report_standby(candidacy)
@@ -261,84 +242,23 @@ class RedBeatScheduler(Scheduler):
                 return self._wait(BROKER_RETRY_SECONDS)
         began_at = time.monotonic()
         with garbage_kept():
-            seconds = self._send_messages(self._send_due())
+            seconds = min(self._send_due(), self._shard.send_messages())
+        if self._broker.is_away:
+            self._broker_tried_at = time.monotonic()
         self._figures.ticks.observe(time.monotonic() - began_at)
         return self._wait(seconds) if seconds else 0
 
     def _send_due(self) -> float:
         """Send one batch of what is due; return how long to wait then, 0 when more is due."""
-        fence, pace = self._leadership.fence, self._dispatcher.pace
-        # with a backlog they wait for what was due before them, as any other
-        if not self._has_backlog and not self._send_prepared(fence):
+        shard, seconds = self._shard, None
+        if not shard.send_prepared():
             return self._look_seconds
-        claim = claim_in_turn(self._claims, pace, fence, self._lease_ms)
-        self._messages.note(claim, self._claims.claimed_at)
-        if not claim.is_ahead:
-            self.look_ahead.note_clock(claim.now)
-            self._reports.note_clock(claim.now)
-        self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
-        if self.lock:
-            logger.debug("beat: Extending lock...")
-        batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
-        began_at = time.monotonic()
-        try:
-            self._dispatcher.dispatch(batch)
-        except BaseException:
-            self._claims.close()
-            raise
-        if claim.rows:
-            self._figures.batches.observe(time.monotonic() - began_at)
-        self._has_backlog = claim.has_more or batch.is_cut
-        if batch.is_cut:  # what is still due goes before what was asked for ahead
-            self._claims.close()
-        has_settled = self._supervision.settle(claim, fence)
-        if claim.rows:
-            self._claims.may_ask_ahead = batch.is_quick
-        if self._beat is not None:  # else the caller decides how long to wait
-            pace.end_batch()
-        if self._broker.is_away:
-            self._broker_tried_at = time.monotonic()
-            return BROKER_RETRY_SECONDS
-        if batch.recorded:
-            self._broker.note_well()
-            self.look_ahead.note_commits(batch.recorded)
-        if batch.is_in_doubt:
-            return self._look_seconds
-        if claim.has_more or batch.is_cut or has_settled or self.store.has_retaken_lock:
-            return 0
-        if claim.is_ahead:  # it may have missed what is due now
-            return self._send_due()
-        delay_seconds = self._seconds_to_next(claim, batch.recorded)
-        return min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds
-
-    def _send_messages(self, seconds: float) -> float:
-        """Send one batch of the stored messages that are due; return how long to wait then, 0 when more are.
-
-        Arguments:
-            seconds: how long to wait for the schedule.
-        """
-        if self._messages.seconds_left == 0 and not self._broker.is_away:
-            batch = self._messages.send(self._leadership.fence, self._lease_ms)
-            self._figures.later += batch.deleted
-            if self._broker.is_away:
-                self._broker_tried_at = time.monotonic()
-                return BROKER_RETRY_SECONDS
-            if batch.recorded:
-                self._broker.note_well()
-            if self.store.has_retaken_lock:
-                return 0
-        left = self._messages.seconds_left
-        return seconds if left is None else min(seconds, left)
-
-    def _send_prepared(self, fence: Fence) -> bool:
-        """Send the prepared runs whose time has come; return whether to go on."""
-        if not self.look_ahead.is_due:
-            return True
-        claim = Claim(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
-        batch = Batch(claim, fence, is_leased=False, is_prepared=True)
-        self._dispatcher.dispatch_prepared(batch, iter(self.look_ahead.take_due, []))
-        self.look_ahead.note_commits(batch.recorded)
-        return not (self._broker.is_away or batch.is_in_doubt)
+        while seconds is None:
+            claim = shard.claim()
+            if self.lock:
+                logger.debug("beat: Extending lock...")
+            seconds = shard.send(claim, is_waiting=self._beat is not None)
+        return min(seconds, float(self.max_interval))
 
     def _is_broker_back(self) -> bool:
         """Try the broker, at most once in ``BROKER_RETRY_SECONDS``; return whether it is back."""
@@ -347,17 +267,6 @@ class RedBeatScheduler(Scheduler):
         is_back = self._broker.is_back()
         self._broker_tried_at = time.monotonic()
         return is_back
-
-    def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
-        scores = [float(commit.new_score) for commit in commits if isinstance(commit.new_score, str)]
-        if claim.next_score is not None:
-            scores.append(claim.next_score)
-        self._head_score = min((score for score in scores if score >= 0), default=None)
-        known = [at for at in (self._head_score, claim.next_deadline) if at is not None]
-        if not known:
-            return float(self.max_interval)
-        elapsed = time.monotonic() - self._claims.claimed_at
-        return min(max(min(known) - claim.now - elapsed, 0), float(self.max_interval))
 
     # -- sending
 
@@ -397,6 +306,11 @@ class RedBeatScheduler(Scheduler):
         return self._broker.producer
 
     # -- leading, and waiting
+
+    @property
+    def look_ahead(self) -> LookAhead:
+        """What is prepared of the runs that are due soon."""
+        return self._shard.look_ahead
 
     @property
     def lock(self) -> LeaderLock | Any:
@@ -442,10 +356,6 @@ class RedBeatScheduler(Scheduler):
         return self._leadership.timing.look_seconds
 
     @property
-    def _lease_ms(self) -> int:
-        return 0 if self.lock_key else int(LEASE_SECONDS * 1000)
-
-    @property
     def _stuck_seconds(self) -> float:
         """After how long without progress beat hangs; by the settings it may have to wait for the broker."""
         timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
@@ -474,8 +384,8 @@ class RedBeatScheduler(Scheduler):
 
     def _is_leading(self) -> bool:
         if self._leadership.check():
-            self._has_statics = False  # the lock was gone: beat_schedule's entries may be gone, too
-        if self._leadership.is_leader and self._has_statics:
+            self._shard.has_statics = False  # the lock was gone: beat_schedule's entries may be gone, too
+        if self._leadership.is_leader and self._shard.has_statics:
             return True
         if self._beat is None and not self._leadership.is_leader:
             raise LockNotAcquired(
@@ -491,13 +401,13 @@ class RedBeatScheduler(Scheduler):
         if not self._leadership.stand():
             return False
         if not was_leader:
-            self._has_statics = False  # another beat may have changed them meanwhile
+            self._shard.has_statics = False  # another beat may have changed them meanwhile
             self._gathering.lead(self.store)
             if isinstance(self.lock, LeaderLock):
                 self._feed.note_leader(self.lock)
         if self._beat is not None:
             self._leadership.keep_alive()
-        if not self._has_statics:
+        if not self._shard.has_statics:
             self._bring_back()
             try:
                 self.setup_schedule()
@@ -505,7 +415,7 @@ class RedBeatScheduler(Scheduler):
                 if exc.key in (self.lock_key, self.config.schedule_key):
                     raise
                 self._reports.report_left_out(f"beat_schedule isn't stored, the rest goes on: {exc}")
-                self._has_statics = True
+                self._shard.has_statics = True
         return True
 
     def _bring_back(self) -> None:
@@ -561,7 +471,7 @@ class RedBeatScheduler(Scheduler):
         look_at = time.monotonic() + self._look_seconds
         while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
             is_leading = self._leadership.is_leader and bool(self.lock)
-            is_preparing = is_leading and self.look_ahead.is_wanted(self._head_score)
+            is_preparing = is_leading and self._shard.wants_to_prepare
             if is_preparing:
                 self.look_ahead.prepare()
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
@@ -575,12 +485,8 @@ class RedBeatScheduler(Scheduler):
             now = time.monotonic()
             if not self._leadership.is_leader or now >= deadline or (is_preparing and now < look_at):
                 continue
-            head, look_at = self.store.look(), now + self._look_seconds
-            has_changed = head.score != self._head_score or head.later != self._messages.head_score
-            self.look_ahead.note_clock(head.now)
-            self._supervision.watch.note_answer(head.now)
-            # is_due: the server's clock may have jumped
-            if has_changed or head.is_due:
+            look_at = now + self._look_seconds
+            if self._shard.note_head(self.store.look()):
                 break
         return 0
 
@@ -607,8 +513,8 @@ class RedBeatScheduler(Scheduler):
             return
         self._is_close_wanted = False
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
-            self._has_statics = False
-            self._claims.close()  # what is on its way is waited for while the lock is held
+            self._shard.has_statics = False
+            self._shard.close()
             self._leadership.resign()
         if "_wake" in self.__dict__:  # it has waited
             self._wake.close()
@@ -629,7 +535,7 @@ class RedBeatScheduler(Scheduler):
         """
         statics = read_statics(self.app)
         store_statics(self.store, self._leadership.fence, statics, self.update_from_dict)
-        self._has_statics = True
+        self._shard.has_statics = True
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""

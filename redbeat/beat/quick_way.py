@@ -39,7 +39,7 @@ class QuickWay:
     Arguments:
         scheduler: whose ``apply_async`` makes messages.
         tracing: makes the spans of runs.
-        max_bytes: how much memory plans, messages and their shapes may take, with what is prepared.
+        allowance: how much memory plans, messages and their shapes may take, with what is prepared.
         book: under which labels runs are counted.
     """
 
@@ -48,35 +48,33 @@ class QuickWay:
         scheduler: Any,
         broker: Broker,
         delivery: Delivery,
-        leadership: Leadership,
         contention: Contention,
         reports: Reports,
         tracing: Tracing,
-        max_bytes: int,
+        allowance: Allowance,
         book: LabelBook,
     ) -> None:
         self._scheduler = scheduler
         self._broker = broker
         self._delivery = delivery
-        self._leadership = leadership
         self._contention = contention
         self._reports = reports
         self._tracing = tracing
         self._config = ensure_conf(scheduler.app)
         self._originals = Originals(scheduler.app)
-        self.allowance = Allowance(max_bytes)
-        self._compiler = Compiler(scheduler.app, self.allowance)
-        self._plain = PlainEntries(scheduler.app, self._compiler, self.allowance, book, tracing)
+        self._compiler = Compiler(scheduler.app, allowance)
+        self._plain = PlainEntries(scheduler.app, self._compiler, allowance, book, tracing)
         self._producer: Any = None
 
-    def is_open(self, *, is_leased: bool = False) -> bool:
+    def is_open(self, leadership: Leadership, *, is_leased: bool = False) -> bool:
         """Begin a batch; tell whether its messages may be compiled.
 
         Arguments:
+            leadership: asked whether the lock is still held, as connecting to the broker may take long.
             is_leased: several beats share the work, without a lock.
         """
         self._tracing.refresh()
-        obstacle = self._find_obstacle(is_leased=is_leased)
+        obstacle = self._find_obstacle(leadership, is_leased=is_leased)
         if obstacle != AWAY:
             self._reports.report_way(obstacle)
         return not obstacle
@@ -103,11 +101,11 @@ class QuickWay:
         """Forget entries if all that is kept takes more memory than allowed."""
         self._plain.make_room()
 
-    def still_valid(self, runs: list[CompiledRun]) -> list[CompiledRun]:
+    def still_valid(self, runs: list[CompiledRun], leadership: Leadership) -> list[CompiledRun]:
         """Return those of ``runs``, made in an earlier batch, that would be the same in this one."""
-        return self._plain.still_current(runs) if self.is_open() else []
+        return self._plain.still_current(runs) if self.is_open(leadership) else []
 
-    def _find_obstacle(self, *, is_leased: bool) -> str:
+    def _find_obstacle(self, leadership: Leadership, *, is_leased: bool) -> str:
         """Return why messages go one by one; '': they are compiled."""
         obstacle = joined(find_setting_obstacle(self._config, has_lock=not is_leased), find_monitoring())
         if obstacle:
@@ -124,7 +122,7 @@ class QuickWay:
                 return OTHER_BROKER
             obstacle = self._originals.find_producer_obstacle(producer)
             if not obstacle:
-                self._leadership.confirm()  # as connecting may take long
+                leadership.confirm()  # as connecting may take long
                 self._compiler.begin_batch(producer, outbox, self._tracing.headers)
                 obstacle = self._compiler.obstacle
         except RedBeatError:  # about the lock
