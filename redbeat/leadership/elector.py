@@ -9,12 +9,14 @@ scripts check whether it still does.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import ClientError
 from redbeat.errors import LockLost, RedBeatError
+from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.lock import LeaderLock, fence_of
 from redbeat.leadership.presence import Presence
@@ -64,6 +66,22 @@ class Leadership:
         self._progressed_at = time.monotonic()
         self._retries = COUNTS.retries
         store.on_progress = self._note_answer
+
+    @property
+    def store(self) -> Store:
+        """The schedule, or the one part of it that this is about."""
+        return self._store
+
+    @property
+    def keys(self) -> Keys:
+        """The names in that part."""
+        return self._store.keys
+
+    def set_lock_seconds(self, seconds: float) -> None:
+        """Set how long the lock lives, from its next renewal on."""
+        self.timing = replace(self.timing, lock_seconds=seconds)
+        if isinstance(self.lock, LeaderLock):
+            self.lock.set_timeout(seconds)
 
     @property
     def is_leader(self) -> bool:

@@ -194,9 +194,13 @@ class Store:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, self.client, part)
 
-    def wake_channel(self) -> WakeChannel:
-        """Return the channel on which writes are announced; each has a connection of its own."""
-        return WakeChannel(self.client, self.keys.wake, self.rights)
+    def wake_channel(self, channels: Iterable[str] = ()) -> WakeChannel:
+        """Return what listens where writes are announced; each has a connection of its own.
+
+        Arguments:
+            channels: of which parts it does; (): of this store's one part.
+        """
+        return WakeChannel(self.client, channels or self.keys.wake, self.rights)
 
     def connect(self) -> None:
         """Make the client now; a cluster's client connects at once.
