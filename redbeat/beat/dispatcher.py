@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any
 from redbeat.beat.batch import Batch
 from redbeat.beat.disruptions import has_failed
 from redbeat.beat.equipment import Equipment
-from redbeat.beat.pace import Pace
+from redbeat.beat.misplaced import Misplaced
+from redbeat.beat.pace import Pace, Rest
 from redbeat.beat.pipeline import Pipeline
 from redbeat.beat.planner import (
     CompiledRun,
@@ -88,9 +89,12 @@ class Dispatcher:
         store: has that part.
         leadership: asked whether the lock is still held before a message is sent that no script checks.
         equipment: what this beat sends with.
+        rest: the pauses after costly batches.
     """
 
-    def __init__(self, store: Store, leadership: Leadership, equipment: Equipment) -> None:
+    def __init__(
+        self, store: Store, leadership: Leadership, equipment: Equipment, rest: Rest | None = None
+    ) -> None:
         self._hooks = equipment.hooks
         self._book = equipment.book
         self._figures = equipment.figures
@@ -103,9 +107,10 @@ class Dispatcher:
         self._calendars = equipment.calendars
         self._disruptions = equipment.disruptions
         self._quick_way = equipment.quick_way
-        self.pace = Pace()
+        self.pace = Pace(rest)
         self._delivery = equipment.delivery
         self._recorder = Recorder(store, equipment)
+        self._misplaced = Misplaced(store)
         self._pipeline = Pipeline(self._broker, leadership, self._recorder)
 
     def dispatch(self, batch: Batch) -> None:
@@ -127,6 +132,8 @@ class Dispatcher:
             if is_quick:
                 rows = self._send_first(batch, rows)
                 batch.is_quick = not rows
+            if not batch.is_quick:  # somebody's code may be called now
+                self._quick_way.look_again()
             runs = self._plan(batch, rows, is_quick=is_quick)
             self._broker.begin_sending()
             if self._delivery.is_at_most_once:
@@ -237,7 +244,7 @@ class Dispatcher:
     def _drop_missing(self, batch: Batch) -> list[Claimed]:
         """Return the claimed entries that have a hash; commits of the others go to ``batch.pending``."""
         present, removed = [], []
-        for claimed in batch.claim.rows:
+        for claimed in self._drop_misplaced(batch):
             if claimed.type is not KeyType.NONE:
                 self._reports.note_present(claimed)
                 present.append(claimed)
@@ -248,6 +255,23 @@ class Dispatcher:
                 removed.append(claimed.key)
         self._reports.report_removed(removed)
         return present
+
+    def _drop_misplaced(self, batch: Batch) -> Sequence[Claimed]:
+        """Return the claimed entries that belong here; commits of the others go to ``batch.pending``."""
+        rows = batch.claim.rows
+        misplaced = self._misplaced.among(rows)
+        if not misplaced:
+            return rows
+        for claimed in misplaced:
+            reason = self._misplaced.describe(claimed)
+            batch.pending.append(self._recorder.quarantine(claimed, reason, batch.claim.now))
+        keys = {claimed.key for claimed in misplaced}
+        return [claimed for claimed in rows if claimed.key not in keys]
+
+    def give_back(self, batch: Batch) -> None:
+        """Leave all that was claimed due: nothing of it is sent now."""
+        batch.leave(batch.claim.rows)
+        self._recorder.commit(batch, batch.pending)
 
     def _plan_all(
         self,

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from redbeat.beat.contention import Contention
 from redbeat.beat.disruptions import Disruptions
 from redbeat.beat.log import Reports
+from redbeat.beat.pace import Rest
 from redbeat.beat.quick_way import QuickWay
 from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import Delivery
@@ -47,6 +48,7 @@ class Equipment:
         book: under which labels runs are counted.
         figures: what this beat counts of itself.
         quarantine_seconds: after how long an entry that can't be used is tried again.
+        rest, rest_of_later: the pauses after costly batches, of entries and of stored messages.
         allowance: how much memory what is kept of messages and entries may take, with what is prepared.
         of_prepared: how much of it what is prepared may take: their entries are kept, too.
     """
@@ -63,6 +65,8 @@ class Equipment:
     book: LabelBook
     figures: BeatFigures
     quarantine_seconds: float
+    rest: Rest
+    rest_of_later: Rest
     allowance: Allowance
     of_prepared: Allowance
 
@@ -98,6 +102,8 @@ class Equipment:
             book,
             figures,
             quarantine_seconds,
+            Rest(),
+            Rest(),
             allowance,
             Allowance(max_bytes // 2),
         )

@@ -4,7 +4,7 @@ Owns a connection of its own, and the place in the stream up to which it was tol
 receiver does, no tick waits for it; and an event counts as told only after its receivers have returned, so
 that each is told at least once.
 
-Only the leader tells. Beats without a lock take turns: who reads events has them for a minute. Nothing is
+Only the leader tells; of a schedule in shards each beat of those that it leads. Beats without a lock take turns: who reads events has them for a minute. Nothing is
 read unless a receiver is connected. Where nothing was ever told, telling begins at the end of the stream.
 """
 
@@ -13,12 +13,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from redbeat import signals
 from redbeat.config.config import ensure_conf
 from redbeat.errors import StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.leadership.lock import Holder, LeaderLock, holder_of
 from redbeat.log.events import SIGNALS_FAILED
 from redbeat.log.logger import logger
@@ -27,6 +28,7 @@ from redbeat.process.background import BackgroundThread
 from redbeat.runs.event import arguments_of
 from redbeat.store.events import Event, Events
 from redbeat.store.locks import LockKey
+from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
@@ -40,22 +42,35 @@ NOTE_SECONDS = 0.2
 STOP_SECONDS = 5.0
 
 
+class Led(NamedTuple):
+    """A part of the schedule that this beat leads.
+
+    Attributes:
+        keys: the names in it.
+        fence: says that this beat leads it.
+    """
+
+    keys: Keys
+    fence: Fence
+
+
 class Feed:
     """Tells what has happened, in one beat.
 
     Arguments:
         app: the Celery app.
-        find_fence: returns what says that this beat leads; None: it doesn't.
+        find_led: returns the parts of the schedule that this beat leads.
     """
 
-    def __init__(self, app: Any, find_fence: Callable[[], Fence | None]) -> None:
+    def __init__(self, app: Any, find_led: Callable[[], Sequence[Led]]) -> None:
         self._app = app
-        self._find_fence = find_fence
+        self._find_led = find_led
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread = BackgroundThread("redbeat-signals", self._run)
-        self._won: deque[LeaderLock] = deque()
-        self._unnoted: set[str] = set()  # ids of events that were told of, which isn't noted yet
+        self._won: deque[tuple[LeaderLock, Keys]] = deque()
+        #: of each part, the ids of events that were told of, which isn't noted yet
+        self._unnoted: dict[Keys, set[str]] = {}
 
     def look(self) -> None:
         """Start the thread if there is a receiver, and it doesn't run, or has died."""
@@ -66,10 +81,14 @@ class Feed:
         if signals.is_wanted(*signals.ALL):
             self._thread.start()
 
-    def note_leader(self, lock: LeaderLock) -> None:
-        """Note that this beat has become leader by taking ``lock``, which is told of."""
+    def note_leader(self, lock: LeaderLock, keys: Keys) -> None:
+        """Note that this beat has become leader by taking ``lock``, which is told of.
+
+        Arguments:
+            keys: the names in the part of the schedule that it leads now.
+        """
         if signals.is_wanted(signals.leader_changed.name):
-            self._won.append(lock)
+            self._won.append((lock, keys))
             self._thread.wake()
 
     def stop(self) -> None:
@@ -84,7 +103,8 @@ class Feed:
             is_more = False
             try:
                 self._tell_of_leaders()
-                is_more = self._tell_of_events()
+                for led in self._find_led():
+                    is_more = self._tell_of_events(led) or is_more
             except StoreUnavailable as exc:
                 logger.debug("beat: Signals wait for Redis: %s", exc)
             except Exception as exc:  # noqa: BLE001 - if this thread ended, nothing would be told any more
@@ -101,50 +121,50 @@ class Feed:
 
     def _tell_of_leaders(self) -> None:
         while self._won and not self._thread.is_over:
-            lock = self._won[0]
+            lock, keys = self._won[0]
             leader = holder_of(lock.token)
-            previous = self._find_previous(lock) if leader is not None else None
+            previous = self._find_previous(lock, keys) if leader is not None else None
             self._won.popleft()
             if leader is not None:  # else it was lost at once
                 self._send(signals.leader_changed, leader=leader, previous=previous)
 
-    def _find_previous(self, lock: LeaderLock) -> Holder | None:
+    def _find_previous(self, lock: LeaderLock, keys: Keys) -> Holder | None:
         """Return who led before, as far as that is known: it was silent, or has released the lock."""
         store = self._connect()
-        token = lock.replaced or LockKey(store, store.keys.released).token() or ""
+        token = lock.replaced or LockKey(store, keys.released).token() or ""
         return None if token == lock.token else holder_of(token)
 
-    def _tell_of_events(self) -> bool:
-        """Tell of what has happened since; return whether there is more."""
-        fence = self._find_fence()
-        if fence is None or not signals.is_wanted(*signals.OF_EVENTS):
+    def _tell_of_events(self, led: Led) -> bool:
+        """Tell of what has happened since in one part; return whether there is more."""
+        if self._thread.is_over or not signals.is_wanted(*signals.OF_EVENTS):
             return False
-        events = Events(self._connect())
-        news = events.read(fence, self._teller)
+        events = Events(self._connect().of_part(Part(led.keys)))
+        news = events.read(led.fence, self._teller)
         if news is None or not news.events:
             return False
         told, noted_at = news.told, time.monotonic()
         last = told
         for event in news.events:
-            if self._thread.is_over or self._find_fence() is None:
+            if self._thread.is_over or not any(one.keys == led.keys for one in self._find_led()):
                 break
-            self._tell(event)
+            self._tell(event, led.keys)
             last = event.id
             if time.monotonic() > noted_at + NOTE_SECONDS:
-                if not self._note(events, told, last, is_done=False):
+                if not self._note(events, led.keys, told, last, is_done=False):
                     return False
                 told, noted_at = last, time.monotonic()
-        return self._note(events, told, last, is_done=True) and last == news.events[-1].id
+        return self._note(events, led.keys, told, last, is_done=True) and last == news.events[-1].id
 
-    def _note(self, events: Events, told: str, last: str, *, is_done: bool) -> bool:
+    def _note(self, events: Events, keys: Keys, told: str, last: str, *, is_done: bool) -> bool:
         is_noted = events.note_told(self._teller, told, last, is_done=is_done)
-        self._unnoted.clear()
+        self._unnoted.pop(keys, None)
         return is_noted
 
-    def _tell(self, event: Event) -> None:
-        if event.id in self._unnoted:  # Redis went away before it could be noted
+    def _tell(self, event: Event, keys: Keys) -> None:
+        unnoted = self._unnoted.setdefault(keys, set())
+        if event.id in unnoted:  # Redis went away before it could be noted
             return
-        self._unnoted.add(event.id)
+        unnoted.add(event.id)
         signal = signals.OF_EVENTS.get(event.fields.get("event", ""))
         if signal is None or not signal.receivers:
             return

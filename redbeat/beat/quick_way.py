@@ -6,8 +6,10 @@ RedBeat's own code, and the broker must be one whose messages RedBeat can write 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from redbeat.beat.contention import Contention
 from redbeat.beat.log import Reports
@@ -31,6 +33,30 @@ from redbeat.telemetry.tracing.tracing import Tracing
 
 #: an obstacle that isn't told of, as something else tells of it
 AWAY = "the broker is away"
+
+
+#: for how long what one batch has found counts for the next, seconds
+FOUND_SECONDS = 0.25
+
+
+class _Found(NamedTuple):
+    """That messages may be compiled, by what a batch has found.
+
+    Attributes:
+        is_leased: several beats share the work.
+        outbox: of the broker's connection.
+        at: when, monotonic.
+    """
+
+    is_leased: bool
+    outbox: Any
+    at: float
+
+    def holds(self, broker: Broker, now: float, *, is_leased: bool) -> bool:
+        """Tell whether that counts for a batch at ``now``."""
+        outbox = broker.outbox or broker.drafts
+        is_same = self.outbox is outbox and self.is_leased == is_leased and not broker.is_away
+        return is_same and not outbox.has_given_up and now < self.at + FOUND_SECONDS
 
 
 class QuickWay:
@@ -65,19 +91,45 @@ class QuickWay:
         self._compiler = Compiler(scheduler.app, allowance)
         self._plain = PlainEntries(scheduler.app, self._compiler, allowance, book, tracing)
         self._producer: Any = None
+        self._is_finding_once = False
+        self._found: _Found | None = None  # by an earlier batch; None: the next one finds out
 
     def is_open(self, leadership: Leadership, *, is_leased: bool = False) -> bool:
         """Begin a batch; tell whether its messages may be compiled.
+
+        Of several batches that follow each other at once the first one finds out (:meth:`found_once`).
 
         Arguments:
             leadership: asked whether the lock is still held, as connecting to the broker may take long.
             is_leased: several beats share the work, without a lock.
         """
+        now, found = time.monotonic(), self._found
+        if found is not None and found.holds(self._broker, now, is_leased=is_leased):
+            leadership.confirm()
+            return True
         self._tracing.refresh()
         obstacle = self._find_obstacle(leadership, is_leased=is_leased)
         if obstacle != AWAY:
             self._reports.report_way(obstacle)
+        if self._is_finding_once:
+            outbox = self._broker.outbox or self._broker.drafts
+            self._found = None if obstacle else _Found(is_leased, outbox, now)
         return not obstacle
+
+    @contextmanager
+    def found_once(self) -> Iterator[None]:
+        """Within this block batches follow each other at once: as long as nobody's own code is called, what
+        the first one finds counts for all, though a quarter of a second at most.
+        """
+        self._is_finding_once = True
+        try:
+            yield
+        finally:
+            self._is_finding_once, self._found = False, None
+
+    def look_again(self) -> None:
+        """Let the next batch find out whether its messages may be compiled."""
+        self._found = None
 
     def is_exactly_once(self) -> bool:
         """Tell whether messages are pushed by the script that records their runs, if that is known now."""

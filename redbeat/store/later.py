@@ -67,7 +67,7 @@ class LaterStore(Store):
     @property
     def claim_keys(self) -> lua.ClaimKeys:
         """The keys that a claim looks at."""
-        keys = self.config.keys
+        keys = super().keys
         return lua.ClaimKeys(keys.later, keys.deadlines, keys.schedule)
 
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
@@ -98,7 +98,7 @@ class LaterStore(Store):
     @property
     def _histories(self) -> Histories:
         # a message has no history: with its entry goes its body
-        keys = self.config.keys
+        keys = super().keys
         return replace(super()._histories, keys_of=lambda key: (_body_of(keys, key),) * 3, kept=0, tells="")
 
     def store(self, messages: Sequence[NewMessage]) -> None:

@@ -73,7 +73,7 @@ from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
-from redbeat.store.scripts.status import read_head, read_status
+from redbeat.store.scripts.status import head_call, read_head, read_status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -194,6 +194,10 @@ class Store:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, self.client, part)
 
+    def narrow(self, part: Part) -> None:
+        """Be about one part of the schedule from now on, and whoever has this store with it."""
+        self._part = part
+
     def wake_channel(self, channels: Iterable[str] = ()) -> WakeChannel:
         """Return what listens where writes are announced; each has a connection of its own.
 
@@ -263,6 +267,25 @@ class Store:
         limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, is_reading=is_reading)
         with self.translating():
             return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+
+    def claim_call(
+        self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes
+    ) -> tuple[lua.Script, lua.Request] | None:
+        """Return what ``claim_due`` calls; None: the answer may be too large for that."""
+        if self._portions.are_wanted:
+            return None
+        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms)
+        return lua.claim_call(self.claim_keys, fence, limits)
+
+    def claimed(self, reply: Sequence[Any], fence: Fence) -> Claim:
+        """Return what ``claim_due`` returns, by the reply to that call.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        claim = lua.claim_of(reply)
+        self.check_lock(claim.status, fence)
+        return self._without_moving(claim) if self.config.is_cluster else claim
 
     @property
     def claim_keys(self) -> lua.ClaimKeys:
@@ -444,6 +467,10 @@ class Store:
         """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
         with self.translating():
             return read_head(self.client, self.keys.schedule, self.keys.deadlines, self.keys.later)
+
+    def look_call(self) -> tuple[lua.Script, lua.Request]:
+        """Return what ``look`` calls."""
+        return head_call(self.keys.schedule, self.keys.deadlines, self.keys.later)
 
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order."""

@@ -15,7 +15,6 @@ from redis.exceptions import NoPermissionError, NoScriptError
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored, sha1_of_text
 
-
 #: what a script that checks the layout begins with, and what tells it not to
 _CHECK, _UNCHECKED = "check_layout", "-"
 

@@ -184,7 +184,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_upcoming": (
-        lambda client: lua.read_upcoming(client, "the-schedule", ["k", "k"], **UPCOMING),
+        lambda client: lua.read_upcoming(client, "the-schedule", ["k", "k"], lua.Window(**UPCOMING)),
         ["1.5", [], []],
         {"schedule": "the-schedule", **UPCOMING},
         {},
