@@ -130,7 +130,7 @@ class RedBeatScheduler(Scheduler):
         self._shares = self._shards.shares
         self._broker_tried_at = 0.0  # monotonic
         self._broker = self._make_broker(app)
-        self._reports = Reports(lambda key: self.config.keys.name(key))
+        self._reports = Reports(self._name_of)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
         self._tracing = Tracing(lambda: self._shards.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
@@ -149,7 +149,7 @@ class RedBeatScheduler(Scheduler):
         self._feed = Feed(app, self._find_led)
         self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
-        self._gathering = Gathering(app, self._shards.first.leadership, self._book, is_shown=is_shown)
+        self._gathering = Gathering(app, lambda: self._shares.leaderships, self._book, is_shown=is_shown)
         self._telemetry = Telemetry(self._parts())
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
@@ -182,6 +182,9 @@ class RedBeatScheduler(Scheduler):
             self.store.narrow(PartOfSchedule(keys.undivided))  # the one part that there was
             self.store = self.store.of_all_parts()
         return self._shards.form(self.store, self._equipment, int(LEASE_SECONDS * 1000))
+
+    def _name_of(self, key: str) -> str:
+        return self.config.keys.name(key)
 
     # -- one tick
 
@@ -280,7 +283,7 @@ class RedBeatScheduler(Scheduler):
         """Send the prepared runs whose time has come; return whether to go on."""
         is_going_on = True
         for shard in self._shards.led:
-            with self._shards.apart(shard):
+            with self._shards.apart():
                 is_going_on = shard.send_prepared()
             if not is_going_on:
                 break
@@ -292,10 +295,10 @@ class RedBeatScheduler(Scheduler):
         seconds: float | None = None
         while left and not (seconds is not None and self._is_ending_tick()):
             shard, claim = left.popleft()
-            with self._shards.apart(shard):
+            with self._shards.apart():
                 seconds = shard.send(claim, is_waiting=is_waiting, batches=len(claims))
         for shard, claim in left:
-            with self._shards.apart(shard):
+            with self._shards.apart():
                 shard.give_back(claim)
         if not self._shards.is_divided:
             return seconds
@@ -305,7 +308,7 @@ class RedBeatScheduler(Scheduler):
         """Send one batch of the stored messages that are due, of each shard; return how long to wait then."""
         seconds = math.inf
         for shard in self._shards.led:
-            with self._shards.apart(shard):
+            with self._shards.apart():
                 seconds = min(seconds, shard.send_messages())
         return seconds
 
@@ -370,7 +373,7 @@ class RedBeatScheduler(Scheduler):
 
     @property
     def lock(self) -> LeaderLock | Any:
-        """The lock this scheduler holds, None if it holds none: of a schedule in shards that of the first one.
+        """The lock this scheduler holds, None if it holds none; of a schedule in shards that of the first.
 
         A program, such as a test, may set it to a lock of redis-py, or to any object with ``extend`` and
         ``release``. Then this scheduler leads.
@@ -424,8 +427,8 @@ class RedBeatScheduler(Scheduler):
         parts: list[Part] = [self._tracing, CheckIns(self.app), own, self._gathering]
         if self.config.http is not None:
             gathering = self._gathering
-            metrics = metrics_of(lambda: gathering.view, own)
-            pages = pages_of(self.app, self._condition, metrics, lambda: gathering.view)
+            metrics = metrics_of(lambda: gathering.views, own)
+            pages = pages_of(self.app, self._condition, metrics, lambda: gathering.views)
             parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))
         if self.config.ping_url is not None:
             parts.append(Pings(self.app, self._condition, self._find_fence))
@@ -434,7 +437,7 @@ class RedBeatScheduler(Scheduler):
         return parts
 
     def _find_fence(self) -> Fence | None:
-        """Return what says that this beat leads; None: it doesn't. Of a schedule in shards all that do share."""
+        """Return what says that this beat leads; None: it doesn't. Those that lead shards share the work."""
         if self._shards.is_divided:
             return Fence() if self._shares.is_leader else None
         leadership = self._shards.first.leadership
@@ -474,7 +477,7 @@ class RedBeatScheduler(Scheduler):
     def _store_code(self, shards: list[Shard]) -> None:
         """Store what the code has in ``shards``, after what was taken out of them is back."""
         for shard in shards:
-            with self._shards.apart(shard):
+            with self._shards.apart():
                 self._bring_back(shard)
         try:
             self.setup_schedule()
@@ -610,7 +613,7 @@ class RedBeatScheduler(Scheduler):
         statics, shards = read_statics(self.app), self._shards
         led = [shard for shard in shards.led if not shard.has_statics] or shards.led or list(shards)
         for shard in led:
-            with shards.apart(shard):
+            with shards.apart():
                 store_statics(
                     shard.store,
                     shard.fence,

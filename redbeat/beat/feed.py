@@ -4,8 +4,9 @@ Owns a connection of its own, and the place in the stream up to which it was tol
 receiver does, no tick waits for it; and an event counts as told only after its receivers have returned, so
 that each is told at least once.
 
-Only the leader tells; of a schedule in shards each beat of those that it leads. Beats without a lock take turns: who reads events has them for a minute. Nothing is
-read unless a receiver is connected. Where nothing was ever told, telling begins at the end of the stream.
+Only the leader tells; of a schedule in shards each beat of those that it leads. Beats without a lock take
+turns: who reads events has them for a minute. Nothing is read unless a receiver is connected. Where nothing
+was ever told, telling begins at the end of the stream.
 """
 
 from __future__ import annotations

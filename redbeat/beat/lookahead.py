@@ -119,7 +119,7 @@ class LookAhead:
         asked = [one._begin(slice_size) for one in those]  # noqa: SLF001 - of this class
         reading = [(one, what) for one, what in zip(those, asked, strict=True) if what is not None]
         answers = read_together([what for _, what in reading])
-        for (one, what), found in zip(reading, answers, strict=True):
+        for (one, _), found in zip(reading, answers, strict=True):
             if isinstance(found, RedBeatError):
                 one._note_unread(found)  # noqa: SLF001
             else:

@@ -1,8 +1,8 @@
-"""Entries that stand in another shard than the one which their names say: whoever wrote them took the schedule
-to be divided into another number of shards.
+"""Entries that stand in another shard than the one which their names say: whoever wrote them took the
+schedule to be divided into another number of shards.
 
-Invariant: such an entry isn't run, as its twin may be in its own shard; it is put aside with an error that says
-where it belongs. While entries move from one layout to another, each is run where it is.
+Invariant: such an entry isn't run, as its twin may be in its own shard; it is put aside with an error that
+says where it belongs. While entries move from one layout to another, each is run where it is.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Misplaced:
         shards, name = layout.shards or 0, self._store.keys.name(claimed.key)
         home = shard_of(name, shards)
         return EntryCorrupt(
-            f"{claimed.key}: this entry isn't run, as it belongs into shard {home} of {shards}, and something "
-            f"has written it here by another number of shards: write it under {layout.keys.entry(name)}, and "
-            "delete it here.",
+            f"{claimed.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something has "
+            f"written it here by another number of shards: write it under {layout.keys.entry(name)}, and delete "
+            "it here.",
             claimed.key,
         )

@@ -56,7 +56,7 @@ class _Found(NamedTuple):
         """Tell whether that counts for a batch at ``now``."""
         outbox = broker.outbox or broker.drafts
         is_same = self.outbox is outbox and self.is_leased == is_leased and not broker.is_away
-        return is_same and not outbox.has_given_up and now < self.at + FOUND_SECONDS
+        return is_same and not self.outbox.has_given_up and now < self.at + FOUND_SECONDS
 
 
 class QuickWay:

@@ -135,7 +135,7 @@ class Shard:
         """Whether its next claim isn't asked for together with others: it is on its way, or has a turn."""
         return self._claims.has_asked_ahead or self._dispatcher.pace.has_costly
 
-    def ask(self, max_entries: int) -> ClaimAsked:
+    def begin_claim(self, max_entries: int) -> ClaimAsked:
         """Return what is to be claimed, of so many entries at most; :meth:`note_claim` takes the answer."""
         return self._claims.asked(
             self.fence, self._dispatcher.pace.begin_batch(), self._lease_ms, max_entries

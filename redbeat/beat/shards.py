@@ -1,8 +1,8 @@
 """The parts of the schedule of one beat: which there are, which of them it leads, and whose turn it is.
 
-A tick sends one batch of each part that has something due, the one that has waited longest first. What several
-parts are asked goes out together. Invariant: a part that is in the new layout, too, keeps what this beat has of it
-when the layout changes: its lock, its claims, and what is prepared.
+A tick sends one batch of each part that has something due, the one that has waited longest first. What
+several parts are asked goes out together. Invariant: a part that is in the new layout, too, keeps what this
+beat has of it when the layout changes: its lock, its claims, and what is prepared.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Shards:
         self._note_led()
 
     @contextmanager
-    def apart(self, shard: Shard) -> Iterator[None]:
+    def apart(self) -> Iterator[None]:
         """Within this block what goes wrong with one part of several keeps none of the others from going on.
 
         Raises:
@@ -208,23 +208,23 @@ class Shards:
         turns = [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]
         found: dict[Shard, Claim] = {}
         together = [turn for turn in turns if not turn[0].claims_alone]
-        asked = [shard.ask(entries) for shard, entries in together]
+        asked = [shard.begin_claim(entries) for shard, entries in together]
         for (shard, _), what, answer in zip(together, asked, claim_together(asked), strict=True):
-            with self.apart(shard):
+            with self.apart():
                 if isinstance(answer, RedBeatError):
                     raise answer
                 shard.note_claim(what, answer)
                 found[shard] = answer
         for shard, _ in turns:
             if shard not in found and shard.claims_alone and shard.leadership.is_leader:
-                with self.apart(shard):
+                with self.apart():
                     found[shard] = shard.claim()
         return [(shard, found[shard]) for shard, _ in turns if shard in found]
 
     def renew_locks(self) -> None:
         """Let the locks live for their full time from now on."""
         for shard in self._led:
-            with self.apart(shard):
+            with self.apart():
                 shard.store.renew_lock(shard.fence)
 
     # -- while they wait
@@ -275,10 +275,10 @@ class Shards:
     def look(self) -> bool:
         """Look at those that this beat leads, one round trip a node; tell whether something is due."""
         if not self.is_divided:
-            return any([shard.note_head(shard.store.look()) for shard in self._led])
+            return any(shard.note_head(shard.store.look()) for shard in self._led)
         is_due = False
         for shard, head in zip(self._led, look_together([one.store for one in self._led]), strict=True):
-            with self.apart(shard):
+            with self.apart():
                 if isinstance(head, RedBeatError):
                     raise head
                 is_due = shard.note_head(head) or is_due

@@ -153,6 +153,12 @@ class RedBeatConfig:
         """The names of all keys in Redis, as configured now, or as found there."""
         return self.layout.keys
 
+    def lock_key_in(self, keys: Keys) -> str | None:
+        """Return the key of the lock of the part with these names; None: there is none."""
+        if self.lock_key is None or keys.prefix == self.key_prefix:
+            return self.lock_key
+        return keys.prefix + self.lock_key.removeprefix(self.key_prefix)
+
     @property
     def reserved_names(self) -> frozenset[str]:
         """Names of RedBeat's own keys, which no entry may have."""

@@ -56,6 +56,11 @@ class Parts(tuple[Part, ...]):
         names = self._names
         return Part(names.at(key)) if isinstance(names, ShardedKeys) else self[0]
 
+    def home(self, name: str) -> Part:
+        """Return the part that the entry called ``name`` belongs to."""
+        names = self._names
+        return Part(names.home(name)) if isinstance(names, ShardedKeys) else self[0]
+
     def read(
         self, read: Callable[[Part], Iterable[Item]], order: Callable[[Item], Any] | None = None
     ) -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""Asking several parts of a schedule the same thing at once: one round trip for each node, however many parts.
+"""Asking several parts of a schedule the same thing at once: one round trip a node, however many there are.
 
 Invariant: what a part answers, or refuses, is as if it had been asked alone; where it hasn't answered, or its
 answer can't be had together with others, it is asked alone.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from redbeat.errors import RedBeatError
@@ -39,7 +40,7 @@ def claim_together(asked: Sequence[ClaimAsked]) -> list[Claim | RedBeatError]:
     return _ask_together(
         [one.store for one in asked],
         [one.store.claim_call(one.fence, one.limit, one.lease_ms, one.sizes) for one in asked],
-        [lambda reply, one=one: one.store.claimed(reply, one.fence) for one in asked],
+        [partial(one.store.claimed, fence=one.fence) for one in asked],
         [one.claim for one in asked],
     )
 
@@ -69,7 +70,7 @@ def read_together(asked: Sequence[UpcomingAsked]) -> list[Slice | RedBeatError]:
     return _ask_together(
         [one.upcoming.store for one in asked],
         [one.upcoming.call(one.cursor, one.limit, one.again) for one in asked],
-        [lambda reply, one=one: one.upcoming.slice_of(reply, one.cursor, one.limit) for one in asked],
+        [partial(one.upcoming.slice_of, cursor=one.cursor, limit=one.limit) for one in asked],
         [one.read for one in asked],
     )
 

@@ -46,6 +46,7 @@ from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
+from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
@@ -67,13 +68,14 @@ from redbeat.store.records import (
     TrackedRun,
     Vitals,
     Write,
+    sum_of,
     text_of,
 )
 from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
-from redbeat.store.scripts.status import head_call, read_head, read_status
+from redbeat.store.scripts.status import head_call, read_head, status_call, vitals_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -198,6 +200,10 @@ class Store:
         """Be about one part of the schedule from now on, and whoever has this store with it."""
         self._part = part
 
+    def of_all_parts(self) -> Self:
+        """Return a store with the same client that is about the whole schedule."""
+        return self if self._part is None else type(self)(self.config.app, self.client)
+
     def wake_channel(self, channels: Iterable[str] = ()) -> WakeChannel:
         """Return what listens where writes are announced; each has a connection of its own.
 
@@ -218,6 +224,11 @@ class Store:
     def keys(self) -> Keys:
         """The names of all keys, as configured now; of a store of one part those in this part."""
         return self.config.keys if self._part is None else self._part.keys
+
+    @property
+    def part(self) -> Part | None:
+        """The one part of the schedule that this is about; None: all of them."""
+        return self._part
 
     @property
     def parts(self) -> Parts:
@@ -774,28 +785,51 @@ class Store:
     def vitals(self) -> Vitals:
         """Return who leads and stands by, and how much is due; one round trip, or a few where this user may
         not know who stands by, or which messages are stored.
-        """
-        lock_key = self.config.lock_key
 
-        def ask(keys: Keys, off: Collection[Feature]) -> Vitals:
+        Of a schedule in shards who leads is that of the first shard: ``vitals_of_parts`` has them all.
+        """
+        return sum_of(self.vitals_of_parts())
+
+    def vitals_of_parts(self, parts: Sequence[Keys] | None = None) -> list[Vitals]:
+        """Return the same of each part; one round trip for each node, or a few, likewise.
+
+        Arguments:
+            parts: the names in some; None: all.
+        """
+        asked = [part.keys for part in self.parts] if parts is None else parts
+        wanted = [STORED] if self.config.lock_key is None else [STORED, STANDBYS]
+
+        def call(keys: Keys, off: Collection[Feature]) -> tuple[lua.Script, lua.Request]:
+            lock_key = self.config.lock_key_in(keys)
             standbys = None if STANDBYS in off or lock_key is None else keys.standbys
             later = None if STORED in off else keys.later
+            return status_call(keys.schedule, lock_key, keys.tick, standbys, later)
+
+        def ask(off: Collection[Feature]) -> list[Vitals]:
             with self.translating():
-                return read_status(self.client, keys.schedule, lock_key, keys.tick, standbys, later)
+                replies = self.call_scripts([call(keys, off) for keys in asked])
+            has_standbys = STANDBYS not in off and self.config.lock_key is not None
+            return [vitals_of(reply, has_standbys=has_standbys) for reply in replies]
 
-        def read(part: Part) -> Iterator[Vitals]:
-            wanted = [STORED] if lock_key is None else [STORED, STANDBYS]
-            yield self.rights.ask_without(wanted, lambda off: ask(part.keys, off))
+        return self.rights.ask_without(wanted, ask)
 
-        found = [*self.parts.read(read)]
-        stored = [one.stored for one in found if one.stored is not None]
-        return found[0]._replace(
-            due=sum(one.due for one in found),
-            oldest=_first(one.oldest for one in found),
-            stored=sum(stored) if len(stored) == len(found) else None,
-            overdue=sum(one.overdue for one in found),
-            first_message=_first(one.first_message for one in found),
-        )
+    def node_of(self, keys: Keys) -> str | None:
+        """Return the address of the node of a cluster that has a part, as far as the client knows; None: the
+        schedule is on one server.
+        """
+        if not self.config.is_cluster:
+            return None
+        with self.translating():
+            node = without_retry(self.client).get_node_from_key(keys.schedule)
+        return None if node is None else f"{node.host}:{node.port}"
+
+    def nodes(self) -> list[str]:
+        """Return the addresses of all nodes that a cluster's keys are on; []: it is one server."""
+        if not self.config.is_cluster:
+            return []
+        with self.translating():
+            found = without_retry(self.client).get_primaries()
+        return sorted(f"{node.host}:{node.port}" for node in found)
 
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
@@ -836,6 +870,31 @@ class Store:
             if not int(cursor):
                 return
 
+    def scan_parts(
+        self, key_of: Callable[[Keys], str], step: Callable[[Any, str, Any], Any]
+    ) -> Iterator[Any]:
+        """Yield the pages of a scan of one key of each part, a page of each in one round trip for each node.
+
+        Arguments:
+            key_of: returns the key of a part, a sorted set.
+            step: ``step(client, key, cursor)`` asks for the next cursor and a page.
+        """
+        cursors: dict[str, Any] = {key_of(part.keys): 0 for part in self.parts}
+        if len(cursors) == 1:
+            [key] = cursors
+            yield from self.scan(lambda client, cursor: step(client, key, cursor), key)
+            return
+        while cursors:
+            keys = list(cursors)
+            with self.translating(keys[0], besides=dict.fromkeys(keys, "sorted set")):
+                found = ask_each(self.client, keys, lambda client, key: step(client, key, cursors[key]))
+            for key, (cursor, page) in zip(keys, found, strict=True):
+                if int(cursor):
+                    cursors[key] = cursor
+                else:
+                    del cursors[key]
+                yield page
+
     def ask(
         self,
         call: Callable[[Any], Any],
@@ -845,6 +904,33 @@ class Store:
         """Return ``call(client)``; its errors become RedBeat's, as :meth:`translating` says."""
         with self.translating(key, expected):
             return call(self.client)
+
+    def ask_parts(
+        self, key_of: Callable[[Keys], str], expected: str, call: Callable[[Any, str], Any]
+    ) -> list[Any]:
+        """Return what ``call(client, key)`` asks for, of each part; one round trip for each node.
+
+        Arguments:
+            key_of: returns the key of a part that is asked for.
+            expected: what it holds: 'sorted set', 'hash' ...
+            call: gives one command to a client, or a pipeline.
+        """
+        keys = [key_of(part.keys) for part in self.parts]
+        if len(keys) == 1:
+            return [self.ask(lambda client: call(client, keys[0]), keys[0], expected)]
+        with self.translating(keys[0], expected, besides=dict.fromkeys(keys, expected)):
+            return ask_each(self.client, keys, call)
+
+    def call_scripts(self, calls: Sequence[tuple[lua.Script, lua.Request]]) -> list[Any]:
+        """Return what each script returns; one round trip for each node.
+
+        Raises the first error of any, when all of them were called.
+        """
+        replies = call_on_nodes(self.client, calls)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
 
     @contextmanager
     def translating(
@@ -871,10 +957,13 @@ class Store:
         except StoreRefused as exc:
             if "WRONGTYPE" not in str(exc):
                 raise
-            key = key or self.keys.schedule
-            lock_key = self.config.lock_key
-            if lock_key and self._type_of(lock_key) not in ("string", "none"):
-                key, expected = lock_key, "string"
+            parts = [part.keys for part in self.parts]
+            if not key and len(parts) > 1:
+                besides = {**{keys.schedule: expected for keys in parts}, **besides}
+            key = key or parts[0].schedule
+            for lock_key in filter(None, map(self.config.lock_key_in, parts)):
+                if self._type_of(lock_key) not in ("string", "none"):
+                    key, expected = lock_key, "string"
             for one, kind in besides.items():
                 if self._type_of(one) not in (_TYPES.get(kind, kind), "none"):
                     key, expected = one, kind
@@ -909,8 +998,12 @@ class Store:
             return "none"
 
 
-def _first(times: Iterable[float | None]) -> float | None:
-    return min((one for one in times if one is not None), default=None)
+def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) -> list[Any]:
+    """Return what ``call(pipeline, key)`` asks for, of each key; one round trip for each node."""
+    with client.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            call(pipeline, key)
+        return list(pipeline.execute())
 
 
 def _without_last(beside: Callable[[str], Sequence[str]], key: str) -> Sequence[str]:

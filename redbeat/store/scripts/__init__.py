@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from redbeat.keys import Keys
 from redbeat.store.records import (
     ALL_SIZES,
     NO_HISTORIES,
@@ -491,11 +492,37 @@ def take_lock(
     )
 
 
+def take_call(
+    lock_key: str,
+    token: str,
+    *,
+    taken_ms: int,
+    silent: str,
+    rest_ms: int,
+    slack_ms: int,
+    mark: str,
+    part: Keys,
+) -> tuple[Script, Request]:
+    """Return the call of the same, for ``store.nodes``; its reply is 1 when it is the caller's."""
+    args = [token, taken_ms, silent, rest_ms, slack_ms]
+    return _TAKE_LOCK, Request([lock_key, mark or lock_key], args, part)
+
+
 def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> LockStatus:
     """Let the lock live for its full time; return its status."""
     return lock_status_of(_RENEW_LOCK(client, fence.keys(tick_key), [*fence.args(), idle_ms]))
 
 
+def renew_call(part: Keys, fence: Fence, idle_ms: int) -> tuple[Script, Request]:
+    """Return the call of the same, for ``store.nodes``; its reply is for :func:`lock_status_of`."""
+    return _RENEW_LOCK, Request(fence.keys(part.tick), [*fence.args(), idle_ms], part)
+
+
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:
     """Release the lock, and write the ``mark``, if given; return whether the caller held it."""
     return bool(_RELEASE_LOCK(client, [lock_key, mark or lock_key], [token, wake]))
+
+
+def release_call(lock_key: str, token: str, *, wake: str, mark: str = "") -> tuple[Script, Request]:
+    """Return the call of the same, for ``store.nodes``; its reply is 1 when the caller held it."""
+    return _RELEASE_LOCK, Request([lock_key, mark or lock_key], [token, wake])

@@ -72,6 +72,13 @@ TWO_SETS = ("the-statics", "the-owners")
 STATICS = {"statics": "the-statics", "owners": "the-owners", "change": "add", "owner": "the-owner"}
 OF_ALL = {"schedule": "the-schedule", "statics": "the-statics", "away": "the-:downgraded"}
 
+
+def call(client: Any, made: tuple[lua.Script, lua.Request]) -> Any:
+    """Call a script as it is called for several parts at once."""
+    script, request = made
+    return script(client, *request)
+
+
 DELIVERY = runs.Delivery(
     "n", "the-id", "7.5", "the-delivery", "the-worker", 2, "the-root", True, "skip", "the-other"
 )
@@ -152,7 +159,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"decision": "1", "texts": "definition", "labels": "the-labels"},
     ),
     "take_figures": (
-        lambda client: figures.take_figures(client, KEYS, "the-lock", "the-token", 12, {}),
+        lambda client: call(client, figures.take_call(KEYS, "the-lock", "the-token", 12, {})),
         ["ok", "1.5", [], []],
         {"lock": "the-lock", "token": "the-token", "teller_ms": 12, **OF_FIGURES},
         {},
@@ -246,7 +253,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_status": (
-        lambda client: status.read_status(client, *STATUS.values()),
+        lambda client: call(client, status.status_call(*STATUS.values())),
         ["1.5", "", -2, "", 0, "", [], -1, 0, ""],
         {**STATUS, "life_ms": 15_000, "late_ms": 60_000},
         {},
@@ -377,7 +384,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "renew_runs": (
-        lambda client: runs.renew_runs(client, KEYS, [(DELIVERY, 2.5)] * 2, 30, "the-worker", "the-row"),
+        lambda client: call(
+            client, runs.renew_call(KEYS, [(DELIVERY, 2.5)] * 2, 30, "the-worker", "the-row")
+        ),
         ["ok", "gone"],
         {
             "deadlines": "the-:deadlines",
@@ -390,7 +399,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"task_id": "the-id", "due": "7.5", "delivery": "the-delivery", "attempt": 2, "age_seconds": "2.500"},
     ),
     "end_run": (
-        lambda client: runs.end_runs(client, KEYS, [runs.End(DELIVERY, "retrying", "the-error", 1.5, 3)]),
+        lambda client: call(client, runs.end_call(KEYS, runs.End(DELIVERY, "retrying", "the-error", 1.5, 3))),
         "retrying",
         {
             **OF_RUN,
@@ -698,12 +707,12 @@ def test_what_holds_a_run_back_is_read_with_the_members_of_its_record() -> None:
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
-    reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"], 5, 3, b"0.75"])
-    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5}, 5, 3, 0.75)
-    assert status.read_status(reply, "s", "l", "t", "b", "m") == found
-    assert status.read_status(reply, "s", "l", "t", None, "m").standbys is None
-    reply = Replying([b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b""])
-    assert status.read_status(reply, "s", "l", "t", None, None)[-3:] == (None, 0, None)
+    reply = [b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"], 5, 3, b"0.75", 9]
+    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5}, 5, 3, 0.75, 9)
+    assert status.vitals_of(reply, has_standbys=True) == found
+    assert status.vitals_of(reply, has_standbys=False).standbys is None
+    reply = [b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b"", 0]
+    assert status.vitals_of(reply, has_standbys=False)[-4:] == (None, 0, None, 0)
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:
