@@ -195,14 +195,15 @@ class Shards:
         """Claim for those whose turn it is, in one round trip a node, and some more where claims are large.
 
         Arguments:
-            is_waiting: the ticks wait, and look at all parts meanwhile; else all are claimed from.
+            is_waiting: the ticks wait, and look at all parts meanwhile; else all are claimed from when nothing
+                is known to be due.
         """
         if not self.is_divided:
             return [(shard, shard.claim()) for shard in self._led]
-        wanting = [shard for shard in self._led if shard.wants_claim or not is_waiting]
         size = self._config.batch_size
-        due = sorted((shard for shard in wanting if shard.is_due), key=lambda shard: shard.claimed_at)
-        others = [shard for shard in wanting if not shard.is_due]
+        due = sorted((shard for shard in self._led if shard.is_due), key=lambda shard: shard.claimed_at)
+        is_any = due or is_waiting
+        others = [one for one in self._led if not one.is_due and (one.wants_claim or not is_any)]
         room = ROUND_ENTRIES // 2 if others else ROUND_ENTRIES
         few = min(max(room // max(len(others), 1), FEW_ENTRIES), size)
         turns = [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]

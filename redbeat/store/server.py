@@ -31,7 +31,7 @@ class Server:
     @cached_property
     def _on_node(self) -> dict[str, Any]:
         """The option by which a command without a key reaches the node of the schedule in a cluster."""
-        return self._on_node_of(self._store.keys.schedule)
+        return self._on_node_of(self._store.parts[0].keys.schedule)
 
     def _on_node_of(self, key: str) -> dict[str, Any]:
         if not self._store.config.is_cluster:
