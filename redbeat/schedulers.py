@@ -19,7 +19,7 @@ from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
 from redbeat.beat.equipment import Equipment
-from redbeat.beat.feed import Feed, Led
+from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
@@ -55,6 +55,7 @@ from redbeat.errors import (
     StoreCorrupt,
     StoreRefused,
 )
+from redbeat.keys import Keys
 from redbeat.later.sending import publish
 from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
@@ -146,7 +147,7 @@ class RedBeatScheduler(Scheduler):
             quarantine_seconds=self.max_interval,
         )
         self._form_shards()
-        self._feed = Feed(app, self._find_led)
+        self._feed = Feed(app, self._find_fences)
         self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
         self._gathering = Gathering(app, lambda: self._shares.leaderships, self._book, is_shown=is_shown)
@@ -436,16 +437,16 @@ class RedBeatScheduler(Scheduler):
             parts.append(EntryPings(self.app))
         return parts
 
+    def _find_fences(self) -> dict[Keys, Fence]:
+        """Return which parts of the schedule this beat leads, and what says so; for any thread."""
+        return {one.keys: one.fence for one in self._shares.leading}
+
     def _find_fence(self) -> Fence | None:
         """Return what says that this beat leads; None: it doesn't. Those that lead shards share the work."""
         if self._shards.is_divided:
             return Fence() if self._shares.is_leader else None
         leadership = self._shards.first.leadership
         return leadership.fence if leadership.is_leader else None
-
-    def _find_led(self) -> list[Led]:
-        """Return the parts of the schedule that this beat leads, with what says so; for any thread."""
-        return [Led(one.keys, one.fence) for one in self._shares.leading]
 
     def _is_leading(self) -> bool:
         self._shards.check_locks()
@@ -466,7 +467,7 @@ class RedBeatScheduler(Scheduler):
             shard.has_statics = False  # another beat may have changed them meanwhile
             self._gathering.lead(shard.store)
             if isinstance(shard.leadership.lock, LeaderLock):
-                self._feed.note_leader(shard.leadership.lock, shard.store.keys)
+                self._feed.note_leader(shard.leadership.lock)
         if self._beat is not None:
             self._shares.keep_alive()
         fresh = [shard for shard in self._shards.led if not shard.has_statics]

@@ -4,9 +4,8 @@ Owns a connection of its own, and the place in the stream up to which it was tol
 receiver does, no tick waits for it; and an event counts as told only after its receivers have returned, so
 that each is told at least once.
 
-Only the leader tells; of a schedule in shards each beat of those that it leads. Beats without a lock take
-turns: who reads events has them for a minute. Nothing is read unless a receiver is connected. Where nothing
-was ever told, telling begins at the end of the stream.
+Only the leader tells. Beats without a lock take turns: who reads events has them for a minute. Nothing is
+read unless a receiver is connected. Where nothing was ever told, telling begins at the end of the stream.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from redbeat import signals
 from redbeat.config.config import ensure_conf
@@ -27,9 +26,8 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.background import BackgroundThread
 from redbeat.runs.event import arguments_of
-from redbeat.store.events import Event, Events
+from redbeat.store.events import Event, Events, News
 from redbeat.store.locks import LockKey
-from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
@@ -43,35 +41,22 @@ NOTE_SECONDS = 0.2
 STOP_SECONDS = 5.0
 
 
-class Led(NamedTuple):
-    """A part of the schedule that this beat leads.
-
-    Attributes:
-        keys: the names in it.
-        fence: says that this beat leads it.
-    """
-
-    keys: Keys
-    fence: Fence
-
-
 class Feed:
     """Tells what has happened, in one beat.
 
     Arguments:
         app: the Celery app.
-        find_led: returns the parts of the schedule that this beat leads.
+        find_fences: returns which parts of the schedule this beat leads, and what says so.
     """
 
-    def __init__(self, app: Any, find_led: Callable[[], Sequence[Led]]) -> None:
+    def __init__(self, app: Any, find_fences: Callable[[], Mapping[Keys, Fence]]) -> None:
         self._app = app
-        self._find_led = find_led
+        self._find_fences = find_fences
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread = BackgroundThread("redbeat-signals", self._run)
-        self._won: deque[tuple[LeaderLock, Keys]] = deque()
-        #: of each part, the ids of events that were told of, which isn't noted yet
-        self._unnoted: dict[Keys, set[str]] = {}
+        self._won: deque[LeaderLock] = deque()
+        self._unnoted: set[tuple[Keys, str]] = set()  # ids of events that were told of, which isn't noted yet
 
     def look(self) -> None:
         """Start the thread if there is a receiver, and it doesn't run, or has died."""
@@ -82,14 +67,10 @@ class Feed:
         if signals.is_wanted(*signals.ALL):
             self._thread.start()
 
-    def note_leader(self, lock: LeaderLock, keys: Keys) -> None:
-        """Note that this beat has become leader by taking ``lock``, which is told of.
-
-        Arguments:
-            keys: the names in the part of the schedule that it leads now.
-        """
+    def note_leader(self, lock: LeaderLock) -> None:
+        """Note that this beat has become leader by taking ``lock``, which is told of."""
         if signals.is_wanted(signals.leader_changed.name):
-            self._won.append((lock, keys))
+            self._won.append(lock)
             self._thread.wake()
 
     def stop(self) -> None:
@@ -104,8 +85,7 @@ class Feed:
             is_more = False
             try:
                 self._tell_of_leaders()
-                for led in self._find_led():
-                    is_more = self._tell_of_events(led) or is_more
+                is_more = self._tell_of_events()
             except StoreUnavailable as exc:
                 logger.debug("beat: Signals wait for Redis: %s", exc)
             except Exception as exc:  # noqa: BLE001 - if this thread ended, nothing would be told any more
@@ -122,50 +102,54 @@ class Feed:
 
     def _tell_of_leaders(self) -> None:
         while self._won and not self._thread.is_over:
-            lock, keys = self._won[0]
+            lock = self._won[0]
             leader = holder_of(lock.token)
-            previous = self._find_previous(lock, keys) if leader is not None else None
+            previous = self._find_previous(lock) if leader is not None else None
             self._won.popleft()
             if leader is not None:  # else it was lost at once
                 self._send(signals.leader_changed, leader=leader, previous=previous)
 
-    def _find_previous(self, lock: LeaderLock, keys: Keys) -> Holder | None:
+    def _find_previous(self, lock: LeaderLock) -> Holder | None:
         """Return who led before, as far as that is known: it was silent, or has released the lock."""
-        store = self._connect()
-        token = lock.replaced or LockKey(store, keys.released).token() or ""
+        token = lock.replaced or LockKey(self._connect(), lock.fence.mark).token() or ""
         return None if token == lock.token else holder_of(token)
 
-    def _tell_of_events(self, led: Led) -> bool:
-        """Tell of what has happened since in one part; return whether there is more."""
-        if self._thread.is_over or not signals.is_wanted(*signals.OF_EVENTS):
+    def _tell_of_events(self) -> bool:
+        """Tell of what has happened since; return whether there is more."""
+        fences = self._find_fences()
+        if not fences or not signals.is_wanted(*signals.OF_EVENTS):
             return False
-        events = Events(self._connect().of_part(Part(led.keys)))
-        news = events.read(led.fence, self._teller)
-        if news is None or not news.events:
+        events = Events(self._connect())
+        found = events.read(fences, self._teller)
+        are_more = [self._tell_of_news(events, keys, news) for keys, news in found.items()]
+        return any(are_more)
+
+    def _tell_of_news(self, events: Events, keys: Keys, news: News) -> bool:
+        """Tell of what has happened in one part; return whether there is more."""
+        if not news.events:
             return False
         told, noted_at = news.told, time.monotonic()
         last = told
         for event in news.events:
-            if self._thread.is_over or not any(one.keys == led.keys for one in self._find_led()):
+            if self._thread.is_over or keys not in self._find_fences():
                 break
-            self._tell(event, led.keys)
+            self._tell(keys, event)
             last = event.id
             if time.monotonic() > noted_at + NOTE_SECONDS:
-                if not self._note(events, led.keys, told, last, is_done=False):
+                if not self._note(events, keys, told, last, is_done=False):
                     return False
                 told, noted_at = last, time.monotonic()
-        return self._note(events, led.keys, told, last, is_done=True) and last == news.events[-1].id
+        return self._note(events, keys, told, last, is_done=True) and last == news.events[-1].id
 
     def _note(self, events: Events, keys: Keys, told: str, last: str, *, is_done: bool) -> bool:
-        is_noted = events.note_told(self._teller, told, last, is_done=is_done)
-        self._unnoted.pop(keys, None)
+        is_noted = events.note_told(keys, self._teller, told, last, is_done=is_done)
+        self._unnoted = {one for one in self._unnoted if one[0] != keys}
         return is_noted
 
-    def _tell(self, event: Event, keys: Keys) -> None:
-        unnoted = self._unnoted.setdefault(keys, set())
-        if event.id in unnoted:  # Redis went away before it could be noted
+    def _tell(self, keys: Keys, event: Event) -> None:
+        if (keys, event.id) in self._unnoted:  # Redis went away before it could be noted
             return
-        unnoted.add(event.id)
+        self._unnoted.add((keys, event.id))
         signal = signals.OF_EVENTS.get(event.fields.get("event", ""))
         if signal is None or not signal.receivers:
             return

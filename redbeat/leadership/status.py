@@ -20,7 +20,6 @@ from redbeat.connection.retry import call_briefly
 from redbeat.leadership.lock import beat_of, holder_of
 from redbeat.store.beats import Beats
 from redbeat.store.records import Vitals, sum_of
-from redbeat.store.rights import BEATS
 from redbeat.store.store import Store
 
 #: how long ``read_status`` may take, connecting included
@@ -175,9 +174,15 @@ class Status:
     @property
     def is_silent(self) -> bool:
         """Whether the leader, or that of a shard, gave no sign of life for longer than one that is well."""
-        leaders = [one.leader for one in self.shards] if self.shards else [self.leader]
-        seconds = [self.seconds_since(one.last_tick) or 0.0 for one in leaders if one is not None]
-        return max(seconds, default=0.0) > SILENT_AFTER_SECONDS
+        return self.silent_leader is not None
+
+    @property
+    def silent_leader(self) -> Leader | None:
+        """The leader that is silent, or the first of a shard; None: none is."""
+        for one in [shard.leader for shard in self.shards] if self.shards else [self.leader]:
+            if one is not None and (self.seconds_since(one.last_tick) or 0.0) > SILENT_AFTER_SECONDS:
+                return one
+        return None
 
     @property
     def unled(self) -> list[ShardStatus]:
@@ -255,7 +260,7 @@ def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | Non
     for one in shards:
         if one.leader is not None:
             led.setdefault(beat_of(one.leader.token), []).append(one.number)
-    found = store.rights.ask(BEATS, Beats(store).read, lambda: None)
+    found = Beats(store).read_allowed()
     if found is None:
         return None
     beats = []
