@@ -121,10 +121,10 @@ class Shares:
         return Leadership(store, lock_key, self._timing, self._heartbeat, self._peers.beat)
 
     def _lock_key_of(self, store: Store) -> str | None:
-        base_prefix = self._store.config.key_prefix
-        if self._lock_key is None or store.keys.prefix == base_prefix:
+        base = self._store.config.base_keys
+        if self._lock_key is None or store.keys.prefix == base.prefix:
             return self._lock_key
-        return f"{store.keys.prefix}{self._lock_key.removeprefix(base_prefix)}"
+        return store.keys.prefixed(base.name(self._lock_key))
 
     @property
     def is_divided(self) -> bool:

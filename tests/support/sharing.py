@@ -1,4 +1,4 @@
-"""Beats that share a schedule, as far as that is about its locks: each a Shares of its own, stepped by the test."""
+"""Beats that share a schedule, as far as that is about its locks: each is a Shares that a test steps."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def step(beats: Collection[SharingBeat], *, at_once: bool = True) -> None:
 
 
 def leaders(beats: Collection[SharingBeat]) -> dict[str, SharingBeat]:
-    """Return who leads each part, as Redis says, by its prefix; parts that nobody of them leads are left out."""
+    """Return who leads each part, as Redis says, by its prefix; parts that none of them leads are left out."""
     [one, *_] = beats
     found: dict[str, SharingBeat] = {}
     for leadership in one.shares.leaderships:

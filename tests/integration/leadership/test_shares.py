@@ -1,4 +1,4 @@
-"""Beats share the parts of a schedule: each leads its share, hands over what is another's, and takes what is left."""
+"""Beats share a schedule: each leads its share, hands over what is another's, and takes what is left."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_parts_of_a_beat_that_crashes_are_led_by_the_others_after_the_takeov
     dead.crash()
     company.all.remove(dead)
     died_at = time.monotonic()
-    kept = {prefix: beat for prefix, beat in leaders(others).items()}
+    kept = leaders(others)
 
     def are_all_led() -> bool:
         step(others, at_once=False)

@@ -16,7 +16,12 @@ def test_the_shard_is_the_checksum_of_a_cluster_s_slots() -> None:
 
 @pytest.mark.parametrize(
     ("prefix", "expected"),
-    [("redbeat:", "{redbeat:3}:"), ("{redbeat}:", "{redbeat:3}:"), ("my:app:", "{my:app:3}:"), ("app", "{app:3}:")],
+    [
+        ("redbeat:", "{redbeat:3}:"),
+        ("{redbeat}:", "{redbeat:3}:"),
+        ("my:app:", "{my:app:3}:"),
+        ("app", "{app:3}:"),
+    ],
 )
 def test_a_hash_tag_in_the_prefix_doesn_t_put_all_shards_into_one_slot(prefix: str, expected: str) -> None:
     assert shard_prefix(prefix, 3) == expected
