@@ -33,6 +33,7 @@ EXCEPTIONS = {
     "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
     "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
     "layout.py": {"prefix", "MESSAGE_NAMES"},  # tells shards by it
+    "leadership/shares.py": {"prefix"},  # tells parts by it
     "store/scripts/downgrades.py": {"prefix"},  # for bring_back
     "store/store.py": {"prefix"},  # for claim_due
     "store/upcoming.py": {"prefix"},  # for read_upcoming
