@@ -65,6 +65,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
+from redbeat.store.layouts import Layouts
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
 from redbeat.store.records import Claim, Fence
@@ -161,6 +162,8 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
+                Layouts(self.store).settle(is_writer=True)
+                self._form_shards()
                 check_eviction(self._shards.first.store)
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
