@@ -215,6 +215,12 @@ LEADER_LOST = _event(
     "``redbeat_lock_lost`` says.",
 )
 LEADER_RELEASED = _event("leader.released", "INFO", "lock", "This beat releases the lock, as it ends.")
+LEADER_HANDED_OVER = _event(
+    "leader.handed_over",
+    "INFO",
+    "lock",
+    "It releases the locks of shards that another beat is to lead by now.",
+)
 LEADER_NOT_RELEASED = _event(
     "leader.not_released", "WARNING", "lock reason", "It couldn't, so the lock ends by itself."
 )
@@ -243,6 +249,12 @@ REDIS_EVICTS = _event(
 )
 RIGHT_MISSING = _event(
     "redis.right_missing", "WARNING", "reason", "The user of Redis lacks a right, so that a feature is off."
+)
+LAYOUT_FOLLOWED = _event(
+    "layout.followed",
+    "WARNING",
+    "shards",
+    "``redbeat_shards`` isn't what the schedule in Redis is divided into (0: it isn't), which is used.",
 )
 REPLICAS_SHORT = _event(
     "replicas.short", "WARNING", "replicas", "Fewer replicas have a batch than ``redbeat_wait_replicas``."

@@ -1,51 +1,125 @@
-"""Calling a script for several parts of a schedule at once: one round trip for each node that has some.
+"""Calling scripts and commands for several parts of a schedule at once: one round trip for each node.
 
 A cluster's client sends no scripts in its pipelines, so each node is asked by the client that the cluster's
-client has for it. Invariant: what a node refuses, as the slot has moved say, is asked again in the ordinary way,
-which finds the right node.
+client has for it. Invariant: what a node can't answer, as the slot has moved say, is asked again in the
+ordinary way, which finds the right node. A node that can't be reached is waited for once, however many parts
+it has, and after the others have answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
-from redbeat.connection.retry import without_retry
-from redbeat.store.scripts.script import Request, Script
+from redbeat.connection.retry import is_transient, without_retry
+from redbeat.keys import Keys
+from redbeat.store.scripts.script import Request
 
 
-def call_on_nodes(client: Any, calls: Sequence[tuple[Script, Request]]) -> list[Any]:
-    """Return what each script returns, or the error that it ends with, in their order.
+class Callee(Protocol):
+    """A script, or a command."""
+
+    def __call__(
+        self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
+    ) -> Any: ...
+
+    def command(self, request: Request) -> list[Any]:
+        """Return the words that are sent."""
+
+
+class Command:
+    """A command whose keys come first, such as GET."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(
+        self,
+        client: Any,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        within: Keys | None = None,  # noqa: ARG002
+    ) -> Any:
+        return client.execute_command(self._name, *keys, *args)
+
+    def command(self, request: Request) -> list[Any]:
+        """Return the words that are sent."""
+        return [self._name, *request.keys, *request.args]
+
+
+Call = tuple[Callee, Request]
+
+
+def call_on_nodes(client: Any, calls: Sequence[Call]) -> list[Any]:
+    """Return what each call returns, or the error that it ends with, in their order.
 
     Arguments:
         calls: each is about keys of one slot.
     """
     replies: list[Any] = [None] * len(calls)
-    for node, places in _by_node(client, calls):
-        if len(places) == 1 or node is None:
-            failed = places
-        else:
-            found = _call_on(node, [calls[place] for place in places])
-            for place, reply in zip(places, found, strict=True):
-                replies[place] = reply
-            failed = [place for place in places if isinstance(replies[place], Exception)]
-        for place in failed:
-            script, request = calls[place]
-            try:
-                replies[place] = script(client, *request)
-            except RedisError as exc:
-                replies[place] = exc
+    unanswered = _ask_nodes(client, calls, range(len(calls)), replies)
+    # what brings one through mostly does so for all: the script is known by then, or the slot's new node
+    left = [place for places in unanswered for place in _ask_in_turn(client, calls, places, replies, 1)]
+    for places in _ask_nodes(client, calls, left, replies):
+        _ask_in_turn(client, calls, places, replies, len(places))
     return replies
 
 
-def _call_on(node: Any, calls: Iterable[tuple[Script, Request]]) -> list[Any]:
+def is_away(exc: Exception) -> bool:
+    """Tell whether ``exc`` means that a node couldn't be reached; else it has answered so."""
+    return is_transient(exc) and not isinstance(exc, ResponseError)
+
+
+def _ask_nodes(
+    client: Any, calls: Sequence[Call], places: Sequence[int], replies: list[Any]
+) -> list[list[int]]:
+    """Ask each node once; return the places of what is to be asked in the ordinary way, by the nodes."""
+    unanswered: list[list[int]] = []
+    for node, those in _by_node(client, calls, places):
+        if len(those) == 1 or node is None:
+            unanswered.append(those)
+            continue
+        for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
+            replies[place] = reply
+        unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
+    return unanswered
+
+
+def _ask_in_turn(
+    client: Any, calls: Sequence[Call], places: list[int], replies: list[Any], most: int
+) -> list[int]:
+    """Ask for so many of one node's calls one after the other; return the places of the rest.
+
+    If the node can't be reached, that is the answer to all of them.
+    """
+    for number, place in enumerate(places[:most]):
+        call, request = calls[place]
+        try:
+            replies[place] = call(client, *request)
+        except RedisError as exc:
+            replies[place] = exc
+            if is_away(exc):
+                for other in places[number + 1 :]:
+                    replies[other] = exc
+                return []
+    return places[most:]
+
+
+def _is_worth_asking_again(reply: Any) -> bool:
+    """Tell whether the ordinary way could find another node, send the script, or do without a right."""
+    if not isinstance(reply, Exception) or isinstance(reply, AuthenticationError):
+        return False
+    return is_transient(reply) or isinstance(reply, (NoScriptError, NoPermissionError))
+
+
+def _call_on(node: Any, calls: Iterable[Call]) -> list[Any]:
     """Return the replies of one node; errors stand in their places."""
     with node.pipeline(transaction=False) as pipeline:
         asked = 0
-        for script, request in calls:
-            pipeline.execute_command(*script.command(request))
+        for call, request in calls:
+            pipeline.execute_command(*call.command(request))
             asked += 1
         try:
             return list(pipeline.execute(raise_on_error=False))
@@ -53,17 +127,17 @@ def _call_on(node: Any, calls: Iterable[tuple[Script, Request]]) -> list[Any]:
             return [exc] * asked
 
 
-def _by_node(client: Any, calls: Sequence[tuple[Script, Request]]) -> list[tuple[Any, list[int]]]:
+def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
     """Return the client of each node, and the places of the calls that it is asked; None: the usual one."""
     cluster = without_retry(client)
     if not hasattr(cluster, "get_node_from_key"):
-        return [(client, list(range(len(calls))))]
-    places: dict[Any, list[int]] = {}
+        return [(client, [*places])] if places else []
+    found: dict[Any, list[int]] = {}
     clients: dict[Any, Any] = {}
-    for place, (_, request) in enumerate(calls):
-        node = cluster.get_node_from_key(request.keys[0])
+    for place in places:
+        node = cluster.get_node_from_key(calls[place][1].keys[0])
         name = None if node is None else node.name
-        places.setdefault(name, []).append(place)
+        found.setdefault(name, []).append(place)
         if node is not None and name not in clients:
             clients[name] = cluster.get_redis_connection(node)
-    return [(clients.get(name), found) for name, found in places.items()]
+    return [(clients.get(name), those) for name, those in found.items()]
