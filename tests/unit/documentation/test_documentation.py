@@ -27,8 +27,7 @@ def titles() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "word",
-    ["overlap", "prometheus", "sentry", "audit", "django", "fastapi", "testing", "pidfile", "shards", "scale"],
+    "word", "overlap prometheus sentry audit django fastapi testing pidfile shards scale".split()
 )
 def test_what_people_look_for_is_in_a_title(word: str) -> None:
     assert [title for title in titles() if word in title.lower()]
