@@ -410,7 +410,12 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _wake(self) -> WakeChannel:
-        return self.store.wake_channel(self._shares.wake_channels)
+        return self.store.wake_channel(self._wake_channels)
+
+    @property
+    def _wake_channels(self) -> tuple[str, ...]:
+        # a beat that is to lead nothing needs none; any will do
+        return self._shares.wake_channels or (self._shards.first.store.keys.wake,)
 
     @property
     def _look_seconds(self) -> float:
@@ -543,14 +548,14 @@ class RedBeatScheduler(Scheduler):
         """
         if self._beat is None:
             return seconds
-        deadline = time.monotonic() + seconds
+        due_at = ends_at = time.monotonic() + seconds
         if self._shards.has_locks:
-            deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
-        if self._shards.is_divided:
-            deadline = min(deadline, time.monotonic() + self._shares.seconds_to_look())
-            self._wake.listen_to(self._shares.wake_channels)
+            due_at = ends_at = min(due_at, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
+        if self._shards.is_divided:  # the next tick looks at the locks that other beats hold
+            ends_at = min(due_at, time.monotonic() + self._shares.seconds_to_look())
+            self._wake.listen_to(self._wake_channels)
         look_at = time.monotonic() + self._look_seconds
-        while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
+        while (left := ends_at - time.monotonic()) > 0 and not self._is_stopping():
             is_preparing = self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
             with self._shards.asking():  # it may take longer where Redis doesn't answer
@@ -563,7 +568,7 @@ class RedBeatScheduler(Scheduler):
             self._beat.note_tick()
             self._figures.last_tick_at = time.time()
             now = time.monotonic()
-            if not self._shares.is_leader or now >= deadline or (is_preparing and now < look_at):
+            if not self._shares.is_leader or now >= due_at or (is_preparing and now < look_at):
                 continue
             look_at = now + self._look_seconds
             if self._shards.look():

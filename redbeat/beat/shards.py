@@ -31,6 +31,9 @@ Item = TypeVar("Item")
 #: how many entries are claimed together at most, as all of them are held in memory
 ROUND_ENTRIES = 5_000
 
+#: in how many parts it is looked at a time what is due soon: a slice is shared among them
+PREPARED_TOGETHER = 4
+
 #: how many entries are claimed at least of a part of which nothing is known to be due
 FEW_ENTRIES = 5
 
@@ -272,12 +275,13 @@ class Shards:
                 shard.note_woken()
 
     def prepare(self) -> bool:
-        """Prepare runs that are due soon, a slice of all of them together; tell whether there was any."""
+        """Prepare some runs that are due soon; tell whether there was anything to do."""
         wanting = [shard.look_ahead for shard in self._led if shard.wants_to_prepare]
         if len(wanting) == 1:
             wanting[0].prepare()
         elif wanting:
-            LookAhead.prepare_together(wanting)
+            wanting.sort(key=lambda look_ahead: look_ahead.next_at)
+            LookAhead.prepare_together(wanting[:PREPARED_TOGETHER])
         return bool(wanting)
 
     def look(self) -> bool:
