@@ -1,8 +1,8 @@
 """Into how many shards a schedule is divided, and the names that follow from that.
 
 A shard is a part of the schedule with its own lock, sorted set and all that is kept for its entries, under a
-prefix of its own; so each is in one slot of a cluster, and beats lead different ones. Invariant: in which shard
-an entry is follows from its name and the number of shards alone, so writers in any language can tell.
+prefix of its own; so each is in one slot of a cluster, and beats lead different ones. Invariant: in which
+shard an entry is follows from its name and the number of shards alone, so writers in any language can tell.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from binascii import crc_hqx
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import cached_property, lru_cache
 
 from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, shard_beginning, shard_prefix
@@ -35,8 +36,8 @@ def shard_of(name: str, shards: int) -> int:
 class ShardedKeys(Keys):
     """The names of a schedule that is divided into shards, or is about to be, or was.
 
-    Whatever is of one entry stands where the entry is. What each shard has for itself is asked of that shard's
-    own :class:`Keys`; it is an error to ask for it here.
+    Whatever is of one entry stands where the entry is. What each shard has for itself is asked of that
+    shard's own :class:`Keys`; it is an error to ask for it here.
 
     Attributes:
         shards: how many there are; None: entries are, or are to be, where they are without shards.
@@ -72,6 +73,11 @@ class ShardedKeys(Keys):
     def of_shard(self, shard: int) -> Keys:
         """Return the names in one shard."""
         return _keys_of_shard(self.prefix, shard, self.guard)
+
+    def shard_at(self, prefix: str) -> int | None:
+        """Return the number of the shard with this prefix; None: it is none's."""
+        found = self._shard_prefix.fullmatch(prefix)
+        return None if found is None else int(found[1])
 
     def home(self, name: str) -> Keys:
         """Return the names in the shard of the entry called ``name``."""
@@ -163,6 +169,17 @@ def _keys_of_shard(prefix: str, shard: int, guard: str) -> Keys:
     return Keys(shard_prefix(prefix, shard), guard=guard)
 
 
+class LayoutRule(Enum):
+    """What a program does that finds the schedule divided otherwise than its settings say."""
+
+    #: it goes by what it finds, and warns
+    FOLLOW = auto()
+    #: as it starts, it ends with a ConfigurationError; later on it follows
+    REFUSE = auto()
+    #: it goes by what it finds, as its settings don't count
+    ADOPT = auto()
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where the entries of one schedule are, as far as that is known.
@@ -183,7 +200,7 @@ class Layout:
 
     @property
     def guard(self) -> str:
-        """What the generation key of each part holds as long as this is the layout; '': there is no such key."""
+        """What the generation key of each part holds as long as this is so; '': there is no such key."""
         return f"{self.generation} {self.shards or 0}" if self.generation else ""
 
     @cached_property
@@ -194,9 +211,25 @@ class Layout:
             return replace(base, guard=self.guard) if self.guard else base
         return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, self.shards)
 
+    def shard_of(self, part: Keys) -> int | None:
+        """Return the number of the shard that is this part; None: it is the schedule without shards."""
+        keys = self.keys
+        return keys.shard_at(part.prefix) if isinstance(keys, ShardedKeys) else None
+
+    @cached_property
+    def former_keys(self) -> ShardedKeys:
+        """The names where entries were before this layout."""
+        base = self.base
+        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, self.former)
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the entry under ``key``, also if that is where it was in another layout."""
+        keys = self.keys if isinstance(self.keys, ShardedKeys) or not self.generation else self.former_keys
+        return keys.name(key)
+
     @cached_property
     def parts(self) -> tuple[Keys, ...]:
-        """The names in each shard, or the one part without shards; while entries move, of the former ones, too.
+        """The names in each shard, or the one part without shards; while entries move, in former ones, too.
 
         A shard of the former layout may be one of the new layout: the names in it are the same.
         """

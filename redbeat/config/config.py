@@ -21,7 +21,7 @@ from redbeat.config.suggestions import nearest_to
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
-from redbeat.layout import Layout, assumed_layout
+from redbeat.layout import Layout, LayoutRule, assumed_layout
 from redbeat.log.events import SETTING_UNKNOWN
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
@@ -127,6 +127,10 @@ class RedBeatConfig:
         self.schedule_key, self.statics_key = named.schedule, named.statics
         #: the layout that was found in Redis; None: it hasn't been looked for, or there is none
         self.found_layout: Layout | None = None
+        #: when it was looked for last, monotonic; long ago: it has changed; None: it never was
+        self.looked_at: float | None = None
+        #: what is done if that isn't what the settings say
+        self.layout_rule = LayoutRule.FOLLOW
 
     @property
     def schedule(self) -> Any:
@@ -152,6 +156,12 @@ class RedBeatConfig:
     def keys(self) -> Keys:
         """The names of all keys in Redis, as configured now, or as found there."""
         return self.layout.keys
+
+    def lock_key_in(self, keys: Keys) -> str | None:
+        """Return the key of the lock of the part with these names; None: there is none."""
+        if self.lock_key is None or keys.prefix == self.key_prefix:
+            return self.lock_key
+        return keys.prefix + self.lock_key.removeprefix(self.key_prefix)
 
     @property
     def reserved_names(self) -> frozenset[str]:

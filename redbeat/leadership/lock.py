@@ -108,7 +108,7 @@ class LeaderLock:
     ) -> None:
         self._store = store
         self.key = self.name = key
-        self._key = LockKey(store, key)
+        self._key = LockKey(store, key, lambda: store.keys)
         self._takeover_seconds = takeover_seconds
         self._beat = beat
         self.set_timeout(timeout_seconds)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 from urllib.parse import quote
 
@@ -45,7 +49,7 @@ from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
 from redbeat.store.standbys import Standbys
 from redbeat.store.store import Store
-from redbeat.telemetry.metrics.gathering import Gathering
+from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from tests.support.applying import apply
 from tests.support.progress import Progress
@@ -121,6 +125,23 @@ def documented_rights(user: str) -> list[str]:
     start = f"user {user.partition('_')[0]} on >secret "
     assert line.startswith(start)
     return line.removeprefix(start).split()
+
+
+def refused_to(ground: Ground, user: str, command: str) -> None:
+    """Make sure that the server refuses it, by itself and from a script."""
+    client = get_redis(ground.app(user))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command.split())
+    with pytest.raises(redis.exceptions.ResponseError):
+        client.eval(f"return redis.call({', '.join(map(repr, command.split()))})", 0)
+
+
+def in_shards(user: str) -> list[str]:
+    """The same words after the command that the documentation has for a schedule in shards."""
+    text = (RECIPES.parent / "configuration.rst").read_text("utf-8")
+    [command] = re.findall(r"^    \$ (sed -E .+) users\.acl$", text, re.MULTILINE)
+    rule = " " + " ".join(documented_rights(user))
+    return subprocess.run(shlex.split(command), input=rule, stdout=PIPE, text=True, check=True).stdout.split()
 
 
 # -- a writer
@@ -458,13 +479,14 @@ def it_tells_what_has_happened(ground: Ground) -> None:
     events, token = Events(Store(ground.app())), "x"
     ground.admin.set(LOCK, token)
     fence = Fence(LOCK, token, 1000)
-    events.read(fence, "teller")
+    names = Keys()
+    events.read({names: fence}, "teller")
     events.add_quarantined([("report", "it can't be read")])
-    news = events.read(fence, "teller")
+    news = events.read({names: fence}, "teller").get(names)
     if news is not None:  # else the user lacks the right
         assert [event.fields["entry"] for event in news.events] == ["report"]
-        assert events.note_told("teller", news.told, news.events[-1].id, is_done=True)
-        assert events.read(fence, "teller") == (news.events[-1].id, [])
+        assert events.note_told(names, "teller", news.told, news.events[-1].id, is_done=True)
+        assert events.read({names: fence}, "teller")[names] == (news.events[-1].id, [])
 
 
 def it_holds_back_runs(ground: Ground) -> None:
@@ -502,7 +524,20 @@ def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> Non
 def gathering_of(app: Celery) -> Gathering:
     """What gathers metrics in a beat without a lock."""
     leadership = Leadership(Store(app), None, Timing(30))
-    return Gathering(app, leadership, LabelBook(queue_finder(app), 1), is_shown=True)
+    return Gathering(app, lambda: (leadership,), LabelBook(queue_finder(app), 1), is_shown=True)
+
+
+def view_of(gathering: Gathering) -> View | None:
+    """What a beat shows of a schedule that isn't divided; None: nothing."""
+    views = gathering.views
+    return views[0] if views else None
+
+
+def shown_by(gathering: Gathering) -> View:
+    """What the beat shows that is known to show the schedule."""
+    view = view_of(gathering)
+    assert view is not None
+    return view
 
 
 def it_gathers_metrics(ground: Ground) -> None:
@@ -517,10 +552,10 @@ def it_gathers_metrics(ground: Ground) -> None:
     gathering = gathering_of(ground.app())
     gathering.book.id_of("report", "tasks.report", {}, is_asked=False)
     gathering.gather()
-    assert gathering.view is not None
-    assert gathering.view.streaks == {"report": 2}
-    assert gathering.view.states is not None
-    assert gathering.view.states["scheduled"] == 2
+    view = shown_by(gathering)
+    assert view.streaks == {"report": 2}
+    assert view.states is not None
+    assert view.states["scheduled"] == 2
 
 
 # -- a worker that tracks runs

@@ -1,23 +1,23 @@
 """One script: made from files, and sent by its SHA-1.
 
-Invariant: its source comes from files only; all values of a caller are KEYS and ARGV. A script that begins with
-``check_layout`` does nothing where entries aren't where its caller takes them to be.
+Invariant: its source comes from files only; all values of a caller are KEYS and ARGV. A script that begins
+with ``check_layout`` does nothing where entries aren't where its caller takes them to be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import NoPermissionError, NoScriptError
 
-from redbeat.keys import Keys
+from redbeat.keys import UNGUARDED, Keys
 from redbeat.log.text import as_stored, sha1_of_text
 
-
-#: what a script that checks the layout begins with, and what tells it not to
-_CHECK, _UNCHECKED = "check_layout", "-"
+#: what a script that checks the layout begins with
+CHECK = "check_layout"
 
 #: generation keys that this process has no right to: before there were shards, no rule had them
 _OUT_OF_REACH: set[str] = set()
@@ -35,17 +35,21 @@ class Request(NamedTuple):
     within: Keys | None = None
 
 
+Result = TypeVar("Result")
+
+
 class Script:
     """A script that is sent by its SHA-1, or as a whole if the server doesn't know it.
 
     Arguments:
-        names: of the files that it is made of. Those in front only define functions, but for ``check_layout``.
+        names: of the files that it is made of. Those in front only define functions; ``check_layout`` acts.
     """
 
     def __init__(self, *names: str) -> None:
+        self.names = names
         self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
         self.sha1 = sha1_of_text(self.source)
-        self._is_checking = _CHECK in names
+        self.is_checking = names[0] == CHECK
 
     def __call__(
         self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
@@ -70,14 +74,15 @@ class Script:
     def _values(self, request: Request, *, is_checked: bool = True) -> tuple[int, list[Any]]:
         """Return how many keys there are, and the keys and arguments."""
         keys, args, within = request
-        if not self._is_checking:
+        if not self.is_checking:
             return len(keys), _encoded(keys, args)
         if within is None:
             raise TypeError("a script that checks the layout needs the part that it writes to")
-        if is_checked and not (within.generation in _OUT_OF_REACH and not within.guard):
+        is_out_of_reach = not within.guard and within.generation in _OUT_OF_REACH
+        if is_checked and within.guard != UNGUARDED and not is_out_of_reach:
             keys, args = [*keys, within.generation], [*args, within.guard]
         else:  # it must have a key all the same
-            keys, args = [*keys, keys[0]], [*args, _UNCHECKED]
+            keys, args = [*keys, keys[0]], [*args, UNGUARDED]
         return len(keys), _encoded(keys, args)
 
     def command(self, request: Request) -> list[Any]:
@@ -85,18 +90,29 @@ class Script:
         numkeys, values = self._values(request)
         return ["EVALSHA", self.sha1, numkeys, *values]
 
-    def call_each(self, client: Any, requests: Sequence[Request]) -> list[Any]:
-        """Return what the script returns for each of ``requests``, one after the other."""
-        return [self(client, *request) for request in requests]
+    def call_each(
+        self, client: Any, requests: Sequence[Request], call: Callable[[Request], Any] | None = None
+    ) -> list[Any]:
+        """Return what the script returns for each of ``requests``, one after the other.
+
+        Arguments:
+            call: calls it for one; None: by ``client``.
+        """
+        return [*map(call, requests)] if call else [self(client, *request) for request in requests]
 
     def call_all(
-        self, client: Any, requests: Sequence[Request], wait: Sequence[Any] = ()
+        self,
+        client: Any,
+        requests: Sequence[Request],
+        wait: Sequence[Any] = (),
+        call: Callable[[Request], Any] | None = None,
     ) -> tuple[list[Any], Any]:
         """Return what the script returns for each of ``requests``, and what the command ``wait`` does after
         them, on the same connection.
 
         One round trip. ``wait``'s reply may be an exception. It is None when a script had to be asked for
         again, which is done in the ordinary way: one that was refused, or isn't known to the server yet.
+        ``call`` is as in :meth:`call_each`.
         """
         pipeline = client.pipeline(transaction=False)
         for request in requests:
@@ -108,8 +124,25 @@ class Script:
         waited = replies.pop() if wait else None
         failed = [place for place, reply in enumerate(replies) if isinstance(reply, Exception)]
         for place in failed:
-            replies[place] = self(client, *requests[place])
+            [replies[place]] = self.call_each(client, [requests[place]], call)
         return replies, None if failed else waited
+
+
+@dataclass(frozen=True)
+class Question(Generic[Result]):
+    """One call of a script, and what its reply means.
+
+    Attributes:
+        read: makes of the reply what the caller wants to know.
+    """
+
+    script: Script
+    request: Request
+    read: Callable[[Any], Result]
+
+    def ask(self, client: Any) -> Result:
+        """Call the script, and return what its reply means."""
+        return self.read(self.script(client, *self.request))
 
 
 def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:

@@ -23,6 +23,8 @@ PARTS = {"prefix", "key_prefix", *(name for name in dir(keys) if name.endswith((
 
 #: module to what it does with the prefix all the same, and why
 EXCEPTIONS = {
+    "beat/misplaced.py": {"prefix"},  # tells shards by it
+    "beat/shards.py": {"prefix"},  # and so does this
     "cli/singleton.py": {"key_prefix"},  # hands the setting on
     "contrib/django/checks.py": {"prefix"},  # Celery's namespace
     "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
