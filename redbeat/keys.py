@@ -44,6 +44,9 @@ RESERVED_BEGINNINGS = (
 #: what the names of the entries of stored messages begin with; others' names may, too
 MESSAGE_NAMES = "later:"
 
+#: the guard of names that no layout says anything about
+UNGUARDED = "-"
+
 _GLOB = re.compile(r"([*?\[\]\\^])")
 
 
@@ -92,7 +95,8 @@ class Keys:
     """The names under one prefix; that of the schedule and that of the statics may be others.
 
     Attributes:
-        guard: what the key ``generation`` holds as long as these names are right; '': there is no such key.
+        guard: what the key ``generation`` holds as long as these names are right; '': there is no such key;
+            UNGUARDED: what is under these names is in no layout.
     """
 
     prefix: str = DEFAULT_PREFIX
@@ -280,6 +284,10 @@ class Keys:
         return key if key.startswith(self.prefix) else f"{self.prefix}{key}"
 
 
+#: of what belongs to no part of the schedule, as a singleton's lock does
+NO_PART = Keys(guard=UNGUARDED)
+
+
 @lru_cache(maxsize=64)
 def keys_of(prefix: str, schedule_key: str, statics_key: str) -> Keys:
     """Return the names under ``prefix``, with these keys of the schedule and the statics."""
@@ -292,7 +300,7 @@ def shard_prefix(prefix: str, shard: int) -> str:
 
 
 def shard_beginning(prefix: str) -> str:
-    """Return what the prefixes of all shards begin with: a hash tag in ``prefix`` would be that of them all."""
+    """Return what the prefixes of all shards begin with: a hash tag in ``prefix`` would be all shards'."""
     return f"{{{prefix.removesuffix(':').replace('{', '').replace('}', '')}:"
 
 

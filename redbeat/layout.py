@@ -1,8 +1,8 @@
 """Into how many shards a schedule is divided, and the names that follow from that.
 
 A shard is a part of the schedule with its own lock, sorted set and all that is kept for its entries, under a
-prefix of its own; so each is in one slot of a cluster, and beats lead different ones. Invariant: in which shard
-an entry is follows from its name and the number of shards alone, so writers in any language can tell.
+prefix of its own; so each is in one slot of a cluster, and beats lead different ones. Invariant: in which
+shard an entry is follows from its name and the number of shards alone, so writers in any language can tell.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def shard_of(name: str, shards: int) -> int:
 class ShardedKeys(Keys):
     """The names of a schedule that is divided into shards, or is about to be, or was.
 
-    Whatever is of one entry stands where the entry is. What each shard has for itself is asked of that shard's
-    own :class:`Keys`; it is an error to ask for it here.
+    Whatever is of one entry stands where the entry is. What each shard has for itself is asked of that
+    shard's own :class:`Keys`; it is an error to ask for it here.
 
     Attributes:
         shards: how many there are; None: entries are, or are to be, where they are without shards.
@@ -183,7 +183,7 @@ class Layout:
 
     @property
     def guard(self) -> str:
-        """What the generation key of each part holds as long as this is the layout; '': there is no such key."""
+        """What the generation key of each part holds as long as this is so; '': there is no such key."""
         return f"{self.generation} {self.shards or 0}" if self.generation else ""
 
     @cached_property
@@ -196,7 +196,7 @@ class Layout:
 
     @cached_property
     def parts(self) -> tuple[Keys, ...]:
-        """The names in each shard, or the one part without shards; while entries move, of the former ones, too.
+        """The names in each shard, or the one part without shards; while entries move, in former ones, too.
 
         A shard of the former layout may be one of the new layout: the names in it are the same.
         """

@@ -98,7 +98,7 @@ class LeaderLock:
     ) -> None:
         self._store = store
         self.key = self.name = key
-        self._key = LockKey(store, key)
+        self._key = LockKey(store, key, lambda: store.keys)
         self._takeover_seconds = takeover_seconds
         self.set_timeout(timeout_seconds)
         self.is_released = False

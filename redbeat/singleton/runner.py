@@ -28,7 +28,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
@@ -36,9 +36,11 @@ from typing import Any, TypeVar
 from redbeat.config.config import ensure_conf
 from redbeat.connection.retry import call_briefly, is_transient
 from redbeat.errors import CommandFailed, LockLost, RedBeatError, StoreUnavailable
+from redbeat.keys import UNGUARDED
 from redbeat.leadership.lock import LeaderLock
 from redbeat.log.logger import logger
 from redbeat.singleton.watchdog import Ended, WatchdogProcess, now
+from redbeat.store.parts import Part
 from redbeat.store.store import Store
 
 Answer = TypeVar("Answer")
@@ -195,7 +197,7 @@ class Runner:
     ) -> None:
         self._app = app
         self._key = key
-        self._mark = ensure_conf(app).keys.released
+        self._mark = ensure_conf(app).base_keys.released
         self._command = command
         self._times = times
         self._exits_when_lost = exits_when_lost
@@ -287,7 +289,8 @@ class Runner:
 
     def _connect(self) -> LeaderLock:
         store = Store.hasty(self._app)
-        return LeaderLock(store, self._key, self._times.timeout)
+        apart = Part(replace(store.config.base_keys, guard=UNGUARDED))  # however the schedule is divided
+        return LeaderLock(store.of_part(apart), self._key, self._times.timeout)
 
     def _find_start(self, lock: LeaderLock, before: Waiting) -> float:
         """Return the time, by :func:`now`, after which nobody else's command can be running; 0.0: now."""

@@ -126,9 +126,9 @@ class Commits:
         if self._stream is None:
             self._is_direct = False
             return
-        schedule_key = self._store.keys.schedule
+        part = self._store.keys
         self._stream.write(
-            *lua.commit_command(schedule_key, self._fence, chunk.commits, self._target, self._histories)
+            *lua.commit_command(part, self._fence, chunk.commits, self._target, self._histories)
         )
         self._read_until(MAX_UNREAD)
 

@@ -54,8 +54,7 @@ class Events:
             with self._store.translating(keys.events, "stream", besides=besides):
                 return read_events(
                     self._store.client,
-                    keys.events,
-                    keys.events_read,
+                    keys,
                     fence,
                     teller,
                     claim_ms=CLAIM_MS,
@@ -85,10 +84,10 @@ class Events:
             before: the id up to which it was told before.
             is_done: it has told of all that it has read.
         """
-        key, claim_ms = self._store.keys.events_read, 0 if is_done else CLAIM_MS
-        with self._store.translating(key, "string"):
+        keys, claim_ms = self._store.keys, 0 if is_done else CLAIM_MS
+        with self._store.translating(keys.events_read, "string"):
             return note_told(
-                self._store.client, key, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS
+                self._store.client, keys, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS
             )
 
     def add_paused(

@@ -129,7 +129,8 @@ class Histories:
             LockNotAcquired: another backfill of the entry is running.
         """
         keys, token = self._store.keys, secrets.token_hex(16)
-        lock = LockKey(self._store, keys.about(keys.name(key)).backfilling)
+        backfilling = keys.about(keys.name(key)).backfilling
+        lock = LockKey(self._store, backfilling, lambda: self._store.parts.of(key).keys)
 
         def hold() -> None:
             if not lock.take(token, BACKFILLING_MS):

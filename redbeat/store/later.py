@@ -68,7 +68,7 @@ class LaterStore(Store):
     def claim_keys(self) -> lua.ClaimKeys:
         """The keys that a claim looks at."""
         keys = self.config.keys
-        return lua.ClaimKeys(keys.later, keys.deadlines, keys.schedule)
+        return lua.ClaimKeys(keys.later, keys.deadlines, keys.schedule, keys)
 
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
         return super()._claim_limits(limit, sizes)._replace(are_messages=True)

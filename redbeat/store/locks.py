@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redbeat.connection.retry import call_briefly, without_retry
+from redbeat.keys import NO_PART, Keys
 from redbeat.store.records import text_of
 from redbeat.store.scripts import release_lock, take_lock
 from redbeat.store.store import Store
@@ -21,11 +22,16 @@ class LockKey:
     """The lock under ``name``; each method is one round trip.
 
     All raise StoreCorrupt if the key isn't a string.
+
+    Arguments:
+        part_of: returns the names in the part of the schedule that it belongs to; by default it belongs to
+            none.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, part_of: Callable[[], Keys] = lambda: NO_PART) -> None:
         self._store = store
         self.name = name
+        self._part_of = part_of
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         return self._store.ask(call, self.name, "string")
@@ -57,9 +63,13 @@ class LockKey:
             slack_ms: by how much longer or shorter it may live and still count as not renewed.
         """
         times = {"taken_ms": taken_ms, "rest_ms": rest_ms, "slack_ms": slack_ms}
-        return bool(
-            self._ask(lambda client: take_lock(client, self.name, token, mark=mark, silent=silent, **times))
-        )
+
+        def take(client: Any) -> bool:
+            return take_lock(
+                client, self.name, token, mark=mark, silent=silent, part=self._part_of(), **times
+            )
+
+        return bool(self._ask(take))
 
     def release(self, token: str, mark: str = "") -> bool:
         """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for
@@ -69,7 +79,8 @@ class LockKey:
             mark: a key that says for a minute who has released the lock, so that it doesn't seem to have
                 vanished, and no command takes it back that arrives late; '': none.
         """
-        wake = self._store.keys.wake
+        part = self._part_of()
+        wake = (self._store.config.base_keys if part is NO_PART else part).wake
 
         def release(client: Any) -> Any:
             return release_lock(without_retry(client), self.name, token, wake=wake, mark=mark)

@@ -173,7 +173,7 @@ class Members:
         done: list[bool] = []
         for part, chunk in self._store.parts.chunks(repairs, lambda one: one.key):
             with self._store.translating():
-                done += repair_members(self._store.client, part.keys.schedule, chunk, wake=part.keys.wake)
+                done += repair_members(self._store.client, part.keys, chunk)
         return done
 
 

@@ -121,7 +121,7 @@ class Owners:
         for part, chunk in self._store.parts.chunks(names):
             statics, owners = part.keys.statics, part.keys.static_owners
             with self._store.translating(statics, "set", besides={owners: "set"}):
-                status = change_statics(client, statics, owners, fence, change, owner, chunk)
+                status = change_statics(client, part.keys, fence, change, owner, chunk)
             self._store.check_lock(status, fence)
 
     def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> str | None:

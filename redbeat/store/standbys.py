@@ -28,10 +28,10 @@ class Standbys:
 
     def note(self, who: str) -> bool:
         """Note that ``who`` stands by; False: this user may not. It isn't tried again if Redis is away."""
-        key = self._store.keys.standbys
+        keys = self._store.keys
 
         def note() -> bool:
-            self._store.ask(lambda client: note_standby(without_retry(client), key, who), key)
+            self._store.ask(lambda client: note_standby(without_retry(client), keys, who), keys.standbys)
             return True
 
         return self._store.rights.ask(STANDBYS, note, lambda: False)

@@ -263,7 +263,8 @@ class Store:
     @property
     def claim_keys(self) -> lua.ClaimKeys:
         """The keys that a claim looks at."""
-        return lua.ClaimKeys(self.keys.schedule, self.keys.deadlines, self.keys.later)
+        keys = self.keys
+        return lua.ClaimKeys(keys.schedule, keys.deadlines, keys.later, keys)
 
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
         entry_bytes, prefix = self.config.max_entry_bytes, self.keys.prefix
@@ -314,7 +315,7 @@ class Store:
             LockLost: another beat holds the lock.
         """
         with self.translating(fence.lock_key or "", "string"):
-            status = lua.renew_lock(self.client, self.keys.tick, fence, int(idle_seconds * 1000))
+            status = lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
         self.check_lock(status, fence)
 
     def commit_runs(
@@ -336,8 +337,7 @@ class Store:
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
             call = self.replicas.call if self.replicas.wanted else self._call_all
-            schedule, histories = self.keys.schedule, self._histories
-            committed = lua.commit_runs(client, schedule, fence, commits, target, histories, call)
+            committed = lua.commit_runs(client, self.keys, fence, commits, target, self._histories, call)
         self.note_committed(committed, fence)
         return committed
 
@@ -360,8 +360,7 @@ class Store:
         if not runs:
             return []
         with self.translating():
-            schedule, histories = self.keys.schedule, self._histories
-            status, found = lua.reserve_runs(self.client, schedule, fence, runs, seconds, histories)
+            status, found = lua.reserve_runs(self.client, self.keys, fence, runs, seconds, self._histories)
         self.check_lock(status, fence)
         return found
 
@@ -586,9 +585,7 @@ class Store:
             if not writes:
                 return outcomes
             with self.translating():
-                status, changed = lua.save_entries(
-                    self.watched, part.keys.schedule, fence, writes, wake=part.keys.wake
-                )
+                status, changed = lua.save_entries(self.watched, part.keys, fence, writes)
             self.check_lock(status, fence)
             if not changed:
                 self.add_records(writes, now)
@@ -662,9 +659,8 @@ class Store:
         fence: Fence,
         beside: Callable[[str], Sequence[str]] = lambda _key: (),
     ) -> tuple[LockStatus, int]:
-        schedule, wake = part.keys.schedule, part.keys.wake
         with self.translating():
-            return lua.delete_entries(self.client, schedule, fence, keys, beside, wake=wake)
+            return lua.delete_entries(self.client, part.keys, fence, keys, beside)
 
     def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.

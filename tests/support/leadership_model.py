@@ -30,9 +30,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from redbeat.keys import Keys
 from redbeat.store import scripts as lua
 from redbeat.store.records import Claimed, Commit, Fence, LockStatus, Push, Target
 from tests.support.schedule import DEADLINES, LATER, LOCK, SCHEDULE, TICK
+
+KEYS = Keys()
 
 __all__ = ["Exploration", "Scripts", "explore"]
 
@@ -355,17 +358,17 @@ class Scripts:
             is_done = lua.release_lock(client, LOCK, token, wake="wake", mark=MARK)
             return LockStatus.HELD if is_done else LockStatus.LOST
         if command.script == "renew":
-            return lua.renew_lock(client, TICK, fence, 0)
+            return lua.renew_lock(client, KEYS, fence, 0)
         if command.script == "claim":
             limits = lua.ClaimLimits(1, 10**6, 10**6, lease_ms=0, prefix="redbeat:")
-            keys = lua.ClaimKeys(SCHEDULE, DEADLINES, LATER)
+            keys = lua.ClaimKeys(SCHEDULE, DEADLINES, LATER, KEYS)
             return lua.claim_due(client, keys, fence, limits).status
         claimed = Claimed(KEY, _score(run), DEFINITION, _meta(run), score=_score(run))
         message = Push("lpush", QUEUE, "message")
         commit = Commit(claimed, _score(run + 1), _meta(run + 1), pushes=(message,))
         database = client.connection_pool.connection_kwargs["db"]
         target = Target(self._run_id, database, database)
-        return lua.commit_runs(client, SCHEDULE, fence, [commit], target).status
+        return lua.commit_runs(client, KEYS, fence, [commit], target).status
 
 
 def _number_of(token: str | None) -> int:

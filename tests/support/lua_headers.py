@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from redbeat.store import scripts as lua
-from redbeat.store.scripts import events, runs, status
+from redbeat.store.scripts.script import Script
 
 FOLDER = Path(lua.__file__).parent
 #: not scripts of their own, but put in front of some
@@ -46,15 +47,22 @@ class Header:
     described: list[str]  # the returned fields that are explained
 
 
+def sent_scripts() -> list[Script]:
+    """All scripts, as they are made of files."""
+    modules = [import_module(f"{lua.__name__}.{path.stem}") for path in FOLDER.glob("[a-z]*.py")]
+    values = [value for module in (lua, *modules) for value in vars(module).values()]
+    return [*{value.sha1: value for value in values if isinstance(value, Script)}.values()]
+
+
+def script_of(name: str) -> Script:
+    """The script of that name."""
+    [script] = [script for script in sent_scripts() if script.names[-1] == name]
+    return script
+
+
 def sha1_of(name: str) -> str:
     """What the script is sent as."""
-    sent = [
-        script
-        for script in {**vars(lua), **vars(status), **vars(runs), **vars(events)}.values()
-        if isinstance(script, lua.Script)
-    ]
-    [sha1] = [script.sha1 for script in sent if f"-- {name}: " in script.source]
-    return sha1
+    return script_of(name).sha1
 
 
 def code_of(name: str) -> str:

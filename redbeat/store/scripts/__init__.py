@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from redbeat.keys import NO_PART, Keys
 from redbeat.store.records import (
     ALL_SIZES,
     NO_HISTORIES,
@@ -52,20 +53,23 @@ Call = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
 CALL_COMMITS = 100
 
 
-_CLAIM_DUE = Script("hold_lock", "entry_texts", "read_scores", "measure_entry", "claim_due")
 # fmt: off
+_CLAIM_DUE = Script(
+    "check_layout", "hold_lock", "entry_texts", "read_scores", "measure_entry", "claim_due",
+)
 _COMMIT_RUNS = Script(
-    "hold_lock", "entry_texts", "read_scores", "push_messages", "count_figures", "run_records", "finish_run",
-    "find_hold", "note_run", "commit_runs",
+    "check_layout", "hold_lock", "entry_texts", "read_scores", "push_messages", "count_figures",
+    "run_records", "finish_run", "find_hold", "note_run", "commit_runs",
 )
 # fmt: on
-_RESERVE_RUNS = Script("hold_lock", "run_records", "find_hold", "reserve_runs")
+_RESERVE_RUNS = Script("check_layout", "hold_lock", "run_records", "find_hold", "reserve_runs")
 _READ_ENTRIES = Script("entry_texts", "measure_entry", "read_entries")
-_SAVE_ENTRIES = Script("hold_lock", "entry_texts", "measure_entry", "save_entries")
-_DELETE_ENTRIES = Script("hold_lock", "delete_entries")
-_CHANGE_STATICS = Script("hold_lock", "change_statics")
-_TAKE_LOCK = Script("take_lock")
-_RENEW_LOCK = Script("hold_lock", "renew_lock")
+_SAVE_ENTRIES = Script("check_layout", "hold_lock", "entry_texts", "measure_entry", "save_entries")
+_DELETE_ENTRIES = Script("check_layout", "hold_lock", "delete_entries")
+_CHANGE_STATICS = Script("check_layout", "hold_lock", "change_statics")
+_TAKE_LOCK = Script("check_layout", "take_lock")
+_RENEW_LOCK = Script("check_layout", "hold_lock", "renew_lock")
+# whoever holds a lock may let go of it wherever entries are by now: others wait for it
 _RELEASE_LOCK = Script("release_lock")
 _READ_HISTORY = Script("read_history")
 _READ_HISTORIES = Script("read_histories")
@@ -118,11 +122,13 @@ class ClaimKeys(NamedTuple):
         schedule: the zset that is claimed from.
         deadlines: the zset of runs in progress.
         other: the zset of which only its first score is told.
+        part: the part that all of them are in.
     """
 
     schedule: str
     deadlines: str
     other: str
+    part: Keys
 
 
 def claim_due(client: Any, keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Claim:
@@ -139,7 +145,7 @@ def _claim_request(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Reques
     *before, is_reading, sizes, after, after_key, pending, are_messages = limits
     flags = int(is_reading), int(are_messages)
     args = [*fence.args(), *before, flags[0], *sizes, after, after_key, pending, flags[1]]
-    return Request([*fence.keys(keys.schedule), keys.deadlines, keys.other], args)
+    return Request([*fence.keys(keys.schedule), keys.deadlines, keys.other], args, keys.part)
 
 
 def claim_of(reply: Sequence[Any]) -> Claim:
@@ -166,7 +172,7 @@ _ENDINGS = {Ending.UNSCHEDULE: "remove", Ending.DELETE: "delete"}
 
 def commit_runs(
     client: Any,
-    schedule_key: str,
+    part: Keys,
     fence: Fence,
     commits: Sequence[Commit],
     target: Target = NOWHERE,
@@ -175,17 +181,17 @@ def commit_runs(
 ) -> Committed:
     """Record ``commits`` and make their pushes at ``target``; records go into ``histories``."""
     requests = [
-        _commit_request(schedule_key, fence, commits[first : first + CALL_COMMITS], target, histories)
+        _commit_request(part, fence, commits[first : first + CALL_COMMITS], target, histories)
         for first in range(0, len(commits), CALL_COMMITS)
     ]
     return committed_of(call(_COMMIT_RUNS, client, requests))
 
 
 def commit_command(
-    schedule_key: str, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
+    part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
 ) -> list[Any]:
     """Return the words of the command that records ``commits``, which are at most CALL_COMMITS."""
-    return _COMMIT_RUNS.command(_commit_request(schedule_key, fence, commits, target, histories))
+    return _COMMIT_RUNS.command(_commit_request(part, fence, commits, target, histories))
 
 
 def committed_of(replies: Iterable[Sequence[Any]]) -> Committed:
@@ -205,8 +211,9 @@ def _committed_of(
 
 
 def _commit_request(
-    schedule_key: str, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
+    part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
 ) -> Request:
+    schedule_key = part.schedule
     keys = [
         *fence.keys(schedule_key),
         histories.deadlines or schedule_key,
@@ -274,7 +281,7 @@ def _commit_request(
     counts = [len(recorded), histories.kept, len(decisions), len(forms), len(running)]
     told = [histories.tells, *entries, *_decision_texts(decisions, histories), *_form_texts(forms), *values]
     args = [*fence.args(), len(commits), *where, *counts, *told]
-    return Request([*keys, *running, *recorded, *queues], args)
+    return Request([*keys, *running, *recorded, *queues], args, part)
 
 
 def _decision_texts(decisions: _Numbers, histories: Histories) -> list[str]:
@@ -299,7 +306,7 @@ def _form_texts(forms: _Numbers) -> list[str]:
 
 def reserve_runs(
     client: Any,
-    schedule_key: str,
+    part: Keys,
     fence: Fence,
     runs: Sequence[tuple[str, str, TrackedRun]],
     seconds: float | None,
@@ -311,14 +318,14 @@ def reserve_runs(
         runs: the key of the entry, the task id and the run.
         seconds: None: they have been published, and are noted for as long as they may wait on their queue.
     """
-    keys = [*fence.keys(schedule_key), histories.deadlines]
+    keys = [*fence.keys(part.schedule), histories.deadlines]
     args = fence.args()
     for key, task_id, run in runs:
         keys.append(histories.running_of(key))
         overlap = PUBLISHED if seconds is None else run.overlap
         kept_seconds = run.queue_seconds + 1 if seconds is None else seconds
         args += task_id, run.due, run.members, overlap, score_text(kept_seconds)
-    status, answers = _RESERVE_RUNS(client, keys, args)
+    status, answers = _RESERVE_RUNS(client, keys, args, part)
     return lock_status_of(status), [_reservation_of(text_of(answer)) for answer in answers]
 
 
@@ -394,10 +401,10 @@ def read_histories(
 
 
 def save_entries(
-    client: Any, schedule_key: str, fence: Fence, writes: Iterable[tuple[Stored, Write]], *, wake: str = ""
+    client: Any, part: Keys, fence: Fence, writes: Iterable[tuple[Stored, Write]]
 ) -> tuple[LockStatus, int]:
     """Make all writes, or none if an entry has changed; return the lock's status, and which one, or 0."""
-    keys, args = fence.keys(schedule_key), [*fence.args(), wake]
+    keys, args = fence.keys(part.schedule), [*fence.args(), part.wake]
     states: dict[tuple[str, ...], str] = {}
     for stored, write in writes:
         read = ""
@@ -414,38 +421,30 @@ def save_entries(
         keys.append(stored.key)
         args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
     args += chain.from_iterable(states)
-    status, changed = _SAVE_ENTRIES(client, keys, args)
+    status, changed = _SAVE_ENTRIES(client, keys, args, part)
     return lock_status_of(status), int(changed)
 
 
 def delete_entries(
     client: Any,
-    schedule_key: str,
+    part: Keys,
     fence: Fence,
     keys: Sequence[str],
     keys_beside: Callable[[str], Sequence[str]],
-    *,
-    wake: str,
 ) -> tuple[LockStatus, int]:
     """Remove entries, and what is kept beside them; return the lock's status and how many there were."""
     beside = list(chain.from_iterable(map(keys_beside, keys)))
-    args = [*fence.args(), wake, len(keys)]
-    status, deleted = _DELETE_ENTRIES(client, [*fence.keys(schedule_key), *keys, *beside], args)
+    args = [*fence.args(), part.wake, len(keys)]
+    status, deleted = _DELETE_ENTRIES(client, [*fence.keys(part.schedule), *keys, *beside], args, part)
     return lock_status_of(status), int(deleted)
 
 
 def change_statics(
-    client: Any,
-    statics_key: str,
-    owners_key: str,
-    fence: Fence,
-    change: str,
-    owner: str,
-    names: Iterable[str],
+    client: Any, part: Keys, fence: Fence, change: str, owner: str, names: Iterable[str]
 ) -> LockStatus:
     """Make the ``change``, 'add', 'release' or 'remove', for at least one name; return the lock's status."""
-    keys, args = [*fence.keys(statics_key), owners_key], [*fence.args(), change, owner, *names]
-    return lock_status_of(_CHANGE_STATICS(client, keys, args))
+    keys, args = [*fence.keys(part.statics), part.static_owners], [*fence.args(), change, owner, *names]
+    return lock_status_of(_CHANGE_STATICS(client, keys, args, part))
 
 
 def take_lock(
@@ -458,16 +457,16 @@ def take_lock(
     rest_ms: int,
     slack_ms: int,
     mark: str = "",
+    part: Keys = NO_PART,
 ) -> bool:
     """Take the lock when it is free, or still the ``silent`` holder's; tell whether it is the caller's."""
-    return bool(
-        _TAKE_LOCK(client, [lock_key, mark or lock_key], [token, taken_ms, silent, rest_ms, slack_ms])
-    )
+    keys, args = [lock_key, mark or lock_key], [token, taken_ms, silent, rest_ms, slack_ms]
+    return bool(_TAKE_LOCK(client, keys, args, part))
 
 
-def renew_lock(client: Any, tick_key: str, fence: Fence, idle_ms: int) -> LockStatus:
+def renew_lock(client: Any, part: Keys, fence: Fence, idle_ms: int) -> LockStatus:
     """Let the lock live for its full time; return its status."""
-    return lock_status_of(_RENEW_LOCK(client, fence.keys(tick_key), [*fence.args(), idle_ms]))
+    return lock_status_of(_RENEW_LOCK(client, fence.keys(part.tick), [*fence.args(), idle_ms], part))
 
 
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:

@@ -12,8 +12,8 @@ from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Fence, LockStatus, Stored, text_of, texts_of
 from redbeat.store.scripts import Script, lock_status_of
 
-_PUT_AWAY = Script("entry_texts", "put_away")
-_BRING_BACK = Script("hold_lock", "bring_back")
+_PUT_AWAY = Script("check_layout", "entry_texts", "put_away")
+_BRING_BACK = Script("check_layout", "hold_lock", "bring_back")
 
 #: a score as bring_back reads it, perhaps followed by ' static'
 _REMEMBERED = re.compile(r"([-+0-9.eE]+|inf)(?: .*)?", re.DOTALL)
@@ -55,14 +55,14 @@ def put_away(
     for member, stored in entries:
         names.append(stored.key)
         args += member, keys.name(stored.key), _read_of(stored)
-    token, results = _PUT_AWAY(client, names, args)
+    token, results = _PUT_AWAY(client, names, args, keys)
     return PutAway(text_of(token), [bool(result) for result in results])
 
 
 def bring_back(client: Any, keys: Keys, fence: Fence) -> BroughtBack:
     """Put all entries back into the schedule that were taken out."""
     names = [*fence.keys(keys.schedule), keys.downgraded, keys.statics]
-    status, returned, gone, scoreless = _BRING_BACK(client, names, [*fence.args(), keys.prefix])
+    status, returned, gone, scoreless = _BRING_BACK(client, names, [*fence.args(), keys.prefix], keys)
     return BroughtBack(
         lock_status_of(status), int(returned), int(gone), [str(text_of(key)) for key in scoreless]
     )

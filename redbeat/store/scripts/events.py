@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from redbeat.keys import Keys
 from redbeat.store.records import Fence, text_of
 from redbeat.store.scripts.script import Script
 
-_READ_EVENTS = Script("read_events")
-_NOTE_TOLD = Script("note_told")
+_READ_EVENTS = Script("check_layout", "read_events")
+_NOTE_TOLD = Script("check_layout", "note_told")
 
 
 class Event(NamedTuple):
@@ -27,8 +28,7 @@ class News(NamedTuple):
 
 def read_events(
     client: Any,
-    events_key: str,
-    told_key: str,
+    part: Keys,
     fence: Fence,
     teller: str,
     *,
@@ -37,8 +37,8 @@ def read_events(
     count: int,
 ) -> News | None:
     """Return what is to be told of; None: the caller may not tell now."""
-    keys = [events_key, told_key, fence.lock_key or events_key]
-    told, rows = _READ_EVENTS(client, keys, [fence.token, teller, claim_ms, life_ms, count])
+    keys = [part.events, part.events_read, fence.lock_key or part.events]
+    told, rows = _READ_EVENTS(client, keys, [fence.token, teller, claim_ms, life_ms, count], part)
     if not told:
         return None
     return News(text_of(told), [_event_of(*row) for row in rows])
@@ -50,7 +50,7 @@ def _event_of(event_id: str | bytes, flat: list[str | bytes]) -> Event:
 
 
 def note_told(
-    client: Any, told_key: str, teller: str, before: str, last: str, *, claim_ms: int, life_ms: int
+    client: Any, part: Keys, teller: str, before: str, last: str, *, claim_ms: int, life_ms: int
 ) -> bool:
     """Remember that it was told up to ``last``; False: another beat tells by now."""
-    return bool(_NOTE_TOLD(client, [told_key], [teller, before, last, claim_ms, life_ms]))
+    return bool(_NOTE_TOLD(client, [part.events_read], [teller, before, last, claim_ms, life_ms], part))

@@ -10,7 +10,7 @@ from redbeat.keys import Keys
 from redbeat.store.records import text_of
 from redbeat.store.scripts import Script
 
-_TAKE_FIGURES = Script("take_figures")
+_TAKE_FIGURES = Script("check_layout", "take_figures")
 _COUNT_STATES = Script("count_states")
 
 #: a larger definition isn't looked into by the script that counts entries by their states, bytes
@@ -61,6 +61,7 @@ def take_figures(
         client,
         [lock_key, keys.figures, keys.totals, keys.minutes, keys.labels],
         [token, teller_ms, *chain.from_iterable(labels.items())],
+        keys,
     )
     if text_of(status) != "ok":
         return None

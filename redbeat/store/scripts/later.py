@@ -11,9 +11,9 @@ from redbeat.store.records import score_text, text_of
 from redbeat.store.scripts import Call
 from redbeat.store.scripts.script import Request, Script
 
-_STORE_MESSAGES = Script("store_messages")
-_CANCEL_MESSAGES = Script("cancel_messages")
-_TAKE_BODIES = Script("take_bodies")
+_STORE_MESSAGES = Script("check_layout", "store_messages")
+_CANCEL_MESSAGES = Script("check_layout", "cancel_messages")
+_TAKE_BODIES = Script("check_layout", "take_bodies")
 
 
 class MessageTexts(NamedTuple):
@@ -57,7 +57,7 @@ def store_messages(
         args: list[Any] = [keys.wake, len(lot)]
         for one in lot:
             args += score_text(one.due), one.definition, one.policy, one.revision, *one.texts
-        requests.append(Request([keys.later, *entries, *bodies], args))
+        requests.append(Request([keys.later, *entries, *bodies], args, keys))
     return sum(map(int, call(_STORE_MESSAGES, client, requests)))
 
 
@@ -67,14 +67,14 @@ def cancel_messages(client: Any, keys: Keys, task_ids: Sequence[str], seen: str 
     Arguments:
         seen: only a message with this revision; '': any.
     """
-    found = _CANCEL_MESSAGES(client, [keys.later, *map(keys.stored_message, task_ids)], [seen])
+    found = _CANCEL_MESSAGES(client, [keys.later, *map(keys.stored_message, task_ids)], [seen], keys)
     return [text_of(one) for one in found]
 
 
 def take_bodies(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[str | None]:
     """Remove the bodies of messages that are gone; return each, JSON; None: there is none."""
     names = [keys.later, *map(keys.stored_message, task_ids), *map(keys.message_body, task_ids)]
-    return [text_of(one) for one in _TAKE_BODIES(client, names, [len(task_ids)])]
+    return [text_of(one) for one in _TAKE_BODIES(client, names, [len(task_ids)], keys)]
 
 
 def has_body(message: str) -> bool:

@@ -10,8 +10,8 @@ from redbeat.keys import Keys
 from redbeat.store.records import text_of
 from redbeat.store.scripts.script import Script
 
-_REMOVE_ORPHANS = Script("remove_orphans")
-_FORGET_RUNS = Script("forget_runs")
+_REMOVE_ORPHANS = Script("check_layout", "remove_orphans")
+_FORGET_RUNS = Script("check_layout", "forget_runs")
 
 
 class LostRun(NamedTuple):
@@ -53,7 +53,8 @@ def remove_orphans(client: Any, names: Keys, remains: Sequence[Remains]) -> int:
     keys = [*common, *(one.key for one in remains), *beside]
     texts = chain.from_iterable((one.member, one.name) for one in remains)
     pairs = ((place, pair) for place, one in enumerate(remains, len(common) + 1) for pair in one.pairs)
-    return int(_REMOVE_ORPHANS(client, keys, [len(remains), *texts, *chain.from_iterable(pairs)]))
+    args = [len(remains), *texts, *chain.from_iterable(pairs)]
+    return int(_REMOVE_ORPHANS(client, keys, args, names))
 
 
 def forget_runs(client: Any, names: Keys, lost: Sequence[LostRun], latest: float) -> list[bool]:
@@ -63,5 +64,6 @@ def forget_runs(client: Any, names: Keys, lost: Sequence[LostRun], latest: float
         latest: a run whose deadline is later, UNIX seconds, is looked after.
     """
     keys = [names.deadlines, *(one.key for one in lost), *(names.running(one.key) for one in lost)]
-    answer = _FORGET_RUNS(client, keys, [len(lost), f"{latest:.6f}", *(one.member for one in lost)])
+    args = [len(lost), f"{latest:.6f}", *(one.member for one in lost)]
+    answer = _FORGET_RUNS(client, keys, args, names)
     return [digit == "1" for digit in text_of(answer)]

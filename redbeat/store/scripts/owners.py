@@ -13,7 +13,7 @@ from redbeat.store.records import Stored, Write, score_text, text_of, texts_of
 from redbeat.store.scripts import Script
 
 _READ_OWNERS = Script("read_owners")
-_APPLY_ENTRIES = Script("entry_texts", "measure_entry", "match_calendar", "apply_entries")
+_APPLY_ENTRIES = Script("check_layout", "entry_texts", "measure_entry", "match_calendar", "apply_entries")
 
 #: the names of the keys beside an entry in apply_entries, in their order
 PAST = ("history", "backfilled")
@@ -173,7 +173,7 @@ def apply_entries(
         if calendar.is_owned is not None:
             pair = f"{calendar.owner}\t{calendar.name}"
             add("own" if calendar.is_owned else "disown", calendar_owners, [pair])
-    other = int(_APPLY_ENTRIES(client, keys, args))
+    other = int(_APPLY_ENTRIES(client, keys, args, names))
     if not other:
         return None
     return str(keys[other] if other > 0 else keys[-other - 1])

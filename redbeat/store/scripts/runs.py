@@ -10,12 +10,14 @@ from redbeat.store.records import Fence, LockStatus, text_of
 from redbeat.store.scripts import Script, lock_status_of
 from redbeat.store.scripts.script import Request
 
-_BEGIN_RUN = Script("run_records", "begin_run")
-_RENEW_RUNS = Script("run_records", "renew_runs")
-_END_RUN = Script("count_figures", "run_records", "finish_run", "end_run")
-_NOTE_CHILD = Script("run_records", "note_child")
-_GIVE_UP_RUNS = Script("count_figures", "run_records", "finish_run", "give_up_runs")
-_SETTLE_RUNS = Script("hold_lock", "count_figures", "run_records", "finish_run", "settle_runs")
+_BEGIN_RUN = Script("check_layout", "run_records", "begin_run")
+_RENEW_RUNS = Script("check_layout", "run_records", "renew_runs")
+_END_RUN = Script("check_layout", "count_figures", "run_records", "finish_run", "end_run")
+_NOTE_CHILD = Script("check_layout", "run_records", "note_child")
+_GIVE_UP_RUNS = Script("check_layout", "count_figures", "run_records", "finish_run", "give_up_runs")
+_SETTLE_RUNS = Script(
+    "check_layout", "hold_lock", "count_figures", "run_records", "finish_run", "settle_runs"
+)
 
 #: workers that have said nothing for so long are forgotten, seconds
 FORGET_SECONDS = 3600
@@ -93,6 +95,7 @@ def begin_run(
             *(one.name, one.task_id, one.due, one.token, one.worker, one.attempt, one.root, int(one.is_soft)),
             *(one.overlap, lease_ms, int(is_expired), one.follows),
         ],
+        keys,
     )
     return text_of(answer), int(rest_ms)
 
@@ -104,8 +107,8 @@ def renew_runs(
     args: list[Any] = [lease_ms, worker, row, FORGET_SECONDS]
     for one, age_seconds in held:
         args += one.task_id, one.due, one.token, one.attempt, f"{age_seconds:.3f}"
-    running = [keys.about(one.name).running for one, _ in held]
-    return [text_of(answer) for answer in _RENEW_RUNS(client, [keys.deadlines, keys.workers, *running], args)]
+    names = [keys.deadlines, keys.workers, *(keys.about(one.name).running for one, _ in held)]
+    return [text_of(answer) for answer in _RENEW_RUNS(client, names, args, keys)]
 
 
 def end_runs(client: Any, keys: Keys, ends: Sequence[End]) -> list[str]:
@@ -125,6 +128,7 @@ def _end_request(keys: Keys, end: End) -> Request:
             *(keys.wake, one.name, one.task_id, one.due, one.token, one.worker, one.attempt),
             *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}", one.root),
         ],
+        keys,
     )
 
 
@@ -146,7 +150,7 @@ def give_up_runs(
     args: list[Any] = [keys.wake, name, problem]
     for one in runs:
         args += one
-    unrecorded, done = _GIVE_UP_RUNS(client, script_keys, args)
+    unrecorded, done = _GIVE_UP_RUNS(client, script_keys, args, keys)
     return text_of(unrecorded), [text_of(one) == "1" for one in done]
 
 
@@ -156,8 +160,8 @@ def note_child(client: Any, keys: Keys, delivery: Delivery, task_id: str, task: 
     ``task``: its name; '': that isn't known.
     """
     root = delivery.root or delivery.task_id
-    running = keys.about(delivery.name).running
-    return bool(_NOTE_CHILD(client, [running, keys.deadlines], [root, task_id, delivery.due, task]))
+    names = [keys.about(delivery.name).running, keys.deadlines]
+    return bool(_NOTE_CHILD(client, names, [root, task_id, delivery.due, task], keys))
 
 
 def settle_runs(
@@ -180,5 +184,5 @@ def settle_runs(
     args: list[Any] = [*fence.args(), keys.wake, len(settlements)]
     for one in settlements:
         args += *one[:-1], f"{one.seconds:.3f}"
-    status, unrecorded, done = _SETTLE_RUNS(client, script_keys, args)
+    status, unrecorded, done = _SETTLE_RUNS(client, script_keys, args, keys)
     return lock_status_of(status), text_of(unrecorded), [text_of(one) for one in done]

@@ -1,7 +1,7 @@
 """One script: made from files, and sent by its SHA-1.
 
-Invariant: its source comes from files only; all values of a caller are KEYS and ARGV. A script that begins with
-``check_layout`` does nothing where entries aren't where its caller takes them to be.
+Invariant: its source comes from files only; all values of a caller are KEYS and ARGV. A script that begins
+with ``check_layout`` does nothing where entries aren't where its caller takes them to be.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, NoScriptError
 
-from redbeat.keys import Keys
+from redbeat.keys import UNGUARDED, Keys
 from redbeat.log.text import as_stored, sha1_of_text
 
-
-#: what a script that checks the layout begins with, and what tells it not to
-_CHECK, _UNCHECKED = "check_layout", "-"
+#: what a script that checks the layout begins with
+CHECK = "check_layout"
 
 #: generation keys that this process has no right to: before there were shards, no rule had them
 _OUT_OF_REACH: set[str] = set()
@@ -39,13 +38,14 @@ class Script:
     """A script that is sent by its SHA-1, or as a whole if the server doesn't know it.
 
     Arguments:
-        names: of the files that it is made of. Those in front only define functions, but for ``check_layout``.
+        names: of the files that it is made of. Those in front only define functions; ``check_layout`` acts.
     """
 
     def __init__(self, *names: str) -> None:
+        self.names = names
         self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
         self.sha1 = sha1_of_text(self.source)
-        self._is_checking = _CHECK in names
+        self.is_checking = names[0] == CHECK
 
     def __call__(
         self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
@@ -70,14 +70,15 @@ class Script:
     def _values(self, request: Request, *, is_checked: bool = True) -> tuple[int, list[Any]]:
         """Return how many keys there are, and the keys and arguments."""
         keys, args, within = request
-        if not self._is_checking:
+        if not self.is_checking:
             return len(keys), _encoded(keys, args)
         if within is None:
             raise TypeError("a script that checks the layout needs the part that it writes to")
-        if is_checked and not (within.generation in _OUT_OF_REACH and not within.guard):
+        is_out_of_reach = not within.guard and within.generation in _OUT_OF_REACH
+        if is_checked and within.guard != UNGUARDED and not is_out_of_reach:
             keys, args = [*keys, within.generation], [*args, within.guard]
         else:  # it must have a key all the same
-            keys, args = [*keys, keys[0]], [*args, _UNCHECKED]
+            keys, args = [*keys, keys[0]], [*args, UNGUARDED]
         return len(keys), _encoded(keys, args)
 
     def command(self, request: Request) -> list[Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from redbeat.keys import Keys
 from redbeat.store.scripts.script import Script
 
-_NOTE_STANDBY = Script("note_standby")
+_NOTE_STANDBY = Script("check_layout", "note_standby")
 
 #: for how long a standby is known after it has looked at the lock, milliseconds
 STANDBY_MS = 15_000
 
 
-def note_standby(client: Any, standbys_key: str, who: str) -> int:
+def note_standby(client: Any, part: Keys, who: str) -> int:
     """Note that ``who`` stands by; return how many beats do."""
-    return int(_NOTE_STANDBY(client, [standbys_key], [who, STANDBY_MS]))
+    return int(_NOTE_STANDBY(client, [part.standbys], [who, STANDBY_MS], part))

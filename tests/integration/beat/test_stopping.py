@@ -42,7 +42,6 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import (
     LOCK,
-    SCHEDULE,
     SELDOM,
     calls_of,
     counts_of,
@@ -180,7 +179,7 @@ def test_a_commit_that_arrives_after_the_release_does_nothing(
     [claimed] = scheduler.store.claim_due(fence, 1).rows
     scheduler.close()
     assert client.get(LOCK) is None
-    late = lua.commit_runs(client, SCHEDULE, fence, [Commit(claimed, "-1")])
+    late = lua.commit_runs(client, KEYS, fence, [Commit(claimed, "-1")])
     assert late.status is LockStatus.LOST
     assert client.get(LOCK) is None
     assert score_of(client, "entry") == 1

@@ -14,6 +14,7 @@ from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.keys import Keys
 from redbeat.store.records import Claimed, Clear, Commit, Fence
 from redbeat.store.scripts import commit_runs
 from redbeat.task_ids import task_id_of
@@ -162,7 +163,7 @@ def test_an_entry_that_is_changed_as_its_pause_ends_stays_as_it_was_changed(
     )
     client.hset("redbeat:entry", changed, "another")
     before = client.hgetall("redbeat:entry")
-    assert commit_runs(client, SCHEDULE, Fence(), [ended]).results == [True]  # the run is recorded
+    assert commit_runs(client, Keys(), Fence(), [ended]).results == [True]  # the run is recorded
     digest = hashlib.sha1(b"m").hexdigest()
     assert client.hgetall("redbeat:entry") == {**before, "meta": "m", "meta_sha1": digest}
     assert client.zscore(SCHEDULE, "redbeat:entry") == 4e9

@@ -128,17 +128,15 @@ ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
 #: the fenced scripts that no step of the model's is, each with something to write
 OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "save_entries": lambda client, fence: lua.save_entries(
-        client, SCHEDULE, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
+        client, KEYS, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
     )[0],
     "delete_entries": lambda client, fence: lua.delete_entries(
-        client, SCHEDULE, fence, [ENTRY.key], lambda _: [], wake="wake"
+        client, KEYS, fence, [ENTRY.key], lambda _: []
     )[0],
-    "change_statics": lambda client, fence: lua.change_statics(
-        client, STATICS, KEYS.static_owners, fence, "add", "me", ["entry"]
-    ),
+    "change_statics": lambda client, fence: lua.change_statics(client, KEYS, fence, "add", "me", ["entry"]),
     "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
     "reserve_runs": lambda client, fence: lua.reserve_runs(
-        client, SCHEDULE, fence, [(ENTRY.key, "id", RUN)], 60, HISTORIES
+        client, KEYS, fence, [(ENTRY.key, "id", RUN)], 60, HISTORIES
     )[0],
     "settle_runs": lambda client, fence: settle_runs(
         client, KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]

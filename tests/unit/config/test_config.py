@@ -25,8 +25,9 @@ ROOT = Path(__file__).parents[3]
 #: attribute of RedBeatConfig, value when nothing is set
 DEFAULTS = {
     "key_prefix": "redbeat:", "schedule_key": "redbeat::schedule", "statics_key": "redbeat::statics",
-    "shards": None, "lock_key": "redbeat::lock", "lock_timeout": None, "takeover_after": 8, "lock_lost": "exit",
-    "redis_url": REDIS, "redis_use_ssl": False, "redbeat_redis_options": {}, "key_expiry_check": "error",
+    "shards": None, "lock_key": "redbeat::lock", "lock_timeout": None, "takeover_after": 8,
+    "lock_lost": "exit", "redis_url": REDIS, "redis_use_ssl": False, "redbeat_redis_options": {},
+    "key_expiry_check": "error",
     "batch_size": 500, "max_entry_bytes": 8_388_608, "message_cache_bytes": 67_108_864, "lookahead": 5,
 }  # fmt: skip
 

@@ -29,17 +29,29 @@ from redbeat.store.scripts import (
     standbys,
     status,
 )
-from tests.support.lua_headers import FOLDER, SCRIPTS, header_of
+from tests.support.lua_headers import FOLDER, SCRIPTS, header_of, script_of, sent_scripts
 
-KEYS = Keys("the-", "the-schedule", "the-statics")
+KEYS = Keys("the-", "the-schedule", "the-statics", "5 4")
 FENCE = records.Fence("the-lock", "the-token", 12, "the-mark")
 LOCK = {"lock": "the-lock", "mark": "the-mark", "token": "the-token"}
 FENCED = {"schedule": "the-schedule", **LOCK, "lock_ms": 12}
+#: what changes something in Redis
+WRITES = re.compile(
+    r"""call\('(SET|DEL|UNLINK|INCR|P?EXPIRE|HSET(NX)?|HDEL|HINCRBY|ZADD|ZREM\w*|SADD|SREM|[LR]PUSH|[LR]POP|LREM|LSET|"""
+    r"""LTRIM|XADD)'"""
+)
+#: scripts that write and don't check the layout all the same, and why
+UNCHECKED = {
+    "release_lock": "whoever holds a lock may let go of it wherever entries are by now: others wait for it",
+    "replace_calendar": "calendars stay where they are",
+}
 #: what has the same names in Python and in the header
 SIZES = records.Sizes(7, 8)
 AFTER: dict[str, Any] = {"after": "10", "after_key": "k", "pending": 11}
 CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER, are_messages=True)
-CLAIM_KEYS = lua.ClaimKeys("the-schedule", "the-deadlines", "the-other")
+CLAIM_KEYS = lua.ClaimKeys("the-schedule", "the-deadlines", "the-other", KEYS)
+#: where the schedule's key is "s"
+SHORT = Keys("", "s")
 TAKING: dict[str, Any] = {"taken_ms": 34, "silent": "the-silent", "rest_ms": 56, "slack_ms": 78}
 STATUS = {name: f"the-{name}" for name in ("schedule", "lock", "tick", "standbys", "later")}
 CLAIMED = records.Claimed("k", "nominal", "definition", "the-meta", score="claimed-score")
@@ -68,8 +80,7 @@ NEW_MESSAGE = later.NewMessage(
     "the-id", 7.5, "definition", "the-policy", "the-revision", later.MessageTexts("the-message", "the-body")
 )
 
-TWO_SETS = ("the-statics", "the-owners")
-STATICS = {"statics": "the-statics", "owners": "the-owners", "change": "add", "owner": "the-owner"}
+STATICS = {"statics": "the-statics", "owners": "the-:static-owners", "change": "add", "owner": "the-owner"}
 OF_ALL = {"schedule": "the-schedule", "statics": "the-statics", "away": "the-:downgraded"}
 
 DELIVERY = runs.Delivery(
@@ -87,7 +98,7 @@ OF_RUN = {
 }
 OF_COUNTING = {"streaks": "the-:streaks", "figures": "the-:figures", "expected": "the-:expected"}
 OF_FIGURES = {word: f"the-:{word}" for word in ("figures", "totals", "minutes", "labels")}
-OF_TELLING = {"told": "the-told", "teller": "the-teller"}
+OF_TELLING = {"told": "the-:events-read", "teller": "the-teller"}
 OF_DELIVERY = {"delivery": "the-delivery", "worker": "the-worker", "attempt": 2}
 
 
@@ -128,9 +139,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "commit_runs": (
-        lambda client: lua.commit_runs(
-            client, "the-schedule", FENCE, [COMMIT, COMMIT], TARGET, histories_of(6)
-        ),
+        lambda client: lua.commit_runs(client, KEYS, FENCE, [COMMIT, COMMIT], TARGET, histories_of(6)),
         ["ok", 0, "10", [], ""],
         {
             **FENCED,
@@ -165,7 +174,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "reserve_runs": (
         lambda client: lua.reserve_runs(
-            client, "the-schedule", FENCE, [("k", "the-id", RUN)] * 2, 60.0, histories_of(6)
+            client, KEYS, FENCE, [("k", "the-id", RUN)] * 2, 60.0, histories_of(6)
         ),
         ["ok", ["reserved", "known"]],
         {**FENCED, "deadlines": "the-deadlines"},
@@ -190,35 +199,33 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "save_entries": (
-        lambda client: lua.save_entries(client, "the-schedule", FENCE, [WRITE, WRITE], wake="the-wake"),
+        lambda client: lua.save_entries(client, KEYS, FENCE, [WRITE, WRITE]),
         ["ok", 2],
-        {**FENCED, "wake": "the-wake"},
+        {**FENCED, "wake": "the-:wake"},
         {"state": "1", "definition": "definition"},
     ),
     "delete_entries": (
-        lambda client: lua.delete_entries(
-            client, "the-schedule", FENCE, ["k", "k"], lambda key: [f"beside {key}"], wake="the-wake"
-        ),
+        lambda client: lua.delete_entries(client, KEYS, FENCE, ["k", "k"], lambda key: [f"beside {key}"]),
         ["ok", 2],
-        {**FENCED, "wake": "the-wake", "count": 2},
+        {**FENCED, "wake": "the-:wake", "count": 2},
         {},
     ),
     "change_statics": (
-        lambda client: lua.change_statics(client, *TWO_SETS, FENCE, "add", "the-owner", ["n", "n"]),
+        lambda client: lua.change_statics(client, KEYS, FENCE, "add", "the-owner", ["n", "n"]),
         "ok",
         {**STATICS, **LOCK, "lock_ms": 12},
         {"name": "n"},
     ),
     "take_lock": (
-        lambda client: lua.take_lock(client, "the-lock", "the-token", mark="the-mark", **TAKING),
+        lambda client: lua.take_lock(client, "the-lock", "the-token", mark="the-mark", part=KEYS, **TAKING),
         1,
         {**LOCK, **TAKING},
         {},
     ),
     "renew_lock": (
-        lambda client: lua.renew_lock(client, "the-tick", FENCE, 90),
+        lambda client: lua.renew_lock(client, KEYS, FENCE, 90),
         "ok",
-        {"tick": "the-tick", **LOCK, "lock_ms": 12, "idle_ms": 90},
+        {"tick": "the-:tick", **LOCK, "lock_ms": 12, "idle_ms": 90},
         {},
     ),
     "release_lock": (
@@ -252,9 +259,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "note_standby": (
-        lambda client: standbys.note_standby(client, "the-standbys", "the-beat"),
+        lambda client: standbys.note_standby(client, KEYS, "the-beat"),
         1,
-        {"standbys": "the-standbys", "who": "the-beat", "life_ms": 15_000},
+        {"standbys": "the-:standbys", "who": "the-beat", "life_ms": 15_000},
         {},
     ),
     "read_calendars": (
@@ -355,10 +362,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "repair_members": (
         lambda client: repairs.repair_members(
-            client, "the-schedule", [repairs.MemberRepair("k", "the-member", 1.5)] * 2, wake="the-wake"
+            client, KEYS, [repairs.MemberRepair("k", "the-member", 1.5)] * 2
         ),
         [1, 0],
-        {"schedule": "the-schedule", "wake": "the-wake"},
+        {"schedule": "the-schedule", "wake": "the-:wake"},
         {"member": "the-member", "score": "1.500000"},
     ),
     "begin_run": (
@@ -408,12 +415,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_events": (
-        lambda client: events.read_events(
-            client, "the-events", "the-told", FENCE, "the-teller", claim_ms=2, life_ms=3, count=4
-        ),
+        lambda client: events.read_events(client, KEYS, FENCE, "the-teller", claim_ms=2, life_ms=3, count=4),
         ["0-0", []],
         {
-            "events": "the-events",
+            "events": "the-:events",
             **OF_TELLING,
             "lock": "the-lock",
             "token": "the-token",
@@ -425,7 +430,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "note_told": (
         lambda client: events.note_told(
-            client, "the-told", "the-teller", "the-before", "the-last", claim_ms=2, life_ms=3
+            client, KEYS, "the-teller", "the-before", "the-last", claim_ms=2, life_ms=3
         ),
         1,
         {**OF_TELLING, "before": "the-before", "last": "the-last", "claim_ms": 2, "life_ms": 3},
@@ -486,6 +491,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
 }
 
+
+#: what scripts that check the layout are sent as
+CHECKING = {script.sha1 for script in sent_scripts() if script.is_checking}
 
 #: script to the keys of its entries, where they aren't the entries' own
 LISTED = {
@@ -556,7 +564,11 @@ def text_or_number(value: Any) -> Any:
 
 
 class Replying:
-    """Answers every script with one reply, and keeps the keys and arguments that it was sent last."""
+    """Answers every script with one reply, and keeps the keys and arguments that it was sent last.
+
+    Attributes:
+        checked: the generation's key, and what it must hold, which come last where the layout is checked.
+    """
 
     def __init__(self, reply: Any) -> None:
         self.reply = reply
@@ -564,13 +576,14 @@ class Replying:
     def evalsha(self, sha1: str, number_of_keys: int, *values: Any) -> Any:
         sent = [text_or_number(value) for value in values]
         self.keys, self.args = sent[:number_of_keys], sent[number_of_keys:]
+        self.checked = (self.keys.pop(), self.args.pop()) if sha1 in CHECKING else None
         return self.reply
 
 
 def committing(*commits: records.Commit, **options: Any) -> Replying:
     """What was sent to commit so."""
     client = Replying(["ok", 0, "1" * len(commits), [], ""])
-    committed = lua.commit_runs(client, "s", records.Fence(), list(commits), **options)
+    committed = lua.commit_runs(client, SHORT, records.Fence(), list(commits), **options)
     assert committed == records.Committed(records.LockStatus.HELD, is_moved=False, results=[True])
     return client
 
@@ -600,6 +613,21 @@ def decided(client: Replying) -> tuple[list[Any], list[Any], list[Any], list[Any
     return entries, decisions, forms, args[place:]
 
 
+def test_the_scripts_that_check_the_layout_are_those_that_write() -> None:
+    """Reading where entries aren't any more does no harm: whoever acts upon it is refused then."""
+    assert {script.names[-1] for script in sent_scripts() if script.is_checking} == {
+        script.names[-1] for script in sent_scripts() if WRITES.search(script.source)
+    } - UNCHECKED.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS if script_of(name).is_checking])
+def test_a_script_that_checks_the_layout_is_told_which(name: str) -> None:
+    assert script_of(name).source.startswith("-- check_layout: ")
+    call, reply, *_ = CALLS[name]
+    call(client := Replying(reply))
+    assert client.checked == ("the-:generation", "5 4")
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_python_caller_sends_what_the_header_names(name: str) -> None:
     call, reply, by_name, of_each = CALLS[name]
@@ -621,6 +649,7 @@ def test_a_script_is_made_of_files_only() -> None:
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Script"]
     assert len(made) == len(SCRIPTS)
+    assert sorted(script.names[-1] for script in sent_scripts()) == SCRIPTS
     assert all(isinstance(argument, ast.Constant) for call in made for argument in call.args)
     others = [path for path in FOLDER.parent.glob("*.py") if re.search(r"\.eval(sha)?\(", path.read_text())]
     assert others == []
@@ -648,7 +677,7 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
 def test_entries_that_are_saved_together_share_their_states() -> None:
     client = Replying(["ok", 0])
     writes = [records.Write("d1", "m1", 5), records.Write("d2", "m2"), records.Write("d3", "m1", 5.0)]
-    lua.save_entries(client, "s", records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
+    lua.save_entries(client, SHORT, records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
     assert client.keys == ["s", "s", "s", "k0", "k1", "k2"]
     first, second = ["", "m1", "5.000000", "", ""], ["", "m2", "", "", ""]
     assert client.args[3:] == ["1", "d1", "2", "d2", "1", "d3", *first, *second]
@@ -662,8 +691,8 @@ def test_a_lost_lock_is_told_apart() -> None:
         ).status
         is lost
     )
-    assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), "s", FENCE, [COMMIT]).status is lost
-    assert lua.save_entries(Replying([b"lost", 0]), "s", FENCE, [WRITE]) == (lost, 0)
+    assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), SHORT, FENCE, [COMMIT]).status is lost
+    assert lua.save_entries(Replying([b"lost", 0]), SHORT, FENCE, [WRITE]) == (lost, 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
 
@@ -691,9 +720,9 @@ def test_what_holds_a_run_back_is_read_with_the_members_of_its_record() -> None:
     members = '"outcome":"waiting","held_by":"other","worker":"celery@here","since":1.5'
     held = records.Held("other", "celery@here", 1.5, True, members)
     client = Replying([b"ok", 0, b"13", [members.encode()], b""])
-    assert lua.commit_runs(client, "s", FENCE, [COMMIT, COMMIT]).results == [True, held]
+    assert lua.commit_runs(client, SHORT, FENCE, [COMMIT, COMMIT]).results == [True, held]
     answers = [b"reserved", b"known", f"held {members}".encode(), b"refused no hash"]
-    found = lua.reserve_runs(Replying([b"ok", answers]), "s", FENCE, [], None, histories_of(0))
+    found = lua.reserve_runs(Replying([b"ok", answers]), SHORT, FENCE, [], None, histories_of(0))
     assert found[1] == [records.Reserved.NOW, records.Reserved.BEFORE, held, "no hash"]
 
 
@@ -752,7 +781,7 @@ def test_a_commit_with_pushes_is_for_one_definition_and_one_server() -> None:
         CLAIMED, "new-score", pushes=(records.Push("lpush", "q", "m1"), records.Push("lpush", "p", "m2"))
     )
     second = records.Commit(CLAIMED, "new-score", pushes=(records.Push("pexpire", "q", 5),))
-    committed = lua.commit_runs(client, "s", FENCE, [first, second, COMMIT], TARGET)
+    committed = lua.commit_runs(client, SHORT, FENCE, [first, second, COMMIT], TARGET)
     assert committed == records.Committed(
         records.LockStatus.HELD, is_moved=True, results=[False, "WRONGTYPE", True], unrecorded="NOPERM"
     )
@@ -775,7 +804,7 @@ def test_entries_that_are_due_together_share_what_was_decided_about_them() -> No
 
     client = Replying(["ok", 0, "1111", [], ""])
     commits = [commit(0), commit(1, "6"), commit(2), commit(3, new_error="wrong")]
-    lua.commit_runs(client, "s", records.Fence(), commits, TARGET)
+    lua.commit_runs(client, SHORT, records.Fence(), commits, TARGET)
     entries, decisions, forms, values = decided(client)
     assert entries == ["1", "d0", "", "2", "d1", "", "1", "d2", "", "3", "d3", ""]
     of_run = [""] * 3
@@ -817,5 +846,5 @@ def test_a_key_of_any_type_is_told_to_the_script_in_the_servers_own_word(word: s
     sent: list[Any] = []
     client = Replying(None)
     client.evalsha = lambda *values: sent.extend(map(text_or_number, values[1:])) or ["ok", 0, "1", [], ""]
-    lua.commit_runs(client, "s", records.Fence(), [records.Commit(claimed, "5")])
-    assert sent[-9] == word
+    lua.commit_runs(client, SHORT, records.Fence(), [records.Commit(claimed, "5")])
+    assert sent[-10] == word
