@@ -10,12 +10,14 @@
 -- KEYS[8] streaks    zset likewise of the entries whose last run has failed
 -- KEYS[9] mover      token of who moves entries out of this part, and into it
 -- KEYS[10] arrived   hash: id of each move that has been written here, to the names that couldn't be, with NULs between
+-- KEYS[11] moving    hash: name of each entry that this part itself has hidden
 -- ARGV[1] prefix     what every entry's key starts with
 -- ARGV[2] token      the caller's
 -- ARGV[3] move       the id of the move
 -- ARGV[4] wake       channel on which it is announced if beat may have to look soon
 -- ARGV[5] count      how many entries there are
--- ARGV[6..] items    of each entry its name, its record as hide_entries has made it, how many keys are kept for it, and three
+-- ARGV[6] is_back    1: this part has hidden them, and they go nowhere: what is hidden is dropped in the same step
+-- ARGV[7..] items    of each entry its name, its record as hide_entries has made it, how many keys are kept for it, and three
 --                    for each of these: the key without the prefix, when it ends in UNIX milliseconds, '0' for never, and its
 --                    DUMP
 -- What somebody has written here already is merged with what arrives, as merge_kept says. What can't be merged is kept
@@ -26,8 +28,8 @@
 --   refused  keys of what couldn't be merged
 local schedule, later, statics, owners, away = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deadlines, expected, streaks = KEYS[6], KEYS[7], KEYS[8]
-local mover, arrived = KEYS[9], KEYS[10]
-local prefix, token, move, wake, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local mover, arrived, moving = KEYS[9], KEYS[10], KEYS[11]
+local prefix, token, move, wake, count, is_back = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 
 check_mover(mover, token)
 for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do redis.call('ZCARD', key) end
@@ -35,7 +37,7 @@ redis.call('SCARD', statics)
 redis.call('SCARD', owners)
 redis.call('HLEN', away)
 
-local before, failed_before = redis.call('HGET', arrived, move), {}
+local before, failed_before = is_back ~= '1' and redis.call('HGET', arrived, move), {}
 for name in string.gmatch((before or '') .. '\0', '(%Z*)%z') do failed_before[name] = true end
 local last, soon_seconds, is_soon = tonumber(redis.call('TIME')[1]), 5, false
 local arriving, refused = prefix .. ':arriving', {}
@@ -93,7 +95,7 @@ local function write(name, record, kept)
   write_score(schedule, entry, record.score, is_foreign, is_same)
 end
 
-local written, failed, place = {}, {}, 6
+local written, failed, place = {}, {}, 7
 for i = 1, count do
   local name, record, kept = ARGV[place], ARGV[place + 1], {}
   local length = tonumber(ARGV[place + 2])
@@ -107,10 +109,15 @@ for i = 1, count do
   else
     local is_written, problem = pcall(write, name, cjson.decode(record), kept)
     written[i] = is_written and 1 or (type(problem) == 'table' and problem.err or tostring(problem))
-    if not is_written then failed[#failed + 1] = name end
+    if not is_written then
+      failed[#failed + 1] = name
+    elseif is_back == '1' then
+      for _, one in ipairs(kept) do redis.call('UNLINK', prefix .. ':moving:' .. one[1]) end
+      redis.call('HDEL', moving, name)
+    end
   end
 end
-redis.call('HSET', arrived, move, table.concat(failed, '\0'))
+if is_back ~= '1' then redis.call('HSET', arrived, move, table.concat(failed, '\0')) end
 -- without the right to publish it is noticed a little later
 if is_soon then redis.pcall('PUBLISH', wake, 'moved') end
 return {written, refused}

@@ -67,6 +67,14 @@ class Script:
         except NoScriptError:
             return client.eval(self.source, numkeys, *values)
 
+    def call_raw(self, client: Any, request: Request) -> Any:
+        """Return what the script returns, not decoded, whatever the client's settings are."""
+        numkeys, values = self._values(request)
+        try:
+            return client.execute_command("EVALSHA", self.sha1, numkeys, *values, NEVER_DECODE=[])
+        except NoScriptError:
+            return client.execute_command("EVAL", self.source, numkeys, *values, NEVER_DECODE=[])
+
     def _values(self, request: Request, *, is_checked: bool = True) -> tuple[int, list[Any]]:
         """Return how many keys there are, and the keys and arguments."""
         keys, args, within = request
