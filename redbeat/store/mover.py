@@ -50,7 +50,7 @@ from redbeat.store.store import Store
 CALL_ITEMS, CALL_BYTES = 50, 1024 * 1024
 #: how many entries are hidden at the same time: as many as are written within this time
 ROUND_SECONDS = 0.04
-MIN_ROUND, MAX_ROUND = 10, 1000
+MIN_ROUND, MAX_ROUND = 10, 500
 #: what is due within this time stays where it is, so that none is on its way when it is due
 MARGIN_SECONDS = 0.2
 #: for how long another process may not move entries of a part that this one moves some of

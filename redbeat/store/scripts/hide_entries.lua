@@ -36,13 +36,13 @@ local prefix, token, move, target, margin = ARGV[1], ARGV[2], ARGV[3], ARGV[4], 
 local is_foreign, max_bytes, count = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
 check_mover(mover, token)
--- these fail before the first write if a key has another type, as what a failing script has written stays written
-for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do redis.call('ZCARD', key) end
-redis.call('SCARD', statics)
-redis.call('SCARD', owners)
-redis.call('SCARD', left)
-redis.call('HLEN', away)
-redis.call('HLEN', moving)
+-- these fail before the first write if a key has another type, as what a failing script has written stays written; and what
+-- is empty isn't asked for each entry
+local has = {}
+for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do has[key] = redis.call('ZCARD', key) > 0 end
+for _, key in ipairs({statics, owners, left}) do has[key] = redis.call('SCARD', key) > 0 end
+for _, key in ipairs({away, moving}) do has[key] = redis.call('HLEN', key) > 0 end
+local function ask(command, key, member) return has[key] and redis.call(command, key, member) end
 
 local time = redis.call('TIME')
 local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
@@ -63,57 +63,61 @@ local function is_due(score, lease)
   return tonumber(score) >= 0 and tonumber(score) <= tonumber(now) + tonumber(margin)
 end
 
-local function hide(name, pairs_of, others)
+local function existing(name, others)
+  local rests, keys = rests_of(name), {}
+  for _, rest in ipairs(others) do rests[#rests + 1] = rest end
+  for i, rest in ipairs(rests) do keys[i] = prefix .. rest end
+  local count, found = redis.call('EXISTS', unpack(keys)), {}
+  for i, rest in ipairs(rests) do
+    if #found < count and redis.call('EXISTS', keys[i]) == 1 then found[#found + 1] = rest end
+  end
+  return found
+end
+
+local function hide(name, owners_of, others)
   local entry, running = prefix .. name, prefix .. ':running:' .. name
-  if redis.call('HEXISTS', moving, name) == 1 then return {'busy'} end
-  local is_hash, owner, lease = redis.call('TYPE', entry).ok == 'hash', false, false
-  if is_hash then owner, lease = unpack(redis.call('HMGET', entry, 'owner', 'lease')) end
-  local score, later_score = redis.call('ZSCORE', schedule, entry), redis.call('ZSCORE', later, entry)
+  if ask('HEXISTS', moving, name) == 1 then return {'busy'} end
+  local fields = redis.pcall('HMGET', entry, 'owner', 'lease')  -- another type has none
+  local owner, lease = fields[1], fields[2]
+  local score, later_score = ask('ZSCORE', schedule, entry), ask('ZSCORE', later, entry)
   -- a bare name; else it is another entry's key
-  local bare = string.sub(name, 1, #prefix) ~= prefix and redis.call('ZSCORE', schedule, name)
+  local bare = string.sub(name, 1, #prefix) ~= prefix and ask('ZSCORE', schedule, name)
   if is_due(score, lease) or is_due(bare, lease) or is_due(later_score, lease) then return {'due'} end
   if bytes > max_bytes then return {'full'} end
 
-  local rests = {}
-  for _, rest in ipairs(rests_of(name)) do
-    if redis.call('EXISTS', prefix .. rest) == 1 then rests[#rests + 1] = rest end
-  end
-  for _, rest in ipairs(others) do
-    if redis.call('EXISTS', prefix .. rest) == 1 then rests[#rests + 1] = rest end
-  end
+  local rests = existing(name, others)
   local record = {
     id = move, to = target, at = now, rests = rests, score = score or nil, bare = bare or nil, later = later_score or nil,
-    expected = redis.call('ZSCORE', expected, running) or nil, streak = redis.call('ZSCORE', streaks, running) or nil,
-    away = redis.call('HGET', away, entry) or nil, owners = {}, deadlines = {},
+    expected = ask('ZSCORE', expected, running) or nil, streak = ask('ZSCORE', streaks, running) or nil,
+    away = ask('HGET', away, entry) or nil, owners = {}, deadlines = {},
   }
   local has_any = score or bare or later_score or record.expected or record.streak or record.away or #rests > 0
-  if redis.call('TYPE', running).ok == 'hash' then
-    for _, task_id in ipairs(redis.call('HKEYS', running)) do
+  if has[deadlines] then
+    local task_ids = redis.pcall('HKEYS', running)
+    task_ids = task_ids.err and {} or task_ids
+    if redis.pcall('HEXISTS', running, '') ~= 1 then task_ids[#task_ids + 1] = '' end
+    for _, task_id in ipairs(task_ids) do
       local member = task_id .. '\0' .. running
       local at = redis.call('ZSCORE', deadlines, member)
-      if at then record.deadlines[#record.deadlines + 1] = {task_id, at} end
-      redis.call('ZREM', deadlines, member)
+      if at then
+        record.deadlines[#record.deadlines + 1], has_any = {task_id, at}, true
+        redis.call('ZREM', deadlines, member)
+      end
     end
   end
-  local poked = redis.call('ZSCORE', deadlines, '\0' .. running)
-  if poked then
-    record.deadlines[#record.deadlines + 1], has_any = {'', poked}, true
-    redis.call('ZREM', deadlines, '\0' .. running)
-  end
-  if redis.call('SREM', statics, name) == 1 then record.static, has_any = 1, true end
-  for _, one in ipairs(pairs_of) do
-    if redis.call('SREM', owners, one .. '\t' .. name) == 1 then
-      record.owners[#record.owners + 1], has_any = one, true
-    end
+  if ask('SREM', statics, name) == 1 then record.static, has_any = 1, true end
+  for _, one in ipairs(owners_of) do
+    if ask('SREM', owners, one .. '\t' .. name) == 1 then record.owners[#record.owners + 1], has_any = one, true end
   end
   if owner and redis.pcall('SREM', prefix .. ':owner:' .. owner, name) == 1 then record.owned = owner end
   if not has_any then return {'gone'} end
-  record.foreign = (is_foreign == '1' or redis.call('SISMEMBER', left, name) == 1) and 1 or nil
+  record.foreign = (is_foreign == '1' or ask('SISMEMBER', left, name) == 1) and 1 or nil
   if is_foreign ~= '1' then redis.call('SADD', left, name) end
 
   local row = {'hidden', cjson.encode(record)}
   redis.call('HSET', moving, name, row[2])
-  if score or bare then redis.call('ZREM', schedule, entry, bare and name or entry) end
+  if score then redis.call('ZREM', schedule, entry) end
+  if bare then redis.call('ZREM', schedule, name) end
   if later_score then redis.call('ZREM', later, entry) end
   if record.expected then redis.call('ZREM', expected, running) end
   if record.streak then redis.call('ZREM', streaks, running) end
@@ -134,7 +138,7 @@ local rows = {}
 for i = 1, count do
   local name = ARGV[place]
   place = place + 1
-  local pairs_of = take_list()
-  rows[i] = hide(name, pairs_of, take_list())
+  local owners_of = take_list()
+  rows[i] = hide(name, owners_of, take_list())
 end
 return {now, rows}
