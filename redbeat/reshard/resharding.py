@@ -181,7 +181,7 @@ class Resharding:
         record = self._generations.read()
         if record.is_under_way and record.shards != self._shards:
             raise ReshardRefused(
-                f"A change to {_words_of(record.shards)} is under way (from {_words_of(record.former)}): "
+                f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}): "
                 f"finish it first, with celery redbeat reshard --to {record.shards or 'none'}."
             )
         if not record.generation and self._config.shards is not None:
@@ -306,5 +306,6 @@ class Resharding:
         self._mover.open([*layout.parts, *ending], is_mover=False)
 
 
-def _words_of(shards: int | None) -> str:
+def words_of(shards: int | None) -> str:
+    """Return a number of shards as a phrase."""
     return "no shards" if shards is None else f"{shards} shards" if shards > 1 else "1 shard"

@@ -77,7 +77,7 @@ def sweep(store: Store) -> list[str]:
 
 
 def ending_parts(layout: Layout, former: int | None) -> list[Keys]:
-    """Return the parts of ``former`` shards that aren't parts of ``layout``, closed to those who don't know it.
+    """Return the parts of ``former`` shards that aren't parts of ``layout``, as they are when it is settled.
 
     Arguments:
         former: how many shards there were; None: there were none.

@@ -76,7 +76,9 @@ class Generations:
 
     def begin(self, read: LayoutRecord, former: int | None, shards: int | None) -> LayoutRecord | None:
         """Begin to move entries from ``former`` shards to others; None: somebody else has changed it."""
-        return self._change(read, max(read.generation, 0 if former is None else 1) + 1, former, shards, "moving")
+        return self._change(
+            read, max(read.generation, 0 if former is None else 1) + 1, former, shards, "moving"
+        )
 
     def settle(self, read: LayoutRecord) -> LayoutRecord | None:
         """Note that all entries have arrived; None: somebody else has changed it."""
@@ -89,7 +91,12 @@ class Generations:
     def _change(
         self, read: LayoutRecord, generation: int, former: int | None, shards: int | None, state: str
     ) -> LayoutRecord | None:
-        values: dict[str, Any] = {"generation": generation, "shards": shards, "former": former, "state": state}
+        values: dict[str, Any] = {
+            "generation": generation,
+            "shards": shards,
+            "former": former,
+            "state": state,
+        }
         with self._store.translating(self._key, "hash"):
             is_changed = change_layout(
                 self._store.client,

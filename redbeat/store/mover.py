@@ -185,10 +185,7 @@ class Mover:
         if not hidden:
             return
         replies = self._call(
-            [
-                (RECEIVE_ENTRIES, receive_request(one.target, self.token, one.move, one.kept))
-                for one in hidden
-            ]
+            [(RECEIVE_ENTRIES, receive_request(one.target, self.token, one.move, one.kept)) for one in hidden]
         )
         if began is not None:
             self._note_seconds(time.monotonic() - began, sum(len(one.kept) for one in hidden))
@@ -225,7 +222,10 @@ class Mover:
     def _drop(self, hidden: Sequence[_Hidden]) -> None:
         self._call(
             [
-                (DROP_HIDDEN, drop_request(one.source, self.token, one.move, [kept.name for kept in one.kept]))
+                (
+                    DROP_HIDDEN,
+                    drop_request(one.source, self.token, one.move, [kept.name for kept in one.kept]),
+                )
                 for one in hidden
             ]
         )

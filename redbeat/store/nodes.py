@@ -1,8 +1,8 @@
 """Calling a script for several parts of a schedule at once: one round trip for each node that has some.
 
 A cluster's client sends no scripts in its pipelines, so each node is asked by the client that the cluster's
-client has for it. Invariant: what a node refuses, as the slot has moved say, is asked again in the ordinary way,
-which finds the right node.
+client has for it. Invariant: what a node refuses, as the slot has moved say, is asked again in the ordinary
+way, which finds the right node.
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from redis.exceptions import RedisError
 from redbeat.connection.retry import without_retry
 from redbeat.store.scripts.script import Request, Script
 
-
 #: an option of the redis client: the reply stays bytes, whatever its settings are
 _AS_BYTES: dict[str, Any] = {"NEVER_DECODE": []}
 
 
-def call_on_nodes(
-    client: Any, calls: Sequence[tuple[Script, Request]], *, is_raw: bool = False
-) -> list[Any]:
+def call_on_nodes(client: Any, calls: Sequence[tuple[Script, Request]], *, is_raw: bool = False) -> list[Any]:
     """Return what each script returns, or the error that it ends with, in their order.
 
     Arguments:

@@ -1,7 +1,7 @@
 """What stands in parts of the schedule and belongs to others, after the layout has changed or by mistake.
 
-Where something belongs follows from the name of its entry. Invariant: what isn't recognised stays where it is,
-and is named.
+Where something belongs follows from the name of its entry. Invariant: what isn't recognised stays where it
+is, and is named.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from redbeat.keys import (
     MOVING_NAMES,
     OWNER_NAMES,
     RUNNING_NAMES,
-    UNMOVED_NAMES,
     Keys,
     glob_of,
     shard_beginning,
@@ -199,15 +198,16 @@ class Strays:
         """Move the names in sets of owners whose entries are gone, or have another owner by now."""
         for part, rest in owned:
             for page in self._pages("SSCAN", f"{part.prefix}{rest}"):
-                commands: list[list[Any]] = []
-                for name in page:
-                    commands.append(["SADD", as_stored(f"{self._home(_text(name)).prefix}{rest}"), name])
-                self._ask(commands)
+                homes = [self._home(_text(name)).prefix for name in page]
+                self._ask(
+                    [
+                        ["SADD", as_stored(f"{home}{rest}"), name]
+                        for home, name in zip(homes, page, strict=True)
+                    ]
+                )
             self._ask([["UNLINK", as_stored(f"{part.prefix}{rest}")]])
 
-    def _entries_among(
-        self, found: Sequence[tuple[Keys, str]]
-    ) -> tuple[list[tuple[Keys, str]], list[str]]:
+    def _entries_among(self, found: Sequence[tuple[Keys, str]]) -> tuple[list[tuple[Keys, str]], list[str]]:
         """Return those keys that are entries, and the names of the others.
 
         What is under the prefix of another schedule, which begins with this one's, is left out of both.

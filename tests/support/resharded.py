@@ -78,7 +78,7 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
         client.zadd(prefix + b":schedule", {key: score})
     if chance.random() < 0.7:
         client.hset(key, "meta", json.dumps({"last_run_at": None, "total_run_count": chance.randrange(9)}))
-        client.hset(key, "meta_sha1", "%040x" % chance.getrandbits(160))
+        client.hset(key, "meta_sha1", f"{chance.getrandbits(160):040x}")
     if chance.random() < 0.3:
         client.hset(key, "policy", json.dumps({"jitter": chance.randrange(60)}))
     if chance.random() < 0.1:
@@ -88,7 +88,9 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
     if chance.random() < 0.1:
         client.hset(key, b"\x00binary\xff", bytes(range(256)))
     for number in range(chance.choice([0, 0, 1, 3, 20])):
-        client.rpush(prefix + b":history:" + name, json.dumps({"at": now - 60 * number, "due": now - 60 * number}))
+        client.rpush(
+            prefix + b":history:" + name, json.dumps({"at": now - 60 * number, "due": now - 60 * number})
+        )
     if chance.random() < 0.2:
         client.sadd(prefix + b":backfilled:" + name, "1", "2")
     if chance.random() < 0.2:
@@ -107,10 +109,15 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
     if chance.random() < 0.1:
         client.set(prefix + b":backfilling:" + name, "who", px=900_000)
     if chance.random() < 0.1:
-        client.set(prefix + b":backfilling:" + name + b":" + b"%064x" % chance.getrandbits(256), "2", px=900_000)
+        client.set(
+            prefix + b":backfilling:" + name + b":" + b"%064x" % chance.getrandbits(256), "2", px=900_000
+        )
     if chance.random() < 0.2:
         client.sadd(prefix + b":statics", name)
-        client.sadd(prefix + b":static-owners", *(b"owner%d\t%b" % (one, name) for one in range(chance.randrange(1, 3))))
+        client.sadd(
+            prefix + b":static-owners",
+            *(b"owner%d\t%b" % (one, name) for one in range(chance.randrange(1, 3))),
+        )
     if chance.random() < 0.2:
         client.hset(key, "owner", "team")
         client.sadd(prefix + b":owner:team", name)

@@ -1,6 +1,7 @@
 """The scripts that move entries from one part of the schedule to another: their KEYS, ARGV and replies.
 
-What is kept for an entry is the server's own bytes of it (``DUMP``), so replies to these scripts aren't decoded.
+What is kept for an entry is the server's own bytes of it (``DUMP``), so replies to these scripts aren't
+decoded.
 """
 
 from __future__ import annotations
@@ -70,7 +71,16 @@ def hide_request(
         is_foreign: they were written there by somebody who doesn't know the layout.
     """
     margin = "" if margin_seconds is None else f"{margin_seconds:.6f}"
-    args: list[Any] = [part.prefix, token, move, target.prefix, margin, int(is_foreign), max_bytes, len(items)]
+    args: list[Any] = [
+        part.prefix,
+        token,
+        move,
+        target.prefix,
+        margin,
+        int(is_foreign),
+        max_bytes,
+        len(items),
+    ]
     for item in items:
         args += item.name, len(item.owners), *item.owners, len(item.others), *item.others
     return Request([*_keys_in(part), part.mover, part.moving, part.left], args, part)
@@ -102,7 +112,7 @@ def receive_request(
 
 
 def received_of(reply: Any) -> tuple[list[str], list[str]]:
-    """Return of each item why it couldn't be written, '' if it is, and the keys of what couldn't be merged."""
+    """Return of each item why it couldn't be written, '' if it is, and keys of what couldn't be merged."""
     written, refused = reply
     problems = ["" if isinstance(one, int) else _text(one) for one in written]
     return problems, [_text(key) for key in refused]
