@@ -199,6 +199,22 @@ class Layout:
             return replace(base, guard=self.guard) if self.guard else base
         return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, self.shards)
 
+    def shard_of(self, part: Keys) -> int | None:
+        """Return the number of the shard that is this part; None: it is the schedule without shards."""
+        keys = self.keys
+        return keys.shard_at(part.prefix) if isinstance(keys, ShardedKeys) else None
+
+    @cached_property
+    def former_keys(self) -> ShardedKeys:
+        """The names where entries were before this layout."""
+        base = self.base
+        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, self.former)
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the entry under ``key``, also if that is where it was in another layout."""
+        keys = self.keys if isinstance(self.keys, ShardedKeys) or not self.generation else self.former_keys
+        return keys.name(key)
+
     @cached_property
     def parts(self) -> tuple[Keys, ...]:
         """The names in each shard, or the one part without shards; while entries move, in former ones, too.

@@ -148,7 +148,7 @@ class RedBeatScheduler(Scheduler):
         self._feed = Feed(app, self._find_fence)
         self._condition = Condition(self._leadership, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
-        self._gathering = Gathering(app, self._leadership, self._book, is_shown=is_shown)
+        self._gathering = Gathering(app, lambda: (self._leadership,), self._book, is_shown=is_shown)
         self._telemetry = Telemetry(self._parts())
         self._has_backlog = False  # the last claim has left entries due
         self._has_statics = False
@@ -459,8 +459,8 @@ class RedBeatScheduler(Scheduler):
         parts: list[Part] = [self._tracing, CheckIns(self.app), own, self._gathering]
         if self.config.http is not None:
             gathering = self._gathering
-            metrics = metrics_of(lambda: gathering.view, own)
-            pages = pages_of(self.app, self._condition, metrics, lambda: gathering.view)
+            metrics = metrics_of(lambda: gathering.views, own)
+            pages = pages_of(self.app, self._condition, metrics, lambda: gathering.views)
             parts.append(Endpoint(self.config.http, pages, on_look=self._condition.look))
         if self.config.ping_url is not None:
             parts.append(Pings(self.app, self._condition, self._find_fence))

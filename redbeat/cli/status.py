@@ -5,19 +5,30 @@ Invariant: no exit code means two things, and it answers within some seconds, wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 
 import click
+from rich.text import Text
 
 from redbeat.cli.documents import ONE_OBJECT
+from redbeat.cli.grid import Column, Row, cut_middle, cut_start, lines_of
 from redbeat.cli.session import Session
 from redbeat.cli.tables import fields_lines
 from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
-from redbeat.entries.wording import in_words_of
+from redbeat.entries.wording import in_words_of, relative
 from redbeat.errors import ConfigurationError, RedBeatError, StoreUnavailable
-from redbeat.leadership.status import LATE_AFTER_SECONDS, State, Status, document_of, judge, read_status
+from redbeat.leadership.status import (
+    LATE_AFTER_SECONDS,
+    State,
+    Status,
+    document_of,
+    hint_of,
+    judge,
+    read_status,
+)
 from redbeat.log.text import counted, printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, Seconds
@@ -73,6 +84,12 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
         lines = [("state", f"{word}: {problem}" if problem else word), ("server", url), *_lines(found)]
         shown = [(title, in_words_of(printable(text), zone)) for title, text in lines]
         session.draw(fields_lines(shown, session.console, _COLOURS[state], indent=11))
+        if found is not None and found.shards:
+            session.console.print()
+            session.draw(_shards_lines(found, session))
+            if hint := hint_of(found):
+                session.console.print()
+                session.say(hint)
     ctx.exit(state)
 
 
@@ -85,16 +102,58 @@ def _lines(found: Status | None) -> list[tuple[str, str]]:
         return []
     oldest = _when(found, found.oldest_due)
     backlog = f"{found.backlog} due" + (f", the oldest since {oldest}" if oldest else "")
-    lines = [("leader", _describe_leader(found)), ("backlog", backlog)]
+    leader = ("shards", _describe_shards(found)) if found.shards else ("leader", _describe_leader(found))
+    lines = [leader, ("backlog", backlog)]
     if found.stored_messages != 0:
         lines.append(("stored", _describe_messages(found)))
-    if found.lock_key is not None:
+    if found.shards:
+        if found.lock_key is not None:
+            lines[1:1] = [("beats", _describe_beats(found))]
+    elif found.lock_key is not None:
         lines[1:1] = [
             ("lock", _describe_lock(found)),
             ("standbys", _describe_standbys(found)),
             ("last tick", _when(found, found.last_tick) or "unknown"),
         ]
     return lines
+
+
+def _describe_shards(found: Status) -> str:
+    entries = counted(sum(one.entries for one in found.shards), "entry", "entries")
+    moving = "; their number is being changed" if found.is_moving else ""
+    return f"{len(found.shards)}, with {entries}{moving}"
+
+
+def _describe_beats(found: Status) -> str:
+    if found.beats is None:
+        return "unknown, as this user of Redis may not read which beats are there"
+    words = [f"{one.host}, process {one.pid}: {len(one.shards)}" for one in found.beats]
+    return "; ".join(words) or "none"
+
+
+def _shards_lines(found: Status, session: Session) -> Iterator[Text]:
+    """Yield the table of the shards: who leads each, what is due in it, and where it is."""
+    columns = [Column("shard", is_right=True), Column("leader", share=2, cut=cut_middle), Column("since")]
+    columns += [Column("entries", is_right=True), Column("due", is_right=True), Column("oldest")]
+    has_nodes = any(one.node for one in found.shards)
+    columns += [Column("node", share=1, cut=cut_start)] if has_nodes else []
+
+    def rows() -> Iterator[Row]:
+        for one in found.shards:
+            leader, since, oldest = one.leader, "", ""
+            if leader is None:
+                who = Text("none", "bold red") if one.lock_key else Text("all beats")
+            elif leader.host is None:
+                who = Text(printable(leader.token), "yellow")
+            else:
+                who = Text(printable(f"{leader.host}, process {leader.pid}"))
+                since = relative(leader.since, found.now) if leader.since else ""
+            if one.oldest_due is not None:
+                oldest = relative(one.oldest_due, found.now)
+            cells = [Text(one.name), who, Text(since), Text(f"{one.entries:,}"), Text(f"{one.backlog:,}")]
+            yield Row([*cells, Text(oldest), *([Text(one.node or "")] if has_nodes else [])])
+
+    return lines_of(columns, rows(), session.console)
 
 
 def _describe_leader(found: Status) -> str:

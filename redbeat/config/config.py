@@ -127,6 +127,8 @@ class RedBeatConfig:
         self.schedule_key, self.statics_key = named.schedule, named.statics
         #: the layout that was found in Redis; None: it hasn't been looked for, or there is none
         self.found_layout: Layout | None = None
+        #: when it was looked for last, monotonic; long ago: it has changed; None: it never was
+        self.looked_at: float | None = None
 
     @property
     def schedule(self) -> Any:
@@ -152,6 +154,12 @@ class RedBeatConfig:
     def keys(self) -> Keys:
         """The names of all keys in Redis, as configured now, or as found there."""
         return self.layout.keys
+
+    def lock_key_in(self, keys: Keys) -> str | None:
+        """Return the key of the lock of the part with these names; None: there is none."""
+        if self.lock_key is None or keys.prefix == self.key_prefix:
+            return self.lock_key
+        return keys.prefix + self.lock_key.removeprefix(self.key_prefix)
 
     @property
     def reserved_names(self) -> frozenset[str]:

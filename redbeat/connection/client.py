@@ -422,6 +422,8 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
     """Turn the client's errors into StoreUnavailable and StoreRefused, which name the server."""
     try:
         yield
+    except RedBeatError:  # some are the client's errors, too
+        raise
     except (
         redis.exceptions.ConnectionError,
         redis.exceptions.TimeoutError,
@@ -452,8 +454,6 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         if _UNNAMED.search(reason):
             reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
         raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {reason}") from exc
-    except RedBeatError:
-        raise
     except Exception as exc:
         connection = _connection_in_the_making(exc)
         if connection is None:

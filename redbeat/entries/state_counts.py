@@ -47,12 +47,15 @@ def count_states(
         StoreUnavailable, StoreRefused, StoreCorrupt.
     """
     store, began = Store(app), time.monotonic()
-    total, cursor = Members(store).count(), ""
+    total, cursor = Members(store).count(), "0"
     found = Counter[str]()
-    while cursor != "0" and time.monotonic() < began + max_seconds:
+    parts = [part.keys for part in store.parts]
+    while parts and time.monotonic() < began + max_seconds:
         slice_began = time.monotonic()
-        page = Figures(store).count_states(cursor or "0", SLICE)
+        page = Figures(store).count_states(parts[-1], cursor, SLICE)
         cursor = page.cursor
+        if cursor == "0":
+            parts.pop()
         found.update({"scheduled": page.scheduled, "due": page.due})
         others = list(page.others.items())
         for first in range(0, len(others), READ):
@@ -61,7 +64,7 @@ def count_states(
             time.sleep(time.monotonic() - slice_began)
         tell(_counts_of(found, total))
     counts = _counts_of(found, total)
-    return StateCounts(counts.states, total, total) if cursor == "0" else counts
+    return counts if parts else StateCounts(counts.states, total, total)
 
 
 def _counts_of(found: Counter[str], total: int) -> StateCounts:

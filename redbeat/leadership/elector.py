@@ -9,13 +9,15 @@ scripts check whether it still does.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import ClientError
 from redbeat.errors import LockLost, RedBeatError
-from redbeat.leadership.heartbeat import Heartbeat
+from redbeat.keys import Keys
+from redbeat.leadership.heartbeat import Heartbeat, Renewal
 from redbeat.leadership.lock import LeaderLock, fence_of
 from redbeat.leadership.presence import Presence
 from redbeat.leadership.pulse import Pulse, Role
@@ -46,6 +48,8 @@ class Leadership:
         store: the schedule; its writes are fenced with ``fence``.
         lock_key: the lock's key; None: no lock is configured, and every beat leads.
         timing: how long the lock lives, and what follows from that.
+        heartbeat: renews the lock, with those of other parts; None: it has one of its own.
+        beat: the id of this beat, which the lock's tokens say; '': they say a new one each.
 
     Attributes:
         lock: the lock that this beat holds; None: it holds none. A program may set it to a LeaderLock, a lock
@@ -53,17 +57,42 @@ class Leadership:
         candidacy: the lock that this beat waits for; None: it waits for none.
     """
 
-    def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lock_key: str | None,
+        timing: Timing,
+        heartbeat: Heartbeat | None = None,
+        beat: str = "",
+    ) -> None:
         self.lock: LeaderLock | Any = None
         self.candidacy: LeaderLock | None = None
         self.lock_key = lock_key
         self.timing = timing
         self._store = store
-        self._heartbeat: Heartbeat | None = None
+        self._beat = beat
+        self._heartbeat = heartbeat or Heartbeat(store.config.app, timing)
+        self._renewal: Renewal | None = None
         self._presence = Presence(store)
         self._progressed_at = time.monotonic()
         self._retries = COUNTS.retries
         store.on_progress = self._note_answer
+
+    @property
+    def store(self) -> Store:
+        """The schedule, or the one part of it that this is about."""
+        return self._store
+
+    @property
+    def keys(self) -> Keys:
+        """The names in that part."""
+        return self._store.keys
+
+    def set_lock_seconds(self, seconds: float) -> None:
+        """Set how long the lock lives, from its next renewal on."""
+        self.timing = replace(self.timing, lock_seconds=seconds)
+        if isinstance(self.lock, LeaderLock):
+            self.lock.set_timeout(seconds)
 
     @property
     def is_leader(self) -> bool:
@@ -77,13 +106,10 @@ class Leadership:
         """Whether this beat leads, and no other one can lead by now, as far as the lock's times say."""
         if not self.is_leader or self.lock_key is None:
             return False
-        heartbeat = self._heartbeat
-        if heartbeat is None:
+        renewal = self._renewal
+        if renewal is None:
             return False
-        return (
-            not heartbeat.has_given_up
-            and heartbeat.seconds_unconfirmed() < self.timing.replaced_after_seconds
-        )
+        return not renewal.has_given_up and renewal.seconds_unconfirmed() < self.timing.replaced_after_seconds
 
     @property
     def fence(self) -> Fence:
@@ -96,44 +122,70 @@ class Leadership:
             return True
         if self.candidacy is None:
             logger.info("beat: Acquiring lock...", extra=LEADER_STANDS.of(lock=self.lock_key))
-            self.candidacy = self._new_candidacy(self.lock_key)
+        candidacy = self.stand_by()
         try:
-            if not self.candidacy.acquire():
+            if not candidacy.acquire():
                 self._presence.note()
                 return False
         except LockLost as exc:  # it was taken, and ended before it was renewed; nothing was done meanwhile
             logger.debug("beat: The lock was held for a moment only: %s", exc)
-            self.candidacy.forget()
+            candidacy.forget()
             return False
-        self.lock, self.candidacy = self.candidacy, None
-        self.lock.on_release = self._stop_heartbeat
-        if self.lock.replaced:
+        self.lead()
+        if candidacy.replaced:
             logger.warning(
                 "beat: Took the lock over from %s, which hasn't renewed it for %s s.",
-                self.lock.replaced,
+                candidacy.replaced,
                 self._store.config.takeover_after,
-                extra=LEADER_TAKEN_OVER.of(lock=self.lock_key, holder=self.lock.replaced),
+                extra=LEADER_TAKEN_OVER.of(lock=self.lock_key, holder=candidacy.replaced),
             )
         logger.info("beat: Acquired lock", extra=LEADER_ACQUIRED.of(lock=self.lock_key))
         self._presence.leave()
         return True
 
+    # -- the steps of ``stand``, for whoever stands for several locks at once
+
+    def stand_by(self) -> LeaderLock:
+        """Return the lock that this beat waits for from now on."""
+        if self.candidacy is None:
+            self.candidacy = self._new_candidacy(self.lock_key or "")
+        return self.candidacy
+
+    def lead(self) -> None:
+        """Note that the lock is taken, and was renewed."""
+        self.lock, self.candidacy = self.stand_by(), None
+        self.lock.is_released = False
+        self.lock.on_release = self._stop_heartbeat
+
     def _new_candidacy(self, lock_key: str) -> LeaderLock:
         if isinstance(self.lock, LeaderLock) and self.lock.key == lock_key:
             return self.lock  # released, and perhaps taken back by a late write, with this token
-        return LeaderLock(self._store, lock_key, self.timing.lock_seconds, self.timing.takeover_seconds)
+        timing = self.timing
+        return LeaderLock(self._store, lock_key, timing.lock_seconds, timing.takeover_seconds, self._beat)
 
     def keep_alive(self) -> None:
         """Start the heartbeat, which renews the lock: for a scheduler that is ticked by a running beat."""
-        if isinstance(self.lock, LeaderLock) and self._heartbeat is None:
-            self._heartbeat = Heartbeat(self._store.config.app, self.lock.fence, self.timing)
-            self._heartbeat.start()
+        renewal = self.begin_renewal()
+        if renewal is not None:
+            self._heartbeat.timing = self.timing
+            self._heartbeat.add(renewal)
+
+    def begin_renewal(self) -> Renewal | None:
+        """Return what the heartbeat is to renew from now on; None: nothing, or it does so already."""
+        if not isinstance(self.lock, LeaderLock) or self._renewal is not None:
+            return None
+        self._renewal = Renewal(self.lock.fence, self._store.part)
+        return self._renewal
+
+    def end_renewal(self) -> Renewal | None:
+        """Return what the heartbeat isn't to renew any more; None: it renews nothing."""
+        renewal, self._renewal = self._renewal, None
+        return renewal
 
     def note_progress(self) -> None:
         """Note that the scheduler has done something, so that it doesn't count as stuck."""
         self._progressed_at = time.monotonic()
-        if self._heartbeat is not None:
-            self._heartbeat.note_progress()
+        self._heartbeat.note_progress()
 
     def _note_answer(self) -> None:
         """Note that Redis has answered the scheduler; log how long it took if that was long.
@@ -153,14 +205,14 @@ class Leadership:
 
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread."""
-        lock, heartbeat, asks_since = self.lock, self._heartbeat, self._store.asks_since
+        lock, renewal, asks_since = self.lock, self._renewal, self._store.asks_since
         progressed_at = self._progressed_at
-        if heartbeat is not None:
+        if renewal is not None:
             # the heartbeat is an excuse only where it waits for Redis, too
-            progressed_at = max(progressed_at, heartbeat.excused_at)
-            is_replaceable = heartbeat.has_given_up or heartbeat.lost is not None
+            progressed_at = max(progressed_at, self._heartbeat.excused_at)
+            is_replaceable = renewal.has_given_up or renewal.lost is not None
             role = Role.STANDBY if is_replaceable else Role.LEADER
-            return Pulse(role, progressed_at, heartbeat.confirmed_at)
+            return Pulse(role, progressed_at, renewal.confirmed_at)
         now = time.monotonic()
         if asks_since is not None:
             progressed_at = now
@@ -180,10 +232,10 @@ class Leadership:
         if self.lock is not None and not self.fence.token:
             self.lock.extend(int(self.timing.lock_seconds))  # no script can renew one without a token
         self.note_progress()
-        if self._heartbeat is not None:
-            if self._heartbeat.lost is not None:
-                raise self._heartbeat.lost
-            was_retaken = self._heartbeat.take_retaken()
+        if self._renewal is not None:
+            if self._renewal.lost is not None:
+                raise self._renewal.lost
+            was_retaken = self._renewal.take_retaken()
         if self._store.has_retaken_lock:
             self._store.has_retaken_lock = False
             was_retaken = True
@@ -205,12 +257,12 @@ class Leadership:
             LockLost: another beat leads.
         """
         self.note_progress()
-        if self._heartbeat is None:
+        if self._renewal is None:
             return
-        if self._heartbeat.seconds_unconfirmed() > self.timing.fresh_seconds:
+        if self._renewal.seconds_unconfirmed() > self.timing.fresh_seconds:
             asked_at = time.monotonic()
             self._store.renew_lock(self.fence)
-            self._heartbeat.note_confirmed(asked_at)
+            self._renewal.note_confirmed(asked_at)
 
     def seconds_to_look(self) -> float:
         """Return the seconds until a standby's next look at the lock: fewer when it is about to take over."""
@@ -244,6 +296,6 @@ class Leadership:
             )
 
     def _stop_heartbeat(self) -> None:
-        heartbeat, self._heartbeat = self._heartbeat, None
-        if heartbeat is not None:
-            heartbeat.stop()
+        renewal = self.end_renewal()
+        if renewal is not None:
+            self._heartbeat.remove(renewal)

@@ -1,74 +1,62 @@
-"""The heartbeat: a thread that renews the leader's lock, whatever the scheduler is busy with.
+"""The heartbeat: a thread that renews the locks of a beat, whatever its scheduler is busy with.
 
-Owns one connection and one acquisition of the lock. Invariant: it renews the lock only while the scheduler
+Owns one connection, and what it finds about each lock. Invariant: it renews locks only while the scheduler
 makes progress. A scheduler that doesn't, as a publish or a signal handler never returns, must not keep the
-other beats waiting for ever, so the lock is released. If the scheduler goes on later, its next step takes the
+other beats waiting for ever, so its locks are released. If the scheduler goes on later, its next step takes a
 lock again, or finds that another beat leads.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError
+from redbeat.leadership.peers import Peers
 from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.background import BackgroundThread
 from redbeat.process.budget import what_is_computed
-from redbeat.store.locks import LockKey
+from redbeat.store.locks import Held, LockKey, Locks
+from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
-#: how long ``stop`` waits for a renewal that is on its way
+#: how long is waited for a renewal that is on its way
 STOP_SECONDS = 2.0
 
 #: if the thread wakes later than this, the whole process was paused, and so was the scheduler
 LATE_SECONDS = 1.0
 
 
-class Heartbeat:
-    """Renews one lock until it is stopped, or the lock is another beat's.
-
-    Arguments:
-        app: the Celery app.
-        fence: the lock and its token.
-        timing: how often the lock is renewed, and when the scheduler counts as stuck.
+class Renewal:
+    """One lock that the heartbeat renews.
 
     Attributes:
-        lost: the error when another beat holds the lock, after which nothing is renewed; None: none does.
+        fence: the lock and its token.
+        part: the part of the schedule that it belongs to; None: the schedule isn't divided.
+        lost: the error when another beat holds the lock, after which it isn't renewed; None: none does.
         confirmed_at: when the lock was last known to be held, monotonic.
-        excused_at: when the scheduler last had a reason to do nothing, monotonic: Redis couldn't be reached,
-            or the process was paused.
         has_given_up: the scheduler is stuck, and the lock was released.
     """
 
-    def __init__(self, app: Any, fence: Fence, timing: Timing) -> None:
+    def __init__(self, fence: Fence, part: Part | None = None) -> None:
+        self.fence = fence
+        self.part = part
         self.lost: LockLost | None = None
-        self._app = app
-        self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
-        self._fence = fence
-        self._timing = timing
-        self._progressed_at = self.confirmed_at = time.monotonic()
-        self.excused_at = time.monotonic()
+        self.confirmed_at = time.monotonic()
         self.has_given_up = False
-        self._thread = BackgroundThread("redbeat-heartbeat", self._run)
+        self._store: Store | None = None
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop the thread: when this returns, no command is on its way that could take the lock back."""
-        self._thread.stop(STOP_SECONDS)
-        if self._store is not None:
-            self._store.close()
-
-    def note_progress(self) -> None:
-        """Note that the scheduler has done something."""
-        self._progressed_at = time.monotonic()
+    def store_beside(self, store: Store) -> Store:
+        """Return the store of the part that the lock belongs to, with the client of the thread's."""
+        if self._store is None:
+            self._store = store if self.part is None else store.of_part(self.part)
+        return self._store
 
     def seconds_unconfirmed(self) -> float:
         """Return how long ago the lock was last known to be held."""
@@ -77,6 +65,11 @@ class Heartbeat:
     def note_confirmed(self, at: float) -> None:
         """Note that a step of the scheduler, begun ``at`` (monotonic), has found the lock held."""
         self.confirmed_at = max(at, self.confirmed_at)
+
+    def note_renewed(self, at: float) -> None:
+        """Note that a renewal, begun ``at`` (monotonic), has found the lock held, or taken it back."""
+        self.has_given_up = False
+        self.confirmed_at = at
 
     def take_retaken(self) -> bool:
         """Return whether the lock was gone, perhaps with all data, and was taken back since the last call."""
@@ -88,69 +81,174 @@ class Heartbeat:
         store.has_retaken_lock = False
         return True
 
-    def _run(self) -> None:
-        while not self._has_stopped():
+
+class _Beating(BackgroundThread):
+    """The thread.
+
+    Attributes:
+        store: the schedule, with the thread's own client, which it makes: that of a cluster connects at once.
+        is_renewing: held while commands are on their way.
+    """
+
+    def __init__(self, work: Callable[[_Beating], None]) -> None:
+        super().__init__("redbeat-heartbeat", lambda: work(self))
+        self.store: Store | None = None
+        self.is_renewing = threading.Lock()
+
+
+class Heartbeat:
+    """Renews each lock until it is removed, or is another beat's. A thread runs as long as there are any.
+
+    Arguments:
+        app: the Celery app.
+        timing: how often locks are renewed, and when the scheduler counts as stuck; it may be set later.
+
+    Attributes:
+        peers: the beats that share the schedule, who are told at each renewal that this one is there; None:
+            it isn't shared. It may be set.
+        progressed_at: when the scheduler last did something, monotonic.
+        excused_at: when the scheduler last had a reason to do nothing, monotonic: Redis couldn't be reached,
+            or the process was paused.
+    """
+
+    def __init__(self, app: Any, timing: Timing) -> None:
+        self.timing = timing
+        self.peers: Peers | None = None
+        self.progressed_at = self.excused_at = time.monotonic()
+        self._app = app
+        self._renewals: tuple[Renewal, ...] = ()
+        self._thread: _Beating | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there are locks that it renews."""
+        return self._thread is not None
+
+    def add(self, *renewals: Renewal) -> None:
+        """Renew these locks from now on."""
+        self._renewals += renewals
+        if self._thread is None and renewals:
+            self.progressed_at = self.excused_at = time.monotonic()
+            self._thread = _Beating(self._run)
+            self._thread.start()
+
+    def remove(self, *renewals: Renewal) -> None:
+        """Renew these no more: when this returns, no command is on its way that could take one back."""
+        self._renewals = tuple(one for one in self._renewals if one not in renewals)
+        if not self._renewals:
+            self.stop()
+        elif self._thread is not None and self._thread.is_renewing.acquire(timeout=STOP_SECONDS):
+            self._thread.is_renewing.release()
+
+    def stop(self) -> None:
+        """Renew no lock any more: when this returns, no command is on its way that could take one back."""
+        self._renewals = ()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop(STOP_SECONDS)
+            if thread.store is not None:
+                thread.store.close()
+
+    def note_progress(self) -> None:
+        """Note that the scheduler has done something."""
+        self.progressed_at = time.monotonic()
+
+    def _run(self, thread: _Beating) -> None:
+        while not self._has_stopped(thread):
             try:
-                self._beat()
-            except LockLost as exc:
-                self.lost = exc
-                return
+                with thread.is_renewing:
+                    self._beat(thread)
             except RedBeatError as exc:
                 # the scheduler may be waiting for Redis as well, so it doesn't count as stuck
                 self.excused_at = time.monotonic()
                 logger.debug("beat: The heartbeat can't reach Redis: %s", exc)
-            except Exception as exc:  # noqa: BLE001 - if this thread ended, the lock would end as well
+            except Exception as exc:  # noqa: BLE001 - if this thread ended, the locks would end as well
                 self.excused_at = time.monotonic()
-                self._thread.report("The heartbeat failed, and goes on", exc, HEARTBEAT_FAILED)
+                thread.report("The heartbeat failed, and goes on", exc, HEARTBEAT_FAILED)
 
-    def _has_stopped(self) -> bool:
+    def _has_stopped(self, thread: _Beating) -> bool:
         """Wait for the next renewal; return whether there is none."""
-        waited_since, renewal_seconds = time.monotonic(), self._timing.renewal_seconds
-        has_stopped = self._thread.wait(renewal_seconds)
+        waited_since, renewal_seconds = time.monotonic(), self.timing.renewal_seconds
+        has_stopped = thread.wait(renewal_seconds)
         if time.monotonic() - waited_since > renewal_seconds + LATE_SECONDS:
             self.excused_at = time.monotonic()  # the process was paused, which doesn't count as stuck
         return has_stopped
 
-    def _beat(self) -> None:
-        store = self._connect()
+    def _beat(self, thread: _Beating) -> None:
+        store = self._connect(thread)
         if store is None:
             return
+        renewals = [renewal for renewal in self._renewals if renewal.lost is None]
         started_at = time.monotonic()
-        idle_seconds = started_at - self._progressed_at
-        stuck_seconds = started_at - max(self._progressed_at, self.excused_at)
-        if stuck_seconds >= self._timing.stuck_seconds:
-            self._give_up(store, idle_seconds)
-            return
-        store.renew_lock(self._fence, idle_seconds)
-        self.has_given_up = False
-        self.confirmed_at = started_at
+        idle_seconds = started_at - self.progressed_at
+        stuck_seconds = started_at - max(self.progressed_at, self.excused_at)
+        if stuck_seconds >= self.timing.stuck_seconds:
+            self._give_up(store, renewals, idle_seconds)
+        elif self.peers is not None:
+            self._renew_together(store, renewals, self.peers, idle_seconds)
+        else:
+            for renewal in renewals:
+                try:
+                    renewal.store_beside(store).renew_lock(renewal.fence, idle_seconds)
+                except LockLost as exc:
+                    renewal.lost = exc
+                else:
+                    renewal.note_renewed(started_at)
 
-    def _connect(self) -> Store | None:
+    def _renew_together(
+        self, store: Store, renewals: list[Renewal], peers: Peers, idle_seconds: float
+    ) -> None:
+        started_at = time.monotonic()
+        held = [Held(renewal.store_beside(store), renewal.fence) for renewal in renewals]
+        found, [reply] = Locks(store).renew(held, idle_seconds, peers.call())
+        peers.note(reply)
+        for renewal, error in zip(renewals, found, strict=True):
+            if error is None:
+                renewal.note_renewed(started_at)
+            elif isinstance(error, LockLost):
+                renewal.lost = error
+            else:  # the scheduler may be waiting for the same node
+                self.excused_at = time.monotonic()
+                logger.debug("beat: The heartbeat can't renew %s: %s", renewal.fence.lock_key, error)
+
+    def _connect(self, thread: _Beating) -> Store | None:
         """Return the store with the thread's own client; None if the heartbeat was stopped meanwhile."""
-        if self._store is None:
+        if thread.store is None:
             # with an injected client, if there is one: those are for all threads
-            self._store = Store.hasty(self._app, self._timing.renewal_seconds)
-            if self._thread.is_over:  # connecting may have taken longer than stop() waits
-                self._store.close()
+            thread.store = Store.hasty(self._app, self.timing.renewal_seconds)
+            if thread.is_over:  # connecting may have taken longer than stop() waits
+                thread.store.close()
                 return None
-        return self._store
+        return thread.store
 
-    def _give_up(self, store: Store, idle_seconds: float) -> None:
-        if self.has_given_up:
+    def _give_up(self, store: Store, renewals: list[Renewal], idle_seconds: float) -> None:
+        held = [renewal for renewal in renewals if not renewal.has_given_up]
+        if not held:
             return
-        LockKey(store, self._fence.lock_key or "").release(self._fence.token)
-        self.has_given_up = True
-        what = what_hangs()
+        if self.peers is None:
+            for renewal in held:
+                LockKey(store, renewal.fence.lock_key or "").release(renewal.fence.token)
+        else:
+            locks = [Held(renewal.store_beside(store), renewal.fence) for renewal in held]
+            Locks(store).release(locks, is_marked=False, besides=[self.peers.leave_call()])
+        for renewal in held:
+            renewal.has_given_up = True
+        names, what = locks_named([renewal.fence.lock_key or "" for renewal in held]), what_hangs()
         logger.critical(
-            "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up the lock %s, so that "
-            "another beat can go on.",
+            "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up %s, so that another beat "
+            "can go on.",
             idle_seconds,
             what,
-            self._fence.lock_key,
+            names,
             extra=LEADER_STUCK.of(
-                lock=self._fence.lock_key, seconds=round(idle_seconds, 3), reason=f"{what} hangs"
+                lock=held[0].fence.lock_key, seconds=round(idle_seconds, 3), reason=f"{what} hangs"
             ),
         )
+
+
+def locks_named(keys: Sequence[str]) -> str:
+    """Return a phrase for the log: these locks, by the first of their keys."""
+    return f"the lock {keys[0]}" if len(keys) == 1 else f"{len(keys)} locks ({keys[0]}, ...)"
 
 
 def what_hangs() -> str:

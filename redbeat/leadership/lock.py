@@ -35,7 +35,7 @@ from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.errors import LockLost
-from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey
+from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey, Take
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
 
@@ -44,6 +44,9 @@ TAKEN_MS = 10_000
 
 #: how the token of a RedBeat 3 begins; that of celery-redbeat 2.x is 32 hexadecimal digits
 TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is no secret
+
+#: how many random bytes of a token are the same in all of one beat; and how many are new in each
+BEAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class LeaderLock:
         key: the lock's key.
         timeout_seconds: how long it lives after it was last renewed.
         takeover_seconds: a RedBeat 3 that doesn't renew it for this long is replaced; None: never.
+        beat: the id of the beat that asks for it, which its tokens say; '': they say a new one each.
 
     Attributes:
         name: the lock's key.
@@ -91,15 +95,22 @@ class LeaderLock:
         replaced: the token of the silent holder that was replaced; '': there was none.
         seen_until: when another holder's lock would end, as it was seen last; monotonic.
         looked_at: when Redis last told how long the lock lives, monotonic; None: it hasn't yet.
+        free_since: since when all looks have found that nobody holds it, monotonic; None: somebody does.
     """
 
     def __init__(
-        self, store: Store, key: str, timeout_seconds: float, takeover_seconds: float | None = None
+        self,
+        store: Store,
+        key: str,
+        timeout_seconds: float,
+        takeover_seconds: float | None = None,
+        beat: str = "",
     ) -> None:
         self._store = store
         self.key = self.name = key
         self._key = LockKey(store, key, lambda: store.keys)
         self._takeover_seconds = takeover_seconds
+        self._beat = beat
         self.set_timeout(timeout_seconds)
         self.is_released = False
         #: called by ``release`` before it gives the lock up, to stop whatever renews it
@@ -109,6 +120,7 @@ class LeaderLock:
         self.replaced = ""
         self.seen_until = 0.0
         self.looked_at: float | None = None
+        self.free_since: float | None = None
 
     def set_timeout(self, seconds: float) -> None:
         """Set how long it lives, from its next renewal on."""
@@ -148,29 +160,59 @@ class LeaderLock:
             if rest_ms == FOR_EVER:
                 self._key.token()  # raises if the key isn't a string: no beat writes one without an end
         except BaseException:
-            self._silence = None  # a look that fails says nothing about the holder
+            self.note_no_look()
             raise
-        self.looked_at = time.monotonic()
-        if rest_ms != NO_KEY:
-            self.seen_until = time.monotonic() + rest_ms / 1000 if rest_ms >= 0 else math.inf
-        silent = ""
-        if self._is_silent(rest_ms):
-            holder = self.holder()
-            # celery-redbeat 2.x renews its lock at each tick only, so its lock must expire
-            silent = holder if holder.startswith(TOKEN_MARK) else ""
+        silent = replaceable(self.holder()) if self.note_look(rest_ms) else ""
         if rest_ms != NO_KEY and not silent and not self.token:
             return False
-        # set before the answer, so that it is released if this beat ends now; and used again if none comes
-        self.token = token = self.token or new_token()
-        taken_ms, slack_ms = min(self.timeout_ms, TAKEN_MS), int(self.timing.slack_seconds * 1000)
-        mark = self._store.keys.released
-        is_ours = self._key.take(token, taken_ms, mark, silent=silent, rest_ms=rest_ms, slack_ms=slack_ms)
-        self.token = token if is_ours else ""
-        self._silence = None
+        take = self.begin_take(rest_ms, silent)
+        times = {"rest_ms": rest_ms, "slack_ms": take.slack_ms}
+        is_ours = self._key.take(take.token, take.taken_ms, take.mark, silent=silent, **times)
+        self.note_take(take, is_ours=is_ours)
         if is_ours:
-            self.replaced = silent
             self._store.renew_lock(self.fence)
         return is_ours
+
+    # -- the steps of ``acquire``, for whoever asks for several locks at once
+
+    @property
+    def lock_key(self) -> LockKey:
+        """The key in Redis."""
+        return self._key
+
+    def note_no_look(self) -> None:
+        """Note that a look has failed: it says nothing about the holder."""
+        self._silence = self.free_since = None
+
+    def note_look(self, rest_ms: int) -> bool:
+        """Note how long the lock lives; tell whether it hasn't been renewed for ``takeover_seconds``."""
+        now = self.looked_at = time.monotonic()
+        if rest_ms != NO_KEY:
+            self.seen_until = now + rest_ms / 1000 if rest_ms >= 0 else math.inf
+            self.free_since = None
+        elif self.free_since is None:
+            self.free_since = now
+        return self._is_silent(rest_ms)
+
+    def begin_take(self, rest_ms: int, silent: str = "") -> Take:
+        """Return what takes the lock with a new token.
+
+        Arguments:
+            rest_ms: how long the lock lives, as it was seen.
+            silent: the token of a silent holder, which is replaced; '': there is none.
+        """
+        # set before the answer, so that it is released if this beat ends now; and used again if none comes
+        self.token = self.token or new_token(self._beat)
+        taken_ms, slack_ms = min(self.timeout_ms, TAKEN_MS), int(self.timing.slack_seconds * 1000)
+        mark = self._store.keys.released
+        return Take(self._store, self.key, self.token, taken_ms, mark, silent, rest_ms, slack_ms)
+
+    def note_take(self, take: Take, *, is_ours: bool) -> None:
+        """Note the answer to it; if the lock is this beat's, it must be renewed at once."""
+        self.token = take.token if is_ours else ""
+        self._silence = self.free_since = None
+        if is_ours:
+            self.replaced = take.silent
 
     def renew(self) -> bool:
         """Let the lock live for its full time from now on; return whether it was gone, and was taken back.
@@ -221,7 +263,7 @@ class LeaderLock:
 
     def forget(self) -> None:
         """Note that this object doesn't hold the lock; a later ``acquire`` begins anew."""
-        self.token, self._silence = "", None
+        self.token, self._silence, self.free_since = "", None, None
 
     def describe_holder(self) -> str:
         """Return who holds the lock and for how long, as a phrase for the log."""
@@ -320,6 +362,33 @@ def holder_of(token: str) -> Holder | None:
         return None
 
 
-def new_token() -> str:
-    """Return a token that says which process has it since now, and that no other one has."""
-    return f"{TOKEN_MARK}:{socket.gethostname()}:{os.getpid()}:{time.time():.0f}:{secrets.token_hex(8)}"
+def new_token(beat: str = "") -> str:
+    """Return a token that says which process has it since now, and that no other one has.
+
+    Arguments:
+        beat: the id of the beat whose it is, as :func:`new_beat` returns it; '': that of a new one.
+    """
+    host, pid, mark = (beat or new_beat()).rsplit(":", 2)
+    return f"{TOKEN_MARK}:{host}:{pid}:{time.time():.0f}:{mark}{secrets.token_hex(BEAT_BYTES)}"
+
+
+def new_beat() -> str:
+    """Return an id that a beat has for its life: its host, its process, and what no other one there has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(BEAT_BYTES)}"
+
+
+def beat_of(token: str) -> str | None:
+    """Return the id of the beat whose ``token`` it is; None: it isn't that of a RedBeat 3.
+
+    A beat that shares a schedule with others has one id for all its tokens.
+    """
+    holder = holder_of(token)
+    if holder is None:
+        return None
+    return f"{holder.host}:{holder.pid}:{token.rpartition(':')[2][: 2 * BEAT_BYTES]}"
+
+
+def replaceable(holder: str) -> str:
+    """Return ``holder`` if its lock may be taken over once it is silent, else ''."""
+    # celery-redbeat 2.x renews its lock at each tick only, so its lock must expire
+    return holder if holder.startswith(TOKEN_MARK) else ""

@@ -6,8 +6,10 @@ Invariant: it writes nothing, and ``read_status`` takes no longer than MAX_LOOK_
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from enum import IntEnum
 from typing import Any
@@ -16,7 +18,9 @@ from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import call_briefly
 from redbeat.leadership.lock import holder_of
-from redbeat.store.records import Vitals
+from redbeat.store.beats import Beats
+from redbeat.store.records import Vitals, sum_of
+from redbeat.store.rights import BEATS
 from redbeat.store.store import Store
 
 #: how long ``read_status`` may take, connecting included
@@ -26,6 +30,14 @@ MAX_LOOK_SECONDS = 5.0
 LATE_AFTER_SECONDS = 60.0
 #: a leader shows every 2 seconds that it lives; one that hasn't for so long may be gone
 SILENT_AFTER_SECONDS = 5.0
+
+
+#: so many shards a node of a cluster are spread well over the nodes
+SHARDS_A_NODE = 16
+#: a node that has so many times as many of them as there are on average makes a poor spread
+MAX_OF_MEAN = 1.5
+#: how many shards are named in a sentence
+MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,58 @@ class Standby:
 
 
 @dataclass(frozen=True)
+class Beat:
+    """One of the beats that share the shards of a schedule.
+
+    Attributes:
+        host: the name of its machine.
+        pid: its process id there.
+        last_look: when it last said that it is there, by the server's clock, UTC.
+        shards: the numbers of the shards that it leads.
+    """
+
+    host: str
+    pid: int
+    last_look: datetime
+    shards: Sequence[int | None]
+
+
+@dataclass(frozen=True)
+class ShardStatus:
+    """Who leads one shard, and what is due in it.
+
+    Attributes:
+        number: None: the entries that are in no shard, as they are moved out of them, or into them.
+        lock_key: the key of its lock; None: no lock is configured.
+        leader: who leads it; None: nobody does.
+        last_tick: when that beat, or the last one that there was, did something; None: not known.
+        entries: how many entries it has.
+        backlog: how many of them are due.
+        oldest_due: since when the first of these is due; None: as of :class:`Status`.
+        node: the address of the node that it is on in a cluster; None: there is one server only.
+    """
+
+    number: int | None
+    lock_key: str | None
+    leader: Leader | None
+    last_tick: datetime | None
+    entries: int
+    backlog: int
+    oldest_due: datetime | None
+    node: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "undivided" if self.number is None else str(self.number)
+
+
+@dataclass(frozen=True)
 class Status:
     """Who leads, and what is due. Times are UTC, by the server's clock.
+
+    Where the schedule is divided into shards, ``leader`` is that of the first one that has any, ``last_tick``
+    is the oldest of all leaders, and what is due is summed up.
 
     Attributes:
         now: when this was read.
@@ -85,6 +147,10 @@ class Status:
         stored_messages: how many messages are stored; None: not known, likewise.
         overdue_messages: how many of them should have been sent more than a minute ago.
         oldest_message: since when the first of them should have been sent; None: none should.
+        shards: each shard, where the schedule is divided into some; ``standbys`` is empty there.
+        beats: the beats that share them; None: not known, as this user may not read it.
+        nodes: the addresses of all nodes of a cluster, if the schedule is divided.
+        is_moving: entries are moved, as the number of shards is being changed.
     """
 
     now: datetime
@@ -97,6 +163,10 @@ class Status:
     stored_messages: int | None = None
     overdue_messages: int = 0
     oldest_message: datetime | None = None
+    shards: Sequence[ShardStatus] = ()
+    beats: Sequence[Beat] | None = ()
+    nodes: Sequence[str] = ()
+    is_moving: bool = False
 
     def seconds_since(self, moment: datetime | None) -> float | None:
         """Return the age of ``moment`` in seconds, None for None."""
@@ -104,9 +174,21 @@ class Status:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the leader has shown no sign of life for longer than one that is well."""
-        seconds = self.seconds_since(self.leader.last_tick) if self.leader is not None else None
-        return (seconds or 0.0) > SILENT_AFTER_SECONDS
+        """Whether the leader, or that of a shard, gave no sign of life for longer than one that is well."""
+        leaders = [one.leader for one in self.shards] if self.shards else [self.leader]
+        seconds = [self.seconds_since(one.last_tick) or 0.0 for one in leaders if one is not None]
+        return max(seconds, default=0.0) > SILENT_AFTER_SECONDS
+
+    @property
+    def unled(self) -> list[ShardStatus]:
+        """The shards that nobody leads, but those that were led a moment ago: they are being handed over."""
+        return [
+            one
+            for one in self.shards
+            if one.lock_key is not None
+            and one.leader is None
+            and (self.seconds_since(one.last_tick) or math.inf) > SILENT_AFTER_SECONDS
+        ]
 
 
 class State(IntEnum):
@@ -135,25 +217,77 @@ def ask_status(app: Any = None) -> Status:
     """Return what ``read_status`` does, and raise the same; it takes as long as the client waits."""
     config = ensure_conf(app)
     with Store.hasty(config.app) as store:
-        return status_of(store.vitals(), config)
+        return status_in(store)
+
+
+def status_in(store: Store) -> Status:
+    """Return who leads and what is due in ``store``: one round trip for each node, with shards two."""
+    config, layout, vitals = store.config, store.config.layout, store.vitals_of_parts()
+    if len(layout.parts) == 1 and layout.shards is None:
+        return status_of(vitals[0], config)
+    shards = [
+        _shard_of(one, config.lock_key_in(keys), layout.shard_of(keys), store.node_of(keys))
+        for keys, one in zip(layout.parts, vitals, strict=True)
+    ]
+    whole = status_of(sum_of(vitals), config)
+    ticks = [one.last_tick for one in shards if one.leader is not None and one.last_tick is not None]
+    return replace(
+        whole,
+        leader=next((one.leader for one in shards if one.leader is not None), None),
+        last_tick=min(ticks, default=None),
+        standbys=(),
+        shards=shards,
+        beats=_read_beats(store, shards),
+        nodes=store.nodes(),
+        is_moving=layout.is_moving,
+    )
+
+
+def _shard_of(vitals: Vitals, lock_key: str | None, number: int | None, node: str | None) -> ShardStatus:
+    leader, last_tick = _leader_of(vitals, has_lock=lock_key is not None)
+    due, oldest = vitals.due, _moment(vitals.oldest)
+    return ShardStatus(number, lock_key, leader, last_tick, vitals.entries, due, oldest, node)
+
+
+def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | None:
+    """Return which beats share the shards, by their hosts and process ids; None: they may not be read."""
+    led: dict[tuple[str | None, int | None], list[int | None]] = {}
+    for one in shards:
+        if one.leader is not None:
+            led.setdefault((one.leader.host, one.leader.pid), []).append(one.number)
+    found = store.rights.ask(BEATS, Beats(store).read, lambda: None)
+    if found is None:
+        return None
+    beats = []
+    for id_, at in found.items():
+        (host, pid, _), last_look = [*id_.rsplit(":", 2), "", ""][:3], _moment(at)
+        if pid.isdecimal() and last_look is not None:  # else no beat has written it
+            beats.append(Beat(host, int(pid), last_look, led.get((host, int(pid)), [])))
+    return sorted(beats, key=lambda one: (one.host, one.pid))
+
+
+def _leader_of(vitals: Vitals, *, has_lock: bool) -> tuple[Leader | None, datetime | None]:
+    """Return who holds a lock, and when that one, or the last one that there was, did something."""
+    holder = holder_of(vitals.token)
+    is_foreign = bool(vitals.token) and holder is None
+    # beats without a lock, and celery-redbeat 2.x, don't write the tick: what is there is an earlier leader's
+    last_tick = None if is_foreign or not has_lock else _moment(vitals.tick)
+    if not vitals.token:
+        return None, last_tick
+    leader = Leader(
+        host=holder.host if holder else None,
+        pid=holder.pid if holder else None,
+        since=holder.since if holder else None,
+        token=vitals.token,
+        ttl_seconds=vitals.rest_ms / 1000 if vitals.rest_ms >= 0 else None,
+        last_tick=last_tick,
+    )
+    return leader, last_tick
 
 
 def status_of(vitals: Vitals, config: RedBeatConfig) -> Status:
     """Return what Redis' answer means."""
-    holder = holder_of(vitals.token)
-    is_foreign = bool(vitals.token) and holder is None
-    # beats without a lock, and celery-redbeat 2.x, don't write the tick: what is there is an earlier leader's
-    last_tick = None if is_foreign or config.lock_key is None else _moment(vitals.tick)
-    leader = None
-    if vitals.token:
-        leader = Leader(
-            host=holder.host if holder else None,
-            pid=holder.pid if holder else None,
-            since=holder.since if holder else None,
-            token=vitals.token,
-            ttl_seconds=vitals.rest_ms / 1000 if vitals.rest_ms >= 0 else None,
-            last_tick=last_tick,
-        )
+    leader, last_tick = _leader_of(vitals, has_lock=config.lock_key is not None)
     return Status(
         now=datetime.fromtimestamp(vitals.now, timezone.utc),
         lock_key=config.lock_key,
@@ -188,7 +322,9 @@ def _moment(seconds: str | float | None) -> datetime | None:
 
 def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tuple[State, str]:
     """Return the verdict about ``status``, and a sentence that says what is wrong; '': nothing is."""
-    if status.leader is None and status.lock_key is not None:
+    if status.shards and (unled := status.unled):
+        return State.NO_LEADER, f"No beat leads {_named(unled, len(status.shards))}."
+    if not status.shards and status.leader is None and status.lock_key is not None:
         return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
     oldest_seconds = status.seconds_since(status.oldest_due) or 0
     if oldest_seconds > late_after_seconds:
@@ -204,10 +340,39 @@ def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tup
         )
     tick_seconds = status.seconds_since(status.last_tick) or 0
     if tick_seconds > late_after_seconds:
-        return State.LATE, (
-            f"The leader's last tick was {tick_seconds:.0f} s ago, longer than {late_after_seconds:g} s."
-        )
+        whose = "The last tick of a shard's leader" if status.shards else "The leader's last tick"
+        return State.LATE, (f"{whose} was {tick_seconds:.0f} s ago, longer than {late_after_seconds:g} s.")
     return State.HEALTHY, ""
+
+
+def _named(some: Sequence[ShardStatus], total: int) -> str:
+    names = ", ".join(one.name for one in some[:MAX_NAMED])
+    more = f" and {len(some) - MAX_NAMED} more" if len(some) > MAX_NAMED else ""
+    if len(some) == total:
+        return f"any of the {total} shards" if total > 1 else "the shard"
+    return f"{len(some)} of {total} shards: {names}{more}"
+
+
+def hint_of(status: Status) -> str:
+    """Return what would spread the shards better over the nodes of a cluster; '': they are spread well."""
+    if status.is_moving or not status.shards or len(status.nodes) < 2:
+        return ""
+    counts = Counter(one.node for one in status.shards)
+    empty = [node for node in status.nodes if not counts[node]]
+    mean = len(status.shards) / len(status.nodes)
+    wanted = SHARDS_A_NODE * len(status.nodes)
+    advice = f"Choose {SHARDS_A_NODE} shards a node or more: celery redbeat reshard --to {wanted}."
+    if empty:
+        which = (
+            f"{len(empty)} of {len(status.nodes)} nodes have no shard"
+            if len(empty) > 1
+            else (f"The node {empty[0]} has no shard")
+        )
+        return f"{which}. {advice}"
+    node, most = counts.most_common(1)[0]
+    if most > MAX_OF_MEAN * mean and len(status.shards) < wanted:
+        return f"The node {node} has {most} of {len(status.shards)} shards. {advice}"
+    return ""
 
 
 def document_of(config: RedBeatConfig, found: Status | None, state: State, problem: str) -> dict[str, Any]:
@@ -218,21 +383,14 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         state, problem: the verdict about it.
     """
     leader = found and found.leader
-    return {
+    document = {
         "state": state.name.lower(),
         "exit_code": int(state),
         "problem": problem or None,
         "server": sanitize_url(config.redis_url),
         "now": found and _iso(found.now),
         "lock_key": config.lock_key,
-        "leader": leader
-        and {
-            "host": leader.host,
-            "pid": leader.pid,
-            "since": _iso(leader.since),
-            "token": leader.token,
-            "ttl_seconds": leader.ttl_seconds,
-        },
+        "leader": leader and _told_of_leader(leader),
         "standbys": found and _told(found.standbys),
         "last_tick": found and _iso(found.last_tick),
         "last_tick_age_seconds": found and found.seconds_since(found.last_tick),
@@ -243,6 +401,44 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         "overdue_messages": found and found.overdue_messages,
         "oldest_message": found and _iso(found.oldest_message),
         "oldest_message_age_seconds": found and found.seconds_since(found.oldest_message),
+    }
+    return document if found is None or not found.shards else {**document, **_told_of_shards(found)}
+
+
+def _told_of_shards(found: Status) -> dict[str, Any]:
+    return {
+        "shards": [
+            {
+                "shard": one.number,
+                "leader": one.leader and _told_of_leader(one.leader),
+                "lock_key": one.lock_key,
+                "last_tick": _iso(one.last_tick),
+                "last_tick_age_seconds": found.seconds_since(one.last_tick),
+                "entries": one.entries,
+                "backlog": one.backlog,
+                "oldest_due": _iso(one.oldest_due),
+                "oldest_due_age_seconds": found.seconds_since(one.oldest_due),
+                "node": one.node,
+            }
+            for one in found.shards
+        ],
+        "beats": found.beats
+        and [
+            {"host": one.host, "pid": one.pid, "last_look": _iso(one.last_look), "shards": [*one.shards]}
+            for one in found.beats
+        ],
+        "is_moving": found.is_moving,
+        "hint": hint_of(found) or None,
+    }
+
+
+def _told_of_leader(leader: Leader) -> dict[str, Any]:
+    return {
+        "host": leader.host,
+        "pid": leader.pid,
+        "since": _iso(leader.since),
+        "token": leader.token,
+        "ttl_seconds": leader.ttl_seconds,
     }
 
 

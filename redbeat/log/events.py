@@ -244,6 +244,12 @@ REDIS_EVICTS = _event(
 RIGHT_MISSING = _event(
     "redis.right_missing", "WARNING", "reason", "The user of Redis lacks a right, so that a feature is off."
 )
+LAYOUT_FOLLOWED = _event(
+    "layout.followed",
+    "WARNING",
+    "shards",
+    "``redbeat_shards`` isn't what the schedule in Redis is divided into (0: it isn't), which is used.",
+)
 REPLICAS_SHORT = _event(
     "replicas.short", "WARNING", "replicas", "Fewer replicas have a batch than ``redbeat_wait_replicas``."
 )

@@ -48,8 +48,9 @@ class Events:
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt.
         """
-        keys = self._store.keys
-        try:
+
+        def read() -> News | None:
+            keys = self._store.keys
             besides = {keys.events_read: "string"}
             with self._store.translating(keys.events, "stream", besides=besides):
                 return read_events(
@@ -61,6 +62,9 @@ class Events:
                     life_ms=LIFE_MS,
                     count=READ_EVENTS,
                 )
+
+        try:
+            return self._store.following(read)
         except StoreRefused as exc:
             if not is_no_permission(exc):
                 raise
@@ -84,11 +88,14 @@ class Events:
             before: the id up to which it was told before.
             is_done: it has told of all that it has read.
         """
-        keys, claim_ms = self._store.keys, 0 if is_done else CLAIM_MS
-        with self._store.translating(keys.events_read, "string"):
-            return note_told(
-                self._store.client, keys, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS
-            )
+        client, claim_ms = self._store.client, 0 if is_done else CLAIM_MS
+
+        def note() -> bool:
+            keys = self._store.keys
+            with self._store.translating(keys.events_read, "string"):
+                return note_told(client, keys, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS)
+
+        return self._store.following(note)
 
     def add_paused(
         self, paused: Iterable[tuple[str, datetime | None]], note: str | None, by: str | None

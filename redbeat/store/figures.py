@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from redbeat.history import ENDED_OUTCOMES
+from redbeat.keys import Keys
 from redbeat.log.text import as_stored, is_utf8
 from redbeat.store.chunks import in_chunks
 from redbeat.store.records import text_of
 from redbeat.store.rights import METRICS
 from redbeat.store.scripts.figures import Counted as Counted
 from redbeat.store.scripts.figures import Taken as Taken
-from redbeat.store.scripts.figures import count_states, figures_of, take_figures
-from redbeat.store.store import Store
+from redbeat.store.scripts.figures import count_states, figures_of, take_call, taken_of
+from redbeat.store.store import Store, ask_each
 
 #: why a run is skipped
 REASONS = {
@@ -83,105 +86,130 @@ OTHER = "other"
 ALL_OTHERS = Labels(OTHER, OTHER, OTHER)
 
 
+class Asked(NamedTuple):
+    """What is asked of one part.
+
+    Attributes:
+        keys: the names in it.
+        token: the lock's, or the caller's where there is no lock.
+        labels: new ones, by their ids.
+    """
+
+    keys: Keys
+    token: str
+    labels: Mapping[str, Labels]
+
+
 class Figures:
     """What is counted in the schedule of ``store``. Every method raises what the store's do."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def take(self, token: str, labels: Mapping[str, Labels], *, has_lock: bool) -> Taken | None:
-        """Take what was counted since it was last taken; None: another beat does.
+    def take(self, asked: Sequence[Asked], *, has_lock: bool) -> list[Taken | None]:
+        """Take what was counted since it was last taken in some parts; None: of that one another beat does.
 
-        Arguments:
-            token: the lock's, or the caller's where there is no lock.
-            labels: new ones, by their ids.
+        One round trip for each node.
         """
-        keys, lock_key = self._store.keys, self._store.config.lock_key
-        texts = {id_: json.dumps(one) for id_, one in labels.items()}
-        lock = lock_key if has_lock and lock_key else keys.teller
-        with self._store.translating(
-            keys.totals, "hash", besides={keys.figures: "hash", keys.labels: "hash"}
-        ):
-            return take_figures(self._store.client, keys, lock, token, 0 if has_lock else TELLER_MS, texts)
+        config = self._store.config
+        calls, wanted = [], dict[str, str]()
+        for keys, token, labels in asked:
+            texts = {id_: json.dumps(one) for id_, one in labels.items()}
+            lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
+            calls.append(take_call(keys, lock, token, 0 if has_lock else TELLER_MS, texts))
+            wanted |= dict.fromkeys((keys.totals, keys.figures, keys.labels), "hash")
+        if not calls:
+            return []
+        with self._store.translating(asked[0].keys.totals, "hash", besides=wanted):
+            return [taken_of(reply) for reply in self._store.call_scripts(calls)]
 
     def count(self, labels: str, word: str) -> None:
         """Count something once that no script counts, under the id of labels."""
         key = self._store.keys.figures
         self._store.ask(lambda client: client.hincrby(key, f"{labels}:{word}", 1), key, "hash")
 
-    def read_totals(self) -> dict[str, int]:
-        """Return what was ever counted and taken."""
-        key = self._store.keys.totals
-        return figures_of(self._store.ask(lambda client: client.hgetall(key), key, "hash"))
+    def read_totals(self, parts: Sequence[Keys]) -> list[dict[str, int]]:
+        """Return what was ever counted and taken, in each of these parts."""
+        return [*map(figures_of, self._read_hashes([keys.totals for keys in parts]))]
+
+    def _read_hashes(self, keys: Sequence[str]) -> list[Any]:
+        """Return what these hashes hold; one round trip for each node."""
+        if not keys:
+            return []
+        with self._store.translating(keys[0], "hash", besides=dict.fromkeys(keys, "hash")):
+            if len(keys) == 1:
+                return [self._store.client.hgetall(keys[0])]
+            return ask_each(self._store.client, keys, lambda client, key: client.hgetall(key))
 
     def read_minutes(self) -> tuple[bool, dict[int, dict[str, int]]]:
         """Return whether anything was ever counted, and what in each of the last minutes, by their numbers
         since 1970, under all labels together; what can't be read of it is left out.
         """
-        keys = self._store.keys
-        is_counted = bool(self._store.ask(lambda client: client.exists(keys.totals)))
-        texts = self._store.ask(lambda client: client.hgetall(keys.minutes), keys.minutes, "hash")
-        return is_counted, dict(filter(None, map(_minute_of, map(text_of, texts.values()))))
+        is_counted = any(self._store.ask_parts(attrgetter("totals"), "hash", _exists))
+        minutes: dict[int, Counter[str]] = {}
+        for texts in self._store.ask_parts(attrgetter("minutes"), "hash", _read_hash):
+            for number, counted in filter(None, map(_minute_of, map(text_of, texts.values()))):
+                minutes.setdefault(number, Counter()).update(counted)
+        return is_counted, {number: dict(counted) for number, counted in minutes.items()}
 
-    def read_labels(self) -> dict[str, Labels]:
-        """Return the labels by their ids; those that can't be read, or have another id, are left out."""
-        key = self._store.keys.labels
-        found: dict[str, Labels] = {}
-        for id_, text in self._store.ask(lambda client: client.hgetall(key), key, "hash").items():
-            try:
-                task, queue, entry, is_asked = json.loads(text_of(text))
-            except (ValueError, TypeError, RecursionError):
-                continue
-            labels = Labels(str(task), str(queue), str(entry), bool(is_asked))
-            is_new = labels[:3] != ALL_OTHERS[:3]  # they have an id of their own
-            if is_new and is_utf8("".join(labels[:3])) and labels.id == text_of(id_):
-                found[labels.id] = labels
-        return found
+    def read_labels(self, parts: Sequence[Keys]) -> list[dict[str, Labels]]:
+        """Return the labels in each of these parts by their ids, without those that can't be read, or have
+        another id.
+        """
+        return [*map(_labels_of, self._read_hashes([keys.labels for keys in parts]))]
 
-    def forget(self, ids: Iterable[str], fields: Iterable[str]) -> None:
-        """Forget labels, and fields of what was ever counted."""
-        keys = self._store.keys
+    def forget(self, keys: Keys, ids: Iterable[str], fields: Iterable[str]) -> None:
+        """Forget labels, and fields of what was ever counted, in one part."""
         for key, names in ((keys.labels, ids), (keys.totals, fields)):
             for chunk in in_chunks(names):
                 self._store.ask(partial(_delete, key, chunk), key, "hash")
 
-    def count_states(self, cursor: str, limit: int) -> Counted:
-        """Count about ``limit`` entries by their states, from ``cursor`` on; '0' for the first."""
-        keys = self._store.keys
-        with self._store.translating():
+    def count_states(self, keys: Keys, cursor: str, limit: int) -> Counted:
+        """Count about ``limit`` entries of a part by their states, from ``cursor`` on; '0' for the first."""
+        with self._store.translating(keys.schedule):
             return count_states(self._store.client, keys.schedule, cursor, limit)
 
-    def are_there(self, names: Sequence[str]) -> list[bool]:
-        """Tell of each entry, by its name, whether it exists."""
+    def are_there(self, names: Sequence[tuple[Keys, str]]) -> list[bool]:
+        """Tell of each entry, by its part and its name, whether it exists; one round trip for each node."""
         with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.exists(as_stored(self._store.keys.entry(name)))
+            for keys, name in names:
+                pipeline.exists(as_stored(keys.entry(name)))
             return [bool(found) for found in pipeline.execute()] if names else []
 
-    def read_expected(self, now: float, limit: int, first: int = 0) -> tuple[int, list[str]]:
-        """Return of how many entries a run should have succeeded by now, and the keys of those that should
-        have first, without as many as ``first``.
+    def read_expected(
+        self, now: float, limit: int, firsts: Mapping[Keys, int]
+    ) -> dict[Keys, tuple[int, list[str]]]:
+        """Return for each of some parts of how many entries a run should have succeeded by now, and the keys
+        of those that should have first; one round trip for each node.
+
+        Arguments:
+            firsts: the parts, and how many of those are left out in each.
         """
-        keys = self._store.keys
+        zsets = [keys.expected for keys in firsts]
         with (
-            self._store.translating(keys.expected),
+            self._store.translating(zsets[0], besides=dict.fromkeys(zsets, "sorted set")),
             self._store.client.pipeline(transaction=False) as pipeline,
         ):
-            pipeline.zcount(keys.expected, "-inf", now)
-            pipeline.zrangebyscore(keys.expected, "-inf", now, start=first, num=limit)
-            count, members = pipeline.execute()
-        return int(count), [keys.entry_of_running(text_of(member)) for member in members]
+            for key, first in zip(zsets, firsts.values(), strict=True):
+                pipeline.zcount(key, "-inf", now)
+                pipeline.zrangebyscore(key, "-inf", now, start=first, num=limit)
+            found = pipeline.execute()
+        return {
+            keys: (int(count), [keys.entry_of_running(text_of(member)) for member in members])
+            for keys, count, members in zip(firsts, found[::2], found[1::2], strict=True)
+        }
 
     def expect(self, expected: Mapping[str, float | None]) -> None:
         """Note by when a run of each entry, by its key, must have succeeded, UNIX seconds; None: none."""
-        keys = self._store.keys
         if not expected:
             return
+        parts = [self._store.parts.of(key).keys for key in expected]
+        besides = {keys.expected: "sorted set" for keys in parts}
         with (
-            self._store.translating(keys.expected),
+            self._store.translating(parts[0].expected, besides=besides),
             self._store.client.pipeline(transaction=False) as pipeline,
         ):
-            for key, at in expected.items():
+            for keys, (key, at) in zip(parts, expected.items(), strict=True):
                 member = as_stored(keys.running(key))
                 if at is None:
                     pipeline.zrem(keys.expected, member)
@@ -189,33 +217,85 @@ class Figures:
                     pipeline.zadd(keys.expected, {member: at}, xx=True)
             pipeline.execute()
 
-    def read_late(self, latest: float, limit: int) -> tuple[int, list[str]]:
-        """Return how many entries have been due since ``latest`` or before, UNIX seconds, and the keys of the
-        first of them; those that somebody has made due "now" don't count.
+    def read_late(
+        self, latest: float, limit: int, parts: Sequence[Keys]
+    ) -> dict[Keys, tuple[int, list[str]]]:
+        """Return for each of these parts how many entries have been due since ``latest`` or before, UNIX
+        seconds, and the keys of the first of them; those that somebody has made due "now" don't count.
         """
-        keys = self._store.keys
         with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            pipeline.zcount(keys.schedule, "(0", latest)
-            pipeline.zrangebyscore(keys.schedule, "(0", latest, start=0, num=limit)
-            count, members = pipeline.execute()
-        return int(count), [keys.entry_of(text_of(member)) for member in members]
+            for keys in parts:
+                pipeline.zcount(keys.schedule, "(0", latest)
+                pipeline.zrangebyscore(keys.schedule, "(0", latest, start=0, num=limit)
+            found = pipeline.execute()
+        return {
+            keys: (int(count), [keys.entry_of(text_of(member)) for member in members])
+            for keys, count, members in zip(parts, found[::2], found[1::2], strict=True)
+        }
 
-    def read_streaks(self, limit: int) -> list[str]:
-        """Return the keys of the entries with the most failures in a row."""
-        keys = self._store.keys
-        found = self._store.ask(lambda client: client.zrevrange(keys.streaks, 0, limit - 1), keys.streaks)
-        return [keys.entry_of_running(text_of(member)) for member in found]
+    def read_streaks(self, limit: int, parts: Sequence[Keys] | None = None) -> list[str]:
+        """Return the keys of the entries with the most failures in a row.
+
+        Arguments:
+            parts: in which they are looked for; None: in all.
+        """
+        places = [part.keys for part in self._store.parts] if parts is None else parts
+        zsets = [keys.streaks for keys in places]
+
+        def read(client: Any, key: str) -> Any:
+            return client.zrevrange(key, 0, limit - 1, withscores=len(zsets) > 1)
+
+        with self._store.translating(zsets[0], besides=dict.fromkeys(zsets, "sorted set")):
+            if len(zsets) == 1:
+                members = read(self._store.client, zsets[0])
+                return [places[0].entry_of_running(text_of(member)) for member in members]
+            found = ask_each(self._store.client, zsets, read)
+        rows = [
+            (score, keys.entry_of_running(text_of(member)))
+            for keys, members in zip(places, found, strict=True)
+            for member, score in members
+        ]
+        rows.sort(key=lambda row: row[0], reverse=True)
+        return [key for _, key in rows[:limit]]
 
     def forget_streaks(self, gone: Sequence[str]) -> None:
         """Forget that runs of the entries under these keys have failed."""
-        keys = self._store.keys
-        members = [as_stored(keys.running(key)) for key in gone]
-        if members:
-            self._store.ask(lambda client: client.zrem(keys.streaks, *members), keys.streaks)
+        by_key: dict[str, list[Any]] = {}
+        for key in gone:
+            keys = self._store.parts.of(key).keys
+            by_key.setdefault(keys.streaks, []).append(as_stored(keys.running(key)))
+        for key, members in by_key.items():
+            self._store.ask(partial(_remove, key, members), key)
 
     def note_right(self, reason: object) -> None:
         """Note that this user lacks a right to what is counted."""
         self._store.rights.note(METRICS, reason)
+
+
+def _remove(key: str, members: Sequence[Any], client: Any) -> Any:
+    return client.zrem(key, *members)
+
+
+def _exists(client: Any, key: str) -> Any:
+    return client.exists(key)
+
+
+def _read_hash(client: Any, key: str) -> Any:
+    return client.hgetall(key)
+
+
+def _labels_of(hash_: Mapping[Any, Any]) -> dict[str, Labels]:
+    found: dict[str, Labels] = {}
+    for id_, text in hash_.items():
+        try:
+            task, queue, entry, is_asked = json.loads(text_of(text))
+        except (ValueError, TypeError, RecursionError):
+            continue
+        labels = Labels(str(task), str(queue), str(entry), bool(is_asked))
+        is_new = labels[:3] != ALL_OTHERS[:3]  # they have an id of their own
+        if is_new and is_utf8("".join(labels[:3])) and labels.id == text_of(id_):
+            found[labels.id] = labels
+    return found
 
 
 def _delete(key: str, names: Sequence[str], client: Any) -> Any:

@@ -5,14 +5,28 @@ Invariant: a lock is taken and released in the same step that compares its token
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from redbeat.connection.retry import call_briefly, without_retry
+from redbeat.errors import RedBeatError
 from redbeat.keys import NO_PART, Keys
-from redbeat.store.records import text_of
-from redbeat.store.scripts import release_lock, take_lock
+from redbeat.store.nodes import Call, Command, call_on_nodes, is_away
+from redbeat.store.records import Fence, text_of
+from redbeat.store.scripts import (
+    Request,
+    lock_status_of,
+    release_call,
+    release_lock,
+    renew_call,
+    take_call,
+    take_lock,
+)
 from redbeat.store.store import Store
+
+Value = TypeVar("Value")
+
+_GET, _PTTL = Command("GET"), Command("PTTL")
 
 #: the time to live of a key that doesn't exist, and of one that lives for ever
 NO_KEY, FOR_EVER = -2, -1
@@ -29,12 +43,12 @@ class LockKey:
     """
 
     def __init__(self, store: Store, name: str, part_of: Callable[[], Keys] = lambda: NO_PART) -> None:
-        self._store = store
+        self.store = store
         self.name = name
         self._part_of = part_of
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
-        return self._store.ask(call, self.name, "string")
+        return self.store.ask(call, self.name, "string")
 
     def token(self) -> str | None:
         """Return the token in it; None: nobody holds it."""
@@ -69,7 +83,7 @@ class LockKey:
                 client, self.name, token, mark=mark, silent=silent, part=self._part_of(), **times
             )
 
-        return bool(self._ask(take))
+        return self.store.following(lambda: bool(self._ask(take)))
 
     def release(self, token: str, mark: str = "") -> bool:
         """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for
@@ -80,7 +94,7 @@ class LockKey:
                 vanished, and no command takes it back that arrives late; '': none.
         """
         part = self._part_of()
-        wake = (self._store.config.base_keys if part is NO_PART else part).wake
+        wake = (self.store.config.base_keys if part is NO_PART else part).wake
 
         def release(client: Any) -> Any:
             return release_lock(without_retry(client), self.name, token, wake=wake, mark=mark)
@@ -90,3 +104,171 @@ class LockKey:
     def remove(self) -> None:
         """Remove the key, whatever it holds."""
         self._ask(lambda client: client.delete(self.name))
+
+
+class Take(NamedTuple):
+    """How a lock is asked for, as :meth:`LockKey.take` has it.
+
+    Attributes:
+        store: the part of the schedule that it is the lock of.
+    """
+
+    store: Store
+    name: str
+    token: str
+    taken_ms: int
+    mark: str
+    silent: str
+    rest_ms: int
+    slack_ms: int
+
+
+class Held(NamedTuple):
+    """A lock that is held.
+
+    Attributes:
+        store: the part of the schedule that it is the lock of.
+        fence: its key and its token.
+    """
+
+    store: Store
+    fence: Fence
+
+
+class Locks:
+    """The locks of several parts; each method is one round trip a node.
+
+    Each returns what became of each lock, in their order, or the error about it, which concerns no other one:
+    StoreCorrupt, StoreRefused, and StoreUnavailable if its node can't be reached. Redis is waited for, as the
+    settings say, only if none can be; then they raise StoreUnavailable.
+
+    Arguments:
+        store: of the whole schedule.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def look(self, locks: Sequence[LockKey], *besides: Call) -> tuple[list[int | RedBeatError], list[Any]]:
+        """Return how long each lock lives, as :meth:`LockKey.rest_ms`, and the replies to what is called
+        besides, raw."""
+        calls: list[Call] = [*((_PTTL, Request([lock.name], [])) for lock in locks), *besides]
+        replies = self._call(calls)
+        found = [
+            self._read(lock.store, lock.name, reply, int) for lock, reply in zip(locks, replies, strict=False)
+        ]
+        return found, replies[len(locks) :]
+
+    def tokens(self, locks: Sequence[LockKey]) -> list[str | RedBeatError]:
+        """Return the token in each; '': nobody holds it."""
+        replies = self._call([(_GET, Request([lock.name], [])) for lock in locks])
+        return [
+            self._read(lock.store, lock.name, reply, _token_of)
+            for lock, reply in zip(locks, replies, strict=True)
+        ]
+
+    def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
+        """Take each that is free, or still held by its silent holder; tell whether it is the caller's."""
+        replies = self._call(
+            [
+                take_call(
+                    name,
+                    token,
+                    taken_ms=taken_ms,
+                    silent=silent,
+                    rest_ms=rest_ms,
+                    slack_ms=slack_ms,
+                    mark=mark,
+                    part=store.keys,
+                )
+                for store, name, token, taken_ms, mark, silent, rest_ms, slack_ms in takes
+            ]
+        )
+        return [
+            self._read(take.store, take.name, reply, bool) for take, reply in zip(takes, replies, strict=True)
+        ]
+
+    def renew(
+        self, locks: Sequence[Held], idle_seconds: float = 0, *besides: Call
+    ) -> tuple[list[RedBeatError | None], list[Any]]:
+        """Let each live for its full time from now on; LockLost stands where another beat holds it.
+
+        A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does. The
+        replies to what is called besides come last, raw.
+        """
+        idle_ms = int(idle_seconds * 1000)
+        calls: list[Call] = [*(renew_call(store.keys, fence, idle_ms) for store, fence in locks), *besides]
+        replies = self._call(calls)
+
+        def read(lock: Held, reply: Any) -> RedBeatError | None:
+            status = self._read(lock.store, lock.fence.lock_key or "", reply, lock_status_of)
+            if isinstance(status, RedBeatError):
+                return status
+            try:
+                lock.store.check_lock(status, lock.fence)
+            except RedBeatError as exc:
+                return exc
+            return None
+
+        return [read(*pair) for pair in zip(locks, replies, strict=False)], replies[len(locks) :]
+
+    def release(
+        self, locks: Sequence[Held], *, is_marked: bool, besides: Sequence[Call] = ()
+    ) -> list[bool | RedBeatError]:
+        """Release each, and wake who waits for it; tell whether its holder's token was the caller's. Redis
+        isn't waited for long.
+
+        Arguments:
+            is_marked: the mark of each says for a minute that its holder has released it.
+            besides: is called along with that.
+        """
+        calls: list[Call] = [
+            *(
+                release_call(
+                    fence.lock_key or "",
+                    fence.token,
+                    wake=store.keys.wake,
+                    mark=store.keys.released if is_marked else "",
+                )
+                for store, fence in locks
+            ),
+            *besides,
+        ]
+        client = without_retry(self._store.client)
+        with self._store.translating():
+            replies = call_briefly(lambda: call_on_nodes(client, calls))
+        return [
+            self._read(lock.store, lock.fence.lock_key or "", reply, bool)
+            for lock, reply in zip(locks, replies, strict=False)
+        ]
+
+    def _call(self, calls: Sequence[Call]) -> list[Any]:
+        client = self._store.client
+        if not calls:
+            return []
+        with self._store.translating():
+            replies = call_on_nodes(without_retry(client), calls)
+            if _are_all_away(replies) and without_retry(client) is not client:
+                replies = call_on_nodes(client, calls)
+            if _are_all_away(replies):
+                raise replies[0]
+        return replies
+
+    @staticmethod
+    def _read(store: Store, name: str, reply: Any, read: Callable[[Any], Value]) -> Value | RedBeatError:
+        """Return what the reply says, or the error in RedBeat's words."""
+        if not isinstance(reply, Exception):
+            return read(reply)
+        try:
+            with store.translating(name, "string"):
+                raise reply
+        except RedBeatError as exc:
+            return exc
+
+
+def _token_of(reply: Any) -> str:
+    return text_of(reply) or ""
+
+
+def _are_all_away(replies: Sequence[Any]) -> bool:
+    return all(isinstance(reply, Exception) and is_away(reply) for reply in replies)

@@ -1,11 +1,19 @@
-"""The members of the schedule's zset, which are entries' keys or their bare names, and their scores."""
+"""The members of the schedule's zset, which are entries' keys or their bare names, and their scores.
+
+Each shard has such a zset, and they are listed as one: by due time, and members with the same score shard by
+shard. So the place of a member among all follows from its score, its shard and its rank there. Invariant:
+nobody walks through the schedule to come to a place in it.
+"""
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from math import inf
+from operator import methodcaller
 from typing import Any
 
 from redbeat.log.text import as_stored
@@ -16,6 +24,13 @@ from redbeat.store.scripts.repairs import MemberRepair as MemberRepair
 from redbeat.store.scripts.repairs import repair_members
 from redbeat.store.store import Store
 
+#: how many members are looked at in one round trip to come nearer to a place; of each of many shards
+SAMPLES, MIN_SAMPLES = 512, 8
+#: if so many members or fewer are before a place, they are read, too
+NEAR = 50
+#: how many members of each shard are read at a time at least, where those of several are merged
+MIN_PAGE = 50
+
 
 class Members:
     """The members of the schedule of ``store``. Scores are UNIX seconds, < 0: never."""
@@ -23,11 +38,16 @@ class Members:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    @property
+    def _schedules(self) -> list[str]:
+        return [part.keys.schedule for part in self._store.parts]
+
     def count(self) -> int:
         """Return how many there are."""
-        client = self._store.client
-        with self._store.translating():
-            return sum(self._store.parts.read(lambda part: [int(client.zcard(part.keys.schedule))]))
+        return sum(self._numbers([methodcaller("zcard", key) for key in self._schedules]))
+
+    def _numbers(self, asks: Sequence[Any]) -> list[int]:
+        return [*map(int, self._store.ask_each(asks))]
 
     def scores_of(self, members: Sequence[str]) -> list[float | None]:
         """Return the score of each; None: it isn't a member."""
@@ -38,7 +58,7 @@ class Members:
             return list(pipeline.execute())
 
     def rank_of(self, member: str) -> int | None:
-        """Return its place, 0 for the next one due; None: it isn't there."""
+        """Return its place among the members of its part, 0 for the next one due; None: it isn't there."""
         key = self._store.parts.of(member).keys.schedule
         rank: int | None = self._store.ask(lambda client: client.zrank(key, as_stored(member)))
         return rank
@@ -46,138 +66,289 @@ class Members:
     def slice(self, offset: int, count: int) -> list[tuple[str, float]]:
         """Return at most ``count`` of what ``in_order`` yields, from the place ``offset`` on; 0: the first.
 
-        It takes no longer far behind than at the beginning.
+        It takes no longer far behind than at the beginning, or hardly: in one part a place is a rank; in
+        several :meth:`_approach` finds the ranks.
         """
-        if len(self._store.parts) > 1:
-            return [*islice(chain.from_iterable(self.in_order()), offset, offset + count)]
-        key, never, number = self._sizes()
-        last = min(offset + count, number) - 1
-        first_never = number - never  # the place of the first that never runs
+        keys = self._schedules
+        nevers, sizes = self._sizes(keys)
         rows: list[tuple[str, float]] = []
-        for first, end, shift in (
-            (offset, min(last, first_never - 1), never),
-            (max(offset, first_never), last, -first_never),
-        ):
-            if first <= end:
-                rows += self._ranked(key, first + shift, end + shift)
+        for firsts, ends in ((nevers, sizes), ([0] * len(keys), nevers)):
+            number = sum(ends) - sum(firsts)
+            if offset < number and len(rows) < count:
+                rows += self._read_from(keys, firsts, ends, offset, count - len(rows))
+            offset = max(offset - number, 0)
         return rows
+
+    def _sizes(self, keys: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Return how many members of each schedule never run again, and how many it has."""
+        nevers = [methodcaller("zcount", key, "-inf", "(0") for key in keys]
+        found = self._numbers([*nevers, *(methodcaller("zcard", key) for key in keys)])
+        return found[: len(keys)], found[len(keys) :]
+
+    def _read_from(
+        self, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int], offset: int, count: int
+    ) -> list[tuple[str, float]]:
+        """Return at most ``count`` members, merged, from the place ``offset`` on.
+
+        Arguments:
+            firsts, ends: the rank of the first member of each schedule that counts, and of the first behind
+                them that doesn't.
+        """
+        if len(keys) == 1:
+            firsts, offset = [firsts[0] + offset], 0
+        else:
+            firsts, offset = self._approach(keys, firsts, ends, offset, max(count, NEAR))
+        pages = self._ranked(
+            [
+                (key, first, min(end, first + offset + count) - 1)
+                for key, first, end in zip(keys, firsts, ends, strict=True)
+                if first < end
+            ]
+        )
+        return [*islice(heapq.merge(*pages, key=_order), offset, offset + count)]
+
+    def _approach(
+        self, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int], offset: int, near: int
+    ) -> tuple[Sequence[int], int]:
+        """Leave out members before the place ``offset``, until it is ``near`` or less.
+
+        Samples are read of each schedule, at even distances, and put into the common order. How many members
+        are before a sample isn't known, but its limits are: of each schedule all up to the last sample
+        before it are, and none is from the next one on. So two samples are found between which the place is,
+        and what is between them is looked at again: a round trip for about a factor of ten.
+
+        Returns the new ``firsts``, and the place counted from there.
+        """
+        while offset > near:
+            samples = self._samples(keys, firsts, ends)
+            ranks: list[list[int]] = [[] for _ in keys]
+            for _, at, rank in samples:
+                ranks[at].append(rank)
+            left = [iter(found) for found in ranks]
+            nexts = [next(found, end) for found, end in zip(left, ends, strict=True)]
+            passed, lows, highs = [*firsts], [*firsts], [*ends]
+            begin = at_least = sum(firsts)
+            at_most, is_behind = sum(nexts), False
+            for _, at, rank in samples:
+                is_behind = is_behind or at_most - begin > offset  # the place may be before this one
+                if at_least - passed[at] + rank - begin > offset:  # it is
+                    highs = [*nexts]
+                    break
+                at_least += rank + 1 - passed[at]
+                passed[at] = rank + 1
+                if not is_behind:
+                    lows = [*passed]
+                    lows[at] = rank
+                following = next(left[at], ends[at])
+                at_most += following - nexts[at]
+                nexts[at] = following
+            if lows == [*firsts] and highs == [*ends]:
+                break
+            offset -= sum(lows) - begin
+            firsts, ends = lows, highs
+        return firsts, offset
+
+    def _samples(
+        self, keys: Sequence[str], firsts: Sequence[int], ends: Sequence[int]
+    ) -> list[tuple[tuple[bool, float], int, int]]:
+        """Return members at even distances, in order: what orders it, of which schedule it is, its rank."""
+        most = max(SAMPLES // len(keys), MIN_SAMPLES)
+        asked: list[tuple[int, int]] = []
+        for at, (first, end) in enumerate(zip(firsts, ends, strict=True)):
+            size = end - first
+            number = min(size, most)
+            asked += [(at, first + size * place // number) for place in range(number)]
+        found = self._ranked([(keys[at], rank, rank) for at, rank in asked])
+        # some may have been removed meanwhile
+        return sorted(
+            (_order(row), at, rank) for (at, rank), rows in zip(asked, found, strict=True) for row in rows
+        )
 
     def place_after(self, member: str, score: float) -> int:
         """Return the place, as ``slice`` takes it, of the first behind ``member`` with ``score``.
 
         ``member`` need not be there any more, or may have another score.
         """
-        before = _place_of((member, score))
-        if len(self._store.parts) > 1:
-            return sum(1 for row in chain.from_iterable(self.in_order()) if _place_of(row) <= before)
-        key, never, number = self._sizes()
+        parts = self._store.parts
+        own = parts.of(member)
+        place = self._place_in(own, member, score)
+        if len(parts) == 1:
+            return place
+        at = parts.index(own) if own in parts else 0
+        asks = []
+        for number, key in enumerate(self._schedules):
+            if number == at:
+                continue
+            last = f"{'(' if number > at else ''}{score!r}"  # those with the same score are shard by shard
+            if score < 0:
+                asks.append(methodcaller("zcount", key, "0", "+inf"))
+            asks.append(methodcaller("zcount", key, "-inf" if score < 0 else "0", last))
+        return place + sum(self._numbers(asks))
+
+    def _place_in(self, part: Part, member: str, score: float) -> int:
+        """Return how many members of one part are ``member`` with ``score`` or before it."""
+        key = part.keys.schedule
+        [never], [number] = self._sizes([key])
         rank = self.rank_of(member)
         if rank is not None and self.scores_of([member]) == [score]:
             return (rank - never) % number + 1
 
         def place_at(place: int) -> tuple[bool, float, bytes]:
             rank = (place + never) % number
-            found = self._ranked(key, rank, rank)
+            [found] = self._ranked([(key, rank, rank)])
             return _place_of(found[0]) if found else (True, inf, b"")  # others are removed meanwhile
 
-        return bisect_right(range(number), before, key=place_at)
+        return bisect_right(range(number), _place_of((member, score)), key=place_at)
 
-    def _sizes(self) -> tuple[str, int, int]:
-        """Return the key of the one part, how many of its members never run again, and how many it has."""
-        [part] = self._store.parts
-        key = part.keys.schedule
-        never = int(self._store.ask(lambda client: client.zcount(key, "-inf", "(0")))
-        return key, never, self.count()
-
-    def _ranked(self, key: str, first: int, last: int) -> list[tuple[str, float]]:
-        found = self._store.ask(lambda client: client.zrange(key, first, last, withscores=True))
-        return [(text_of(member), score) for member, score in found]
+    def _ranked(self, asked: Sequence[tuple[str, int, int]]) -> list[list[tuple[str, float]]]:
+        """Return the members with some ranks: each is of a schedule, from one rank to another."""
+        found = self._store.ask_each([methodcaller("zrange", *ranks, withscores=True) for ranks in asked])
+        return [[(text_of(member), score) for member, score in rows] for rows in found]
 
     def in_order(self, last_score: float | None = None) -> Iterator[list[tuple[str, float]]]:
         """Yield the members with their scores, page by page: the lowest score first, negative ones last.
 
-        Members with the same score are in the order of their bytes. One that is moved meanwhile may come
-        twice.
+        Members with the same score are in the order of their bytes, shard by shard. One that is moved
+        meanwhile may come twice.
 
         Arguments:
             last_score: only those with a score from 0 to this; None: all.
         """
+        parts = self._store.parts
+        size = max(CHUNK_SIZE // len(parts), MIN_PAGE)
+        readers = [_Reader(part.keys.schedule, size, last_score) for part in parts]
+        return in_chunks(self._read(readers[0]) if len(readers) == 1 else self._merged(readers))
 
-        def read(part: Part) -> Iterator[tuple[str, float]]:
-            yield from self._range(part, "0", "+inf" if last_score is None else repr(last_score))
-            if last_score is None:
-                yield from self._range(part, "-inf", "(0")
+    def _read(self, reader: _Reader) -> Iterator[tuple[str, float]]:
+        while reader.is_reading:
+            reader.take(*self._store.ask_each([reader.ask]))
+            yield from reader.rows
+            reader.rows.clear()
 
-        return in_chunks(self._store.parts.read(read, _place_of))
+    def _merged(self, readers: Sequence[_Reader]) -> Iterator[tuple[str, float]]:
+        """Yield what all readers read, in order. When one has nothing left, all with little left read on."""
+        while True:
+            while any(reader.is_empty for reader in readers):
+                low = [reader for reader in readers if reader.is_low]
+                for reader, found in zip(low, self._store.ask_each([one.ask for one in low]), strict=True):
+                    reader.take(found)
+            heads = [(_order(reader.rows[0]), at) for at, reader in enumerate(readers) if reader.rows]
+            if not heads:
+                return
+            heapq.heapify(heads)
+            while heads:
+                rows = readers[heads[0][1]].rows
+                yield rows.popleft()
+                if rows:
+                    heapq.heapreplace(heads, (_order(rows[0]), heads[0][1]))
+                elif readers[heads[0][1]].is_reading:
+                    break
+                else:
+                    heapq.heappop(heads)
 
     def entries(self) -> Iterator[str]:
         """Yield the keys of all entries in the schedule, in order."""
         for page in self.in_order():
             yield from (self._store.keys.entry_of(member) for member, _ in page)
 
-    def _range(self, part: Part, begin: str, last: str) -> Iterator[tuple[str, float]]:
-        at_begin = 0  # how many members with the score ``begin`` were seen
-        latest = (-inf, b"")
-        while True:
-            # some of these may have been moved meanwhile
-            options = {"start": max(at_begin - CHUNK_SIZE, 0), "num": 2 * CHUNK_SIZE}
-            found = self._scored(part, begin, last, options)
-            page = [one for one in found if (one[1], as_stored(one[0])) > latest][:CHUNK_SIZE]
-            yield from page
-            if len(found) < 2 * CHUNK_SIZE and len(page) < CHUNK_SIZE:
-                return
-            if page:
-                latest = page[-1][1], as_stored(page[-1][0])
-                same = sum(1 for _, score in page if score == latest[0])
-                at_begin = at_begin + same if repr(latest[0]) == begin else same
-                begin = repr(latest[0])
-            else:
-                at_begin += CHUNK_SIZE
-
-    def _scored(self, part: Part, first: str, last: str, options: dict[str, int]) -> list[tuple[str, float]]:
-        key = part.keys.schedule
-        found = self._store.ask(
-            lambda client: client.zrangebyscore(key, first, last, withscores=True, **options)
-        )
-        return [(text_of(member), score) for member, score in found]
-
     def first(self, count: int) -> list[str]:
         """Return at most ``count`` members of one part, the lowest score first; []: no part has any."""
-
-        def read(part: Part) -> Iterator[list[Any]]:
-            yield self._store.ask(lambda client: client.zrange(part.keys.schedule, 0, count - 1))
-
-        return [*map(text_of, next(filter(None, self._store.parts.read(read)), []))]
+        asks = [methodcaller("zrange", key, 0, count - 1) for key in self._schedules]
+        return [*map(text_of, next(filter(None, self._store.ask_each(asks)), []))]
 
     def scan(self) -> Iterator[list[tuple[str, float]]]:
         """Yield all members with their scores in any order, about 500 at a time.
 
         A member that is there all the time comes at least once; one that is moved meanwhile may come twice.
         """
-
-        def read(part: Part) -> Iterator[list[tuple[Any, float]]]:
-            key = part.keys.schedule
-            return self._store.scan(lambda client, cursor: client.zscan(key, cursor, count=CHUNK_SIZE))
-
-        for page in self._store.parts.read(read):
-            yield [(text_of(member), score) for member, score in page]
+        cursors: dict[str, int] = dict.fromkeys(self._schedules, 0)
+        while cursors:  # all schedules are read side by side
+            count = max(CHUNK_SIZE // len(cursors), MIN_PAGE)
+            asks = [methodcaller("zscan", key, cursor, count=count) for key, cursor in cursors.items()]
+            answers = self._store.ask_each(asks)
+            yield [(text_of(member), score) for _, rows in answers for member, score in rows]
+            cursors = {
+                key: int(cursor) for key, (cursor, _) in zip(cursors, answers, strict=True) if int(cursor)
+            }
 
     def remove(self, members: Sequence[str]) -> None:
         """Remove members from the schedule; the entries under their keys stay."""
-        for part, chunk in self._store.parts.chunks(members):
-            with self._store.translating():
-                self._store.client.zrem(part.keys.schedule, *map(as_stored, chunk))
+        for groups in self._store.parts.rounds(members):
+            self._store.ask_each(
+                [methodcaller("zrem", part.keys.schedule, *map(as_stored, those)) for part, those in groups]
+            )
 
     def repair(self, repairs: Sequence[MemberRepair]) -> list[bool]:
         """Make each repair that is still needed; tell of each whether it was made."""
-        done: list[bool] = []
-        for part, chunk in self._store.parts.chunks(repairs, lambda one: one.key):
-            with self._store.translating():
-                done += repair_members(self._store.client, part.keys, chunk)
-        return done
+
+        def make(groups: list[tuple[Part, list[MemberRepair]]]) -> Iterator[list[bool]]:
+            for part, those in groups:
+                with self._store.translating():
+                    yield repair_members(self._store.client, part.keys, those)
+
+        return self._store.parts.in_order(repairs, make, lambda one: one.key)
+
+
+class _Reader:
+    """Reads the members of one schedule in order, a page at a time.
+
+    Attributes:
+        rows: what was read, and isn't used yet.
+        is_reading: there may be more.
+    """
+
+    def __init__(self, key: str, size: int, last_score: float | None) -> None:
+        self.rows = deque[tuple[str, float]]()
+        self._key, self._size = key, size
+        self._spans = [("0", "+inf"), ("-inf", "(0")] if last_score is None else [("0", repr(last_score))]
+        self._begin_span()
+
+    def _begin_span(self) -> None:
+        self.is_reading = bool(self._spans)
+        if self.is_reading:
+            self._begin, self._last = self._spans.pop(0)
+            self._at_begin = 0  # how many members with the score ``_begin`` were seen
+            self._latest = (-inf, b"")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it must read on before its next member is known."""
+        return self.is_reading and not self.rows
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it may as well read on."""
+        return self.is_reading and len(self.rows) < self._size // 2
+
+    def ask(self, client: Any) -> Any:
+        """Ask for what comes next."""
+        start = max(self._at_begin - self._size, 0)  # some of these may have been moved meanwhile
+        return client.zrangebyscore(
+            self._key, self._begin, self._last, start=start, num=2 * self._size, withscores=True
+        )
+
+    def take(self, answer: Sequence[tuple[Any, float]]) -> None:
+        """Take what was answered."""
+        found = [(text_of(member), score) for member, score in answer]
+        page = [one for one in found if (one[1], as_stored(one[0])) > self._latest][: self._size]
+        self.rows += page
+        if len(found) < 2 * self._size and len(page) < self._size:
+            self._begin_span()
+        elif page:
+            self._latest = page[-1][1], as_stored(page[-1][0])
+            same = sum(1 for _, score in page if score == self._latest[0])
+            self._at_begin = self._at_begin + same if repr(self._latest[0]) == self._begin else same
+            self._begin = repr(self._latest[0])
+        else:
+            self._at_begin += self._size
+
+
+def _order(row: tuple[str, float]) -> tuple[bool, float]:
+    """Return the key by which the members of several schedules are merged."""
+    return row[1] < 0, row[1]
 
 
 def _place_of(row: tuple[str, float]) -> tuple[bool, float, bytes]:
-    """Return the key by which members are ordered."""
+    """Return the key by which the members of one schedule are ordered."""
     member, score = row
     return score < 0, score, as_stored(member)

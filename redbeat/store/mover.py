@@ -267,7 +267,7 @@ class Mover:
         if not calls:
             return []
         with self._store.translating():
-            return call_on_nodes(self._store.client, calls, is_raw=True)
+            return call_on_nodes(self._store.client, calls)
 
     def _raise_first(self, replies: Iterable[Any]) -> None:
         for reply in replies:

@@ -1,65 +1,95 @@
-"""Calling a script for several parts of a schedule at once: one round trip for each node that has some.
+"""Calling scripts and commands for several parts of a schedule at once: one round trip for each node.
 
 A cluster's client sends no scripts in its pipelines, so each node is asked by the client that the cluster's
-client has for it. Invariant: what a node refuses, as the slot has moved say, is asked again in the ordinary
-way, which finds the right node.
+client has for it. Invariant: what a node can't answer, as the slot has moved say, is asked again in the
+ordinary way, which finds the right node. A node that can't be reached is waited for once, however many parts
+it has, and after the others have answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
-from redbeat.connection.retry import without_retry
-from redbeat.store.scripts.script import Request, Script
-
-#: an option of the redis client: the reply stays bytes, whatever its settings are
-_AS_BYTES: dict[str, Any] = {"NEVER_DECODE": []}
+from redbeat.connection.retry import is_transient, without_retry
+from redbeat.keys import Keys
+from redbeat.store.scripts.script import Request
 
 
-def call_on_nodes(client: Any, calls: Sequence[tuple[Script, Request]], *, is_raw: bool = False) -> list[Any]:
-    """Return what each script returns, or the error that it ends with, in their order.
+#: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
+AS_BYTES: Mapping[str, Any] = {"NEVER_DECODE": []}
+
+
+class Callee(Protocol):
+    """A script, or a command.
+
+    Attributes:
+        options: what the redis client is told with it.
+    """
+
+    options: Mapping[str, Any]
+
+    def __call__(
+        self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
+    ) -> Any: ...
+
+    def command(self, request: Request) -> list[Any]:
+        """Return the words that are sent."""
+
+
+class Command:
+    """A command whose keys come first, such as GET.
+
+    Arguments:
+        is_raw: its reply isn't decoded.
+    """
+
+    def __init__(self, name: str, *, is_raw: bool = False) -> None:
+        self._name = name
+        self.options: Mapping[str, Any] = AS_BYTES if is_raw else {}
+
+    def __call__(
+        self,
+        client: Any,
+        keys: Sequence[str],
+        args: Sequence[Any],
+        within: Keys | None = None,  # noqa: ARG002
+    ) -> Any:
+        return client.execute_command(self._name, *keys, *args, **self.options)
+
+    def command(self, request: Request) -> list[Any]:
+        """Return the words that are sent."""
+        return [self._name, *request.keys, *request.args]
+
+
+Call = tuple[Callee, Request]
+
+
+def call_on_nodes(client: Any, calls: Sequence[Call]) -> list[Any]:
+    """Return what each call returns, or the error that it ends with, in their order.
 
     Arguments:
         calls: each is about keys of one slot.
-        is_raw: replies aren't decoded.
     """
-    options = _AS_BYTES if is_raw else {}
     replies: list[Any] = [None] * len(calls)
-    for node, places in _by_node(client, [request.keys[0] for _, request in calls]):
-        if node is None or (len(places) == 1 and not is_raw):
-            failed = places
-        else:
-            commands = [calls[place][0].command(calls[place][1]) for place in places]
-            for place, reply in zip(places, _ask(node, commands, options), strict=True):
-                replies[place] = reply
-            failed = [place for place in places if isinstance(replies[place], Exception)]
-        for place in failed:
-            script, request = calls[place]
-            try:
-                replies[place] = script.call_raw(client, request) if is_raw else script(client, *request)
-            except RedisError as exc:
-                replies[place] = exc
+    unanswered = _ask_nodes(client, calls, range(len(calls)), replies)
+    # what brings one through mostly does so for all: the script is known by then, or the slot's new node
+    left = [place for places in unanswered for place in _ask_in_turn(client, calls, places, replies, 1)]
+    for places in _ask_nodes(client, calls, left, replies):
+        _ask_in_turn(client, calls, places, replies, len(places))
     return replies
 
 
-def ask_on_nodes(client: Any, commands: Sequence[Sequence[Any]], *, is_raw: bool = False) -> list[Any]:
-    """Return the reply to each command, whose second word is its key, or the error, in their order."""
-    options = _AS_BYTES if is_raw else {}
-    replies: list[Any] = [None] * len(commands)
-    for node, places in _by_node(client, [words[1] for words in commands]):
-        found = _ask(node or client, [commands[place] for place in places], options)
-        for place, reply in zip(places, found, strict=True):
-            replies[place] = reply
-    for place, reply in enumerate(replies):
-        if isinstance(reply, Exception):
-            try:
-                replies[place] = client.execute_command(*commands[place], **options)
-            except RedisError as exc:
-                replies[place] = exc
-    return replies
+def ask_on_nodes(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the reply to each command, as bytes, or the error that it ends with, in their order.
+
+    Arguments:
+        commands: the words of each; the second one is its key.
+    """
+    named = {words[0]: Command(words[0], is_raw=True) for words in commands}
+    return call_on_nodes(client, [(named[words[0]], Request([words[1]], words[2:])) for words in commands])
 
 
 def scan_nodes(client: Any, pattern: bytes, count: int) -> Iterator[list[bytes]]:
@@ -72,18 +102,65 @@ def scan_nodes(client: Any, pattern: bytes, count: int) -> Iterator[list[bytes]]
         cursor = 0
         while True:
             words = ["SCAN", cursor, "MATCH", pattern, "COUNT", count]
-            cursor, page = node.execute_command(*words, **_AS_BYTES)
+            cursor, page = node.execute_command(*words, **AS_BYTES)
             yield list(page)
             if not int(cursor):
                 break
 
 
-def _ask(node: Any, commands: Iterable[Sequence[Any]], options: dict[str, Any]) -> list[Any]:
+def is_away(exc: Exception) -> bool:
+    """Tell whether ``exc`` means that a node couldn't be reached; else it has answered so."""
+    return is_transient(exc) and not isinstance(exc, ResponseError)
+
+
+def _ask_nodes(
+    client: Any, calls: Sequence[Call], places: Sequence[int], replies: list[Any]
+) -> list[list[int]]:
+    """Ask each node once; return the places of what is to be asked in the ordinary way, by the nodes."""
+    unanswered: list[list[int]] = []
+    for node, those in _by_node(client, calls, places):
+        if len(those) == 1 or node is None:
+            unanswered.append(those)
+            continue
+        for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
+            replies[place] = reply
+        unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
+    return unanswered
+
+
+def _ask_in_turn(
+    client: Any, calls: Sequence[Call], places: list[int], replies: list[Any], most: int
+) -> list[int]:
+    """Ask for so many of one node's calls one after the other; return the places of the rest.
+
+    If the node can't be reached, that is the answer to all of them.
+    """
+    for number, place in enumerate(places[:most]):
+        call, request = calls[place]
+        try:
+            replies[place] = call(client, *request)
+        except RedisError as exc:
+            replies[place] = exc
+            if is_away(exc):
+                for other in places[number + 1 :]:
+                    replies[other] = exc
+                return []
+    return places[most:]
+
+
+def _is_worth_asking_again(reply: Any) -> bool:
+    """Tell whether the ordinary way could find another node, send the script, or do without a right."""
+    if not isinstance(reply, Exception) or isinstance(reply, AuthenticationError):
+        return False
+    return is_transient(reply) or isinstance(reply, (NoScriptError, NoPermissionError))
+
+
+def _call_on(node: Any, calls: Iterable[Call]) -> list[Any]:
     """Return the replies of one node; errors stand in their places."""
     with node.pipeline(transaction=False) as pipeline:
         asked = 0
-        for words in commands:
-            pipeline.execute_command(*words, **options)
+        for call, request in calls:
+            pipeline.execute_command(*call.command(request), **call.options)
             asked += 1
         try:
             return list(pipeline.execute(raise_on_error=False))
@@ -91,17 +168,17 @@ def _ask(node: Any, commands: Iterable[Sequence[Any]], options: dict[str, Any]) 
             return [exc] * asked
 
 
-def _by_node(client: Any, keys: Sequence[Any]) -> list[tuple[Any, list[int]]]:
-    """Return the client of each node, and the places of the keys that are its; None: the usual one."""
+def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
+    """Return the client of each node, and the places of the calls that it is asked; None: the usual one."""
     cluster = without_retry(client)
     if not hasattr(cluster, "get_node_from_key"):
-        return [(client, list(range(len(keys))))]
-    places: dict[Any, list[int]] = {}
+        return [(client, [*places])] if places else []
+    found: dict[Any, list[int]] = {}
     clients: dict[Any, Any] = {}
-    for place, key in enumerate(keys):
-        node = cluster.get_node_from_key(key)
+    for place in places:
+        node = cluster.get_node_from_key(calls[place][1].keys[0])
         name = None if node is None else node.name
-        places.setdefault(name, []).append(place)
+        found.setdefault(name, []).append(place)
         if node is not None and name not in clients:
             clients[name] = cluster.get_redis_connection(node)
-    return [(clients.get(name), found) for name, found in places.items()]
+    return [(clients.get(name), those) for name, those in found.items()]

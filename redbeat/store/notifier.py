@@ -8,6 +8,7 @@ works, too, and ends only when its time is over.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 - the client's own
@@ -23,17 +24,31 @@ RECONNECT_SECONDS = 5.0
 #: how many messages one wait takes for one wake-up at most
 MAX_MESSAGES = 1_000
 
+#: how many channels are named where they can't be used
+SHOWN_CHANNELS = 3
+
 
 class WakeChannel:
-    """One subscription, on a connection of its own, made at the first wait."""
+    """One subscription to one or several channels, on a connection of its own, made at the first wait.
 
-    def __init__(self, client: Any, channel: str, rights: Rights | None = None) -> None:
+    In a cluster that is any node: what is published on one of them reaches all.
+    """
+
+    def __init__(self, client: Any, channels: str | Iterable[str], rights: Rights | None = None) -> None:
         self._client = client
-        self._channel = channel
+        self._channels = _listed(channels)
+        self._heard: tuple[str, ...] = ()  # what the connection is subscribed to
         self._pubsub: Any = None
         self._retry_at = 0.0
         self._rights = rights
         self._said = Memory[str, bool]()
+
+    def listen_to(self, channels: str | Iterable[str]) -> None:
+        """Listen to these channels from the next wait on, and to no others.
+
+        What is published before that wait begins isn't noticed on a channel that is new.
+        """
+        self._channels = _listed(channels)
 
     def wait(self, seconds: float) -> bool:
         """Wait for at most ``seconds``; return whether a message ended it."""
@@ -48,7 +63,7 @@ class WakeChannel:
 
     def close(self) -> None:
         """Give the connection back; a later wait subscribes again."""
-        pubsub, self._pubsub = self._pubsub, None
+        pubsub, self._pubsub, self._heard = self._pubsub, None, ()
         if pubsub is not None:
             try:
                 pubsub.close()
@@ -58,9 +73,19 @@ class WakeChannel:
     def _is_ready(self) -> bool:
         if self._pubsub is None and time.monotonic() >= self._retry_at:
             pubsub = self._client.pubsub(ignore_subscribe_messages=True)
-            pubsub.subscribe(self._channel)
-            self._pubsub = pubsub
+            pubsub.subscribe(*self._channels)
+            self._pubsub, self._heard = pubsub, self._channels
+        elif self._pubsub is not None and self._heard != self._channels:
+            self._change_channels()
         return self._pubsub is not None
+
+    def _change_channels(self) -> None:
+        # new ones first: a client that is subscribed to nothing may be taken for an ordinary connection
+        heard, self._heard = self._heard, self._channels
+        if added := set(self._channels).difference(heard):
+            self._pubsub.subscribe(*sorted(added))
+        if removed := set(heard).difference(self._channels):
+            self._pubsub.unsubscribe(*sorted(removed))
 
     def _wait_for_message(self, deadline: float) -> bool:
         is_woken = False
@@ -83,8 +108,17 @@ class WakeChannel:
         elif self._said.is_news("unusable", True):
             logger.warning(
                 "beat: The wake-up channel %s can't be used (%s); changes are noticed within a second.",
-                self._channel,
+                _named(self._channels),
                 exc,
             )
         self._retry_at = time.monotonic() + RECONNECT_SECONDS
         self.close()
+
+
+def _listed(channels: str | Iterable[str]) -> tuple[str, ...]:
+    return (channels,) if isinstance(channels, str) else tuple(sorted(set(channels)))
+
+
+def _named(channels: tuple[str, ...]) -> str:
+    rest = len(channels) - SHOWN_CHANNELS
+    return ", ".join(channels[:SHOWN_CHANNELS]) + (f" and {rest} more" if rest > 0 else "")

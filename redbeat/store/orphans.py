@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from redbeat.log.text import as_stored
-from redbeat.store.chunks import CHUNK_SIZE, in_chunks
+from redbeat.store.chunks import CHUNK_SIZE
 from redbeat.store.members import Members
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part
@@ -61,6 +61,12 @@ class Orphans:
         All keys under the prefix are looked at. A running beat removes such things by itself, when their
         time has come.
         """
+        parts = self._store.parts
+        if parts.is_divided:
+            return parts.read(lambda part: Orphans(self._store.of_part(part)).lost_runs())
+        return self._lost_in_part()
+
+    def _lost_in_part(self) -> Iterator[LostRun]:
         latest, keys = self._latest(), self._store.keys
         for found in Server(self._store).scan(keys.running(keys.entry("")), "hash"):
             entries = [keys.entry_of_running(running) for running in found]
@@ -83,11 +89,13 @@ class Orphans:
 
     def forget(self, lost: Sequence[LostRun]) -> list[bool]:
         """Remove what nobody looks after, if that is still so; return which of it was removed."""
-        removed: list[bool] = []
-        for chunk in in_chunks(lost):
-            with self._store.translating():
-                removed += forget_runs(self._store.client, self._store.keys, chunk, self._latest())
-        return removed
+
+        def forget(groups: list[tuple[Part, list[LostRun]]]) -> Iterator[list[bool]]:
+            for part, those in groups:
+                with self._store.translating():
+                    yield forget_runs(self._store.client, part.keys, those, self._latest())
+
+        return self._store.parts.in_order(lost, forget, lambda one: one.key)
 
     def _latest(self) -> float:
         """Return the time up to which deadlines have been left for too long, UNIX seconds."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from redbeat.keys import Keys
@@ -17,9 +19,6 @@ from redbeat.store.chunks import in_chunks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-#: how many items are sorted by their parts at a time
-SLICE = 10_000
 
 
 class Part(NamedTuple):
@@ -36,11 +35,13 @@ class Parts(tuple[Part, ...]):
     """All parts of a schedule."""
 
     _names: Keys
+    _is_of_messages = False
 
-    @classmethod
-    def of_layout(cls, layout: Layout) -> Parts:
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def of_layout(layout: Layout) -> Parts:
         """Return the parts of a schedule with this layout."""
-        parts = cls(map(Part, layout.parts))
+        parts = Parts(map(Part, layout.parts))
         parts._names = layout.keys
         return parts
 
@@ -51,10 +52,29 @@ class Parts(tuple[Part, ...]):
         parts._names = keys
         return parts
 
+    @cached_property
+    def of_messages(self) -> Parts:
+        """The same parts for stored messages: what is the schedule in their names are the messages'."""
+        parts = Parts(Part(_of_messages(keys)) for (keys,) in self)
+        parts._names, parts._is_of_messages = self._names, True
+        return parts
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether they are shards, or are about to be, or were, and not all of the schedule in one part."""
+        return isinstance(self._names, ShardedKeys)
+
     def of(self, key: str) -> Part:
         """Return the part of an entry, by its key, its bare name or its member of the schedule."""
         names = self._names
-        return Part(names.at(key)) if isinstance(names, ShardedKeys) else self[0]
+        if not isinstance(names, ShardedKeys):
+            return self[0]
+        return Part(_of_messages(names.at(key)) if self._is_of_messages else names.at(key))
+
+    def home(self, name: str) -> Part:
+        """Return the part that the entry called ``name`` belongs to."""
+        names = self._names
+        return Part(names.home(name)) if isinstance(names, ShardedKeys) else self[0]
 
     def read(
         self, read: Callable[[Part], Iterable[Item]], order: Callable[[Item], Any] | None = None
@@ -67,45 +87,67 @@ class Parts(tuple[Part, ...]):
         found = map(read, self)
         return chain.from_iterable(found) if order is None else heapq.merge(*found, key=order)
 
-    def chunks(
+    def by_part(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
-    ) -> Iterator[tuple[Part, list[Item]]]:
-        """Yield items, at most 500 of one part at a time, with that part; those of a part in their order.
+    ) -> list[tuple[Part, list[Item]]]:
+        """Return all items, sorted by their parts, as :meth:`rounds` yields some of them."""
+        by_part: dict[Part, list[Item]] = {}
+        for item in items:
+            part = self.of(key_of(item) if key_of is not None else item)  # type: ignore[arg-type]
+            by_part.setdefault(part, []).append(item)
+        return [*by_part.items()]
 
-        Whoever needs what becomes of them in the order of ``items`` calls :meth:`results`.
+    def rounds(
+        self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
+    ) -> Iterator[list[tuple[Part, list[Item]]]]:
+        """Yield items, at most 500 at a time, sorted by their parts; those of a part are in their order.
+
+        What is yielded together is meant to be asked together. Whoever needs what becomes of them in the
+        order of ``items`` calls :meth:`in_order`.
 
         Arguments:
             key_of: returns the key or the name of an item's entry; None: the item itself is it.
         """
-        if len(self) == 1 and not isinstance(self._names, ShardedKeys):
-            for chunk in in_chunks(items):
-                yield self[0], chunk
-            return
-        remaining = iter(items)
-        while some := list(islice(remaining, SLICE)):
-            by_part: dict[Part, list[Item]] = {}
-            for item in some:
-                part = self.of(key_of(item) if key_of is not None else item)  # type: ignore[arg-type]
-                by_part.setdefault(part, []).append(item)
-            for part, those in by_part.items():
-                for chunk in in_chunks(those):
-                    yield part, chunk
+        for chunk in in_chunks(items):
+            if not self.is_divided:
+                yield [(self[0], chunk)]
+                continue
+            yield self.by_part(chunk, key_of)
 
-    def results(
+    def chunks(
+        self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
+    ) -> Iterator[tuple[Part, list[Item]]]:
+        """Yield items, at most 500 of one part at a time, with that part, as :meth:`rounds` does."""
+        return chain.from_iterable(self.rounds(items, key_of))
+
+    def in_order(
         self,
         items: Sequence[Item],
-        call: Callable[[Part, list[Item]], Sequence[Result]],
+        ask: Callable[[list[tuple[Part, list[Item]]]], Iterable[Sequence[Result]]],
         key_of: Callable[[Item], str] | None = None,
     ) -> list[Result]:
-        """Return what ``call`` returns for each item, in the order of ``items``.
+        """Return what is found out about each item, in the order of ``items``.
 
         Arguments:
-            call: takes at most 500 items of one part, and returns something for each.
-            key_of: as :meth:`chunks` takes it.
+            ask: takes what :meth:`rounds` yields together, and returns for each of these parts what was found
+                out about its items.
+            key_of: as :meth:`rounds` takes it.
         """
-        places = range(len(items))
-        found: dict[int, Result] = {}
-        key_at = (lambda place: items[place]) if key_of is None else (lambda place: key_of(items[place]))
-        for part, chunk in self.chunks(places, key_at):
-            found |= zip(chunk, call(part, [items[place] for place in chunk]), strict=True)
-        return [found[place] for place in places]
+        if not self.is_divided:
+            return [*chain.from_iterable(chain.from_iterable(map(ask, self.rounds(items, key_of))))]
+        found: list[Result | None] = [None] * len(items)
+
+        def key_at(place: int) -> str:
+            return key_of(items[place]) if key_of is not None else items[place]  # type: ignore[return-value]
+
+        for places in self.rounds(range(len(items)), key_at):
+            groups = [(part, [items[place] for place in those]) for part, those in places]
+            for (_, those), results in zip(places, ask(groups), strict=True):
+                for place, result in zip(those, results, strict=True):
+                    found[place] = result
+        return found  # type: ignore[return-value]  # each place has one
+
+
+@lru_cache(maxsize=1024)
+def _of_messages(keys: Keys) -> Keys:
+    return replace(keys, schedule_key=keys.later)

@@ -475,6 +475,7 @@ class Vitals(NamedTuple):
         stored: how many messages are stored; None: not known.
         overdue: how many of them should have been sent more than a minute ago.
         first_message: since when the first of them should have been sent, UNIX seconds; None: none should.
+        entries: how many there are.
     """
 
     now: float
@@ -487,6 +488,24 @@ class Vitals(NamedTuple):
     stored: int | None
     overdue: int
     first_message: float | None
+    entries: int
+
+
+def sum_of(parts: Sequence[Vitals]) -> Vitals:
+    """Return what is due in all parts together; who leads is that of the first."""
+    stored = [one.stored for one in parts if one.stored is not None]
+    return parts[0]._replace(
+        due=sum(one.due for one in parts),
+        oldest=_first(one.oldest for one in parts),
+        stored=sum(stored) if len(stored) == len(parts) else None,
+        overdue=sum(one.overdue for one in parts),
+        first_message=_first(one.first_message for one in parts),
+        entries=sum(one.entries for one in parts),
+    )
+
+
+def _first(times: Iterable[float | None]) -> float | None:
+    return min((one for one in times if one is not None), default=None)
 
 
 @lru_cache(maxsize=1024)  # entries that are saved or run together share a few scores

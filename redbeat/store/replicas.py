@@ -7,7 +7,7 @@ its commit, which the server has made already.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -41,15 +41,21 @@ class Replicas:
         self._is_short = False
         self._asked_at = 0.0
 
-    def call(self, script: Script, client: Any, requests: Sequence[Request]) -> list[Any]:
-        """Call the script, and wait until enough replicas have what it wrote; return its replies."""
+    def call(
+        self, script: Script, client: Any, requests: Sequence[Request], call: Callable[[Request], Any]
+    ) -> list[Any]:
+        """Call the script, and wait until enough replicas have what it wrote; return its replies.
+
+        Arguments:
+            call: calls it for one request.
+        """
         if self._is_short and time.monotonic() < self._asked_at + SHORT_SECONDS:
-            return script.call_each(client, requests)
+            return script.call_each(client, requests, call)
         wait = ("WAIT", self.wanted, self._patience_ms(client))
         if self._is_cluster:  # its pipelines don't allow WAIT
-            replies, acknowledged = script.call_each(client, requests), None
+            replies, acknowledged = script.call_each(client, requests, call), None
         else:
-            replies, acknowledged = script.call_all(client, requests, wait)
+            replies, acknowledged = script.call_all(client, requests, wait, call)
         if acknowledged is None:
             # WAIT must use the same connection: a single thread gets the one that it used last
             acknowledged = self._wait(client, requests[0].keys[0], wait)

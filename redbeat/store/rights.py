@@ -39,6 +39,11 @@ REMAINS = Feature(
 )
 WAKE_UPS = Feature("Changes are noticed within a second, not at once", "+subscribe")
 STANDBYS = Feature("Standbys aren't shown", "+pexpire ~redbeat::standbys")
+BEATS = Feature(
+    "Beats don't know of each other, and don't share the shards",
+    "+zadd +zrem +zrange +zrangebyscore +pexpire +time ~redbeat::beats",
+    "high-availability",
+)
 STORED = Feature("Stored messages aren't shown", "+zrange ~redbeat::later")
 REPLICAS = Feature("No replicas are waited for (redbeat_wait_replicas)", "+wait")
 EVICTION = Feature("Whether Redis may evict the schedule is unknown, its CONFIG can't be read", "+config|get")

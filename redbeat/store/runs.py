@@ -5,16 +5,20 @@ Invariant: a run that nobody renews any more is found by its deadline, so nothin
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import RedBeatError
+from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
@@ -26,13 +30,16 @@ from redbeat.store.scripts.runs import End as End
 from redbeat.store.scripts.runs import Settlement as Settlement
 from redbeat.store.scripts.runs import (
     begin_run,
-    end_runs,
+    end_call,
     give_up_runs,
     note_child,
-    renew_runs,
+    renew_call,
     settle_runs,
 )
+from redbeat.store.server import Server
 from redbeat.store.store import Store
+
+_WORKERS = attrgetter("workers")
 
 #: a worker that has said nothing for so long doesn't live any more, seconds
 WORKER_SECONDS = 60.0
@@ -123,7 +130,7 @@ class Runs:
 
     def take_back(self, key: str, task_id: str) -> None:
         """Forget a run that ``note_sent`` has noted, and that couldn't be published; it may fail silently."""
-        keys = self._store.keys
+        keys = self._store.parts.of(key).keys
         running = keys.running(key)
         with suppress(RedBeatError), self._store.translating():
             now = int(self._store.client.time()[0])
@@ -140,46 +147,58 @@ class Runs:
             is_expired: its message has expired, and was delivered before; so the run goes on only if a worker
                 had begun it.
         """
-        about = self._store.keys.about(delivery.name)
-        besides = {about.history: "list", self._store.keys.deadlines: "sorted set"}
+        keys = self._home(delivery.name)
+        about = keys.about(delivery.name)
+        besides = {about.history: "list", keys.deadlines: "sorted set"}
         with self._store.translating(about.running, "hash", besides=besides):
-            answer, rest_ms = begin_run(
-                self._store.client, self._store.keys, delivery, lease_ms, is_expired=is_expired
-            )
+            answer, rest_ms = begin_run(self._store.client, keys, delivery, lease_ms, is_expired=is_expired)
         return Begun(Answer(answer), rest_ms / 1000)
 
     def renew(
         self, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str = ""
     ) -> dict[str, str]:
-        """Renew leases, in one command; return why deliveries must be terminated, by their tokens.
+        """Renew leases, in one round trip for each node; return why deliveries must be terminated, by their
+        tokens.
 
         Arguments:
             held: the deliveries, and for how many seconds each is at work.
             worker: the worker's name.
             row: what it says of itself, the members of a JSON object; '': nothing now.
         """
-        with self._store.translating(self._store.keys.deadlines):
-            answers = renew_runs(self._store.client, self._store.keys, held, lease_ms, worker, row)
-        found = zip(held, answers, strict=True)
+        by_part: dict[Keys, list[tuple[Delivery, float]]] = {}
+        for one in held:
+            by_part.setdefault(self._home(one[0].name), []).append(one)
+        if not by_part:  # a worker without runs is known in one part
+            by_part[self._home(worker)] = []
+        calls = [renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
+        deadlines = [keys.deadlines for keys in by_part]
+        with self._store.translating(deadlines[0], besides=dict.fromkeys(deadlines, "sorted set")):
+            replies = self._store.call_scripts(calls)
+        answers = [text_of(answer) for reply in replies for answer in reply]
+        found = zip(chain.from_iterable(by_part.values()), answers, strict=True)
         return {one.token: answer for (one, _), answer in found if answer not in ("ok", "gone")}
 
     def end(self, ends: Sequence[End]) -> None:
-        """Note what became of deliveries, in one round trip."""
-        if ends:
-            hashes = {self._store.keys.about(end.delivery.name).running: "hash" for end in ends}
-            with self._store.translating(self._store.keys.deadlines, besides=hashes):
-                end_runs(self._store.client, self._store.keys, ends)
+        """Note what became of deliveries, in one round trip for each node."""
+        if not ends:
+            return
+        homes = [self._home(end.delivery.name) for end in ends]
+        wanted = {keys.deadlines: "sorted set" for keys in homes}
+        for keys, end in zip(homes, ends, strict=True):
+            wanted[keys.about(end.delivery.name).running] = "hash"
+        with self._store.translating(homes[0].deadlines, besides=wanted):
+            self._store.call_scripts([end_call(*one) for one in zip(homes, ends, strict=True)])
 
     def note_child(self, delivery: Delivery, task_id: str, task: str = "") -> None:
         """Note a task that ``delivery``, a task of a workflow, is about to send; ``task`` is its name."""
-        running = self._store.keys.about(delivery.name).running
-        with self._store.translating(self._store.keys.deadlines, besides={running: "hash"}):
-            note_child(self._store.client, self._store.keys, delivery, task_id, task)
+        keys = self._home(delivery.name)
+        running = keys.about(delivery.name).running
+        with self._store.translating(keys.deadlines, besides={running: "hash"}):
+            note_child(self._store.client, keys, delivery, task_id, task)
 
     def forget_worker(self, worker: str) -> None:
         """Note that a worker has ended."""
-        key = self._store.keys.workers
-        self._store.ask(lambda client: client.hdel(key, worker), key, "hash")
+        self._store.ask_parts(_WORKERS, "hash", lambda client, key: client.hdel(key, worker))
 
     def leased(self, delivery: Delivery) -> RunRecord | None:
         """Return the record of the run whose lease is ``delivery``'s; None: it isn't."""
@@ -219,7 +238,7 @@ class Runs:
         Arguments:
             problem: who gives them up, or why.
         """
-        keys = self._store.keys
+        keys = self._home(name)
         asked = [(one.task_id, one.due, one.state.value, one.attempt) for one in runs]
         with self._store.translating(keys.deadlines, besides={keys.about(name).running: "hash"}):
             unrecorded, done = give_up_runs(self._store.client, keys, name, asked, problem)
@@ -259,19 +278,21 @@ class Runs:
 
         None: there is no such time, or this user may not read it.
         """
-        deadlines, keys = self._store.keys.deadlines, self._store.keys
-        names = [as_stored(f"{record.task_id}\0{keys.running(key)}") for key, record in found]
+        wanted = []
+        for key, record in found:
+            keys = self._store.parts.of(key).keys
+            wanted.append((keys.deadlines, as_stored(f"{record.task_id}\0{keys.running(key)}")))
         scores: list[Any] = []
-        for chunk in in_chunks(names):
+        for chunk in in_chunks(wanted):
             scores += self._store.rights.ask(
-                DEADLINES, partial(self._scores, deadlines, chunk), partial(_nothing_of, chunk)
+                DEADLINES, partial(self._scores, chunk), partial(_nothing_of, chunk)
             )
         return [None if one is None or isinstance(one, Exception) else float(one) for one in scores]
 
-    def _scores(self, deadlines: str, names: Sequence[Any]) -> list[Any]:
+    def _scores(self, wanted: Sequence[tuple[str, Any]]) -> list[Any]:
         with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for name in names:
-                pipeline.zscore(deadlines, name)
+            for deadlines, member in wanted:
+                pipeline.zscore(deadlines, member)
             scores: list[Any] = pipeline.execute(raise_on_error=False)
             _refuse_errors(scores)
         return scores
@@ -286,9 +307,8 @@ class Runs:
 
     def _busy_entries(self) -> list[str] | None:
         """Return the keys of entries that have runs in progress."""
-        deadlines, keys = self._store.keys.deadlines, self._store.keys
-        found: set[str] = set()
-        for page in self._store.scan(lambda client, cursor: client.zscan(deadlines, cursor), deadlines):
+        keys, found = self._store.keys, set[str]()
+        for page in self._store.scan_parts(attrgetter("deadlines"), _scan):
             found |= {text_of(member).partition("\0")[2] for member, _ in page}
         return sorted(map(keys.entry_of_running, found))
 
@@ -329,12 +349,15 @@ class Runs:
 
     def failures(self, since: datetime, limit: int) -> list[FailedRun]:
         """Return the runs that have failed since a time, the newest first, at most ``limit``."""
-        key, first = self._store.keys.failures, f"{max(0, int(since.timestamp() * 1000))}"
-        found = self._store.ask(
-            lambda client: client.xrevrange(key, max="+", min=first, count=limit), key, "stream"
+        first = f"{max(0, int(since.timestamp() * 1000))}"
+        found = self._store.ask_parts(
+            attrgetter("failures"),
+            "stream",
+            lambda client, key: client.xrevrange(key, max="+", min=first, count=limit),
         )
-        runs = (_failed_run_of(text_of(number), values) for number, values in found)
-        return [run for run in runs if run is not None]
+        of_parts = ([_failed_run_of(text_of(number), values) for number, values in part] for part in found)
+        runs = (filter(None, part) for part in of_parts)
+        return [*islice(heapq.merge(*runs, key=lambda run: run.at, reverse=True), limit)]
 
     def failures_allowed(self, since: datetime, limit: int) -> list[FailedRun] | None:
         """Return what ``failures`` does; None where this user may not read them."""
@@ -353,19 +376,28 @@ class Runs:
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """Return what each live worker that tracks runs says of itself, by its name."""
-        key = self._store.keys.workers
-        found = self._store.ask(lambda client: client.hgetall(key), key, "hash")
-        with self._store.translating():
-            now = int(self._store.client.time()[0])
+        store = self._store.of_all_parts()  # a worker is known in the parts that have had runs of it
+        found = store.ask_parts(_WORKERS, "hash", lambda client, key: client.hgetall(key))
+        now = int(Server(store).now().timestamp())
         rows: dict[str, dict[str, Any]] = {}
-        for name, text in found.items():
+        said_at: dict[str, float] = {}
+        for name, text in chain.from_iterable(part.items() for part in found):
             try:
-                row = json.loads(text_of(text))
-                if float(row["at"]) >= now - WORKER_SECONDS:
-                    rows[str(text_of(name))] = row
+                row, worker = json.loads(text_of(text)), str(text_of(name))
+                at = float(row["at"])
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
+            if at >= max(now - WORKER_SECONDS, said_at.get(worker, 0.0)):
+                rows[worker], said_at[worker] = row, at
         return rows
+
+    def _home(self, name: str) -> Keys:
+        """Return the names in the part that has the runs of the entry called ``name``."""
+        return self._store.parts.home(name).keys
+
+
+def _scan(client: Any, key: str, cursor: Any) -> Any:
+    return client.zscan(key, cursor)
 
 
 def _nothing_of(names: Sequence[Any]) -> list[Any]:

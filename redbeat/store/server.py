@@ -1,6 +1,6 @@
 """Questions to the schedule's server: about itself, the user that asks, and any key under the prefix.
 
-Invariant: nothing is written. In a cluster the node that has the schedule is asked.
+Invariant: nothing is written. In a cluster the node that has the schedule is asked, or its first shard.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Server:
     @cached_property
     def _on_node(self) -> dict[str, Any]:
         """The option by which a command without a key reaches the node of the schedule in a cluster."""
-        return self._on_node_of(self._store.keys.schedule)
+        return self._on_node_of(self._store.parts[0].keys.schedule)
 
     def _on_node_of(self, key: str) -> dict[str, Any]:
         if not self._store.config.is_cluster:

@@ -28,13 +28,13 @@ class Standbys:
 
     def note(self, who: str) -> bool:
         """Note that ``who`` stands by; False: this user may not. It isn't tried again if Redis is away."""
-        keys = self._store.keys
 
         def note() -> bool:
+            keys = self._store.keys
             self._store.ask(lambda client: note_standby(without_retry(client), keys, who), keys.standbys)
             return True
 
-        return self._store.rights.ask(STANDBYS, note, lambda: False)
+        return self._store.rights.ask(STANDBYS, lambda: self._store.following(note), lambda: False)
 
     def remove(self, who: str) -> None:
         """Note that ``who`` doesn't stand by any more; Redis isn't waited for long."""

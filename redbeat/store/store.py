@@ -13,10 +13,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
+from itertools import chain
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
@@ -32,20 +34,25 @@ from redbeat.errors import (
     EntryCorrupt,
     EntryError,
     EntryNotFound,
+    LayoutChanged,
     LockLost,
     StoreCorrupt,
     StoreRefused,
     StoreUnavailable,
 )
 from redbeat.keys import Keys
+from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
 from redbeat.process.memory import Memory
 from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
+from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
+from redbeat.store.layouts import Layouts
+from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
@@ -67,13 +74,15 @@ from redbeat.store.records import (
     TrackedRun,
     Vitals,
     Write,
+    sum_of,
     text_of,
 )
 from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
-from redbeat.store.scripts.status import read_head, read_status
+from redbeat.store.scripts.layouts import Refusal, refusal_of
+from redbeat.store.scripts.status import read_head, status_call, vitals_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -86,6 +95,15 @@ CLOCK_SECONDS = 1.0
 
 #: how often it is asked at most which key has another type
 TYPES_SECONDS = 60.0
+
+#: while entries are moved to other shards, how often it is looked whether they still are
+MOVE_LOOK_SECONDS = 1.0
+
+#: otherwise it isn't looked again until a script is refused
+NEVER_SECONDS = 1e9
+
+#: for how long a step is tried again while the layout changes again and again
+FOLLOW_SECONDS = 10.0
 
 #: how often a save reads and decides again at most because the entry has changed meanwhile
 MAX_SAVE_ATTEMPTS = 100
@@ -194,9 +212,17 @@ class Store:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, self.client, part)
 
-    def wake_channel(self) -> WakeChannel:
-        """Return the channel on which writes are announced; each has a connection of its own."""
-        return WakeChannel(self.client, self.keys.wake, self.rights)
+    def of_all_parts(self) -> Self:
+        """Return a store with the same client that is about the whole schedule."""
+        return self if self._part is None else type(self)(self.config.app, self.client)
+
+    def wake_channel(self, channels: Iterable[str] = ()) -> WakeChannel:
+        """Return what listens where writes are announced; each has a connection of its own.
+
+        Arguments:
+            channels: of which parts it does; (): of this store's one part.
+        """
+        return WakeChannel(self.client, channels or self.keys.wake, self.rights)
 
     def connect(self) -> None:
         """Make the client now; a cluster's client connects at once.
@@ -209,14 +235,84 @@ class Store:
     @property
     def keys(self) -> Keys:
         """The names of all keys, as configured now; of a store of one part those in this part."""
-        return self.config.keys if self._part is None else self._part.keys
+        return self._layout.keys if self._part is None else self._part.keys
+
+    @property
+    def part(self) -> Part | None:
+        """The one part of the schedule that this is about; None: all of them."""
+        return self._part
 
     @property
     def parts(self) -> Parts:
         """The parts of the schedule that this store is about."""
+        return Parts.of_layout(self._layout) if self._part is None else Parts.of_one(self._part.keys)
+
+    @property
+    def _layout(self) -> Layout:
+        """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
+        config, looked_at = self.config, self.config.looked_at
+        if looked_at is None:
+            is_old = config.shards is not None
+        else:  # once all entries have been moved, it is enough to look where they are then
+            is_moving = config.found_layout is not None and config.found_layout.is_moving
+            is_old = time.monotonic() > looked_at + (MOVE_LOOK_SECONDS if is_moving else NEVER_SECONDS)
+        if is_old:
+            Layouts(self).look()
+        return config.layout
+
+    def locate(self, names: Sequence[str]) -> list[str]:
+        """Return the keys under which entries are now, by their names, or would be if they were there.
+
+        That takes a round trip only while entries are moved to other shards; one on its way is waited for.
+
+        Raises:
+            LayoutChanged: it is on its way for too long.
+        """
+        if self._part is not None or not self._layout.is_moving:
+            return [*map(self.keys.entry, names)]
+        return Layouts(self).locate(names)
+
+    def following(self, call: Callable[[], Item]) -> Item:
+        """Return ``call()``, which is called again if a script was refused, as the layout has changed.
+
+        It must ask this store for the names of keys, which are the right ones then: those of all parts, or
+        those of the part that the store is about.
+
+        Raises:
+            LayoutChanged: the part isn't one of the schedule's any more, or the layout changes all the time.
+        """
+        ends_at = math.inf
+        while True:
+            try:
+                return call()
+            except ResponseError as exc:
+                refusal = refusal_of(exc.__cause__ if isinstance(exc, StoreRefused) else exc)
+                if refusal is None:
+                    raise
+                if time.monotonic() > ends_at:
+                    raise LayoutChanged(
+                        f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
+                        f'{refusal.generation_key} holds "{refusal.held}".'
+                    ) from None
+                ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
+                Layouts(self).follow(refusal)
+                self._follow_part()
+
+    def _follow_part(self) -> None:
+        """Let a store of one part be about the same part in the layout that there is now."""
         if self._part is None:
-            return Parts.of_layout(self.config.layout)
-        return Parts.of_one(self._part.keys)
+            return
+        prefix = self._part.keys.prefix
+        found = [Part(keys) for keys in self.config.layout.parts if keys.prefix == prefix]
+        if not found:
+            raise LayoutChanged(
+                f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
+            ) from None
+        [self._part] = found
+
+    def _call(self, script: lua.Script, client: Any, request: lua.Request) -> Any:
+        """Call a script that writes to the part that this store is about, whatever the layout is by then."""
+        return self.following(lambda: script(client, request.keys, request.args, self.keys))
 
     def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
         """Claim and read the entries that are due, oldest first, and the next due time, in one round trip.
@@ -257,8 +353,12 @@ class Store:
         max_breaks: int = BREAKS_OF_THE_REQUEST,
     ) -> Claim:
         limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, is_reading=is_reading)
-        with self.translating():
-            return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+
+        def claim() -> Claim:
+            with self.translating():
+                return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
+
+        return self.following(claim)
 
     @property
     def claim_keys(self) -> lua.ClaimKeys:
@@ -314,9 +414,12 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-        with self.translating(fence.lock_key or "", "string"):
-            status = lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
-        self.check_lock(status, fence)
+
+        def renew() -> LockStatus:
+            with self.translating(fence.lock_key or "", "string"):
+                return lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
+
+        self.check_lock(self.following(renew), fence)
 
     def commit_runs(
         self,
@@ -336,7 +439,7 @@ class Store:
         # of several none is known to be at fault: the caller sends them in halves
         client = self.watched if len(commits) == 1 else self._watched(max_breaks=2)
         with self.translating():
-            call = self.replicas.call if self.replicas.wanted else self._call_all
+            call = self._call_with_replicas if self.replicas.wanted else self._call_all
             committed = lua.commit_runs(client, self.keys, fence, commits, target, self._histories, call)
         self.note_committed(committed, fence)
         return committed
@@ -359,8 +462,12 @@ class Store:
         """
         if not runs:
             return []
-        with self.translating():
-            status, found = lua.reserve_runs(self.client, self.keys, fence, runs, seconds, self._histories)
+
+        def reserve() -> tuple[LockStatus, list[Reservation]]:
+            with self.translating():
+                return lua.reserve_runs(self.client, self.keys, fence, runs, seconds, self._histories)
+
+        status, found = self.following(reserve)
         self.check_lock(status, fence)
         return found
 
@@ -423,9 +530,15 @@ class Store:
                 )
 
     def _call_all(self, script: lua.Script, client: Any, requests: Sequence[lua.Request]) -> list[Any]:
+        call = partial(self._call, script, client)
         if len(requests) == 1 or self.config.is_cluster:  # its pipelines take no scripts
-            return script.call_each(client, requests)
-        return script.call_all(client, requests)[0]
+            return script.call_each(client, requests, call)
+        return script.call_all(client, requests, call=call)[0]
+
+    def _call_with_replicas(
+        self, script: lua.Script, client: Any, requests: Sequence[lua.Request]
+    ) -> list[Any]:
+        return self.replicas.call(script, client, requests, partial(self._call, script, client))
 
     @property
     def watched(self) -> Any:
@@ -433,58 +546,150 @@ class Store:
         return self._watched(BREAKS_OF_THE_REQUEST)
 
     def _watched(self, max_breaks: int) -> Any:
-        return WatchedConnection(self.client, lambda client: client.exists(self.keys.schedule), max_breaks)
+        return WatchedConnection(
+            self.client, lambda client: client.exists(self.parts[0].keys.schedule), max_breaks
+        )
 
     def look(self) -> Head:
         """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
         with self.translating():
             return read_head(self.client, self.keys.schedule, self.keys.deadlines, self.keys.later)
 
+    def ask_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item]:
+        """Return the answers to questions to several parts: one round trip a node.
+
+        If one part refuses, the others have answered all the same.
+
+        Arguments:
+            client: asks; None: the store's.
+        """
+        client = client or self.client
+        with self.translating():
+            if len(questions) == 1:
+                return [questions[0].ask(client)]
+            replies = call_on_nodes(client, [(one.script, one.request) for one in questions])
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return [one.read(reply) for one, reply in zip(questions, replies, strict=True)]
+
+    def try_all(
+        self, questions: Sequence[lua.Question[Item]], client: Any = None
+    ) -> list[Item | RedisError | None]:
+        """Return what ``ask_all`` does; where a part is away, or refuses, the client's error takes its place.
+
+        Whoever raises that does so within :meth:`translating`. None takes the place of a refusal, as the
+        layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
+        """
+        with self.translating():
+            calls = [(one.script, one.request) for one in questions]
+            replies = call_on_nodes(client or self.client, calls)
+        answers: list[Item | RedisError | None] = []
+        refusals: list[Refusal] = []
+        for question, reply in zip(questions, replies, strict=True):
+            refusal = refusal_of(reply) if isinstance(reply, ResponseError) else None
+            if refusal is not None:
+                refusals.append(refusal)
+                answers.append(None)
+            else:
+                answers.append(reply if isinstance(reply, RedisError) else question.read(reply))
+        if refusals:
+            Layouts(self).follow(*refusals)
+            self._follow_part()
+        return answers
+
+    def write_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item | None]:
+        """Return what ``try_all`` does, but raise the first error; the other parts have done what they were
+        asked for.
+        """
+        answers = self.try_all(questions, client)
+        for answer in answers:
+            if isinstance(answer, RedisError):
+                with self.translating():
+                    raise answer
+        return answers  # type: ignore[return-value]  # there are no errors in it
+
+    def ask_each(
+        self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = (), expected: str = "sorted set"
+    ) -> list[Any]:
+        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node.
+
+        Arguments:
+            keys: the one that each asks for, and ``expected`` what it should hold; (): a schedule.
+        """
+        if not self.parts.is_divided:
+            return [
+                self.ask(ask, key, expected) for ask, key in zip(asks, keys or [""] * len(asks), strict=True)
+            ]
+        if not asks:
+            return []
+        with (
+            self.translating(besides=dict.fromkeys(keys, expected)),
+            self.client.pipeline(transaction=False) as pipeline,
+        ):
+            for ask in asks:
+                ask(pipeline)
+            return list(pipeline.execute())
+
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
-        """Return the server's time (UTC) and the entries under ``keys``, in their order."""
-        stored: list[Stored] = []
+        """Return the server's time (UTC) and the entries under ``keys``, in their order.
+
+        At most 500 are read in one round trip a node, whatever their parts are.
+        """
         now = datetime.now(timezone.utc)
-        for part, chunk in self.parts.chunks(keys):
-            seconds, found = self._read_chunk(part, chunk)
-            now = datetime.fromtimestamp(seconds, timezone.utc)
+
+        def read(groups: list[tuple[Part, list[str]]]) -> Iterator[list[Stored]]:
+            nonlocal now
+            found = self._read_groups(groups)
+            now = datetime.fromtimestamp(found[-1][0], timezone.utc)
             self._recent.clock = time.monotonic(), now
-            stored += found
+            return (stored for _, stored in found)
+
+        stored = self.parts.in_order(keys, read)
+        gone = [place for place, one in enumerate(stored) if not one.exists]
+        if gone and self._part is None and self._layout.is_moving:  # they may be elsewhere by now
+            found = self.parts.in_order(self._located([keys[place] for place in gone]), read)
+            for place, one in zip(gone, found, strict=True):
+                stored[place] = one if one.exists else stored[place]
         return now, stored
 
-    def _read_chunk(self, part: Part, keys: Sequence[str]) -> tuple[float, list[Stored]]:
-        """Read entries; keys among them that aren't entries', and that this user may not read, count as
-        missing.
+    def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
+        """Read entries of some parts; keys among them that aren't entries', and that this user may not read,
+        count as missing.
 
         Otherwise a member ``redbeat::lock``, which every writer can add to the schedule, would end every list
         of a user who may read entries, but not RedBeat's own keys.
         """
         try:
-            return self._ask_for(part, keys)
+            return self._ask_for(groups)
         except StoreRefused as exc:
-            foreign = {key for key in keys if not part.keys.may_be_entry(key)}
+            foreign = {key for part, keys in groups for key in keys if not part.keys.may_be_entry(key)}
             if not foreign or not is_no_permission(exc.__cause__):
                 raise
-        seconds, found = self._ask_for(part, [key for key in keys if key not in foreign])
-        read = iter(found)
-        return seconds, [Stored(key) if key in foreign else next(read) for key in keys]
+        read = self._ask_for([(part, [key for key in keys if key not in foreign]) for part, keys in groups])
+        answers: list[tuple[float, list[Stored]]] = []
+        for (_, keys), (seconds, found) in zip(groups, read, strict=True):
+            left = iter(found)
+            answers.append((seconds, [Stored(key) if key in foreign else next(left) for key in keys]))
+        return answers
 
-    def _ask_for(self, part: Part, keys: Sequence[str]) -> tuple[float, list[Stored]]:
-        with self.translating():
-            return lua.read_entries(
-                self.client, part.keys.schedule, keys, entry_bytes=self.config.max_entry_bytes
-            )
+    def _ask_for(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
+        entry_bytes = self.config.max_entry_bytes
+        return self.ask_all(
+            [lua.ask_entries(part.keys.schedule, keys, entry_bytes=entry_bytes) for part, keys in groups]
+        )
 
     def read_entry(self, key: str) -> tuple[datetime, Stored]:
         """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
         now, (stored,) = self.read_entries([key])
         if stored.exists and stored.score is None:
+            keys = self.parts.of(key).keys
             with self.translating():
-                keys = self.parts.of(key).keys
                 stored.score = self.client.zscore(keys.schedule, keys.name(key))
             if stored.score is None and key in (away := self.read_downgraded()):
                 stored.score, stored.is_away = away[key] or 0.0, True
-            if stored.score is None and self.keys.message_id(key) is not None:
-                later = self.keys.later
+            if stored.score is None and keys.message_id(key) is not None:
+                later = keys.later
                 with suppress(StoreRefused):  # who may not read stored messages sees an entry without a time
                     stored.score = self.ask(lambda client: client.zscore(later, key), later)
         return now, stored
@@ -525,9 +730,10 @@ class Store:
     ) -> list[Outcome]:
         """Read the entries, call ``decide(stored, now)`` for what to write, and write that.
 
-        Entries are written in chunks of 500, each of them all or nothing: if somebody else has written one of
-        a chunk's entries in between, all of them are read and decided again. ``decide`` returns None to leave
-        an entry as it is, and may raise; a write that changes nothing isn't made.
+        Entries are written in chunks of 500, each of them all or nothing; of several parts those of each part
+        are. If somebody else has written one of these in between, all of them are read and decided again.
+        ``decide`` returns None to leave an entry as it is, and may raise, and then none of the chunk is
+        written; a write that changes nothing isn't made.
 
         With ``are_new`` they are assumed to be new, and written without being read. If one of a chunk isn't,
         none is written, and the chunk is read and decided again.
@@ -541,8 +747,8 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         outcomes: list[Outcome] = []
-        for part, chunk in self.parts.chunks(keys):
-            outcomes += self._write_chunk(part, chunk, decide, fence, are_new)
+        for chunk in in_chunks(keys):
+            outcomes += self._write_chunk(chunk, decide, fence, are_new)
         return outcomes
 
     def write_entry(
@@ -558,44 +764,93 @@ class Store:
 
     def _write_chunk(
         self,
-        part: Part,
         keys: Sequence[str],
         decide: Callable[[Stored, datetime], Write | None],
         fence: Fence,
         are_new: bool,
     ) -> list[Outcome]:
+        outcomes: list[Outcome] = ["same"] * len(keys)
+        places: Sequence[int] = range(len(keys))  # those that aren't written yet
         changed_key = ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
-            is_guess = are_new and not attempt
-            now, found = self._foresee_new(keys) if is_guess else self.read_entries(keys)
+            those = [keys[place] for place in places]
+            located = self._located(those)
+            is_guess = are_new and not attempt and located == those
+            now, found = self._foresee_new(located) if is_guess else self.read_entries(located)
             self.refuse_messages(one.key for one in found if one.exists)
-            outcomes: list[Outcome] = []
-            writes: list[tuple[Stored, Write]] = []
-            # for one entry, whoever computes for long does so himself
-            with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
-                for stored in found:
-                    let_signals_arrive()
-                    give_way()
-                    write = decide(stored, now)
-                    if write is None or not write.changes(stored):
-                        outcomes.append("same")
-                    else:
-                        outcomes.append(_outcome(stored, write))
-                        writes.append((stored, write))
-            if not writes:
+            decided = self._decide(those, found, now, decide)
+            writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
+            unwritten = self._write(writes, now, fence) if writes else {}
+            left: list[int] = []
+            for place, stored, write in zip(places, found, decided, strict=True):
+                if stored.key in unwritten:
+                    left.append(place)
+                    changed_key = unwritten[stored.key]
+                else:
+                    outcomes[place] = "same" if write is None else _outcome(stored, write)
+            if not left:
                 return outcomes
-            with self.translating():
-                status, changed = lua.save_entries(self.watched, part.keys, fence, writes)
-            self.check_lock(status, fence)
-            if not changed:
-                self.add_records(writes, now)
-                return outcomes
-            changed_key = writes[changed - 1][0].key
+            places = left
         raise EntryError(
             f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
             "saved; look for a program that writes it all the time.",
             changed_key,
         )
+
+    def _located(self, keys: Sequence[str]) -> list[str]:
+        """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
+        layout = self._layout
+        if self._part is not None or not layout.generation:
+            return [*keys]
+        return self.locate([*map(layout.name_of, keys)])
+
+    @staticmethod
+    def _decide(
+        keys: Sequence[str],
+        found: Sequence[Stored],
+        now: datetime,
+        decide: Callable[[Stored, datetime], Write | None],
+    ) -> list[Write | None]:
+        """Return what is to be written of each; None: nothing, as it is so already.
+
+        Arguments:
+            keys: by which the caller knows those that were found.
+        """
+        decided: list[Write | None] = []
+        # for one entry, whoever computes for long does so himself
+        with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
+            for key, stored in zip(keys, found, strict=True):
+                let_signals_arrive()
+                give_way()
+                write = decide(stored if stored.key == key else replace(stored, key=key), now)
+                if write is None or not write.changes(stored):
+                    decided.append(None)
+                else:
+                    _outcome(stored, write)  # it may raise
+                    decided.append(write)
+        return decided
+
+    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[str, str]:
+        """Make writes, those of each part all or none; one round trip a node.
+
+        Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
+        it has changed since it was read, or is elsewhere by now.
+        """
+        groups = next(self.parts.rounds(writes, lambda one: one[0].key))
+        answers = self.write_all(
+            [lua.save_entries(part.keys, fence, those) for part, those in groups], self.watched
+        )
+        unwritten: dict[str, str] = {}
+        made: list[tuple[Stored, Write]] = []
+        for (_, those), answer in zip(groups, answers, strict=True):
+            status, changed = answer or (LockStatus.HELD, 1)
+            self.check_lock(status, fence)
+            if changed:
+                unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
+            else:
+                made += those
+        self.add_records(made, now)
+        return unwritten
 
     def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
         """Add the records of ``writes`` to histories; without the right to do so, leave them out."""
@@ -630,37 +885,71 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         total = 0
-        for part, chunk in self.parts.chunks(keys):
-            task_ids = [one for one in map(part.keys.message_id, chunk) if one is not None]
-            if task_ids:  # each is a stored message, or its name only looks so
-                try:
-                    with self.translating():
-                        found = cancel_messages(self.client, part.keys, task_ids)
-                        cancelled = {one: text for one, text in zip(task_ids, found, strict=True) if text}
-                        total += len(cancelled)
-                        apart = [one for one, text in cancelled.items() if not has_body(text)]
-                        if apart:
-                            take_bodies(self.client, part.keys, apart)
-                except StoreRefused as exc:
-                    if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
-                        raise
-            delete, beside = partial(self._delete, part, chunk, fence), part.keys.beside
-            fewer = partial(delete, partial(_without_last, beside))  # what the rules of 3.0 allow
-            less = partial(self.rights.ask, REMAINS, fewer, delete)
-            status, deleted = self.rights.ask(REMAINS, partial(delete, beside), less)
-            self.check_lock(status, fence)
-            total += deleted
+        for chunk in in_chunks(keys):
+            located, deleted_at = self._located(chunk), set[str]()
+            for _ in range(MAX_SAVE_ATTEMPTS):
+                total += self._delete_located(located, fence, deleted_at)
+                # one that is on its way to another part may have left before it was its turn
+                located = [key for key in self._located(chunk) if key not in deleted_at]
+                if not located:
+                    break
         return total
+
+    def _delete_located(self, keys: Sequence[str], fence: Fence, deleted_at: set[str]) -> int:
+        """Remove entries from where they are; return how many there were.
+
+        Arguments:
+            deleted_at: is told the keys under which nothing is any more.
+        """
+        groups = self.parts.by_part(keys)
+        cancelled = self._cancel_among(groups)
+        delete = partial(self._delete, groups, fence)
+        fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
+        less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
+        answers = self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+        for (_, those), answer in zip(groups, answers, strict=True):
+            if answer is not None:
+                self.check_lock(answer[0], fence)
+                deleted_at.update(those)
+        return cancelled + sum(answer[1] for answer in answers if answer is not None)
+
+    def _cancel_among(self, groups: Sequence[tuple[Part, list[str]]]) -> int:
+        """Cancel stored messages among entries of some parts; return how many there were."""
+        asked: list[tuple[Part, list[str]]] = []
+        for part, keys in groups:
+            task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
+            if task_ids:  # each is a stored message, or its name only looks so
+                asked.append((part, task_ids))
+        try:
+            return sum(1 for one in self._cancelled(asked) if one is not None)
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
+                raise
+        return 0
+
+    def _cancelled(self, asked: Sequence[tuple[Part, list[str]]]) -> Iterator[str]:
+        """Cancel messages by their ids, and yield each that there was, JSON."""
+        if not asked:
+            return
+        answers = self.write_all([cancel_messages(part.keys, ids) for part, ids in asked])
+        apart: list[tuple[Part, list[str]]] = []
+        for (part, ids), texts in zip(asked, answers, strict=True):
+            found = {one: text for one, text in zip(ids, texts or [None] * len(ids), strict=True) if text}
+            yield from found.values()
+            if bodiless := [one for one, text in found.items() if not has_body(text)]:
+                apart.append((part, bodiless))
+        if apart:
+            self.write_all([take_bodies(part.keys, ids) for part, ids in apart])
 
     def _delete(
         self,
-        part: Part,
-        keys: Sequence[str],
+        groups: Sequence[tuple[Part, list[str]]],
         fence: Fence,
-        beside: Callable[[str], Sequence[str]] = lambda _key: (),
-    ) -> tuple[LockStatus, int]:
-        with self.translating():
-            return lua.delete_entries(self.client, part.keys, fence, keys, beside)
+        beside: Callable[[Keys, str], Sequence[str]],
+    ) -> list[tuple[LockStatus, int] | None]:
+        return self.write_all(
+            [lua.delete_entries(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
+        )
 
     def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
@@ -669,30 +958,36 @@ class Store:
         or has another type, as it isn't needed to run the schedule.
         """
 
-        def read(part: Part) -> Iterable[tuple[Any, Any]]:
-            key = part.keys.downgraded
-            with suppress(StoreCorrupt):
-                yield from self.ask(lambda client: client.hgetall(key), key, "hash").items()
+        def read() -> dict[str, float | None]:
+            found: dict[str, float | None] = {}
+            for part in self._readable_by_2x:
+                key = part.keys.downgraded
+                with suppress(StoreCorrupt):
+                    texts = self.ask(partial(_all_fields_of, key), key, "hash")
+                    found |= {str(text_of(one)): score_of(str(text_of(text))) for one, text in texts.items()}
+            return found
 
-        def read_all() -> dict[str, float | None]:
-            return {str(text_of(key)): score_of(str(text_of(text))) for key, text in self.parts.read(read)}
+        return self.rights.ask(DOWNGRADED, read, dict)
 
-        return self.rights.ask(DOWNGRADED, read_all, dict)
+    @property
+    def _readable_by_2x(self) -> list[Part]:
+        """The parts that celery-redbeat 2.x could run: those that are no shards."""
+        base = self.config.base_keys.prefix
+        return [part for part in self.parts if part.keys.prefix == base]
 
     def count_downgraded(self) -> int:
         """Return how many keys ``read_downgraded`` would return."""
-
-        def count(part: Part) -> Iterable[int]:
-            key = part.keys.downgraded
-            with suppress(StoreCorrupt):
-                yield int(self.ask(lambda client: client.hlen(key), key, "hash"))
-
+        count = 0
         try:
-            return sum(self.parts.read(count))
+            for part in self._readable_by_2x:
+                key = part.keys.downgraded
+                with suppress(StoreCorrupt):
+                    count += int(self.ask(partial(_number_of_fields, key), key, "hash"))
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
             return len(self.read_downgraded())
+        return count
 
     def put_away(self, entries: Sequence[tuple[str, Stored]], mark: str) -> PutAway:
         """Take entries out of the schedule, for celery-redbeat 2.x, if they haven't changed since they were
@@ -719,8 +1014,12 @@ class Store:
         Raises:
             LockLost: another beat holds the lock; nothing was written.
         """
-        with self.translating():
-            found = bring_back(self.client, self.keys, fence)
+
+        def bring() -> BroughtBack:
+            with self.translating():
+                return bring_back(self.client, self.keys, fence)
+
+        found = self.following(bring)
         self.check_lock(found.status, fence)
         return found
 
@@ -728,9 +1027,10 @@ class Store:
         """Return the entries that are due now, and the next one after them, at most ``limit``."""
         with self.translating():
             seconds, micros = self.client.time()
-            members = self.client.zrangebyscore(
-                self.keys.schedule, 0, "+inf", start=0, num=limit, withscores=True
-            )
+        options = {"start": 0, "num": limit, "withscores": True}
+        schedules = [part.keys.schedule for part in self.parts]
+        found = self.ask_each([methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules])
+        members = sorted(chain.from_iterable(found), key=itemgetter(1))[:limit]
         now = int(seconds) + int(micros) / 1e6
         due = [text_of(key) for key, score in members if score <= now]
         following = [text_of(key) for key, score in members if score > now][:1]
@@ -739,28 +1039,51 @@ class Store:
     def vitals(self) -> Vitals:
         """Return who leads and stands by, and how much is due; one round trip, or a few where this user may
         not know who stands by, or which messages are stored.
-        """
-        lock_key = self.config.lock_key
 
-        def ask(keys: Keys, off: Collection[Feature]) -> Vitals:
+        Of a schedule in shards who leads is that of the first shard: ``vitals_of_parts`` has them all.
+        """
+        return sum_of(self.vitals_of_parts())
+
+    def vitals_of_parts(self, parts: Sequence[Keys] | None = None) -> list[Vitals]:
+        """Return the same of each part; one round trip for each node, or a few, likewise.
+
+        Arguments:
+            parts: the names in some; None: all.
+        """
+        asked = [part.keys for part in self.parts] if parts is None else parts
+        wanted = [STORED] if self.config.lock_key is None else [STORED, STANDBYS]
+
+        def call(keys: Keys, off: Collection[Feature]) -> tuple[lua.Script, lua.Request]:
+            lock_key = self.config.lock_key_in(keys)
             standbys = None if STANDBYS in off or lock_key is None else keys.standbys
             later = None if STORED in off else keys.later
+            return status_call(keys.schedule, lock_key, keys.tick, standbys, later)
+
+        def ask(off: Collection[Feature]) -> list[Vitals]:
             with self.translating():
-                return read_status(self.client, keys.schedule, lock_key, keys.tick, standbys, later)
+                replies = self.call_scripts([call(keys, off) for keys in asked])
+            has_standbys = STANDBYS not in off and self.config.lock_key is not None
+            return [vitals_of(reply, has_standbys=has_standbys) for reply in replies]
 
-        def read(part: Part) -> Iterator[Vitals]:
-            wanted = [STORED] if lock_key is None else [STORED, STANDBYS]
-            yield self.rights.ask_without(wanted, lambda off: ask(part.keys, off))
+        return self.rights.ask_without(wanted, ask)
 
-        found = [*self.parts.read(read)]
-        stored = [one.stored for one in found if one.stored is not None]
-        return found[0]._replace(
-            due=sum(one.due for one in found),
-            oldest=_first(one.oldest for one in found),
-            stored=sum(stored) if len(stored) == len(found) else None,
-            overdue=sum(one.overdue for one in found),
-            first_message=_first(one.first_message for one in found),
-        )
+    def node_of(self, keys: Keys) -> str | None:
+        """Return the address of the node of a cluster that has a part, as far as the client knows; None: the
+        schedule is on one server.
+        """
+        if not self.config.is_cluster:
+            return None
+        with self.translating():
+            node = without_retry(self.client).get_node_from_key(keys.schedule)
+        return None if node is None else f"{node.host}:{node.port}"
+
+    def nodes(self) -> list[str]:
+        """Return the addresses of all nodes that a cluster's keys are on; []: it is one server."""
+        if not self.config.is_cluster:
+            return []
+        with self.translating():
+            found = without_retry(self.client).get_primaries()
+        return sorted(f"{node.host}:{node.port}" for node in found)
 
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
@@ -801,6 +1124,31 @@ class Store:
             if not int(cursor):
                 return
 
+    def scan_parts(
+        self, key_of: Callable[[Keys], str], step: Callable[[Any, str, Any], Any]
+    ) -> Iterator[Any]:
+        """Yield the pages of a scan of one key of each part, a page of each in one round trip for each node.
+
+        Arguments:
+            key_of: returns the key of a part, a sorted set.
+            step: ``step(client, key, cursor)`` asks for the next cursor and a page.
+        """
+        cursors: dict[str, Any] = {key_of(part.keys): 0 for part in self.parts}
+        if len(cursors) == 1:
+            [key] = cursors
+            yield from self.scan(lambda client, cursor: step(client, key, cursor), key)
+            return
+        while cursors:
+            keys = list(cursors)
+            with self.translating(keys[0], besides=dict.fromkeys(keys, "sorted set")):
+                found = ask_each(self.client, keys, lambda client, key: step(client, key, cursors[key]))
+            for key, (cursor, page) in zip(keys, found, strict=True):
+                if int(cursor):
+                    cursors[key] = cursor
+                else:
+                    del cursors[key]
+                yield page
+
     def ask(
         self,
         call: Callable[[Any], Any],
@@ -810,6 +1158,33 @@ class Store:
         """Return ``call(client)``; its errors become RedBeat's, as :meth:`translating` says."""
         with self.translating(key, expected):
             return call(self.client)
+
+    def ask_parts(
+        self, key_of: Callable[[Keys], str], expected: str, call: Callable[[Any, str], Any]
+    ) -> list[Any]:
+        """Return what ``call(client, key)`` asks for, of each part; one round trip for each node.
+
+        Arguments:
+            key_of: returns the key of a part that is asked for.
+            expected: what it holds: 'sorted set', 'hash' ...
+            call: gives one command to a client, or a pipeline.
+        """
+        keys = [key_of(part.keys) for part in self.parts]
+        if len(keys) == 1:
+            return [self.ask(lambda client: call(client, keys[0]), keys[0], expected)]
+        with self.translating(keys[0], expected, besides=dict.fromkeys(keys, expected)):
+            return ask_each(self.client, keys, call)
+
+    def call_scripts(self, calls: Sequence[tuple[lua.Script, lua.Request]]) -> list[Any]:
+        """Return what each script returns; one round trip for each node.
+
+        Raises the first error of any, when all of them were called.
+        """
+        replies = call_on_nodes(self.client, calls)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
 
     @contextmanager
     def translating(
@@ -834,12 +1209,21 @@ class Store:
                 name,
             ) from exc
         except StoreRefused as exc:
+            if refusal_of(exc.__cause__):
+                self.config.looked_at = -math.inf  # whoever tries again looks first
+                raise LayoutChanged(
+                    "The schedule has been divided into other shards at this moment; nothing was written: "
+                    "try again."
+                ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
-            key = key or self.keys.schedule
-            lock_key = self.config.lock_key
-            if lock_key and self._type_of(lock_key) not in ("string", "none"):
-                key, expected = lock_key, "string"
+            parts = [part.keys for part in self.parts]
+            if not key and len(parts) > 1:
+                besides = {**{keys.schedule: expected for keys in parts}, **besides}
+            key = key or parts[0].schedule
+            for lock_key in filter(None, map(self.config.lock_key_in, parts)):
+                if self._type_of(lock_key) not in ("string", "none"):
+                    key, expected = lock_key, "string"
             for one, kind in besides.items():
                 if self._type_of(one) not in (_TYPES.get(kind, kind), "none"):
                     key, expected = one, kind
@@ -856,6 +1240,12 @@ class Store:
             raise
         finally:
             self.asks_since = asked_before
+
+    def _wrong_schedule(self) -> str:
+        """Return the key of a schedule that isn't a sorted set; that of the first part where all are."""
+        first, *others = [part.keys.schedule for part in self.parts]
+        wrong = (one for one in others if self._type_of(one) not in (_TYPES["sorted set"], "none"))
+        return first if not others else next(wrong, first)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -874,12 +1264,20 @@ class Store:
             return "none"
 
 
-def _first(times: Iterable[float | None]) -> float | None:
-    return min((one for one in times if one is not None), default=None)
+def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) -> list[Any]:
+    """Return what ``call(pipeline, key)`` asks for, of each key; one round trip for each node."""
+    with client.pipeline(transaction=False) as pipeline:
+        for key in keys:
+            call(pipeline, key)
+        return list(pipeline.execute())
 
 
-def _without_last(beside: Callable[[str], Sequence[str]], key: str) -> Sequence[str]:
-    return beside(key)[:-1]
+def _all_fields_of(key: str, client: Any) -> Any:
+    return client.hgetall(key)
+
+
+def _number_of_fields(key: str, client: Any) -> Any:
+    return client.hlen(key)
 
 
 def _outcome(stored: Stored, write: Write) -> Outcome:

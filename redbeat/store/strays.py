@@ -275,7 +275,7 @@ class Strays:
         if not commands:
             return []
         with self._store.translating():
-            found = ask_on_nodes(self._store.client, commands, is_raw=True)
+            found = ask_on_nodes(self._store.client, commands)
             for one in found:
                 if isinstance(one, Exception):
                     raise one

@@ -20,9 +20,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from redbeat.access import Right
-from redbeat.config.config import ensure_conf
 from redbeat.errors import RedBeatError
-from redbeat.leadership.status import status_of
+from redbeat.leadership.status import status_in
 from redbeat.store.audit import Audit
 from redbeat.store.events import Events
 from redbeat.store.members import Members
@@ -114,9 +113,10 @@ class News:
     def _mark(self) -> object:
         """Return something that is another value whenever the schedule, a run or a beat has changed."""
         store = Store(self._app)
-        found = status_of(store.vitals(), ensure_conf(self._app))
+        found = status_in(store)
         return (
             found.leader and found.leader.token,
+            [one.leader and one.leader.token for one in found.shards],
             found.is_silent,
             [(one.host, one.pid) for one in found.standbys or ()],
             found.backlog > 0,

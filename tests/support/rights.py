@@ -45,7 +45,7 @@ from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
 from redbeat.store.standbys import Standbys
 from redbeat.store.store import Store
-from redbeat.telemetry.metrics.gathering import Gathering
+from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from tests.support.applying import apply
 from tests.support.progress import Progress
@@ -502,7 +502,20 @@ def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> Non
 def gathering_of(app: Celery) -> Gathering:
     """What gathers metrics in a beat without a lock."""
     leadership = Leadership(Store(app), None, Timing(30))
-    return Gathering(app, leadership, LabelBook(queue_finder(app), 1), is_shown=True)
+    return Gathering(app, lambda: (leadership,), LabelBook(queue_finder(app), 1), is_shown=True)
+
+
+def view_of(gathering: Gathering) -> View | None:
+    """What a beat shows of a schedule that isn't divided; None: nothing."""
+    views = gathering.views
+    return views[0] if views else None
+
+
+def shown_by(gathering: Gathering) -> View:
+    """What the beat shows that is known to show the schedule."""
+    view = view_of(gathering)
+    assert view is not None
+    return view
 
 
 def it_gathers_metrics(ground: Ground) -> None:
@@ -517,10 +530,10 @@ def it_gathers_metrics(ground: Ground) -> None:
     gathering = gathering_of(ground.app())
     gathering.book.id_of("report", "tasks.report", {}, is_asked=False)
     gathering.gather()
-    assert gathering.view is not None
-    assert gathering.view.streaks == {"report": 2}
-    assert gathering.view.states is not None
-    assert gathering.view.states["scheduled"] == 2
+    view = shown_by(gathering)
+    assert view.streaks == {"report": 2}
+    assert view.states is not None
+    assert view.states["scheduled"] == 2
 
 
 # -- a worker that tracks runs

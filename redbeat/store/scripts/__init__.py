@@ -43,6 +43,7 @@ from redbeat.store.records import (
     text_of,
     texts_of,
 )
+from redbeat.store.scripts.script import Question as Question
 from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
 
@@ -360,10 +361,21 @@ def read_entries(
 
     An entry larger than ``entry_bytes`` isn't read.
     """
-    now, rows = _READ_ENTRIES(client, [schedule_key, *keys], [entry_bytes])
-    if not rows:
-        return float(now), [Stored(key) for key in keys]
-    return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
+    return ask_entries(schedule_key, keys, entry_bytes=entry_bytes).ask(client)
+
+
+def ask_entries(
+    schedule_key: str, keys: Sequence[str], *, entry_bytes: int
+) -> Question[tuple[float, list[Stored]]]:
+    """Return the question to which ``read_entries`` returns the answer."""
+
+    def read(reply: Any) -> tuple[float, list[Stored]]:
+        now, rows = reply
+        if not rows:
+            return float(now), [Stored(key) for key in keys]
+        return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
+
+    return Question(_READ_ENTRIES, Request([schedule_key, *keys], [entry_bytes]), read)
 
 
 def read_upcoming(
@@ -393,18 +405,24 @@ def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int
 
 
 def read_histories(
-    client: Any, history_keys: Sequence[str], *, limit: int, record_bytes: int
-) -> list[list[str]]:
+    history_keys: Sequence[str], *, limit: int, record_bytes: int
+) -> Question[list[list[str]]]:
     """Read the same of several histories; a key of another type counts as empty."""
-    found = _READ_HISTORIES(client, history_keys, [limit, record_bytes])
-    return [[text_of(record) for record in records] for records in found]
+
+    def read(found: Any) -> list[list[str]]:
+        return [[text_of(record) for record in records] for records in found]
+
+    return Question(_READ_HISTORIES, Request(history_keys, [limit, record_bytes]), read)
 
 
 def save_entries(
-    client: Any, part: Keys, fence: Fence, writes: Iterable[tuple[Stored, Write]]
-) -> tuple[LockStatus, int]:
-    """Make all writes, or none if an entry has changed; return the lock's status, and which one, or 0."""
-    keys, args = fence.keys(part.schedule), [*fence.args(), part.wake]
+    names: Keys, fence: Fence, writes: Iterable[tuple[Stored, Write]]
+) -> Question[tuple[LockStatus, int]]:
+    """Make all writes in one part, or none if an entry has changed.
+
+    The answer is the lock's status, and which of them has changed, counted from 1, or 0.
+    """
+    keys, args = fence.keys(names.schedule), [*fence.args(), names.wake]
     states: dict[tuple[str, ...], str] = {}
     for stored, write in writes:
         read = ""
@@ -421,22 +439,25 @@ def save_entries(
         keys.append(stored.key)
         args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
     args += chain.from_iterable(states)
-    status, changed = _SAVE_ENTRIES(client, keys, args, part)
-    return lock_status_of(status), int(changed)
+    return Question(_SAVE_ENTRIES, Request(keys, args, names), _status_and_number)
 
 
 def delete_entries(
-    client: Any,
-    part: Keys,
-    fence: Fence,
-    keys: Sequence[str],
-    keys_beside: Callable[[str], Sequence[str]],
-) -> tuple[LockStatus, int]:
-    """Remove entries, and what is kept beside them; return the lock's status and how many there were."""
+    names: Keys, fence: Fence, keys: Sequence[str], keys_beside: Callable[[str], Sequence[str]]
+) -> Question[tuple[LockStatus, int]]:
+    """Remove entries of one part, and what is kept beside them.
+
+    The answer is the lock's status and how many there were.
+    """
     beside = list(chain.from_iterable(map(keys_beside, keys)))
-    args = [*fence.args(), part.wake, len(keys)]
-    status, deleted = _DELETE_ENTRIES(client, [*fence.keys(part.schedule), *keys, *beside], args, part)
-    return lock_status_of(status), int(deleted)
+    args = [*fence.args(), names.wake, len(keys)]
+    request = Request([*fence.keys(names.schedule), *keys, *beside], args, names)
+    return Question(_DELETE_ENTRIES, request, _status_and_number)
+
+
+def _status_and_number(reply: Any) -> tuple[LockStatus, int]:
+    status, number = reply
+    return lock_status_of(status), int(number)
 
 
 def change_statics(
@@ -464,11 +485,37 @@ def take_lock(
     return bool(_TAKE_LOCK(client, keys, args, part))
 
 
+def take_call(
+    lock_key: str,
+    token: str,
+    *,
+    taken_ms: int,
+    silent: str,
+    rest_ms: int,
+    slack_ms: int,
+    mark: str,
+    part: Keys,
+) -> tuple[Script, Request]:
+    """Return the call of the same, for ``store.nodes``; its reply is 1 when it is the caller's."""
+    args = [token, taken_ms, silent, rest_ms, slack_ms]
+    return _TAKE_LOCK, Request([lock_key, mark or lock_key], args, part)
+
+
 def renew_lock(client: Any, part: Keys, fence: Fence, idle_ms: int) -> LockStatus:
     """Let the lock live for its full time; return its status."""
     return lock_status_of(_RENEW_LOCK(client, fence.keys(part.tick), [*fence.args(), idle_ms], part))
 
 
+def renew_call(part: Keys, fence: Fence, idle_ms: int) -> tuple[Script, Request]:
+    """Return the call of the same, for ``store.nodes``; its reply is for :func:`lock_status_of`."""
+    return _RENEW_LOCK, Request(fence.keys(part.tick), [*fence.args(), idle_ms], part)
+
+
 def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:
     """Release the lock, and write the ``mark``, if given; return whether the caller held it."""
     return bool(_RELEASE_LOCK(client, [lock_key, mark or lock_key], [token, wake]))
+
+
+def release_call(lock_key: str, token: str, *, wake: str, mark: str = "") -> tuple[Script, Request]:
+    """Return the call of the same, for ``store.nodes``; its reply is 1 when the caller held it."""
+    return _RELEASE_LOCK, Request([lock_key, mark or lock_key], [token, wake])

@@ -3,7 +3,10 @@
 -- The last key and the last argument are for this alone, and are taken away: the part's generation key, and what it
 -- holds as long as the caller is right; '': there is no such key; '-': it isn't asked, as the caller has no right to it.
 local generation_key, generation = table.remove(KEYS), table.remove(ARGV)
-if generation ~= '-' and (redis.call('GET', generation_key) or '') ~= generation then
-  return redis.error_reply('RESHARDED The entries of this schedule are elsewhere by now.')
+if generation ~= '-' then
+  local found = redis.call('GET', generation_key) or ''
+  if found ~= generation then
+    return redis.error_reply('RESHARDED ' .. generation_key .. ' holds "' .. found .. '", not "' .. generation .. '".')
+  end
 end
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.store.records import text_of
 from redbeat.store.scripts import Script
+from redbeat.store.scripts.script import Request
 
 _TAKE_FIGURES = Script("check_layout", "take_figures")
 _COUNT_STATES = Script("count_states")
@@ -48,21 +49,25 @@ class Counted(NamedTuple):
     others: dict[str, float]
 
 
-def take_figures(
-    client: Any, keys: Keys, lock_key: str, token: str, teller_ms: int, labels: Mapping[str, str]
-) -> Taken | None:
-    """Take what was counted; None: another beat shows the metrics.
+def take_call(
+    keys: Keys, lock_key: str, token: str, teller_ms: int, labels: Mapping[str, str]
+) -> tuple[Script, Request]:
+    """Return what takes what was counted.
 
     Arguments:
         teller_ms: where there is no lock, for how long this beat shows the metrics; 0: the leader does.
         labels: new ones, as JSON by their ids.
     """
-    status, now, taken, unknown = _TAKE_FIGURES(
-        client,
+    return _TAKE_FIGURES, Request(
         [lock_key, keys.figures, keys.totals, keys.minutes, keys.labels],
         [token, teller_ms, *chain.from_iterable(labels.items())],
         keys,
     )
+
+
+def taken_of(reply: Sequence[Any]) -> Taken | None:
+    """Return what its reply says; None: another beat shows the metrics."""
+    status, now, taken, unknown = reply
     if text_of(status) != "ok":
         return None
     return Taken(float(now), figures_of(_by_turns(taken)), tuple(map(text_of, unknown)))

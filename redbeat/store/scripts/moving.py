@@ -13,12 +13,12 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.scripts.script import Request, Script
 
-HIDE_ENTRIES = Script("check_layout", "move_keys", "hide_entries")
-RECEIVE_ENTRIES = Script("check_layout", "move_keys", "merge_kept", "receive_entries")
-DROP_HIDDEN = Script("check_layout", "move_keys", "drop_hidden")
-READ_HIDDEN = Script("move_keys", "read_hidden")
-OPEN_PART = Script("open_part")
-BORROW_PART = Script("borrow_part")
+HIDE_ENTRIES = Script("check_layout", "move_keys", "hide_entries", is_raw=True)
+RECEIVE_ENTRIES = Script("check_layout", "move_keys", "merge_kept", "receive_entries", is_raw=True)
+DROP_HIDDEN = Script("check_layout", "move_keys", "drop_hidden", is_raw=True)
+READ_HIDDEN = Script("move_keys", "read_hidden", is_raw=True)
+OPEN_PART = Script("open_part", is_raw=True)
+BORROW_PART = Script("borrow_part", is_raw=True)
 _CHANGE_LAYOUT = Script("change_layout")
 
 #: what a script says whose caller isn't the one any more who moves entries

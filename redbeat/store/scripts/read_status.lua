@@ -9,7 +9,7 @@
 -- ARGV[1] life_ms   those that looked longer ago don't stand by any more, milliseconds
 -- ARGV[2] late_ms   messages that should have been sent longer ago are overdue, milliseconds
 --
--- Returns {now, token, rest_ms, ticked, due, oldest, standbys, stored, overdue, first}
+-- Returns {now, token, rest_ms, ticked, due, oldest, standbys, stored, overdue, first, entries}
 --   now      the server's clock, UNIX seconds with microseconds, a string
 --   token    the token in the lock; '': nobody leads, or no lock is configured
 --   rest_ms  how long the lock lives, milliseconds; -1: for ever; -2: there is none
@@ -20,6 +20,7 @@
 --   stored   how many messages are stored; -1: not known
 --   overdue  how many of these are overdue
 --   first    the lowest score of those that should have been sent, a string, '' for none
+--   entries  how many there are
 local schedule, lock, tick, standbys, later = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local life_ms, late_ms = tonumber(ARGV[1]), tonumber(ARGV[2])
 
@@ -49,4 +50,7 @@ if later ~= schedule then
     first = redis.call('ZRANGEBYSCORE', later, '(0', now, 'WITHSCORES', 'LIMIT', 0, 1)
   end
 end
-return {now, token or '', rest_ms, ticked or '', due, oldest[2] or '', standing, stored, overdue, first[2] or ''}
+local entries = redis.call('ZCOUNT', schedule, '-inf', '+inf')  -- not everybody has the right to ZCARD
+return {
+  now, token or '', rest_ms, ticked or '', due, oldest[2] or '', standing, stored, overdue, first[2] or '', entries,
+}

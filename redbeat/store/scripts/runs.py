@@ -100,36 +100,29 @@ def begin_run(
     return text_of(answer), int(rest_ms)
 
 
-def renew_runs(
-    client: Any, keys: Keys, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str
-) -> list[str]:
-    """Renew the leases of runs that are at work for so many seconds; return the answer for each."""
+def renew_call(
+    keys: Keys, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str
+) -> tuple[Script, Request]:
+    """Return what renews the leases of runs of one part that are at work for so many seconds.
+
+    It returns the answer for each.
+    """
     args: list[Any] = [lease_ms, worker, row, FORGET_SECONDS]
     for one, age_seconds in held:
         args += one.task_id, one.due, one.token, one.attempt, f"{age_seconds:.3f}"
-    names = [keys.deadlines, keys.workers, *(keys.about(one.name).running for one, _ in held)]
-    return [text_of(answer) for answer in _RENEW_RUNS(client, names, args, keys)]
+    running = [keys.about(one.name).running for one, _ in held]
+    return _RENEW_RUNS, Request([keys.deadlines, keys.workers, *running], args, keys)
 
 
-def end_runs(client: Any, keys: Keys, ends: Sequence[End]) -> list[str]:
-    """Note what became of runs; return what the script says of each."""
-    requests = [_end_request(keys, end) for end in ends]
-    if len(requests) == 1 or not hasattr(client, "connection_pool"):  # a cluster's pipelines take no scripts
-        return [text_of(answer) for answer in _END_RUN.call_each(client, requests)]
-    return [text_of(answer) for answer in _END_RUN.call_all(client, requests)[0]]
-
-
-def _end_request(keys: Keys, end: End) -> Request:
+def end_call(keys: Keys, end: End) -> tuple[Script, Request]:
+    """Return what notes what became of a run; it returns a word about that."""
     one, about = end.delivery, keys.about(end.delivery.name)
     ran = "" if end.run_seconds is None else f"{end.run_seconds:.3f}"
-    return Request(
-        _keys_of_end(keys, about),
-        [
-            *(keys.wake, one.name, one.task_id, one.due, one.token, one.worker, one.attempt),
-            *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}", one.root),
-        ],
-        keys,
-    )
+    args: list[Any] = [
+        *(keys.wake, one.name, one.task_id, one.due, one.token, one.worker, one.attempt),
+        *(end.outcome, end.error, ran, f"{end.retry_seconds:.3f}", one.root),
+    ]
+    return _END_RUN, Request(_keys_of_end(keys, about), args, keys)
 
 
 def _keys_of_end(keys: Keys, about: EntryKeys) -> list[str]:

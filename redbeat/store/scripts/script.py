@@ -6,9 +6,10 @@ with ``check_layout`` does nothing where entries aren't where its caller takes t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from redis.exceptions import NoPermissionError, NoScriptError
 
@@ -34,14 +35,19 @@ class Request(NamedTuple):
     within: Keys | None = None
 
 
+Result = TypeVar("Result")
+
+
 class Script:
     """A script that is sent by its SHA-1, or as a whole if the server doesn't know it.
 
     Arguments:
         names: of the files that it is made of. Those in front only define functions; ``check_layout`` acts.
+        is_raw: its replies aren't decoded, whatever the client's settings are.
     """
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, is_raw: bool = False) -> None:
+        self.options: Mapping[str, Any] = {"NEVER_DECODE": []} if is_raw else {}
         self.names = names
         self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
         self.sha1 = sha1_of_text(self.source)
@@ -62,18 +68,16 @@ class Script:
 
     def _call(self, client: Any, request: Request, *, is_checked: bool = True) -> Any:
         numkeys, values = self._values(request, is_checked=is_checked)
+        if self.options:  # only this passes them on
+            call = client.execute_command
+            try:
+                return call("EVALSHA", self.sha1, numkeys, *values, **self.options)
+            except NoScriptError:
+                return call("EVAL", self.source, numkeys, *values, **self.options)
         try:
             return client.evalsha(self.sha1, numkeys, *values)
         except NoScriptError:
             return client.eval(self.source, numkeys, *values)
-
-    def call_raw(self, client: Any, request: Request) -> Any:
-        """Return what the script returns, not decoded, whatever the client's settings are."""
-        numkeys, values = self._values(request)
-        try:
-            return client.execute_command("EVALSHA", self.sha1, numkeys, *values, NEVER_DECODE=[])
-        except NoScriptError:
-            return client.execute_command("EVAL", self.source, numkeys, *values, NEVER_DECODE=[])
 
     def _values(self, request: Request, *, is_checked: bool = True) -> tuple[int, list[Any]]:
         """Return how many keys there are, and the keys and arguments."""
@@ -94,18 +98,29 @@ class Script:
         numkeys, values = self._values(request)
         return ["EVALSHA", self.sha1, numkeys, *values]
 
-    def call_each(self, client: Any, requests: Sequence[Request]) -> list[Any]:
-        """Return what the script returns for each of ``requests``, one after the other."""
-        return [self(client, *request) for request in requests]
+    def call_each(
+        self, client: Any, requests: Sequence[Request], call: Callable[[Request], Any] | None = None
+    ) -> list[Any]:
+        """Return what the script returns for each of ``requests``, one after the other.
+
+        Arguments:
+            call: calls it for one; None: by ``client``.
+        """
+        return [*map(call, requests)] if call else [self(client, *request) for request in requests]
 
     def call_all(
-        self, client: Any, requests: Sequence[Request], wait: Sequence[Any] = ()
+        self,
+        client: Any,
+        requests: Sequence[Request],
+        wait: Sequence[Any] = (),
+        call: Callable[[Request], Any] | None = None,
     ) -> tuple[list[Any], Any]:
         """Return what the script returns for each of ``requests``, and what the command ``wait`` does after
         them, on the same connection.
 
         One round trip. ``wait``'s reply may be an exception. It is None when a script had to be asked for
         again, which is done in the ordinary way: one that was refused, or isn't known to the server yet.
+        ``call`` is as in :meth:`call_each`.
         """
         pipeline = client.pipeline(transaction=False)
         for request in requests:
@@ -117,8 +132,25 @@ class Script:
         waited = replies.pop() if wait else None
         failed = [place for place, reply in enumerate(replies) if isinstance(reply, Exception)]
         for place in failed:
-            replies[place] = self(client, *requests[place])
+            [replies[place]] = self.call_each(client, [requests[place]], call)
         return replies, None if failed else waited
+
+
+@dataclass(frozen=True)
+class Question(Generic[Result]):
+    """One call of a script, and what its reply means.
+
+    Attributes:
+        read: makes of the reply what the caller wants to know.
+    """
+
+    script: Script
+    request: Request
+    read: Callable[[Any], Result]
+
+    def ask(self, client: Any) -> Result:
+        """Call the script, and return what its reply means."""
+        return self.read(self.script(client, *self.request))
 
 
 def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redbeat.store.records import Head, Vitals, text_of
-from redbeat.store.scripts.script import Script
+from redbeat.store.scripts.script import Request, Script
 from redbeat.store.scripts.standbys import STANDBY_MS
 
 #: a stored message that should have been sent longer ago is overdue, milliseconds
@@ -24,24 +24,30 @@ def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str
     return Head(float(now), *(float(head) if head else None for head in heads))
 
 
-def read_status(
-    client: Any,
+def status_call(
     schedule_key: str,
     lock_key: str | None,
     tick_key: str,
     standbys_key: str | None,
     later_key: str | None,
-) -> Vitals:
-    """Read who leads and how much is due; nothing is written.
+) -> tuple[Script, Request]:
+    """Return what reads who leads and how much is due; nothing is written.
 
     Arguments:
         standbys_key: None: who stands by isn't asked.
         later_key: None: which messages are stored isn't asked.
     """
     keys = [schedule_key, lock_key, tick_key, standbys_key, later_key]
-    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first = _READ_STATUS(
-        client, [key or schedule_key for key in keys], [STANDBY_MS, OVERDUE_MS]
-    )
+    return _READ_STATUS, Request([key or schedule_key for key in keys], [STANDBY_MS, OVERDUE_MS])
+
+
+def vitals_of(reply: Any, *, has_standbys: bool) -> Vitals:
+    """Return what its reply says.
+
+    Arguments:
+        has_standbys: it was asked who stands by.
+    """
+    now, token, rest_ms, tick, due, oldest, standing, stored, overdue, first, entries = reply
     since = float(oldest) if oldest else None
     standbys = {text_of(who): float(at) for who, at in zip(standing[::2], standing[1::2], strict=True)}
     return Vitals(
@@ -51,8 +57,9 @@ def read_status(
         text_of(tick),
         int(due),
         since,
-        None if standbys_key is None else standbys,
+        standbys if has_standbys else None,
         None if int(stored) < 0 else int(stored),
         int(overdue),
         float(first) if first else None,
+        int(entries),
     )

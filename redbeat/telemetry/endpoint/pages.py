@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from http import HTTPStatus
@@ -46,13 +46,13 @@ def pages_of(
     app: Any,
     condition: Condition,
     metrics: Metrics | None = None,
-    view: Callable[[], View | None] = lambda: None,
+    views: Callable[[], Sequence[View]] = tuple,
 ) -> dict[str, Page]:
     """Return the pages of one beat.
 
     Arguments:
         metrics: None: there are none, as what makes them isn't installed.
-        view: returns what this beat shows of the schedule now; None: nothing.
+        views: returns what this beat shows now of the schedule, or of its shards.
     """
 
     def answer_health(_request: Request) -> Response:
@@ -65,7 +65,7 @@ def pages_of(
         problem = find_obstacle(signs)
         return _verdict("not ready" if problem else "ready", _role_of(signs), problem)
 
-    status = Shared(StatusPage(app, view))
+    status = Shared(StatusPage(app, views))
     return {
         "/healthz": answer_health,
         "/readyz": answer_readiness,
@@ -74,18 +74,18 @@ def pages_of(
     }
 
 
-def metrics_of(view: Callable[[], View | None], own: OwnFigures) -> Metrics | None:
+def metrics_of(views: Callable[[], Sequence[View]], own: OwnFigures) -> Metrics | None:
     """Return what makes the text of the metrics; None: prometheus-client isn't installed.
 
     Arguments:
-        view: returns what this beat shows of the schedule now; None: nothing.
+        views: returns what this beat shows now of the schedule, or of its shards.
         own: what it shows of itself.
     """
     try:
         from redbeat.telemetry.metrics.exposition import Exposition
     except ImportError:
         return None
-    return Exposition(view, own).text
+    return Exposition(views, own).text
 
 
 def _role_of(signs: Signs) -> str:
@@ -155,9 +155,9 @@ class StatusPage:
     A thread reads Redis. As long as one waits for an answer there is no other, however long that takes.
     """
 
-    def __init__(self, app: Any, view: Callable[[], View | None]) -> None:
+    def __init__(self, app: Any, views: Callable[[], Sequence[View]]) -> None:
         self._app = app
-        self._view = view
+        self._views = views
         self._reading: Future[Status] | None = None
 
     def __call__(self, _form: str) -> Response:
@@ -171,8 +171,8 @@ class StatusPage:
         else:
             state, problem = judge(found)
         document = document_of(ensure_conf(self._app), found, state, problem)
-        view = self._view()
-        document["overdue"] = None if view is None else list(view.overdue.names)
+        views = self._views()
+        document["overdue"] = [name for view in views for name in view.overdue.names] if views else None
         return _json(state is State.HEALTHY, document)
 
     def _read(self) -> Status:

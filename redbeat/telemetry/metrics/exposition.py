@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import prometheus_client
@@ -16,9 +16,9 @@ from prometheus_client.core import (
 )
 
 from redbeat.connection.counts import COUNTS
-from redbeat.store.figures import BOUNDS, LED, WORDS, Labels
+from redbeat.store.figures import BOUNDS, LED, WORDS
 from redbeat.telemetry.metrics.labels import OTHER
-from redbeat.telemetry.metrics.table import METRICS
+from redbeat.telemetry.metrics.table import METRICS, SHARD_LABEL
 
 if TYPE_CHECKING:
     from redbeat.telemetry.metrics.gathering import View
@@ -36,12 +36,12 @@ class Exposition:
     """The text of the metrics of one beat.
 
     Arguments:
-        view: returns what this beat shows of the schedule now; None: nothing.
+        views: returns what this beat shows now of the schedule, or of its shards.
         own: what it shows of itself.
     """
 
-    def __init__(self, view: Callable[[], View | None], own: OwnFigures) -> None:
-        self._view = view
+    def __init__(self, views: Callable[[], Sequence[View]], own: OwnFigures) -> None:
+        self._views = views
         self._own = own
         self._registry = prometheus_client.CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -58,16 +58,16 @@ class Exposition:
     def collect(self) -> Iterator[Any]:
         """Yield all metrics, as prometheus-client asks for them."""
         yield from _own_families(self._own)
-        view = self._view()
-        if view is not None:
-            yield from _schedule_families(view)
+        views = self._views()
+        if views:
+            yield from _schedule_families(views)
 
 
-def _family(name: str) -> Any:
+def _family(name: str, *more: str) -> Any:
     metric = METRICS[name]
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
     plain = re.sub(r":\w+:`([^`]+)`|``", r"\1", metric.doc)
-    return kinds[metric.type](name, plain, labels=metric.labels)
+    return kinds[metric.type](name, plain, labels=(*metric.labels, *more))
 
 
 def _single(name: str, value: float, *labels: str) -> Any:
@@ -111,42 +111,64 @@ def _histogram(
     return buckets, total
 
 
-def _schedule_families(view: View) -> Iterator[Any]:
-    yield from _run_families(view.totals, view.labels)
-    yield _single("redbeat_leader_changes", view.totals.get(f":{LED}", 0))
-    yield _single("redbeat_due_entries", view.due)
-    yield _single("redbeat_due_oldest_age_seconds", view.oldest_seconds)
-    if view.states is not None:
-        states = _family("redbeat_entries")
-        for state, number in view.states.items():
-            states.add_metric((state,), number)
-        yield states
-        yield _single("redbeat_entries_counted_timestamp_seconds", view.states_at)
-    overdue = _family("redbeat_entries_overdue")
-    overdue.add_metric(("not_sent",), view.overdue.not_sent)
-    overdue.add_metric(("not_succeeded",), view.overdue.not_succeeded)
-    yield overdue
-    if view.stored is not None:
-        yield _single("redbeat_later_messages", view.stored)
-        yield _single("redbeat_later_overdue", view.stored_overdue)
-    yield _streaks(view.streaks, view.labels.values())
+class _Families:
+    """The metrics of the schedule; where it is divided each has the number of the shard as its last label."""
+
+    def __init__(self, *, is_divided: bool) -> None:
+        self._more = (SHARD_LABEL,) if is_divided else ()
+        self._families: dict[str, Any] = {}
+
+    def begin(self, *names: str) -> None:
+        """Show these metrics, also if there is nothing to add to them."""
+        for name in names:
+            if name not in self._families:
+                self._families[name] = _family(name, *self._more)
+
+    def add(self, name: str, shard: str, labels: Sequence[str], *value: Any) -> None:
+        """Add a value, or the buckets and the sum of a histogram."""
+        self.begin(name)
+        self._families[name].add_metric((*labels, *(shard for _ in self._more)), *value)
+
+    def all(self) -> Iterable[Any]:
+        """Return all of them, in the order in which they were begun."""
+        return self._families.values()
 
 
-def _streaks(streaks: Mapping[str, int], labels: Iterable[Labels]) -> Any:
-    family = _family("redbeat_entry_failures_in_a_row")
-    named = {one.entry for one in labels if one.entry != OTHER}
+def _schedule_families(views: Sequence[View]) -> Iterable[Any]:
+    families = _Families(is_divided=any(view.shard for view in views))
+    for view in views:
+        _add_runs(families, view)
+        shard = view.shard
+        families.add("redbeat_leader_changes", shard, (), view.totals.get(f":{LED}", 0))
+        families.add("redbeat_due_entries", shard, (), view.due)
+        families.add("redbeat_due_oldest_age_seconds", shard, (), view.oldest_seconds)
+        if view.states is not None:
+            for state, number in view.states.items():
+                families.add("redbeat_entries", shard, (state,), number)
+            families.add("redbeat_entries_counted_timestamp_seconds", shard, (), view.states_at)
+        families.add("redbeat_entries_overdue", shard, ("not_sent",), view.overdue.not_sent)
+        families.add("redbeat_entries_overdue", shard, ("not_succeeded",), view.overdue.not_succeeded)
+        if view.stored is not None:
+            families.add("redbeat_later_messages", shard, (), view.stored)
+            families.add("redbeat_later_overdue", shard, (), view.stored_overdue)
+        _add_streaks(families, view)
+    return families.all()
+
+
+def _add_streaks(families: _Families, view: View) -> None:
+    streaks = view.streaks
+    named = {one.entry for one in view.labels.values() if one.entry != OTHER}
     for name in sorted(named):
-        family.add_metric((name,), streaks.get(name, 0))
-    family.add_metric(
-        (OTHER,), max((count for name, count in streaks.items() if name not in named), default=0)
-    )
-    return family
+        families.add("redbeat_entry_failures_in_a_row", view.shard, (name,), streaks.get(name, 0))
+    most = max((count for name, count in streaks.items() if name not in named), default=0)
+    families.add("redbeat_entry_failures_in_a_row", view.shard, (OTHER,), most)
 
 
-def _run_families(totals: Mapping[str, int], labels: Mapping[str, Labels]) -> Iterator[Any]:
-    runs = _family("redbeat_runs")
+def _add_runs(families: _Families, view: View) -> None:
+    labels = view.labels
+    families.begin("redbeat_runs", *_HISTOGRAMS.values())
     found: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
-    for name, number in totals.items():
+    for name, number in view.totals.items():
         id_, _, word = name.partition(":")
         if id_ not in labels:
             continue
@@ -154,12 +176,9 @@ def _run_families(totals: Mapping[str, int], labels: Mapping[str, Labels]) -> It
         if what in _HISTOGRAMS:
             found[what, id_][bucket] = number
         elif word in WORDS:
-            runs.add_metric((*labels[id_][:3], *WORDS[word]), number)
-    yield runs
-    families = {what: _family(name) for what, name in _HISTOGRAMS.items()}
+            families.add("redbeat_runs", view.shard, (*labels[id_][:3], *WORDS[word]), number)
     for (what, id_), buckets in found.items():
         bounds = BOUNDS[what]
         counts = [buckets.get(str(number + 1), 0) for number in range(len(bounds) + 1)]
         shown = _histogram(bounds, counts, buckets.get("sum", 0) / 1_000_000)
-        families[what].add_metric(labels[id_][:3], *shown)
-    yield from families.values()
+        families.add(_HISTOGRAMS[what], view.shard, labels[id_][:3], *shown)

@@ -1,8 +1,9 @@
-"""Gathering what metrics show of the whole schedule: a thread of beat that asks Redis every second.
+"""Gathering what metrics show of the schedule: a thread of beat that asks Redis every second.
 
 Owns a connection of its own, and what was gathered last: whoever shows it reads memory only. Invariant: one
-beat at a time shows the schedule: the leader, as long as no other one can lead; without a lock the one that
-takes the figures. So sums over beats are right.
+beat at a time shows the schedule, or each shard of it: the one that leads it, as long as no other one can;
+without a lock the one that takes the figures. So sums over beats are right. However many shards a beat leads,
+they are asked together, in one round trip a node.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import ChainMap, Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.entries.query import STATES, states_of
 from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
-from redbeat.store.figures import TELLER_MS, Figures, Labels
+from redbeat.store.figures import TELLER_MS, Asked, Figures, Labels
+from redbeat.store.records import Vitals
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.labels import ALL_OTHERS, OTHER, LabelBook
 from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
@@ -52,9 +55,10 @@ STOP_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class View:
-    """What was gathered of the whole schedule.
+    """What was gathered of the schedule, or of one shard of it.
 
     Attributes:
+        shard: its number, as text; '': the schedule isn't divided.
         token: under which it was gathered: the lock's, or where there is none that of this beat.
         until: how long it may be shown, monotonic: what is older would look well when nothing is, and without
             a lock another beat shows it by then.
@@ -70,6 +74,7 @@ class View:
         stored_overdue: how many of them should have been sent more than a minute ago.
     """
 
+    shard: str
     token: str
     until: float
     totals: Mapping[str, int]
@@ -96,12 +101,40 @@ class _Count:
     others: dict[str, float] = field(default_factory=dict)
 
 
+class _Gathered:
+    """What is known of one part of the schedule that this beat shows.
+
+    Attributes:
+        keys: the names in it.
+        token: under which it was gathered.
+        taken_at: when figures were taken last, monotonic.
+        pending: labels that are to be stored in it, by their ids.
+        totals: None: they are to be read.
+        view: what may be shown of it; None: nothing yet.
+    """
+
+    def __init__(self, keys: Keys, token: str) -> None:
+        self.keys = keys
+        self.token = token
+        self.taken_at = -math.inf
+        self.pending: dict[str, Labels] = {}
+        self.totals: dict[str, int] | None = None
+        self.labels: dict[str, Labels] = {}
+        self.overdue = Overdue()
+        self.streaks: Mapping[str, int] = {}
+        self.states: Mapping[str, int] | None = None
+        self.states_at = 0.0
+        self.count: _Count | None = None
+        self.next_count_at = self.next_overdue_at = self.next_upkeep_at = 0.0
+        self.view: View | None = None
+
+
 class Gathering:
     """What one beat gathers of the schedule.
 
     Arguments:
         app: the Celery app.
-        leadership: this beat's part in who leads.
+        leaderships: returns this beat's part in who leads the schedule, or each shard of it.
         book: under which labels runs are counted.
         is_shown: somebody may look; otherwise figures are only taken, for what is kept in Redis.
 
@@ -109,9 +142,11 @@ class Gathering:
         book: under which labels runs are counted.
     """
 
-    def __init__(self, app: Any, leadership: Leadership, book: LabelBook, *, is_shown: bool) -> None:
+    def __init__(
+        self, app: Any, leaderships: Callable[[], Sequence[Leadership]], book: LabelBook, *, is_shown: bool
+    ) -> None:
         self._app = app
-        self._leadership = leadership
+        self._leaderships = leaderships
         self.book = book
         self._is_shown = is_shown
         self._teller = secrets.token_hex(8)
@@ -121,17 +156,20 @@ class Gathering:
         self._gone: frozenset[str] = frozenset()  # ids that the thread of the tick is to forget
         self._stored: Mapping[str, Labels] | None = None  # labels that the thread of the tick is to know
         self._next_read_at = 0.0
-        self._view: View | None = None
-        self._token, self._taken_at = "", -math.inf
         self._refusals = 0  # in a row
-        self._restart()
+        self._parts: dict[Keys, _Gathered] = {}  # those that this beat may show
 
     def lead(self, store: Store) -> None:
-        """Know the labels that are stored: this beat has become leader."""
+        """Know the labels that are stored: this beat has become leader of the schedule, or of a shard."""
         try:
-            self.book.load(Figures(store).read_labels())
+            [found] = Figures(store).read_labels([store.keys])
         except RedBeatError as exc:  # a right that is missing, say
             logger.debug("beat: The labels of the metrics can't be read: %s", exc)
+            return
+        if len(self._leaderships()) > 1:
+            self.book.learn(found)
+        else:
+            self.book.load(found)
 
     def look(self) -> None:
         """Start the thread; know the labels that other beats have given, and no others."""
@@ -148,28 +186,23 @@ class Gathering:
         self._thread.stop(STOP_SECONDS)
 
     @property
-    def view(self) -> View | None:
-        """What this beat may show of the schedule now; None: another beat does, or none yet."""
-        view = self._view
-        if view is None or time.monotonic() >= view.until:
-            return None
-        if self._leadership.lock_key is None:
-            return view
-        is_same = self._leadership.is_certain and self._leadership.fence.token == view.token
-        return view if is_same else None
+    def views(self) -> list[View]:
+        """What this beat may show now, of the schedule or of its shards; those that other beats show, or that
+        nothing is known of yet, are left out.
+        """
+        now, found = time.monotonic(), list[View]()
+        parts = self._parts
+        for leadership in self._leaderships():
+            part = parts.get(leadership.keys)
+            view = None if part is None else part.view
+            if view is None or now >= view.until:
+                continue
+            is_same = leadership.is_certain and leadership.fence.token == view.token
+            if is_same or leadership.lock_key is None:
+                found.append(view)
+        return found
 
     # -- in the thread
-
-    def _restart(self) -> None:
-        """Begin anew, as if nothing had been gathered."""
-        self._view = None
-        self._totals: dict[str, int] | None = None
-        self._labels: dict[str, Labels] = {}
-        self._overdue, self._streaks = Overdue(), dict[str, int]()
-        self._states: Mapping[str, int] | None = None
-        self._states_at = 0.0
-        self._count: _Count | None = None
-        self._next_count_at = self._next_overdue_at = self._next_upkeep_at = 0.0
 
     def _run(self) -> None:
         while not self._thread.wait(LOOK_SECONDS if self._is_shown else SELDOM_SECONDS):
@@ -184,13 +217,18 @@ class Gathering:
             self._refusals = 0
         except StoreUnavailable as exc:
             logger.debug("beat: Metrics wait for Redis: %s", exc)
-            self._totals = None  # an answer may have been lost
+            self._read_again()
         except RedBeatError as exc:
-            self._totals = None
+            self._read_again()
             self._report(exc)
         except Exception as exc:  # noqa: BLE001 - if the thread ended, nothing would be shown any more
-            self._totals = None
+            self._read_again()
             self._report(exc, with_traceback=True)
+
+    def _read_again(self) -> None:
+        """Read the totals anew, as an answer may have been lost."""
+        for part in self._parts.values():
+            part.totals = None
 
     def _report(self, exc: Exception, *, with_traceback: bool = False) -> None:
         if isinstance(exc, StoreRefused):  # as a rule the tick is refused, too, and tells of it
@@ -207,134 +245,179 @@ class Gathering:
             self._store = Store.hasty(self._app)
         return self._store
 
+    def _tokens(self) -> dict[Keys, str]:
+        """Return of which parts this beat may show something, and under which token it asks for it."""
+        tokens: dict[Keys, str] = {}
+        for leadership in self._leaderships():
+            if leadership.lock_key is None:
+                tokens[leadership.keys] = self._teller
+            elif leadership.is_certain and leadership.fence.token:  # else a program has made the lock
+                tokens[leadership.keys] = leadership.fence.token
+        return tokens
+
     def _gather(self) -> None:
-        leadership = self._leadership
-        has_lock = leadership.lock_key is not None
-        if has_lock and not leadership.is_certain:
-            self._restart()
+        tokens, leaderships = self._tokens(), self._leaderships()
+        self._parts = {
+            keys: self._parts.get(keys) or _Gathered(keys, token) for keys, token in tokens.items()
+        }
+        if not tokens:
             return
-        token = leadership.fence.token if has_lock else self._teller
-        if not token:  # a lock that a program has made
-            return
+        has_lock = leaderships[0].lock_key is not None
         store = self._connect()
         figures = Figures(store)
-        unsaved = dict(self._take_unsaved())
+        self._give_labels(store)
         asked_at = time.monotonic()
-        gap_seconds = min(GAP_SECONDS, leadership.timing.replaced_after_seconds)
-        if token != self._token or asked_at > self._taken_at + gap_seconds:
-            self._totals = None  # another beat may have taken some meanwhile
-        try:
-            taken = figures.take(token, unsaved, has_lock=has_lock)
-        except BaseException:
-            self.book.unsaved.extendleft(unsaved.items())
-            raise
-        self._labels |= unsaved
+        gap_seconds = min(GAP_SECONDS, leaderships[0].timing.replaced_after_seconds)
+        for part in self._parts.values():
+            if tokens[part.keys] != part.token or asked_at > part.taken_at + gap_seconds:
+                part.totals = None  # another beat may have taken some meanwhile
+        asked = [Asked(keys, tokens[keys], part.pending) for keys, part in self._parts.items()]
+        found = dict(zip(self._parts, figures.take(asked, has_lock=has_lock), strict=True))
         if not has_lock and time.monotonic() >= self._next_read_at:  # others give and remove some, too
             self._next_read_at = time.monotonic() + UPKEEP_SECONDS
-            self._stored = figures.read_labels()
-        if taken is None:
-            self._restart()
+            self._stored = dict(ChainMap(*figures.read_labels(list(self._parts))))
+        taken = {keys: reply for keys, reply in found.items() if reply is not None}
+        parts = {keys: self._parts[keys] for keys in taken}
+        self._parts = parts
+        if not taken:
             return
-        self._token, self._taken_at = token, asked_at
-        self._add(figures, taken.figures)
-        self._store_again(taken.unknown)
-        if time.monotonic() >= self._next_upkeep_at:
-            self._next_upkeep_at = time.monotonic() + UPKEEP_SECONDS
-            self._keep_up(figures)
+        for keys, part in parts.items():
+            part.labels |= part.pending
+            part.token, part.taken_at, part.pending = tokens[keys], asked_at, {}
+            # Redis has lost its data, or another shard has these labels
+            known, unknown = self.book.known, taken[keys].unknown
+            part.pending = {id_: known[id_] for id_ in unknown if id_ in known}
+        self._add(figures, {keys: reply.figures for keys, reply in taken.items()})
+        now = next(iter(taken.values())).now
+        if due := [part for part in parts.values() if time.monotonic() >= part.next_upkeep_at]:
+            self._keep_up(figures, due)
             if not self._is_shown:  # else it is done more often
-                self._look_at_entries(store, taken.now)
+                self._look_at_entries(store, due, now)
         if self._is_shown:
-            self._show(store, figures, taken.now)
+            self._show(store, figures, now)
+
+    def _give_labels(self, store: Store) -> None:
+        """Let new labels be stored where they are needed: those of an entry in its shard, others in all."""
+        unsaved = self.book.unsaved
+        while unsaved:
+            id_, labels = unsaved.popleft()
+            home = None if labels.entry == OTHER else store.parts.home(labels.entry).keys
+            for part in self._parts.values():
+                if home is None or part.keys == home:
+                    part.pending[id_] = labels
 
     def _show(self, store: Store, figures: Figures, now: float) -> None:
         """Gather what isn't counted, and show all of it."""
-        vitals = store.vitals()
+        parts = list(self._parts.values())
+        vitals = store.vitals_of_parts([part.keys for part in parts])
         self._count_states(figures)
-        if time.monotonic() >= self._next_overdue_at:
-            self._next_overdue_at = time.monotonic() + OVERDUE_SECONDS
-            self._look_at_entries(store, now)
-        oldest_seconds = 0.0 if vitals.oldest is None else max(vitals.now - vitals.oldest, 0.0)
-        self._view = View(
-            self._token,
-            self._taken_at + TELLER_MS / 1000,
-            dict(self._totals or {}),
-            dict(self._labels),
-            vitals.due,
-            oldest_seconds,
-            self._states,
-            self._states_at,
-            self._overdue,
-            self._streaks,
-            vitals.stored,
-            vitals.overdue,
-        )
+        if due := [part for part in parts if time.monotonic() >= part.next_overdue_at]:
+            self._look_at_entries(store, due, now)
+        layout = store.config.layout
+        for part, found in zip(parts, vitals, strict=True):
+            shard = layout.shard_of(part.keys)
+            part.view = _view_of(part, found, "" if shard is None else str(shard))
 
-    def _look_at_entries(self, store: Store, now: float) -> None:
+    def _look_at_entries(self, store: Store, parts: Sequence[_Gathered], now: float) -> None:
         """Find what is overdue, and what fails; what is kept of entries that are gone is forgotten so."""
-        self._overdue, self._streaks = find_overdue(store, now), dict(streaks_of(store, MAX_STREAKS, now))
+        keys = [part.keys for part in parts]
+        for part in parts:
+            part.next_overdue_at = time.monotonic() + OVERDUE_SECONDS
+        overdue, streaks = find_overdue(store, keys, now), streaks_of(store, keys, MAX_STREAKS, now)
+        for part in parts:
+            part.overdue, part.streaks = overdue[part.keys], streaks[part.keys]
 
-    def _take_unsaved(self) -> list[tuple[str, Labels]]:
-        unsaved, found = self.book.unsaved, []
-        while unsaved:
-            found.append(unsaved.popleft())
-        return found
-
-    def _add(self, figures: Figures, taken: Mapping[str, int]) -> None:
+    def _add(self, figures: Figures, taken: Mapping[Keys, Mapping[str, int]]) -> None:
         """Add what was taken to the totals, which are read when they aren't known."""
-        if self._totals is None:
-            self._labels = {"": ALL_OTHERS, **figures.read_labels()}
-            self._totals = figures.read_totals()
-            return
-        for name, number in taken.items():
-            self._totals[name] = self._totals.get(name, 0) + number
-        if any(name.partition(":")[0] not in self._labels for name in taken):  # another beat has given them
-            self._labels |= figures.read_labels()
+        unread = [keys for keys in taken if self._parts[keys].totals is None]
+        unlabelled: list[Keys] = []
+        for keys, counted in taken.items():
+            part = self._parts[keys]
+            if part.totals is None:
+                continue
+            for name, number in counted.items():
+                part.totals[name] = part.totals.get(name, 0) + number
+            if any(name.partition(":")[0] not in part.labels for name in counted):  # another beat's
+                unlabelled.append(keys)
+        for keys, labels in zip(unlabelled, figures.read_labels(unlabelled), strict=True):
+            self._parts[keys].labels |= labels
+        found = figures.read_labels(unread)
+        for keys, labels, totals in zip(unread, found, figures.read_totals(unread), strict=True):
+            self._parts[keys].labels = {"": ALL_OTHERS, **labels}
+            self._parts[keys].totals = totals
 
-    def _store_again(self, unknown: Iterable[str]) -> None:
-        """Let labels be stored that aren't, though they were: Redis has lost its data."""
-        known = self.book.known
-        self.book.unsaved.extend((id_, known[id_]) for id_ in unknown if id_ in known)
-
-    def _keep_up(self, figures: Figures) -> None:
+    def _keep_up(self, figures: Figures, parts: Sequence[_Gathered]) -> None:
         """Forget the labels of entries that are gone, and what was counted under labels that nobody knows."""
-        totals = self._totals or {}
-        named = [(id_, one) for id_, one in self._labels.items() if one.entry != OTHER]
-        there = figures.are_there([one.entry for _, one in named])
-        gone = {
-            id_
-            for (id_, one), is_there in zip(named, there, strict=True)
-            if not is_there or not self.book.is_current(one)
-        }
-        left = self._labels.keys() - gone
-        fields = [name for name in totals if name.partition(":")[0] not in left]
-        figures.forget(gone, fields)
-        for name in fields:
-            del totals[name]
-        for id_ in gone:
-            del self._labels[id_]
-        self._gone |= gone
+        for part in parts:
+            part.next_upkeep_at = time.monotonic() + UPKEEP_SECONDS
+        named = [(part, id_, one) for part in parts for id_, one in part.labels.items() if one.entry != OTHER]
+        there = figures.are_there([(part.keys, one.entry) for part, _, one in named])
+        gone: dict[Keys, set[str]] = {part.keys: set() for part in parts}
+        for (part, id_, one), is_there in zip(named, there, strict=True):
+            if not is_there or not self.book.is_current(one):
+                gone[part.keys].add(id_)
+        for part in parts:
+            totals, ids = part.totals or {}, gone[part.keys]
+            left = part.labels.keys() - ids
+            fields = [name for name in totals if name.partition(":")[0] not in left]
+            figures.forget(part.keys, ids, fields)
+            for name in fields:
+                del totals[name]
+            for id_ in ids:
+                del part.labels[id_]
+            self._gone |= ids
 
     def _count_states(self, figures: Figures) -> None:
-        """Go on counting the entries by their states; each step takes about a millisecond."""
-        if self._count is None:
-            if time.monotonic() < self._next_count_at:
+        """Go on counting the entries by their states; each step takes about a millisecond.
+
+        Shards are counted one after the other, so that it costs no more than without them.
+        """
+        left = SLICES
+        parts = sorted(self._parts.values(), key=lambda part: (part.count is None, part.next_count_at))
+        for part in parts:
+            if part.count is None and time.monotonic() < part.next_count_at:
                 return
-            self._count = _Count(time.monotonic())
-        count = self._count
-        for _ in range(SLICES):
+            left = self._count_part(figures, part, left)
+            if not left:
+                return
+
+    def _count_part(self, figures: Figures, part: _Gathered, left: int) -> int:
+        """Make at most ``left`` steps; return how many may still be made."""
+        count = part.count = part.count or _Count(time.monotonic())
+        while left:
+            left -= 1
             if count.others:
                 some = {member: count.others[member] for member in list(count.others)[:OTHERS]}
                 count.found.update(states_of(self._connect(), some))
                 for member in some:
                     del count.others[member]
             elif not count.is_scanned:
-                page = figures.count_states(count.cursor, SLICE)
+                page = figures.count_states(part.keys, count.cursor, SLICE)
                 count.found.update({"scheduled": page.scheduled, "due": page.due})
                 count.cursor, count.others, count.now = page.cursor, page.others, page.now
                 count.is_scanned = page.cursor == "0"
             if count.is_scanned and not count.others:
-                self._states = {state: count.found[state] for state in STATES}
-                self._states_at, self._count = count.now, None
+                part.states = {state: count.found[state] for state in STATES}
+                part.states_at, part.count = count.now, None
                 took = time.monotonic() - count.begun_at
-                self._next_count_at = time.monotonic() + max(REST * took, MIN_REST_SECONDS)
-                return
+                part.next_count_at = time.monotonic() + max(REST * took * len(self._parts), MIN_REST_SECONDS)
+                break
+        return left
+
+
+def _view_of(part: _Gathered, vitals: Vitals, shard: str) -> View:
+    return View(
+        shard,
+        part.token,
+        part.taken_at + TELLER_MS / 1000,
+        dict(part.totals or {}),
+        dict(part.labels),
+        vitals.due,
+        0.0 if vitals.oldest is None else max(vitals.now - vitals.oldest, 0.0),
+        part.states,
+        part.states_at,
+        part.overdue,
+        part.streaks,
+        vitals.stored,
+        vitals.overdue,
+    )

@@ -69,6 +69,12 @@ class LabelBook:
             self._know(id_, labels)
         self.version += 1
 
+    def learn(self, found: Mapping[str, Labels]) -> None:
+        """Know these labels, too: another beat has given them in a part that this one leads from now on."""
+        for id_, labels in found.items():
+            self._know(id_, labels)
+        self.version += 1
+
     def id_of(self, name: str, task: str, options: Mapping[str, Any], *, is_asked: bool) -> str:
         """Return the id of the labels of an entry's runs; '': they are all others'.
 

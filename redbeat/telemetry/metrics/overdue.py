@@ -19,6 +19,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.runs import id_of
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.history import PastRun, decode_history
+from redbeat.keys import Keys
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import moment_of
@@ -58,21 +59,27 @@ class Overdue(NamedTuple):
     names: Sequence[str] = ()
 
 
-def find_overdue(store: Store, now: float) -> Overdue:
-    """Return the entries that are overdue at ``now``, the server's UNIX seconds."""
-    keys, figures = store.keys, Figures(store)
-    not_sent, late = figures.read_late(now - LATE_SECONDS, MAX_LOOKED_AT)
-    missed: list[str] = []
+def find_overdue(store: Store, parts: Sequence[Keys], now: float) -> dict[Keys, Overdue]:
+    """Return for each of these parts the entries that are overdue at ``now``, the server's UNIX seconds."""
+    figures = Figures(store)
+    late = figures.read_late(now - LATE_SECONDS, MAX_LOOKED_AT, parts)
+    totals, missed = dict.fromkeys(parts, 0), {keys: list[str]() for keys in parts}
+    left = list(parts)
     for _ in range(MAX_ROUNDS):
-        total, candidates = figures.read_expected(now, MAX_LOOKED_AT, len(missed))
-        expected = _judge_all(store, candidates, now)
+        found = figures.read_expected(now, MAX_LOOKED_AT, {keys: len(missed[keys]) for keys in left})
+        expected = _judge_all(store, [key for _, keys in found.values() for key in keys], now)
         figures.expect(expected)
-        missed += [key for key in candidates if key not in expected]
-        total -= len(expected)
-        if total <= len(missed):
+        for keys, (total, candidates) in found.items():
+            missed[keys] += [key for key in candidates if key not in expected]
+            totals[keys] = total - sum(1 for key in candidates if key in expected)
+        left = [keys for keys in left if totals[keys] > len(missed[keys])]
+        if not left:
             break
-    names = dict.fromkeys(map(keys.name, [*late, *missed]))
-    return Overdue(not_sent, total, list(names)[:MAX_LOOKED_AT])
+    overdue = {}
+    for keys, (not_sent, first) in late.items():
+        names = dict.fromkeys(map(keys.name, [*first, *missed[keys]]))
+        overdue[keys] = Overdue(not_sent, totals[keys], list(names)[:MAX_LOOKED_AT])
+    return overdue
 
 
 def _judge_all(store: Store, candidates: Sequence[str], now: float) -> dict[str, float | None]:
@@ -152,19 +159,25 @@ def _allowed_seconds(entry: RedBeatSchedulerEntry, period: timedelta | None) -> 
     return max(entry.policy.max_runtime or seconds, MIN_SECONDS)
 
 
-def streaks_of(store: Store, limit: int, now: float) -> Mapping[str, int]:
-    """Return how many of their last runs have failed in a row, of the entries with most, by their names.
+def streaks_of(store: Store, parts: Sequence[Keys], limit: int, now: float) -> dict[Keys, Mapping[str, int]]:
+    """Return for each of these parts how many of their last runs have failed in a row, of the entries with
+    most, by their names.
 
     Entries that don't run at ``now``, the server's UNIX seconds, are left out: whoever has paused one knows.
     """
     figures = Figures(store)
-    entries = figures.read_streaks(limit)
+    entries = figures.read_streaks(limit, parts)
     counts = dict(zip(entries, Runs(store).failing(entries), strict=True))
     # somebody has reset the count, or deleted the entry
     figures.forget_streaks([key for key, count in counts.items() if not count])
     _, found = store.read_entries([key for key, count in counts.items() if count])
     app, moment = store.config.app, moment_of(now)
-    return {store.keys.name(one.key): counts[one.key] for one in found if _runs_at(one, moment, app)}
+    running = [one.key for one in found if _runs_at(one, moment, app)]
+    prefixes = {key: store.parts.of(key).keys.prefix for key in running}
+    return {
+        keys: {keys.name(key): counts[key] for key, prefix in prefixes.items() if prefix == keys.prefix}
+        for keys in parts
+    }
 
 
 def _runs_at(stored: Stored, moment: datetime, app: Any) -> bool:

@@ -1,7 +1,8 @@
 """The table of metrics: what each is called, of which type it is, and what it says. The docs show it.
 
 Names and units go by Prometheus' conventions. Of those whose scope is the schedule there is one value for
-all beats together, which one of them shows.
+all beats together, which one of them shows. Where the schedule is divided there is one for each shard, which
+the beat shows that leads it, with the shard's number as the label ``shard``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 RUN_LABELS = ("task", "queue", "entry")
+#: besides on all metrics of a schedule that is divided into shards: the shard's number
+SHARD_LABEL = "shard"
 
 
 class Metric(NamedTuple):
@@ -17,7 +20,8 @@ class Metric(NamedTuple):
     Attributes:
         name: without the endings that its type adds: ``_total``, ``_bucket``, ``_sum``, ``_count``.
         type: 'counter', 'gauge' or 'histogram'.
-        is_of_schedule: it is about the whole schedule; False: about the beat that shows it.
+        is_of_schedule: it is about the whole schedule, or about each of its shards; False: about the beat
+            that shows it.
         doc: what it says, in reStructuredText.
         labels: names of its labels.
     """

@@ -128,12 +128,14 @@ ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
 #: the fenced scripts that no step of the model's is, each with something to write
 OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "save_entries": lambda client, fence: lua.save_entries(
-        client, KEYS, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
+        KEYS, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
+    ).ask(client)[0],
+    "delete_entries": lambda client, fence: lua.delete_entries(KEYS, fence, [ENTRY.key], lambda _: []).ask(
+        client
     )[0],
-    "delete_entries": lambda client, fence: lua.delete_entries(
-        client, KEYS, fence, [ENTRY.key], lambda _: []
-    )[0],
-    "change_statics": lambda client, fence: lua.change_statics(client, KEYS, fence, "add", "me", ["entry"]),
+    "change_statics": lambda client, fence: lua.change_statics(KEYS, fence, "add", "me", ["entry"]).ask(
+        client
+    ),
     "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
     "reserve_runs": lambda client, fence: lua.reserve_runs(
         client, KEYS, fence, [(ENTRY.key, "id", RUN)], 60, HISTORIES

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,17 +17,17 @@ from celery import Celery
 from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import list_entries
-from redbeat.store.figures import WORDS, Figures, Labels
+from redbeat.store.figures import WORDS, Asked, Figures, Labels
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics import gathering as module
 from redbeat.telemetry.metrics.exposition import Exposition
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
-from redbeat.telemetry.metrics.overdue import find_overdue, streaks_of
+from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
 from redbeat.telemetry.metrics.own_figures import OwnFigures
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
 from tests.support.progress import NAMES, Progress
-from tests.support.rights import gathering_of
+from tests.support.rights import gathering_of, shown_by, view_of
 from tests.support.schedule import SCHEDULE, monitoring, server_now, write_raw
 from tests.support.servers import Server
 from tests.support.stored import make_late, store
@@ -58,6 +58,16 @@ def lengths(client: redis.Redis, what: str) -> int:
     return sum(
         int(found[name]) for word, name in words if word.startswith(f"{what}/") and word != f"{what}/sum"
     )
+
+
+def overdue_of(store: Store, now: float) -> Overdue:
+    """What is overdue of a schedule that isn't divided."""
+    return find_overdue(store, [store.keys], now)[store.keys]
+
+
+def failing_of(store: Store, limit: int, now: float) -> Mapping[str, int]:
+    """What fails there."""
+    return streaks_of(store, [store.keys], limit, now)[store.keys]
 
 
 def write_due(client: redis.Redis, name: str, ago: float = 5, **policy: Any) -> float:
@@ -155,15 +165,14 @@ def test_what_was_counted_is_taken_once_by_one_of_several_beats_without_a_lock(
         client.hset(NAMES.figures, ":sent", 10)
         for gathering in gatherings:
             gathering.gather()
-        [view] = [found for one in gatherings if (found := one.view)]
+        [view] = [found for one in gatherings if (found := view_of(one))]
         assert view.totals[":sent"] == 10 * (turn + 1)
     client.delete(NAMES.teller)  # as if that beat had been away for long
     gatherings[2].gather()
     for gathering in gatherings[:2]:
         gathering.gather()
-    assert [one.view is not None for one in gatherings] == [False, False, True]
-    assert gatherings[2].view is not None
-    assert gatherings[2].view.totals[":sent"] == 50, "totals survive it"
+    assert [view_of(one) is not None for one in gatherings] == [False, False, True]
+    assert shown_by(gatherings[2]).totals[":sent"] == 50, "totals survive it"
 
 
 @ONE_SERVER
@@ -173,20 +182,21 @@ def test_a_leader_shows_the_schedule_only_as_long_as_no_other_one_can_lead(
     scheduler = make_scheduler(make_app(redbeat_takeover_after=5))
     leadership = scheduler._leadership  # noqa: SLF001 - it has no name outside
     leadership.keep_alive()
-    gathering = Gathering(scheduler.app, leadership, LabelBook(queue_finder(scheduler.app), 1), is_shown=True)
+    gathering = Gathering(
+        scheduler.app, lambda: (leadership,), LabelBook(queue_finder(scheduler.app), 1), is_shown=True
+    )
     gathering.gather()
-    assert gathering.view is not None
-    assert gathering.view.totals[":led"] == 1
+    assert shown_by(gathering).totals[":led"] == 1
     heartbeat = leadership._heartbeat  # noqa: SLF001
     assert heartbeat is not None
     heartbeat.stop()
     heartbeat.confirmed_at = time.monotonic() - 5.1  # as after a pause of the process
-    assert gathering.view is None
+    assert view_of(gathering) is None
     heartbeat.confirmed_at = time.monotonic()
-    assert gathering.view is not None
+    assert view_of(gathering) is not None
     client.set(NAMES.lock, "another beat")
     gathering.gather()
-    assert gathering.view is None, "the lock says who leads, whatever this beat thinks"
+    assert view_of(gathering) is None, "the lock says who leads, whatever this beat thinks"
     client.set(NAMES.lock, leadership.fence.token)
 
 
@@ -200,7 +210,7 @@ def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis
     client.hset(NAMES.minutes, mapping={str(minute): "garbage" for minute in range(60)})
     gathering = gathering_of(app)
     gathering.gather()
-    view = gathering.view
+    view = view_of(gathering)
     assert view is not None
     assert view.totals[":failed"] == 4
     assert set(view.labels) == {""}
@@ -212,15 +222,14 @@ def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis
         client.hset(NAMES.minutes, str(number % 60), text.replace("{}", "1e999"))
     client.hset(NAMES.totals, ":sent", "garbage")
     gathering.gather()
-    assert gathering.view is not None
-    assert gathering.view.totals[":sent"] == 2
+    assert shown_by(gathering).totals[":sent"] == 2
     assert client.hget(NAMES.totals, ":sent") == "2", "a total that was no number begins anew"
     client.delete(NAMES.figures)
     client.set(NAMES.figures, "no hash")
     gathering.gather()
     client.delete(NAMES.figures)
     gathering.gather()
-    assert gathering.view is not None
+    assert view_of(gathering) is not None
 
 
 @ONE_SERVER
@@ -230,12 +239,10 @@ def test_what_a_beat_counted_that_died_before_it_stored_the_labels_is_not_lost(
     labels, gathering = Labels("tasks.report", "celery", "stored in time"), gathering_of(app)
     client.hset(NAMES.figures, mapping={f"{labels.id}:sent": 3, "dead:sent": 4, ":sent": 1})
     gathering.gather()
-    assert gathering.view is not None
-    assert gathering.view.totals == {":sent": 1}, "the labels may be on their way"
+    assert shown_by(gathering).totals == {":sent": 1}, "the labels may be on their way"
     client.hset(NAMES.labels, labels.id, json.dumps(labels))
     gathering.gather()
-    assert gathering.view is not None
-    assert gathering.view.totals == {":sent": 5, f"{labels.id}:sent": 3}
+    assert shown_by(gathering).totals == {":sent": 5, f"{labels.id}:sent": 3}
     assert not counted(client), "nothing is left"
 
 
@@ -252,9 +259,8 @@ def test_labels_are_stored_again_when_redis_has_lost_its_data(app: Celery, clien
         gathering.gather()
         stored: Any = client.hgetall(NAMES.totals)
         assert {name: int(number) for name, number in stored.items() if "sent" in name} == {f"{id_}:sent": 2}
-        assert list(Figures(Store(app)).read_labels()) == [id_]
-    assert gathering.view is not None
-    assert gathering.view.totals[f"{id_}:sent"] == 4
+        assert list(Figures(Store(app)).read_labels([NAMES])[0]) == [id_]
+    assert shown_by(gathering).totals[f"{id_}:sent"] == 4
 
 
 @ONE_SERVER
@@ -321,7 +327,7 @@ def test_entries_are_counted_by_the_states_that_the_list_shows(app: Celery, clie
     gathering, view = gathering_of(app), None
     while view is None or view.states is None:
         gathering.gather()
-        view = gathering.view
+        view = view_of(gathering)
     assert {state: number for state, number in view.states.items() if number} == expected
 
 
@@ -337,21 +343,21 @@ def test_an_entry_is_overdue_until_a_run_succeeds(
     now = server_now(client)
     [task_id] = client.hkeys(NAMES.about("payroll").running)  # type: ignore[misc]
     delivery = progress.delivery("payroll", task_id, due)
-    assert find_overdue(store, now + 3500).not_succeeded == 0
-    late = find_overdue(store, now + 3700)
+    assert overdue_of(store, now + 3500).not_succeeded == 0
+    late = overdue_of(store, now + 3700)
     assert (late.not_succeeded, list(late.names)) == (1, ["payroll"])
     progress.begin(delivery)
-    assert find_overdue(store, now + 3700).not_succeeded == 0, "it is at work"
+    assert overdue_of(store, now + 3700).not_succeeded == 0, "it is at work"
     progress.end(delivery, "failed")
-    assert find_overdue(store, now + 3700 + 60).not_succeeded == 1
+    assert overdue_of(store, now + 3700 + 60).not_succeeded == 1
     again = progress.delivery("payroll", "by-hand", due)
     progress.send("payroll", "by-hand", due)
     progress.begin(again)
     progress.end(again, "succeeded")
-    assert find_overdue(store, now + 3700).not_succeeded == 0, "somebody has run it again"
-    assert find_overdue(store, now + 7300).not_succeeded == 1, "the next one should have run by then"
+    assert overdue_of(store, now + 3700).not_succeeded == 0, "somebody has run it again"
+    assert overdue_of(store, now + 7300).not_succeeded == 1, "the next one should have run by then"
     Entry.get("payroll", app).pause("holidays")
-    assert find_overdue(store, now + 7300).not_succeeded == 0
+    assert overdue_of(store, now + 7300).not_succeeded == 0
     assert client.zcard(NAMES.expected) == 0
 
 
@@ -365,7 +371,7 @@ def test_an_entry_whose_runs_are_tracked_no_more_is_not_overdue(
     scheduler = make_scheduler(app)
     while scheduler.tick() == 0:
         pass
-    assert find_overdue(Store(make_app()), server_now(client) + 3700).not_succeeded == 0
+    assert overdue_of(Store(make_app()), server_now(client) + 3700).not_succeeded == 0
     assert client.zcard(NAMES.expected) == 0
 
 
@@ -397,7 +403,7 @@ def test_an_entry_is_not_overdue_by_runs_that_its_policy_has_left_out_or_its_sch
     write("failed since", "succeeded", "failed", failing=1)
     write("never started", "succeeded", "never_started")
     write("failed without history", "", failing=1)
-    found = find_overdue(Store(app), now)
+    found = overdue_of(Store(app), now)
     expected = {"fails always", "failed since", "never started", "failed without history"}
     assert (found.not_succeeded, set(found.names)) == (4, expected)
 
@@ -415,7 +421,7 @@ def test_entries_that_are_not_overdue_are_found_behind_many_that_are(
         client.zadd(NAMES.expected, {NAMES.about(f"fails{number}").running: now - 500})
         write_raw(client, f"disabled{number}", score=now + 60, schedule=HOURLY, enabled=False)
         client.zadd(NAMES.expected, {NAMES.about(f"disabled{number}").running: now - 400})
-    found = find_overdue(Store(app), now)
+    found = overdue_of(Store(app), now)
     assert (found.not_succeeded, len(found.names)) == (150, 100)
 
 
@@ -452,10 +458,10 @@ def test_failures_in_a_row_are_shown_of_entries_that_run(app: Celery, client: re
     Entry.get("paused", app).pause()
     Entry.get("until", app).pause(until=datetime.fromtimestamp(now + 60, timezone.utc))
     client.hset("redbeat:broken", "definition", "{")
-    assert streaks_of(store, 10, now) == {"runs": 3}
-    assert streaks_of(store, 10, now + 61) == {"runs": 3, "until": 6}
+    assert failing_of(store, 10, now) == {"runs": 3}
+    assert failing_of(store, 10, now + 61) == {"runs": 3, "until": 6}
     Entry.get("paused", app).resume()
-    assert streaks_of(store, 10, now) == {"runs": 3, "paused": 5}, "it hasn't succeeded since"
+    assert failing_of(store, 10, now) == {"runs": 3, "paused": 5}, "it hasn't succeeded since"
 
 
 @ONE_SERVER
@@ -463,7 +469,7 @@ def test_an_entry_that_is_late_is_overdue_and_named(app: Celery, client: redis.R
     for number in range(150):
         write_due(client, f"e{number}", ago=61 + number)
     write_due(client, "soon", ago=5)
-    found = find_overdue(Store(app), server_now(client))
+    found = overdue_of(Store(app), server_now(client))
     assert (found.not_sent, len(found.names), found.names[0]) == (150, 100, "e149")
 
 
@@ -477,8 +483,7 @@ def test_stored_messages_are_counted_without_another_round_trip(
     def gather() -> tuple[int | None, int, int]:
         with monitoring(server) as commands:
             gathering.gather()
-        assert gathering.view is not None
-        return gathering.view.stored, gathering.view.stored_overdue, len(commands)
+        return shown_by(gathering).stored, shown_by(gathering).stored_overdue, len(commands)
 
     before = gather()
     store(app, "one", "two", "three")
@@ -496,7 +501,7 @@ def test_stored_messages_that_were_sent_are_counted(app: Celery, client: redis.R
         scheduler.tick()
         own = OwnFigures(scheduler._leadership, scheduler._figures, lambda: 0)  # noqa: SLF001
     assert {message.id for message in take_messages(app)} == {"one", "two"}
-    assert "redbeat_later_sent_total 2.0" in Exposition(lambda: None, own).text("")[1].decode()
+    assert "redbeat_later_sent_total 2.0" in Exposition(tuple, own).text("")[1].decode()
 
 
 @ONE_SERVER
@@ -511,12 +516,15 @@ def test_labels_of_deleted_entries_go_with_all_that_was_counted_under_them(
         client.hset(NAMES.totals, f"{id_}:sent", 4)
     gathering = gathering_of(app)
     gathering.book.load({id_: book.known[id_] for id_ in ids.values()})
-    Figures(store).take("nobody", {id_: book.known[id_] for id_ in ids.values()}, has_lock=True)
+    labels = {id_: book.known[id_] for id_ in ids.values()}
+    Figures(store).take([Asked(store.keys, "nobody", labels)], has_lock=True)
     gathering.gather()
-    view = gathering.view
+    view = view_of(gathering)
     assert isinstance(view, View)
     assert {one.entry for one in view.labels.values()} == {"other", "there"}
-    assert Figures(store).read_labels() == {ids["there"]: Labels("tasks.report", "celery", "there")}
+    assert Figures(store).read_labels([store.keys])[0] == {
+        ids["there"]: Labels("tasks.report", "celery", "there")
+    }
     assert client.hgetall(NAMES.totals) == {f"{ids['there']}:sent": "4"}
     gathering.look()
     gathering.stop()
@@ -537,5 +545,4 @@ def test_a_beat_that_was_away_while_another_one_took_figures_reads_the_totals_an
     monkeypatch.setattr(module, "GAP_SECONDS", -1.0)
     client.hset(NAMES.figures, ":sent", 4)
     first.gather()
-    assert first.view is not None
-    assert first.view.totals[":sent"] == 7
+    assert shown_by(first).totals[":sent"] == 7

@@ -15,7 +15,7 @@ from celery import Celery
 
 from redbeat.config.timing import MIN_LOCK_SECONDS, Timing
 from redbeat.errors import LockLost, StoreUnavailable
-from redbeat.leadership.heartbeat import Heartbeat
+from redbeat.leadership.heartbeat import Heartbeat, Renewal
 from redbeat.store import scripts as lua
 from redbeat.store.records import Fence, LockStatus
 from redbeat.store.store import Store
@@ -25,21 +25,21 @@ from tests.support.polling import eventually
 FENCE = Fence("redbeat::lock", "redbeat:3:host:1:2:3", 60_000)
 
 
-Start = Callable[..., Heartbeat]
+Start = Callable[..., "tuple[Heartbeat, Renewal]"]
 #: a renewal every 10 ms
 FAST = Timing(0.04)
 
 
 @pytest.fixture
-def beating(fake_app: Celery) -> Iterator[Callable[..., Heartbeat]]:
+def beating(fake_app: Celery) -> Iterator[Start]:
     """Heartbeats that were started, and are stopped at the end."""
     started: list[Heartbeat] = []
 
-    def start(app: Celery = fake_app) -> Heartbeat:
-        made = Heartbeat(app, FENCE, FAST)
-        made.start()
+    def start(app: Celery = fake_app) -> tuple[Heartbeat, Renewal]:
+        made, renewal = Heartbeat(app, FAST), Renewal(FENCE)
+        made.add(renewal)
         started.append(made)
-        return made
+        return made, renewal
 
     yield start
     for made in started:
@@ -63,9 +63,9 @@ def test_an_error_nobody_has_thought_of_is_logged_once_and_renewing_goes_on(
 ) -> None:
     errors = [RuntimeError("a bug"), RuntimeError("a bug"), ValueError("another"), RuntimeError("a bug")]
     monkeypatch.setattr(Store, "renew_lock", raising(*errors))
-    made = beating()
+    _, renewal = beating()
     eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
-    assert made.lost is None
+    assert renewal.lost is None
     assert errors_in(caplog) == [
         "beat: The heartbeat failed, and goes on: RuntimeError: a bug",
         "beat: The heartbeat failed, and goes on: ValueError: another",
@@ -74,9 +74,9 @@ def test_an_error_nobody_has_thought_of_is_logged_once_and_renewing_goes_on(
 
 def test_it_tells_the_scheduler_that_another_beat_holds_the_lock(fake_app: Celery, beating: Start) -> None:
     fake_app.redbeat_redis.set(FENCE.lock_key, "another", px=60_000)
-    made = beating()
-    eventually(lambda: made.lost is not None)
-    assert isinstance(made.lost, LockLost)
+    _, renewal = beating()
+    eventually(lambda: renewal.lost is not None)
+    assert isinstance(renewal.lost, LockLost)
     assert fake_app.redbeat_redis.get(FENCE.lock_key) == "another"
 
 
@@ -109,8 +109,8 @@ def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
         return fakeredis.FakeRedis(server=fake_app.redbeat_redis.connection_pool.connection_kwargs["server"])
 
     monkeypatch.setattr("redbeat.store.store.get_hasty_redis", connect)
-    made = Heartbeat(fake_app, FENCE, FAST)
-    made.start()
+    made = Heartbeat(fake_app, FAST)
+    made.add(Renewal(FENCE))
     begun.wait()
     made.stop()
     [thread] = [one for one in threading.enumerate() if one.name == "redbeat-heartbeat"]
@@ -122,9 +122,9 @@ def test_a_heartbeat_that_is_stopped_while_it_connects_takes_nothing_back(
 def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_written_after_it(
     fake_app: Celery, beating: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = beating()
-    assert eventually(made.take_retaken), "it was free at the first renewal"
-    assert not made.take_retaken()
+    made, renewal = beating()
+    assert eventually(renewal.take_retaken), "it was free at the first renewal"
+    assert not renewal.take_retaken()
 
     is_away, renew = threading.Event(), lua.renew_lock
 
@@ -146,8 +146,8 @@ def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_writte
         return is_away.is_set()
 
     eventually(has_gone_away)
-    assert eventually(made.take_retaken)
-    assert not made.take_retaken()
+    assert eventually(renewal.take_retaken)
+    assert not renewal.take_retaken()
 
 
 @pytest.mark.parametrize(("idle_seconds", "holds"), [(4.5, True), (5, False)])
@@ -158,12 +158,12 @@ def test_with_the_shortest_lock_a_scheduler_on_a_busy_machine_keeps_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr("redbeat.leadership.heartbeat.time", SimpleNamespace(monotonic=lambda: now))
+    clock = SimpleNamespace(monotonic=lambda: idle_seconds)
+    monkeypatch.setattr("redbeat.leadership.heartbeat.time", clock)
     fence = replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000)
-    made = Heartbeat(fake_app, fence, Timing(MIN_LOCK_SECONDS))
-    now = idle_seconds
-    made.start()
+    made = Heartbeat(fake_app, Timing(MIN_LOCK_SECONDS))
+    made.add(Renewal(fence))
+    made.progressed_at = made.excused_at = 0.0  # before it beats for the first time
     eventually(lambda: fake_app.redbeat_redis.exists(FENCE.lock_key) or errors_in(caplog))
     made.stop()
     assert fake_app.redbeat_redis.exists(FENCE.lock_key) == holds

@@ -22,6 +22,7 @@ from redbeat.store.scripts import (
     events,
     figures,
     later,
+    layouts,
     orphans,
     owners,
     repairs,
@@ -44,6 +45,9 @@ WRITES = re.compile(
 UNCHECKED = {
     "release_lock": "whoever holds a lock may let go of it wherever entries are by now: others wait for it",
     "replace_calendar": "calendars stay where they are",
+    "create_layout": "it is what says where entries are",
+    "raise_generation": "it is what others compare",
+    "note_beat": "beats share all parts",
 }
 #: what has the same names in Python and in the header
 SIZES = records.Sizes(7, 8)
@@ -82,6 +86,13 @@ NEW_MESSAGE = later.NewMessage(
 
 STATICS = {"statics": "the-statics", "owners": "the-:static-owners", "change": "add", "owner": "the-owner"}
 OF_ALL = {"schedule": "the-schedule", "statics": "the-statics", "away": "the-:downgraded"}
+
+
+def call(client: Any, made: tuple[lua.Script, lua.Request]) -> Any:
+    """Call a script as it is called for several parts at once."""
+    script, request = made
+    return script(client, *request)
+
 
 DELIVERY = runs.Delivery(
     "n", "the-id", "7.5", "the-delivery", "the-worker", 2, "the-root", True, "skip", "the-other"
@@ -161,7 +172,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"decision": "1", "texts": "definition", "labels": "the-labels"},
     ),
     "take_figures": (
-        lambda client: figures.take_figures(client, KEYS, "the-lock", "the-token", 12, {}),
+        lambda client: call(client, figures.take_call(KEYS, "the-lock", "the-token", 12, {})),
         ["ok", "1.5", [], []],
         {"lock": "the-lock", "token": "the-token", "teller_ms": 12, **OF_FIGURES},
         {},
@@ -199,15 +210,15 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "save_entries": (
-        lambda client: lua.save_entries(client, KEYS, FENCE, [WRITE, WRITE]),
+        lambda client: lua.save_entries(KEYS, FENCE, [WRITE, WRITE]).ask(client),
         ["ok", 2],
-        {**FENCED, "wake": "the-:wake"},
+        {**FENCED, "wake": KEYS.wake},
         {"state": "1", "definition": "definition"},
     ),
     "delete_entries": (
-        lambda client: lua.delete_entries(client, KEYS, FENCE, ["k", "k"], lambda key: [f"beside {key}"]),
+        lambda client: lua.delete_entries(KEYS, FENCE, ["k", "k"], lambda key: [f"beside {key}"]).ask(client),
         ["ok", 2],
-        {**FENCED, "wake": "the-:wake", "count": 2},
+        {**FENCED, "wake": KEYS.wake, "count": 2},
         {},
     ),
     "change_statics": (
@@ -234,6 +245,25 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {**LOCK, "wake": "the-wake"},
         {},
     ),
+    "create_layout": (
+        lambda client: layouts.create_layout(client, KEYS, 16),
+        "created",
+        {
+            "layout": "the-:layout",
+            "generation": "the-:generation",
+            "schedule": "the-schedule",
+            "later": "the-:later",
+            "away": "the-:downgraded",
+            "shards": 16,
+        },
+        {},
+    ),
+    "raise_generation": (
+        lambda client: layouts.raise_generation(client, KEYS),
+        "5 4",
+        {"generation": "the-:generation", "guard": "5 4"},
+        {},
+    ),
     "read_head": (
         lambda client: status.read_head(client, "the-schedule", "the-deadlines", "the-later"),
         ["1.5", "", "", ""],
@@ -241,7 +271,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_histories": (
-        lambda client: lua.read_histories(client, ["the-history"] * 2, limit=5, record_bytes=7),
+        lambda client: lua.read_histories(["the-history"] * 2, limit=5, record_bytes=7).ask(client),
         [[], []],
         {"limit": 5, "record_bytes": 7},
         {},
@@ -253,7 +283,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_status": (
-        lambda client: status.read_status(client, *STATUS.values()),
+        lambda client: call(client, status.status_call(*STATUS.values())),
         ["1.5", "", -2, "", 0, "", [], -1, 0, ""],
         {**STATUS, "life_ms": 15_000, "late_ms": 60_000},
         {},
@@ -270,15 +300,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
         {"known": "the-digest"},
     ),
-    "read_owners": (lambda client: owners.read_owners(client, ["k", "k"]), ["the-owner", ""], {}, {}),
+    "read_owners": (lambda client: owners.read_owners(["k", "k"]).ask(client), ["the-owner", ""], {}, {}),
     "apply_entries": (
         lambda client: owners.apply_entries(
-            client,
             KEYS,
             [CHANGE, CHANGE],
             [owners.CalendarChange("c", "the-owner", fields={"d": "l"})],
             KEYS.beside,
-        ),
+        ).ask(client),
         0,
         {"schedule": "the-schedule", "wake": "the-:wake", "count": 2, "gone": 1},
         {
@@ -336,7 +365,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "store_messages": (
-        lambda client: later.store_messages(client, KEYS, [[NEW_MESSAGE, NEW_MESSAGE]]),
+        lambda client: later.store_messages(KEYS, [NEW_MESSAGE, NEW_MESSAGE]).ask(client),
         2,
         {"later": "the-:later", "wake": "the-:wake", "count": 2},
         {
@@ -349,13 +378,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
     ),
     "cancel_messages": (
-        lambda client: later.cancel_messages(client, KEYS, ["the-id"] * 2, "the-seen"),
+        lambda client: later.cancel_messages(KEYS, ["the-id"] * 2, "the-seen").ask(client),
         ["the-message", None],
         {"later": "the-:later", "seen": "the-seen"},
         {},
     ),
     "take_bodies": (
-        lambda client: later.take_bodies(client, KEYS, ["the-id"] * 2),
+        lambda client: later.take_bodies(KEYS, ["the-id"] * 2).ask(client),
         ["the-body", None],
         {"later": "the-:later", "count": 2},
         {},
@@ -384,7 +413,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "renew_runs": (
-        lambda client: runs.renew_runs(client, KEYS, [(DELIVERY, 2.5)] * 2, 30, "the-worker", "the-row"),
+        lambda client: call(
+            client, runs.renew_call(KEYS, [(DELIVERY, 2.5)] * 2, 30, "the-worker", "the-row")
+        ),
         ["ok", "gone"],
         {
             "deadlines": "the-:deadlines",
@@ -397,7 +428,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"task_id": "the-id", "due": "7.5", "delivery": "the-delivery", "attempt": 2, "age_seconds": "2.500"},
     ),
     "end_run": (
-        lambda client: runs.end_runs(client, KEYS, [runs.End(DELIVERY, "retrying", "the-error", 1.5, 3)]),
+        lambda client: call(client, runs.end_call(KEYS, runs.End(DELIVERY, "retrying", "the-error", 1.5, 3))),
         "retrying",
         {
             **OF_RUN,
@@ -677,8 +708,9 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
 def test_entries_that_are_saved_together_share_their_states() -> None:
     client = Replying(["ok", 0])
     writes = [records.Write("d1", "m1", 5), records.Write("d2", "m2"), records.Write("d3", "m1", 5.0)]
-    lua.save_entries(client, SHORT, records.Fence(), [(records.Stored(f"k{n}"), writes[n]) for n in range(3)])
-    assert client.keys == ["s", "s", "s", "k0", "k1", "k2"]
+    pairs = [(records.Stored(f"k{n}"), writes[n]) for n in range(3)]
+    lua.save_entries(KEYS, records.Fence(), pairs).ask(client)
+    assert client.keys == [*["the-schedule"] * 3, "k0", "k1", "k2"]
     first, second = ["", "m1", "5.000000", "", ""], ["", "m2", "", "", ""]
     assert client.args[3:] == ["1", "d1", "2", "d2", "1", "d3", *first, *second]
 
@@ -692,7 +724,7 @@ def test_a_lost_lock_is_told_apart() -> None:
         is lost
     )
     assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), SHORT, FENCE, [COMMIT]).status is lost
-    assert lua.save_entries(Replying([b"lost", 0]), SHORT, FENCE, [WRITE]) == (lost, 0)
+    assert lua.save_entries(KEYS, FENCE, [WRITE]).ask(Replying([b"lost", 0])) == (lost, 0)
     assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
 
 
@@ -727,12 +759,12 @@ def test_what_holds_a_run_back_is_read_with_the_members_of_its_record() -> None:
 
 
 def test_the_status_is_read_as_text_and_numbers() -> None:
-    reply = Replying([b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"], 5, 3, b"0.75"])
-    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5}, 5, 3, 0.75)
-    assert status.read_status(reply, "s", "l", "t", "b", "m") == found
-    assert status.read_status(reply, "s", "l", "t", None, "m").standbys is None
-    reply = Replying([b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b""])
-    assert status.read_status(reply, "s", "l", "t", None, None)[-3:] == (None, 0, None)
+    reply = [b"1.5", b"token", 34, b"1.25", 2, b"0.5", [b"a", b"0.25", b"b", b"1.5"], 5, 3, b"0.75", 9]
+    found = records.Vitals(1.5, "token", 34, "1.25", 2, 0.5, {"a": 0.25, "b": 1.5}, 5, 3, 0.75, 9)
+    assert status.vitals_of(reply, has_standbys=True) == found
+    assert status.vitals_of(reply, has_standbys=False).standbys is None
+    reply = [b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b"", 0]
+    assert status.vitals_of(reply, has_standbys=False)[-4:] == (None, 0, None, 0)
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:

@@ -130,7 +130,7 @@ def test_the_status_has_no_halves_of_characters(
     reading[0].set()
     monkeypatch.setattr(module, "STATUS_SECONDS", 3600)
     view: Any = SimpleNamespace(overdue=SimpleNamespace(names=("no UTF-8: \udcff", "\N{SNOWMAN}")))
-    found = json.loads(ask(pages_of(fake_app, ANY, view=lambda: view)["/status"]).body)
+    found = json.loads(ask(pages_of(fake_app, ANY, views=lambda: [view])["/status"]).body)
     assert found["overdue"] == ["no UTF-8: \\udcff", "\N{SNOWMAN}"]
 
 

@@ -1,0 +1,70 @@
+"""Which beats share the parts of a schedule: each writes that it is there, so that it is left its share.
+
+Owns ``redbeat::beats``. Invariant: nothing depends on it for safety; each part's lock says who leads it. Who
+ends without a word is forgotten as soon as its locks may be taken over, and the key with the last of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redbeat.connection.retry import without_retry
+from redbeat.store.nodes import Command
+from redbeat.store.records import text_of
+from redbeat.store.rights import BEATS
+from redbeat.store.scripts.beats import Company as Company
+from redbeat.store.scripts.beats import beat_call, company_of
+from redbeat.store.scripts.script import Request, Script
+from redbeat.store.store import Store
+
+_ZREM = Command("ZREM")
+
+
+class Beats:
+    """The beats of the schedule of ``store``, whatever part that is about.
+
+    Its methods raise StoreUnavailable, StoreRefused and StoreCorrupt.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def _key(self) -> str:
+        return self._store.config.keys.beats
+
+    def note_call(self, beat: str, life_seconds: float) -> tuple[Script, Request]:
+        """Return the call that notes that ``beat`` is there, and forgets who wasn't for ``life_seconds``.
+
+        It is for ``store.nodes``, and its reply for :meth:`noted`.
+        """
+        return beat_call(self._key, self._store.config.keys.layout, beat, int(life_seconds * 1000))
+
+    def noted(self, reply: Any) -> Company | None:
+        """Return who is there; None: this user may not know.
+
+        Arguments:
+            reply: to :meth:`note_call`, or the error of the redis client.
+        """
+
+        def read() -> Company:
+            with self._store.translating(self._key):
+                if isinstance(reply, Exception):
+                    raise reply
+                return company_of(reply)
+
+        return self._store.rights.ask(BEATS, read, lambda: None)
+
+    def read(self) -> dict[str, float]:
+        """Return who was there lately, by their ids, and when each said so last, UNIX seconds."""
+        found = self._store.ask(lambda client: client.zrange(self._key, 0, -1, withscores=True), self._key)
+        return {text_of(beat): float(at) for beat, at in found}
+
+    def remove_call(self, beat: str) -> tuple[Command, Request]:
+        """Return the call that notes that ``beat`` isn't there any more, for ``store.nodes``."""
+        return _ZREM, Request([self._key], [beat])
+
+    def remove(self, beat: str) -> None:
+        """Note that ``beat`` isn't there any more. It isn't tried again if Redis is away."""
+        call, request = self.remove_call(beat)
+        self._store.ask(lambda client: call(without_retry(client), *request), self._key)

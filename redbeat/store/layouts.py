@@ -1,0 +1,261 @@
+"""The layout of a schedule in Redis: into how many shards it is divided, and how all who use it find out.
+
+Owns ``redbeat::layout``, and the generation key of each part, which every script that writes compares.
+Invariant: the layout is written before a generation key says so, and no generation is ever lowered. So
+whoever is refused finds in ``redbeat::layout`` what is right by then.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
+
+from redbeat.connection.retry import is_no_permission
+from redbeat.connection.waiting import pause
+from redbeat.errors import ConfigurationError, LayoutChanged, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.keys import Keys
+from redbeat.layout import MAX_SHARDS, Layout
+from redbeat.log.events import LAYOUT_FOLLOWED
+from redbeat.log.logger import logger
+from redbeat.log.text import as_stored
+from redbeat.store.nodes import call_on_nodes
+from redbeat.store.records import text_of
+from redbeat.store.scripts.layouts import Refusal, create_layout, raise_generation, raising_of
+
+if TYPE_CHECKING:
+    from redbeat.store.store import Store
+
+#: how long an entry is waited for that is on its way to another shard, and how often it is looked for
+MOVE_SECONDS, LOOK_SECONDS = 5.0, 0.01
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+
+
+class Layouts:
+    """The layout of the schedule of ``store``; all of them are about the app's, whatever part the store has.
+
+    Every method raises StoreUnavailable when Redis can't be reached.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._config = store.config
+
+    def read(self) -> Layout | None:
+        """Return the layout in Redis; None: there is none, so the schedule was never divided.
+
+        Raises:
+            StoreRefused: this user may not read it.
+            StoreCorrupt: what is there is no layout.
+        """
+        base = self._config.base_keys
+        fields = "shards", "generation", "former", "state"
+        found = self._store.ask(lambda client: client.hmget(base.layout, fields), base.layout, "hash")
+        shards, generation, former, state = map(text_of, found)
+        if (shards, generation) == (None, None):
+            return None
+        numbers = shards or "", generation or "", former or "0"
+        if not all(map(_NUMBER.fullmatch, numbers)) or int(numbers[0]) > MAX_SHARDS or numbers[1] == "0":
+            raise StoreCorrupt(
+                f"{base.layout} holds something that is no layout of a schedule: celery redbeat doctor says "
+                "where entries are.",
+                base.layout,
+            )
+        before = int(numbers[2]) or None
+        return Layout(base, int(numbers[0]) or None, int(numbers[1]), before, is_moving=state == "moving")
+
+    def look(self) -> Layout:
+        """Read the layout, and use it from now on; return where entries are.
+
+        Who may not read it, or doesn't reach the server, goes on with what the settings say.
+        """
+        with suppress(RedBeatError):
+            self._use(self.read())
+        return self._config.layout
+
+    def create(self, shards: int) -> Layout:
+        """Divide a schedule without entries into so many shards, unless it is divided already.
+
+        Returns the layout that there is then.
+
+        Raises:
+            ConfigurationError: it has entries.
+        """
+        store, base = self._store, self._config.base_keys
+        answer = store.ask(lambda client: create_layout(client, base, shards), base.layout, "hash")
+        if answer == "undivided":
+            raise _undivided(shards, base)
+        layout = self.read()
+        if layout is None:
+            raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
+        return layout
+
+    def follow(self, refusal: Refusal, *others: Refusal) -> None:
+        """Use the layout that is in Redis now, as a script was refused; the first writer writes it.
+
+        Parts without a generation, or with that of a former layout, are told of this one.
+
+        Raises:
+            ConfigurationError: ``redbeat_shards`` is set, and the schedule has entries without shards.
+            StoreRefused: this user may not read the layout, or there is none, and the part knows of one.
+        """
+        layout = self.read()
+        if layout is None and self._config.shards is not None:
+            layout = self.create(self._config.shards)
+        if layout is None and refusal.held:
+            raise StoreRefused(
+                f'{refusal.generation_key} holds "{refusal.held}", so the schedule is divided, or was, '
+                f"but {self._config.base_keys.layout} is missing, which says how: celery redbeat doctor "
+                "says what to do."
+            )
+        self._use(layout)
+        refused = {one.generation_key for one in (refusal, *others)}
+        self.raise_generations(
+            [part for part in self._config.layout.parts if part.generation in refused and part.guard]
+        )
+
+    def raise_generation(self, part: Keys) -> str:
+        """Let a part be written by those who know the layout of ``part``; a later generation stays.
+
+        Returns what its generation key holds then.
+        """
+        held: str = self._store.ask(lambda client: raise_generation(client, part), part.generation, "string")
+        return held
+
+    def raise_generations(self, parts: Sequence[Keys]) -> None:
+        """Do that for several parts, one round trip a node."""
+
+        def raise_all(client: Any) -> None:
+            for reply in call_on_nodes(client, [raising_of(part) for part in parts]):
+                if isinstance(reply, Exception):
+                    raise reply
+
+        self._store.ask(raise_all)
+
+    def settle(self, *, is_writer: bool) -> None:
+        """Compare the layout with the settings, as a program starts.
+
+        Arguments:
+            is_writer: it writes to the schedule, so it divides one that has no entries yet, and mends the
+                generations of all parts.
+
+        Raises:
+            ConfigurationError: they differ, and no entries are being moved.
+            StoreCorrupt: what is there is no layout.
+        """
+        config, shards = self._config, self._config.shards
+        try:
+            layout = self.read()
+            if layout is None and shards is not None:
+                if is_writer:
+                    layout = self.create(shards)
+                elif self._has_undivided():
+                    raise _undivided(shards, config.base_keys)
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):
+                raise
+            return  # by the rules of 3.0; whoever is refused later says so
+        if layout is not None and shards not in _allowed(layout):
+            raise ConfigurationError(_difference(shards, layout), "redbeat_shards")
+        self._use(layout)
+        if is_writer and layout is not None:
+            base = config.base_keys
+            undivided = Keys(base.prefix, base.schedule_key, base.statics_key, layout.guard)
+            self.raise_generations([*{one.prefix: one for one in (undivided, *layout.parts)}.values()])
+
+    def _has_undivided(self) -> bool:
+        base = self._config.base_keys
+        keys = base.schedule, base.later, base.downgraded
+        return any(self._store.ask(methodcaller("exists", key)) for key in keys)
+
+    def _use(self, layout: Layout | None) -> None:
+        """Let this process use a layout from now on; say once that it isn't what the settings say."""
+        config = self._config
+        config.found_layout, config.looked_at = layout, time.monotonic()
+        if layout is None or config.shards in _allowed(layout):
+            return
+        difference = _difference(config.shards, layout)
+        if config.said.is_news("layout", difference):
+            logger.warning(
+                "beat: %s This process uses what is in Redis.",
+                difference,
+                extra=LAYOUT_FOLLOWED.of(shards=layout.shards or 0),
+            )
+
+    def locate(self, names: Sequence[str]) -> list[str]:
+        """Return the keys under which entries are now, by their names, or would be.
+
+        No round trip, as long as no entries are moved from one layout to another; then it is one a node. Who
+        is on its way is waited for.
+
+        Raises:
+            LayoutChanged: it has been on its way for too long.
+        """
+        ends_at = time.monotonic() + MOVE_SECONDS
+        while True:
+            layout = self._config.layout
+            found = {name: layout.keys.entry(name) for name in names}
+            hidden = self._look_in_former_parts(layout, found) if layout.is_moving else []
+            if not hidden:
+                return [found[name] for name in names]
+            if time.monotonic() > ends_at:
+                raise LayoutChanged(
+                    f"{hidden[0]}: this entry has been on its way to another shard for {MOVE_SECONDS:g} s, "
+                    "and whoever moves it seems to have stopped: celery redbeat reshard goes on with it."
+                )
+            pause(LOOK_SECONDS)
+            self.look()
+
+    def _look_in_former_parts(self, layout: Layout, found: dict[str, str]) -> list[str]:
+        """Put the keys of entries that haven't been moved yet into ``found``; return the names of the hidden.
+
+        Entries move one way only. So one that isn't where it was, nor hidden, is at home if it is anywhere.
+        """
+        former = layout.former_keys
+        asked = [name for name in found if former.entry(name) != found[name]]
+        if not asked:
+            return []
+
+        def ask(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for name in asked:
+                    pipeline.exists(as_stored(former.entry(name)))
+                    pipeline.hexists(former.home(name).moving, as_stored(name))
+                return list(pipeline.execute())
+
+        answers = iter(self._store.ask(ask))
+        hidden = []
+        for name, is_there, is_hidden in zip(asked, answers, answers, strict=True):
+            if is_there:
+                found[name] = former.entry(name)
+            elif is_hidden:
+                hidden.append(name)
+        return hidden
+
+
+def _allowed(layout: Layout) -> Sequence[int | None]:
+    """Return which numbers of shards the settings may have."""
+    return (layout.shards, layout.former) if layout.is_moving else (layout.shards,)
+
+
+def _difference(shards: int | None, layout: Layout) -> str:
+    """Return a sentence about settings that say something else than the layout."""
+    setting = "isn't set" if shards is None else f"is {shards}"
+    found = "isn't divided" if layout.shards is None else f"is divided into {layout.shards} shards"
+    return (
+        f"redbeat_shards {setting}, and the schedule in Redis {found} ({layout.base.layout}): set "
+        f"redbeat_shards = {layout.shards}, or change the schedule by celery redbeat reshard --to "
+        f"{shards or 'none'}."
+    )
+
+
+def _undivided(shards: int, base: Keys) -> ConfigurationError:
+    return ConfigurationError(
+        f"redbeat_shards is {shards}, and the schedule has entries that aren't divided ({base.schedule}): "
+        f"celery redbeat reshard --to {shards} divides them, also under running beats.",
+        "redbeat_shards",
+    )
