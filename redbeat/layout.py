@@ -73,6 +73,11 @@ class ShardedKeys(Keys):
         """Return the names in one shard."""
         return _keys_of_shard(self.prefix, shard, self.guard)
 
+    def shard_at(self, prefix: str) -> int | None:
+        """Return the number of the shard with this prefix; None: it is none's."""
+        found = self._shard_prefix.fullmatch(prefix)
+        return None if found is None else int(found[1])
+
     def home(self, name: str) -> Keys:
         """Return the names in the shard of the entry called ``name``."""
         return self.undivided if self.shards is None else self.of_shard(shard_of(name, self.shards))

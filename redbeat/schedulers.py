@@ -55,6 +55,7 @@ from redbeat.errors import (
     StoreCorrupt,
     StoreRefused,
 )
+from redbeat.keys import Keys
 from redbeat.later.sending import publish
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.lock import LeaderLock
@@ -145,7 +146,7 @@ class RedBeatScheduler(Scheduler):
         self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way, self._figures)
         self._claims = Claims(self.store, self._dispatcher.pace)
         self._supervision = Supervision(self.store, lambda: self.Entry, self._reports, self.config.run_lease)
-        self._feed = Feed(app, self._find_fence)
+        self._feed = Feed(app, self._find_fences)
         self._condition = Condition(self._leadership, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
         self._gathering = Gathering(app, lambda: (self._leadership,), self._book, is_shown=is_shown)
@@ -467,6 +468,10 @@ class RedBeatScheduler(Scheduler):
         if self.config.ping_hosts:
             parts.append(EntryPings(self.app))
         return parts
+
+    def _find_fences(self) -> dict[Keys, Fence]:
+        """Return which parts of the schedule this beat leads, and what says so."""
+        return {self._leadership.keys: self._leadership.fence} if self._leadership.is_leader else {}
 
     def _find_fence(self) -> Fence | None:
         """Return what says that this beat leads; None: it doesn't."""

@@ -13,19 +13,20 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from redbeat import signals
 from redbeat.config.config import ensure_conf
 from redbeat.errors import StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.leadership.lock import Holder, LeaderLock, holder_of
 from redbeat.log.events import SIGNALS_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.background import BackgroundThread
 from redbeat.runs.event import arguments_of
-from redbeat.store.events import Event, Events
+from redbeat.store.events import Event, Events, News
 from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -45,17 +46,17 @@ class Feed:
 
     Arguments:
         app: the Celery app.
-        find_fence: returns what says that this beat leads; None: it doesn't.
+        find_fences: returns which parts of the schedule this beat leads, and what says so.
     """
 
-    def __init__(self, app: Any, find_fence: Callable[[], Fence | None]) -> None:
+    def __init__(self, app: Any, find_fences: Callable[[], Mapping[Keys, Fence]]) -> None:
         self._app = app
-        self._find_fence = find_fence
+        self._find_fences = find_fences
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread = BackgroundThread("redbeat-signals", self._run)
         self._won: deque[LeaderLock] = deque()
-        self._unnoted: set[str] = set()  # ids of events that were told of, which isn't noted yet
+        self._unnoted: set[tuple[Keys, str]] = set()  # ids of events that were told of, which isn't noted yet
 
     def look(self) -> None:
         """Start the thread if there is a receiver, and it doesn't run, or has died."""
@@ -110,41 +111,45 @@ class Feed:
 
     def _find_previous(self, lock: LeaderLock) -> Holder | None:
         """Return who led before, as far as that is known: it was silent, or has released the lock."""
-        store = self._connect()
-        token = lock.replaced or LockKey(store, store.keys.released).token() or ""
+        token = lock.replaced or LockKey(self._connect(), lock.fence.mark).token() or ""
         return None if token == lock.token else holder_of(token)
 
     def _tell_of_events(self) -> bool:
         """Tell of what has happened since; return whether there is more."""
-        fence = self._find_fence()
-        if fence is None or not signals.is_wanted(*signals.OF_EVENTS):
+        fences = self._find_fences()
+        if not fences or not signals.is_wanted(*signals.OF_EVENTS):
             return False
         events = Events(self._connect())
-        news = events.read(fence, self._teller)
-        if news is None or not news.events:
+        found = events.read(fences, self._teller)
+        are_more = [self._tell_of_news(events, keys, news) for keys, news in found.items()]
+        return any(are_more)
+
+    def _tell_of_news(self, events: Events, keys: Keys, news: News) -> bool:
+        """Tell of what has happened in one part; return whether there is more."""
+        if not news.events:
             return False
         told, noted_at = news.told, time.monotonic()
         last = told
         for event in news.events:
-            if self._thread.is_over or self._find_fence() is None:
+            if self._thread.is_over or keys not in self._find_fences():
                 break
-            self._tell(event)
+            self._tell(keys, event)
             last = event.id
             if time.monotonic() > noted_at + NOTE_SECONDS:
-                if not self._note(events, told, last, is_done=False):
+                if not self._note(events, keys, told, last, is_done=False):
                     return False
                 told, noted_at = last, time.monotonic()
-        return self._note(events, told, last, is_done=True) and last == news.events[-1].id
+        return self._note(events, keys, told, last, is_done=True) and last == news.events[-1].id
 
-    def _note(self, events: Events, told: str, last: str, *, is_done: bool) -> bool:
-        is_noted = events.note_told(self._teller, told, last, is_done=is_done)
-        self._unnoted.clear()
+    def _note(self, events: Events, keys: Keys, told: str, last: str, *, is_done: bool) -> bool:
+        is_noted = events.note_told(keys, self._teller, told, last, is_done=is_done)
+        self._unnoted = {one for one in self._unnoted if one[0] != keys}
         return is_noted
 
-    def _tell(self, event: Event) -> None:
-        if event.id in self._unnoted:  # Redis went away before it could be noted
+    def _tell(self, keys: Keys, event: Event) -> None:
+        if (keys, event.id) in self._unnoted:  # Redis went away before it could be noted
             return
-        self._unnoted.add(event.id)
+        self._unnoted.add((keys, event.id))
         signal = signals.OF_EVENTS.get(event.fields.get("event", ""))
         if signal is None or not signal.receivers:
             return

@@ -127,7 +127,7 @@ def _describe_shards(found: Status) -> str:
 def _describe_beats(found: Status) -> str:
     if found.beats is None:
         return "unknown, as this user of Redis may not read which beats are there"
-    words = [f"{one.host}, process {one.pid}: {len(one.shards)}" for one in found.beats]
+    words = [f"{one.host}, process {one.pid}, leads {len(one.shards)}" for one in found.beats]
     return "; ".join(words) or "none"
 
 

@@ -17,10 +17,9 @@ from typing import Any
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import call_briefly
-from redbeat.leadership.lock import holder_of
+from redbeat.leadership.lock import beat_of, holder_of
 from redbeat.store.beats import Beats
 from redbeat.store.records import Vitals, sum_of
-from redbeat.store.rights import BEATS
 from redbeat.store.store import Store
 
 #: how long ``read_status`` may take, connecting included
@@ -175,9 +174,15 @@ class Status:
     @property
     def is_silent(self) -> bool:
         """Whether the leader, or that of a shard, gave no sign of life for longer than one that is well."""
-        leaders = [one.leader for one in self.shards] if self.shards else [self.leader]
-        seconds = [self.seconds_since(one.last_tick) or 0.0 for one in leaders if one is not None]
-        return max(seconds, default=0.0) > SILENT_AFTER_SECONDS
+        return self.silent_leader is not None
+
+    @property
+    def silent_leader(self) -> Leader | None:
+        """The leader that is silent, or the first of a shard; None: none is."""
+        for one in [shard.leader for shard in self.shards] if self.shards else [self.leader]:
+            if one is not None and (self.seconds_since(one.last_tick) or 0.0) > SILENT_AFTER_SECONDS:
+                return one
+        return None
 
     @property
     def unled(self) -> list[ShardStatus]:
@@ -251,18 +256,18 @@ def _shard_of(vitals: Vitals, lock_key: str | None, number: int | None, node: st
 
 def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | None:
     """Return which beats share the shards, by their hosts and process ids; None: they may not be read."""
-    led: dict[tuple[str | None, int | None], list[int | None]] = {}
+    led: dict[str | None, list[int | None]] = {}
     for one in shards:
         if one.leader is not None:
-            led.setdefault((one.leader.host, one.leader.pid), []).append(one.number)
-    found = store.rights.ask(BEATS, Beats(store).read, lambda: None)
+            led.setdefault(beat_of(one.leader.token), []).append(one.number)
+    found = Beats(store).read_allowed()
     if found is None:
         return None
     beats = []
     for id_, at in found.items():
         (host, pid, _), last_look = [*id_.rsplit(":", 2), "", ""][:3], _moment(at)
         if pid.isdecimal() and last_look is not None:  # else no beat has written it
-            beats.append(Beat(host, int(pid), last_look, led.get((host, int(pid)), [])))
+            beats.append(Beat(host, int(pid), last_look, led.get(id_, [])))
     return sorted(beats, key=lambda one: (one.host, one.pid))
 
 
@@ -346,10 +351,12 @@ def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tup
 
 
 def _named(some: Sequence[ShardStatus], total: int) -> str:
+    if len(some) == 1:
+        return f"shard {some[0].name} of {total}"
     names = ", ".join(one.name for one in some[:MAX_NAMED])
     more = f" and {len(some) - MAX_NAMED} more" if len(some) > MAX_NAMED else ""
     if len(some) == total:
-        return f"any of the {total} shards" if total > 1 else "the shard"
+        return f"any of the {total} shards"
     return f"{len(some)} of {total} shards: {names}{more}"
 
 

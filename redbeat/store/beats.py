@@ -64,6 +64,14 @@ class Beats:
         """Return the call that notes that ``beat`` isn't there any more, for ``store.nodes``."""
         return _ZREM, Request([self._key], [beat])
 
+    def read_allowed(self) -> dict[str, float] | None:
+        """Return what ``read`` does; None where this user may not read it."""
+
+        def read() -> dict[str, float] | None:
+            return self.read()
+
+        return self._store.rights.ask(BEATS, read, lambda: None)
+
     def remove(self, beat: str) -> None:
         """Note that ``beat`` isn't there any more. It isn't tried again if Redis is away."""
         call, request = self.remove_call(beat)

@@ -1,4 +1,4 @@
-"""The stream of what has happened to runs and entries, and up to where it was told of.
+"""The stream of what has happened to runs and entries, and up to where it was told of; each part has one.
 
 Owns ``redbeat::events`` and ``redbeat::events-read``; the scripts that record runs add to the first, too.
 Invariant: nothing here is needed to run the schedule. What was told is remembered only after it was told of,
@@ -8,18 +8,21 @@ so that each event is told of at least once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from operator import attrgetter
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
+from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.records import Fence, text_of
 from redbeat.store.rights import EVENTS, SIGNALS
 from redbeat.store.scripts.events import Event as Event
-from redbeat.store.scripts.events import News, note_told, read_events
+from redbeat.store.scripts.events import News as News
+from redbeat.store.scripts.events import events_call, news_of, note_told
 from redbeat.store.store import Store
 
 #: about how many events are kept
@@ -42,58 +45,60 @@ class Events:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def read(self, fence: Fence, teller: str) -> News | None:
-        """Return what is to be told of; None: another beat tells, or this user may not read.
+    def read(self, fences: Mapping[Keys, Fence], teller: str) -> dict[Keys, News]:
+        """Return what is to be told of, in those of some parts of which no other beat tells; one round trip
+        for each node. {}: this user may not read it.
+
+        Arguments:
+            fences: the parts, and what says that this beat leads them.
 
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt.
         """
 
-        def read() -> News | None:
-            keys = self._store.keys
-            besides = {keys.events_read: "string"}
-            with self._store.translating(keys.events, "stream", besides=besides):
-                return read_events(
-                    self._store.client,
-                    keys,
-                    fence,
-                    teller,
-                    claim_ms=CLAIM_MS,
-                    life_ms=LIFE_MS,
-                    count=READ_EVENTS,
-                )
+        def read() -> dict[Keys, News]:
+            calls, besides = [], dict[str, str]()
+            for keys, fence in fences.items():
+                besides |= {keys.events: "stream", keys.events_read: "string"}
+                times = {"claim_ms": CLAIM_MS, "life_ms": LIFE_MS, "count": READ_EVENTS}
+                calls.append(events_call(self._store.present(keys), fence, teller, **times))
+            with self._store.translating(next(iter(besides)), "stream", besides=besides):
+                found = zip(fences, map(news_of, self._store.call_scripts(calls)), strict=True)
+                return {keys: news for keys, news in found if news is not None}
 
         try:
-            return self._store.following(read)
+            return self._store.following(read) if fences else {}
         except StoreRefused as exc:
             if not is_no_permission(exc):
                 raise
             self._store.rights.note(SIGNALS, exc.__cause__)
-            return None
+            return {}
 
-    def last_id(self) -> str:
-        """Return the id of the last event; '': there is none, or this user may not read them."""
-        key = self._store.keys.events
+    def last_ids(self) -> list[str]:
+        """Return the id of the last event of each part; '': there is none, or this user may not read them."""
 
-        def read() -> str:
-            found = self._store.ask(lambda client: client.xrevrange(key, count=1), key, "stream")
-            return text_of(found[0][0]) if found else ""
+        def read() -> list[str]:
+            found = self._store.ask_parts(
+                attrgetter("events"), "stream", lambda client, key: client.xrevrange(key, count=1)
+            )
+            return [text_of(rows[0][0]) if rows else "" for rows in found]
 
-        return self._store.rights.ask(SIGNALS, read, lambda: "")
+        return self._store.rights.ask(SIGNALS, read, lambda: [""])
 
-    def note_told(self, teller: str, before: str, last: str, *, is_done: bool) -> bool:
+    def note_told(self, keys: Keys, teller: str, before: str, last: str, *, is_done: bool) -> bool:
         """Remember that ``teller`` has told up to the event ``last``; False: another beat tells by now.
 
         Arguments:
+            keys: the names in the part.
             before: the id up to which it was told before.
             is_done: it has told of all that it has read.
         """
         client, claim_ms = self._store.client, 0 if is_done else CLAIM_MS
 
         def note() -> bool:
-            keys = self._store.keys
+            part = self._store.present(keys)
             with self._store.translating(keys.events_read, "string"):
-                return note_told(client, keys, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS)
+                return note_told(client, part, teller, before, last, claim_ms=claim_ms, life_ms=LIFE_MS)
 
         return self._store.following(note)
 
@@ -122,12 +127,15 @@ class Events:
             self._store.rights.ask(EVENTS, add, lambda: None)
 
     def _add_some(self, event: str, happened: Iterable[tuple[str, dict[str, str | None]]]) -> None:
-        key = self._store.keys.events
+        rows = [(self._store.parts.home(name).keys.events, name, details) for name, details in happened]
+        if not rows:
+            return
+        besides = {key: "stream" for key, *_ in rows}
         with (
-            self._store.translating(key, "stream"),
+            self._store.translating(rows[0][0], "stream", besides=besides),
             self._store.client.pipeline(transaction=False) as pipeline,
         ):
-            for name, details in happened:
+            for key, name, details in rows:
                 fields = {"event": event, "entry": as_stored(name), "details": json.dumps(details)}
                 pipeline.xadd(key, fields, maxlen=MAX_EVENTS, approximate=True)
             pipeline.execute()

@@ -111,9 +111,13 @@ class Figures:
 
         One round trip for each node.
         """
+        return self._store.following(lambda: self._take(asked, has_lock=has_lock))
+
+    def _take(self, asked: Sequence[Asked], *, has_lock: bool) -> list[Taken | None]:
         config = self._store.config
         calls, wanted = [], dict[str, str]()
-        for keys, token, labels in asked:
+        for known, token, labels in asked:
+            keys = self._store.present(known)
             texts = {id_: json.dumps(one) for id_, one in labels.items()}
             lock = (config.lock_key_in(keys) if has_lock else None) or keys.teller
             calls.append(take_call(keys, lock, token, 0 if has_lock else TELLER_MS, texts))

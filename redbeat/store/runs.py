@@ -22,7 +22,7 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
-from redbeat.store.records import Fence, Held, Reserved, TrackedRun, text_of
+from redbeat.store.records import Fence, Held, LockStatus, Reserved, TrackedRun, text_of
 from redbeat.store.rights import BY_HAND, DEADLINES, FAILING, FAILURES, GIVING_UP, IN_PROGRESS, RUNNING, RUNS
 from redbeat.store.run_record import RunRecord, decode_record
 from redbeat.store.scripts.runs import Delivery as Delivery
@@ -117,7 +117,7 @@ class Runs:
             return None
         # by hand nothing is replaced, and nothing waits
         asked = [(key, task_id, run._replace(overlap="skip"))]
-        [answer] = self._store.reserve_runs(Fence(), asked, RESERVED_SECONDS)
+        [answer] = self._in_part(key).reserve_runs(Fence(), asked, RESERVED_SECONDS)
         if isinstance(answer, (Held, str)):
             return answer
         if answer is Reserved.BEFORE:  # it is in progress itself, sent by somebody else who was asked for it
@@ -126,7 +126,11 @@ class Runs:
         return None
 
     def _note_published(self, key: str, task_id: str, run: TrackedRun) -> None:
-        self._store.reserve_runs(Fence(), [(key, task_id, run)], None)
+        self._in_part(key).reserve_runs(Fence(), [(key, task_id, run)], None)
+
+    def _in_part(self, key: str) -> Store:
+        """Return a store of the part that the entry under ``key`` is in."""
+        return self._store.of_part(self._store.parts.of(key))
 
     def take_back(self, key: str, task_id: str) -> None:
         """Forget a run that ``note_sent`` has noted, and that couldn't be published; it may fail silently."""
@@ -147,12 +151,17 @@ class Runs:
             is_expired: its message has expired, and was delivered before; so the run goes on only if a worker
                 had begun it.
         """
-        keys = self._home(delivery.name)
-        about = keys.about(delivery.name)
-        besides = {about.history: "list", keys.deadlines: "sorted set"}
-        with self._store.translating(about.running, "hash", besides=besides):
-            answer, rest_ms = begin_run(self._store.client, keys, delivery, lease_ms, is_expired=is_expired)
-        return Begun(Answer(answer), rest_ms / 1000)
+
+        def begin() -> Begun:
+            [keys] = self._homes([delivery.name])
+            about = keys.about(delivery.name)
+            besides = {about.history: "list", keys.deadlines: "sorted set"}
+            with self._store.translating(about.running, "hash", besides=besides):
+                client = self._store.client
+                answer, rest_ms = begin_run(client, keys, delivery, lease_ms, is_expired=is_expired)
+            return Begun(Answer(answer), rest_ms / 1000)
+
+        return self._store.following(begin)
 
     def renew(
         self, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str = ""
@@ -165,11 +174,16 @@ class Runs:
             worker: the worker's name.
             row: what it says of itself, the members of a JSON object; '': nothing now.
         """
+        return self._store.following(lambda: self._renew(held, lease_ms, worker, row))
+
+    def _renew(
+        self, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str
+    ) -> dict[str, str]:
         by_part: dict[Keys, list[tuple[Delivery, float]]] = {}
-        for one in held:
-            by_part.setdefault(self._home(one[0].name), []).append(one)
+        for keys, one in zip(self._homes([delivery.name for delivery, _ in held]), held, strict=True):
+            by_part.setdefault(keys, []).append(one)
         if not by_part:  # a worker without runs is known in one part
-            by_part[self._home(worker)] = []
+            by_part[self._store.parts.home(worker).keys] = []
         calls = [renew_call(keys, some, lease_ms, worker, row) for keys, some in by_part.items()]
         deadlines = [keys.deadlines for keys in by_part]
         with self._store.translating(deadlines[0], besides=dict.fromkeys(deadlines, "sorted set")):
@@ -180,9 +194,11 @@ class Runs:
 
     def end(self, ends: Sequence[End]) -> None:
         """Note what became of deliveries, in one round trip for each node."""
-        if not ends:
-            return
-        homes = [self._home(end.delivery.name) for end in ends]
+        if ends:
+            self._store.following(lambda: self._end(ends))
+
+    def _end(self, ends: Sequence[End]) -> None:
+        homes = self._homes([end.delivery.name for end in ends])
         wanted = {keys.deadlines: "sorted set" for keys in homes}
         for keys, end in zip(homes, ends, strict=True):
             wanted[keys.about(end.delivery.name).running] = "hash"
@@ -191,10 +207,14 @@ class Runs:
 
     def note_child(self, delivery: Delivery, task_id: str, task: str = "") -> None:
         """Note a task that ``delivery``, a task of a workflow, is about to send; ``task`` is its name."""
-        keys = self._home(delivery.name)
-        running = keys.about(delivery.name).running
-        with self._store.translating(keys.deadlines, besides={running: "hash"}):
-            note_child(self._store.client, keys, delivery, task_id, task)
+
+        def note() -> None:
+            [keys] = self._homes([delivery.name])
+            running = keys.about(delivery.name).running
+            with self._store.translating(keys.deadlines, besides={running: "hash"}):
+                note_child(self._store.client, keys, delivery, task_id, task)
+
+        self._store.following(note)
 
     def forget_worker(self, worker: str) -> None:
         """Note that a worker has ended."""
@@ -202,7 +222,8 @@ class Runs:
 
     def leased(self, delivery: Delivery) -> RunRecord | None:
         """Return the record of the run whose lease is ``delivery``'s; None: it isn't."""
-        key = self._store.keys.about(delivery.name).running
+        [keys] = self._homes([delivery.name])
+        key = keys.about(delivery.name).running
         text = text_of(self._store.ask(lambda client: client.hget(key, delivery.task_id), key, "hash"))
         record = None if text is None else decode_record(delivery.task_id, text)
         return record if record is not None and record.delivery == delivery.token else None
@@ -222,13 +243,16 @@ class Runs:
         """
         results: list[str] = []
         for chunk in in_chunks(settlements):
-            with self._store.translating():
-                status, unrecorded, done = settle_runs(self._store.client, self._store.keys, fence, chunk)
+            status, unrecorded, done = self._store.following(partial(self._settle, fence, chunk))
             self._store.check_lock(status, fence)
             if is_no_permission(unrecorded):
                 self._store.rights.note(RUNS, unrecorded)
             results += done
         return results
+
+    def _settle(self, fence: Fence, chunk: Sequence[Settlement]) -> tuple[LockStatus, str, list[str]]:
+        with self._store.translating():
+            return settle_runs(self._store.client, self._store.keys, fence, chunk)
 
     def give_up(self, name: str, runs: Sequence[RunRecord], problem: str) -> list[bool]:
         """End runs of the entry called ``name`` as lost; tell of each whether it is given up.
@@ -238,10 +262,14 @@ class Runs:
         Arguments:
             problem: who gives them up, or why.
         """
-        keys = self._home(name)
         asked = [(one.task_id, one.due, one.state.value, one.attempt) for one in runs]
-        with self._store.translating(keys.deadlines, besides={keys.about(name).running: "hash"}):
-            unrecorded, done = give_up_runs(self._store.client, keys, name, asked, problem)
+
+        def give_up() -> tuple[str, list[bool]]:
+            [keys] = self._homes([name])
+            with self._store.translating(keys.deadlines, besides={keys.about(name).running: "hash"}):
+                return give_up_runs(self._store.client, keys, name, asked, problem)
+
+        unrecorded, done = self._store.following(give_up)
         if is_no_permission(unrecorded):
             self._store.rights.note(GIVING_UP, unrecorded)
         return done
@@ -391,9 +419,10 @@ class Runs:
                 rows[worker], said_at[worker] = row, at
         return rows
 
-    def _home(self, name: str) -> Keys:
-        """Return the names in the part that has the runs of the entry called ``name``."""
-        return self._store.parts.home(name).keys
+    def _homes(self, names: Sequence[str]) -> list[Keys]:
+        """Return the names in the parts that have the runs of the entries with these names."""
+        parts = self._store.parts
+        return [parts.of(key).keys for key in self._store.locate(names)]
 
 
 def _scan(client: Any, key: str, cursor: Any) -> Any:

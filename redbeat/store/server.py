@@ -1,6 +1,6 @@
 """Questions to the schedule's server: about itself, the user that asks, and any key under the prefix.
 
-Invariant: nothing is written. In a cluster the node that has the schedule is asked, or its first shard.
+Invariant: nothing is written. In a cluster the node is asked that has the schedule, or its first shard.
 """
 
 from __future__ import annotations

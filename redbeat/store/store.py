@@ -298,6 +298,10 @@ class Store:
                 Layouts(self).follow(refusal)
                 self._follow_part()
 
+    def present(self, keys: Keys) -> Keys:
+        """Return the names in the same part in the layout that there is now; if it is none, as they are."""
+        return next((one for one in self.config.layout.parts if one.prefix == keys.prefix), keys)
+
     def _follow_part(self) -> None:
         """Let a store of one part be about the same part in the layout that there is now."""
         if self._part is None:

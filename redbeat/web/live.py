@@ -122,7 +122,7 @@ class News:
             found.backlog > 0,
             Members(store).count(),
             Members(store).first(1),
-            Events(store).last_id(),
+            Events(store).last_ids(),
             Audit(store).last_id(),  # somebody has changed what isn't due for long
         )
 

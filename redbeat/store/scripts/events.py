@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.store.records import Fence, text_of
-from redbeat.store.scripts.script import Script
+from redbeat.store.scripts.script import Request, Script
 
 _READ_EVENTS = Script("check_layout", "read_events")
 _NOTE_TOLD = Script("check_layout", "note_told")
@@ -26,8 +27,7 @@ class News(NamedTuple):
     events: list[Event]
 
 
-def read_events(
-    client: Any,
+def events_call(
     part: Keys,
     fence: Fence,
     teller: str,
@@ -35,10 +35,15 @@ def read_events(
     claim_ms: int,
     life_ms: int,
     count: int,
-) -> News | None:
-    """Return what is to be told of; None: the caller may not tell now."""
+) -> tuple[Script, Request]:
+    """Return what reads what is to be told of."""
     keys = [part.events, part.events_read, fence.lock_key or part.events]
-    told, rows = _READ_EVENTS(client, keys, [fence.token, teller, claim_ms, life_ms, count], part)
+    return _READ_EVENTS, Request(keys, [fence.token, teller, claim_ms, life_ms, count], part)
+
+
+def news_of(reply: Sequence[Any]) -> News | None:
+    """Return what its reply says; None: the caller may not tell now."""
+    told, rows = reply
     if not told:
         return None
     return News(text_of(told), [_event_of(*row) for row in rows])

@@ -51,6 +51,5 @@ if later ~= schedule then
   end
 end
 local entries = redis.call('ZCOUNT', schedule, '-inf', '+inf')  -- not everybody has the right to ZCARD
-return {
-  now, token or '', rest_ms, ticked or '', due, oldest[2] or '', standing, stored, overdue, first[2] or '', entries,
-}
+token, ticked = token or '', ticked or ''
+return {now, token, rest_ms, ticked, due, oldest[2] or '', standing, stored, overdue, first[2] or '', entries}

@@ -173,11 +173,7 @@ def streaks_of(store: Store, parts: Sequence[Keys], limit: int, now: float) -> d
     _, found = store.read_entries([key for key, count in counts.items() if count])
     app, moment = store.config.app, moment_of(now)
     running = [one.key for one in found if _runs_at(one, moment, app)]
-    prefixes = {key: store.parts.of(key).keys.prefix for key in running}
-    return {
-        keys: {keys.name(key): counts[key] for key, prefix in prefixes.items() if prefix == keys.prefix}
-        for keys in parts
-    }
+    return {keys: {keys.name(key): counts[key] for key in running if keys.owns(key)} for keys in parts}
 
 
 def _runs_at(stored: Stored, moment: datetime, app: Any) -> bool:

@@ -14,7 +14,7 @@ from redbeat.config.masking import sanitize_url
 from redbeat.entries.state_counts import StateCounts, count_states
 from redbeat.entries.wording import in_words_of
 from redbeat.errors import RedBeatError
-from redbeat.leadership.status import State, Status, judge, read_status
+from redbeat.leadership.status import State, Status, hint_of, judge, read_status
 from redbeat.log.text import counted
 from redbeat.runs.run import Run, run_of_failure
 from redbeat.schedules.durations import seconds_in_words
@@ -35,6 +35,8 @@ Item = TypeVar("Item")
 COUNT_SECONDS, FRESH_SECONDS = 60.0, 10.0
 #: how many runs that have failed, entries that fail, and findings are shown
 FAILED, FAILING, FINDINGS = 6, 6, 3
+#: how many shards are shown: more make a page that nobody reads
+MAX_SHARDS = 256
 #: how many entries that fail are looked at
 MAX_FAILING = 200
 
@@ -99,9 +101,10 @@ def _verdict(visit: Visit, state: State, problem: str) -> dict[str, Any]:
 
 def _silence(visit: Visit, found: Status) -> dict[str, Any]:
     """Return the verdict about a leader that may be gone, before a standby has taken over."""
-    leader, seconds = found.leader, visit.dashboard.config.takeover_after
+    leader, seconds = found.silent_leader, visit.dashboard.config.takeover_after
     which = f"Process {leader.pid} on {leader.host}" if leader is not None and leader.host else "A beat"
-    if found.standbys is not None and not found.standbys:
+    others = found.beats if found.shards else found.standbys
+    if others is not None and len(others) <= bool(found.shards):
         advice = "No other beat is there to take over: start one, or look what this one is doing."
     elif seconds is None:
         advice = "A standby takes over when the lock ends."
@@ -130,6 +133,9 @@ def _parts(visit: Visit, found: Status) -> dict[str, Any]:
         "doctor_groups": [] if doctor.found is None else groups_of(doctor.found)[:FINDINGS],
         "in_words": lambda sentence: in_words_of(sentence, visit.zone),
         "most_failed": FAILED,
+        "unled": len(found.unled),
+        "hint": hint_of(found),
+        "most_shards": MAX_SHARDS,
     }
 
 

@@ -7,6 +7,7 @@ import redis
 from celery import Celery
 
 from redbeat.errors import StoreCorrupt
+from redbeat.keys import Keys
 from redbeat.store.events import CLAIM_MS, LIFE_MS, READ_EVENTS, Events
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -17,6 +18,7 @@ from tests.support.topologies import ClusterTopology
 
 EVENTS, TOLD = "redbeat::events", "redbeat::events-read"
 NO_LOCK = Fence()
+NAMES = Keys()
 
 
 @pytest.fixture
@@ -24,9 +26,11 @@ def events(app: Celery) -> Events:
     return Events(Store(app))
 
 
-def names_of(events: Events, teller: str = "a", fence: Fence = NO_LOCK) -> list[str] | None:
+def names_of(
+    events: Events, teller: str = "a", fence: Fence = NO_LOCK, names: Keys = NAMES
+) -> list[str] | None:
     """The entries of which there is news; None: another one tells."""
-    news = events.read(fence, teller)
+    news = events.read({names: fence}, teller).get(names)
     return None if news is None else [event.fields["entry"] for event in news.events]
 
 
@@ -34,10 +38,10 @@ def quarantine(events: Events, *names: str) -> None:
     events.add_quarantined((name, "why") for name in names)
 
 
-def tell_all(events: Events, teller: str = "a", fence: Fence = NO_LOCK) -> bool:
-    news = events.read(fence, teller)
+def tell_all(events: Events, teller: str = "a", fence: Fence = NO_LOCK, names: Keys = NAMES) -> bool:
+    news = events.read({names: fence}, teller).get(names)
     assert news is not None
-    return events.note_told(teller, news.told, news.events[-1].id, is_done=True)
+    return events.note_told(names, teller, news.told, news.events[-1].id, is_done=True)
 
 
 def test_what_was_told_is_not_returned_again_and_the_rest_is(events: Events) -> None:
@@ -45,9 +49,9 @@ def test_what_was_told_is_not_returned_again_and_the_rest_is(events: Events) -> 
     quarantine(events, "one", "two")
     assert names_of(events) == ["one", "two"]
     assert names_of(events) == ["one", "two"], "it wasn't noted"
-    news = events.read(NO_LOCK, "a")
+    news = events.read({NAMES: NO_LOCK}, "a").get(NAMES)
     assert news is not None
-    assert events.note_told("a", news.told, news.events[0].id, is_done=False)
+    assert events.note_told(NAMES, "a", news.told, news.events[0].id, is_done=False)
     assert names_of(events) == ["two"]
     assert tell_all(events)
     assert names_of(events) == []
@@ -71,14 +75,14 @@ def test_what_one_has_read_nobody_else_tells_of_until_its_time_is_over(
     quarantine(events, "one", "two")
     assert names_of(events, "a") == ["one", "two"]
     assert names_of(events, "b") is None
-    news = events.read(NO_LOCK, "a")
+    news = events.read({NAMES: NO_LOCK}, "a").get(NAMES)
     assert news is not None
     told, teller, until = str(client.get(TOLD)).split()
     assert (told, teller) == (news.told, "a")
     assert float(until) <= client.time()[0] + CLAIM_MS / 1000 + 1
     client.set(TOLD, f"{told} a 1.000")
     assert names_of(events, "b") == ["one", "two"]
-    assert not events.note_told("a", news.told, news.events[0].id, is_done=False), "b tells by now"
+    assert not events.note_told(NAMES, "a", news.told, news.events[0].id, is_done=False), "b tells by now"
     assert tell_all(events, "b")
     assert names_of(events, "a") == []
 
@@ -171,11 +175,12 @@ def test_a_name_that_is_no_text_is_told_of_all_the_same(events: Events) -> None:
 
 def test_in_a_cluster_it_is_the_same(cluster: ClusterTopology) -> None:
     options = {"cluster": True}
-    events = Events(Store(memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options=options)))
-    assert names_of(events) == []
+    store = Store(memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options=options))
+    events, names = Events(store), store.keys
+    assert names_of(events, names=names) == []
     quarantine(events, "one", "two")
     events.add_paused([("three", None)], "note", "ann")
-    assert names_of(events) == ["one", "two", "three"]
-    assert names_of(events, "b") is None
-    assert tell_all(events)
-    assert names_of(events, "b") == []
+    assert names_of(events, names=names) == ["one", "two", "three"]
+    assert names_of(events, "b", names=names) is None
+    assert tell_all(events, names=names)
+    assert names_of(events, "b", names=names) == []

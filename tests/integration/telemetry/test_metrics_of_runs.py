@@ -187,12 +187,13 @@ def test_a_leader_shows_the_schedule_only_as_long_as_no_other_one_can_lead(
     )
     gathering.gather()
     assert shown_by(gathering).totals[":led"] == 1
-    heartbeat = leadership._heartbeat  # noqa: SLF001
+    heartbeat, renewal = leadership._heartbeat, leadership._renewal  # noqa: SLF001
     assert heartbeat is not None
+    assert renewal is not None
     heartbeat.stop()
-    heartbeat.confirmed_at = time.monotonic() - 5.1  # as after a pause of the process
+    renewal.confirmed_at = time.monotonic() - 5.1  # as after a pause of the process
     assert view_of(gathering) is None
-    heartbeat.confirmed_at = time.monotonic()
+    renewal.confirmed_at = time.monotonic()
     assert view_of(gathering) is not None
     client.set(NAMES.lock, "another beat")
     gathering.gather()

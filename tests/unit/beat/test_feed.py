@@ -12,6 +12,8 @@ from celery import Celery
 
 from redbeat import signals
 from redbeat.beat.feed import Feed
+from redbeat.keys import Keys
+from redbeat.store.records import Fence
 from tests.support.polling import eventually
 
 SIGNAL: Any = signals.run_sent
@@ -57,16 +59,17 @@ def test_a_thread_of_signals_that_has_died_is_started_again(
     looks = threading.Semaphore(0)
     deaths = [asyncio.CancelledError()]  # as a timeout that a receiver has left behind
 
-    def find_fence() -> None:
+    def find_fences() -> dict[Keys, Fence]:
         looks.release()
         if deaths:
             raise deaths.pop()
+        return {}
 
     def receiver(**_: Any) -> None:
         pass
 
     SIGNAL.connect(receiver)
-    feed = Feed(app, find_fence)
+    feed = Feed(app, find_fences)
     feed.look()
     thread: Any = feed._thread  # noqa: SLF001
     eventually(lambda: not thread.is_running)

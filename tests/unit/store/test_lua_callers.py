@@ -446,7 +446,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_events": (
-        lambda client: events.read_events(client, KEYS, FENCE, "the-teller", claim_ms=2, life_ms=3, count=4),
+        lambda client: call(
+            client, events.events_call(KEYS, FENCE, "the-teller", claim_ms=2, life_ms=3, count=4)
+        ),
         ["0-0", []],
         {
             "events": "the-:events",
