@@ -20,13 +20,13 @@ ZSETS = {b":schedule", b":later", b":expected", b":streaks", b":deadlines"}
 SETS = {b":statics", b":static-owners"}
 
 
-def part_of(name: bytes, shards: int | None) -> bytes:
+def part_of(name: bytes, shards: int | None, base: bytes = BASE) -> bytes:
     """The prefix of the part that an entry belongs to."""
-    return BASE if shards is None else b"{redbeat:%d}:" % (crc_hqx(name, 0) % shards)
+    return base if shards is None else b"{redbeat:%d}:" % (crc_hqx(name, 0) % shards)
 
 
-def fill(client: Any, chance: random.Random, count: int, shards: int | None = None) -> list[bytes]:
-    """Write entries of every kind by hand, where they belong in this layout; return their names.
+def fill(client: Any, chance: random.Random, count: int, base: bytes = BASE) -> list[bytes]:
+    """Write entries of every kind by hand to a schedule without shards; return their names.
 
     Arguments:
         client: one that doesn't decode.
@@ -34,7 +34,7 @@ def fill(client: Any, chance: random.Random, count: int, shards: int | None = No
     names = [_name(chance, number) for number in range(count)]
     with client.pipeline(transaction=False) as pipeline:
         for name in names:
-            _write(pipeline, chance, name, part_of(name, shards))
+            _write(pipeline, chance, name, base)
         pipeline.execute()
     return names
 
@@ -123,18 +123,18 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
         client.sadd(prefix + b":owner:team", name)
 
 
-def read_all(client: Any) -> tuple[dict[bytes, Any], list[str]]:
+def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[str]]:
     """All that is kept for entries, by key without prefix; and what is in a wrong place.
 
     Where something belongs follows from redbeat::layout.
     """
-    layout = client.hgetall("redbeat::layout")
+    layout = client.hgetall(base + b":layout")
     shards = int(layout.get(b"shards", 0)) or None
     found: dict[bytes, Any] = {}
     wrong: list[str] = []
 
     def note(place: bytes, value: Any, name: bytes, prefix: bytes) -> None:
-        if prefix != part_of(name, shards):
+        if prefix != part_of(name, shards, base):
             wrong.append(f"{prefix!r} {place!r}")
         if place in found:
             wrong.append(f"twice: {place!r}")
@@ -142,7 +142,7 @@ def read_all(client: Any) -> tuple[dict[bytes, Any], list[str]]:
 
     for key in sorted(client.scan_iter(count=1000)):
         match = SHARD.match(key)
-        prefix = match[0] if match else BASE
+        prefix = match[0] if match else base
         if not key.startswith(prefix):
             continue
         rest = key[len(prefix) :]
