@@ -212,10 +212,6 @@ class Store:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, self.client, part)
 
-    def narrow(self, part: Part) -> None:
-        """Be about one part of the schedule from now on, and whoever has this store with it."""
-        self._part = part
-
     def of_all_parts(self) -> Self:
         """Return a store with the same client that is about the whole schedule."""
         return self if self._part is None else type(self)(self.config.app, self.client)
