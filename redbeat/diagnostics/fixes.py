@@ -94,21 +94,30 @@ def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[s
     def remains(one: Repair) -> Remains:
         return Remains(one.entry_key, name=one.target, pairs=statics.pairs_of(one.target))
 
-    return _remove(store, repairs, is_dry, remains, f"removed from {store.keys.statics}")
+    def words(one: Repair) -> str:
+        return f"removed from {store.parts.of(one.entry_key).keys.statics}"
+
+    return _remove(store, repairs, is_dry, remains, words)
 
 
 def _delete(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    return _remove(store, repairs, is_dry, lambda one: Remains(one.entry_key, beside=[one.target]), "deleted")
+    return _remove(
+        store, repairs, is_dry, lambda one: Remains(one.entry_key, beside=[one.target]), lambda _: "deleted"
+    )
 
 
 def _remove(
-    store: Store, repairs: Sequence[Repair], is_dry: bool, remains: Callable[[Repair], Remains], words: str
+    store: Store,
+    repairs: Sequence[Repair],
+    is_dry: bool,
+    remains: Callable[[Repair], Remains],
+    words: Callable[[Repair], str],
 ) -> Iterator[str]:
     gone = _without_entry(store, repairs)
     if not is_dry:
         gone = [one for one in gone if Orphans(store).remove([remains(one)])]
     would = "would be " if is_dry else ""
-    yield from (f"{one.target}: {would}{words}." for one in gone)
+    yield from (f"{one.target}: {would}{words(one)}." for one in gone)
     yield from _left(repairs, gone, "there is such an entry by now")
 
 
@@ -120,7 +129,7 @@ def _forget_runs(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Itera
     ]
     done = [True] * len(lost) if is_dry else Orphans(store).forget(lost)
     for key, one, is_done in zip(keys, lost, done, strict=True):
-        what = f"a deadline in {store.keys.deadlines}" if one.member else key
+        what = f"a deadline in {store.parts.of(one.key).keys.deadlines}" if one.member else key
         would = "would be " if is_dry else ""
         yield (
             f"{what}: {would}removed."

@@ -19,6 +19,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import PAGE_SIZE, read_all
 from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.layout import ShardedKeys
 from redbeat.leadership.status import Status
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.members import Members
@@ -89,6 +90,12 @@ class Context:
         """Return the name of the entry under ``key``."""
         return self.store.keys.name(key)
 
+    @property
+    def place(self) -> str:
+        """What findings about the whole schedule are about: its key, or what the keys of its shards begin with."""
+        parts, keys = self.store.parts, self.store.keys
+        return keys.beginning if isinstance(keys, ShardedKeys) else parts[0].keys.schedule
+
     @cached_property
     def server(self) -> Server:
         """The schedule's server."""
@@ -123,8 +130,11 @@ class Context:
         give_calendars(entries, self._calendars)
 
     def keys_of_prefix(self) -> Iterator[list[str]]:
-        """Yield the keys with the given beginning, page by page, until there is no more time."""
-        pages = self.store.parts.read(lambda part: self.server.scan(part.keys.prefix))
+        """Yield the keys of the schedule, page by page, until there is no more time.
+
+        Some may be of shards that are no part of it any more.
+        """
+        pages = self.server.scan_parts()
         yield next(pages)
         for page in pages:
             if not self.has_time:

@@ -43,7 +43,7 @@ class Versions:
             yield Finding(
                 Severity.NOTE,
                 "downgrade",
-                context.store.keys.schedule,
+                context.place,
                 f"celery-redbeat 2.x couldn't run {_named(self.unreadable)}{ignored}.",
                 "Nothing, unless you go back to 2.x: then call celery redbeat downgrade before.",
             )
@@ -54,7 +54,7 @@ class Versions:
             yield Finding(
                 Severity.NOTE,
                 "downgraded",
-                context.store.keys.downgraded,
+                context.store.parts.of(next(iter(found))).keys.downgraded,
                 f"Taken out for celery-redbeat 2.x: {_named(away)}.",
                 "Nothing: what is there comes back when a beat of version 3 leads.",
             )
@@ -62,7 +62,7 @@ class Versions:
             yield Finding(
                 Severity.WARNING,
                 "downgraded",
-                context.store.keys.downgraded,
+                context.store.parts.of(next(iter(found))).keys.downgraded,
                 f"It has no valid score for {_named(scoreless)}: they are due as soon as they come back.",
                 "Write when each is due, in UNIX seconds, into its field of that hash.",
             )
