@@ -92,7 +92,7 @@ class Context:
 
     @property
     def place(self) -> str:
-        """What findings about the whole schedule are about: its key, or what the keys of its shards begin with."""
+        """What findings about the whole schedule are about: its key, or how the keys of its shards begin."""
         parts, keys = self.store.parts, self.store.keys
         return keys.beginning if isinstance(keys, ShardedKeys) else parts[0].keys.schedule
 

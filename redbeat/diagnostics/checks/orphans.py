@@ -35,8 +35,8 @@ def check_statics(context: Context) -> Iterator[Finding]:
                 Severity.WARNING,
                 "orphan-static",
                 name,
-                f"{store.parts.of(stored.key).keys.statics} names it as an entry of beat_schedule, but there is "
-                "no such entry.",
+                f"{store.parts.of(stored.key).keys.statics} names it as an entry of beat_schedule, but there "
+                "is no such entry.",
                 "The next start of a beat saves it again where beat_schedule has it; --fix removes the name.",
                 repair=Repair("forget", stored.key, name),
             )

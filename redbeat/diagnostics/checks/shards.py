@@ -27,8 +27,8 @@ def check_layout(context: Context) -> Iterator[Finding]:
             Severity.WARNING,
             "layout",
             "redbeat_shards",
-            f"It is {shards or 'not set'}, and the schedule {_divided(layout.shards)}: a beat refuses to start "
-            "with it.",
+            f"It is {shards or 'not set'}, and the schedule {_divided(layout.shards)}: a beat refuses to "
+            "start with it.",
             f"{_set(layout.shards)}, or change the schedule: celery redbeat reshard --to {shards or 'none'}.",
         )
     wrong = [
@@ -44,7 +44,8 @@ def check_layout(context: Context) -> Iterator[Finding]:
                 part.generation,
                 f"{f'It holds {guard!r}' if guard else 'It is missing'}; whoever writes there expects "
                 f"{layout.guard!r}, and is refused.",
-                f"Start a beat, which mends it; else call celery redbeat reshard --to {layout.shards or 'none'}.",
+                "Start a beat, which mends it; else call celery redbeat reshard --to "
+                f"{layout.shards or 'none'}.",
             )
 
 
@@ -69,8 +70,8 @@ def check_place(context: Context, row: Row) -> Iterator[Finding]:
         Severity.ERROR,
         "misplaced",
         name,
-        f"It is in {_named(context, here)}, and belongs in {_named(context, home)}, so nobody finds it by its "
-        "name: a program with another number of shards has written it.",
+        f"It is in {_named(context, here)}, and belongs in {_named(context, home)}, so nobody finds it by "
+        "its name: a program with another number of shards has written it.",
         "Correct that program; --fix moves it where it belongs.",
         repair=Repair("move", row.key, row.key),
     )
@@ -93,8 +94,8 @@ def check_former_parts(context: Context) -> Iterator[Finding]:
                 Severity.ERROR,
                 "former-part",
                 part.schedule,
-                f"{counted(found.entries)} {'is' if is_one else 'are'} there, where no beat looks any more: the "
-                f"schedule {_divided(layout.shards)}, and a program that doesn't know that has written "
+                f"{counted(found.entries)} {'is' if is_one else 'are'} there, where no beat looks any more: "
+                f"the schedule {_divided(layout.shards)}, and a program that doesn't know that has written "
                 f"{'it' if is_one else 'them'}.",
                 "Correct that program; --fix moves what it has written where it belongs.",
                 repair=Repair("move", part.schedule, part.prefix),
