@@ -215,7 +215,7 @@ class Calendar(Exclusions):
         """
         store = Store(self.app)
         for page in Members(store).scan():
-            keys = [member for member, _ in page]
+            keys = [store.keys.entry_of(member) for member, _ in page]
             store.write_entries(keys, partial(_plan_retiming, store.config.app, self, before, new))
 
     def delete(self) -> None:

@@ -86,6 +86,10 @@ class RedBeatError(Exception):
         """The sentence for those who look at a page, without what is advice for beat."""
         return str(self)
 
+    def add(self, sentence: str) -> None:
+        """Add a sentence to what it says."""
+        self.args = (f"{self} {printable(sentence)}", *self.args[1:])
+
     def __repr__(self) -> str:
         # Celery logs the repr, and that of redis-py's errors has no message
         return f"{type(self).__name__}({str(self)!r})"
@@ -117,6 +121,10 @@ class StoreUnavailable(RedBeatError, RedisConnectionError):
     @property
     def plain(self) -> str:
         return self._plain
+
+    def add(self, sentence: str) -> None:
+        super().add(sentence)
+        self._plain = f"{self._plain.removesuffix('.')}. {printable(sentence)}"
 
 
 class StoreRefused(RedBeatError, ResponseError):

@@ -127,7 +127,7 @@ class RedBeatConfig:
         self.schedule_key, self.statics_key = named.schedule, named.statics
         #: the layout that was found in Redis; None: it hasn't been looked for, or there is none
         self.found_layout: Layout | None = None
-        #: when it was looked for last, monotonic; None: it never was
+        #: when it was looked for last, monotonic; long ago: it has changed; None: it never was
         self.looked_at: float | None = None
 
     @property

@@ -247,12 +247,13 @@ def _with_score(stored: Stored, score: float) -> Stored:
 def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> int:
     """Remove every member of the schedule, with its entry; return how many there were."""
     store, total = Store(app), 0
-    while members := Members(store).first(PAGE_SIZE):
-        store.delete_entries([store.keys.entry_of(member) for member in members])
-        Members(store).remove(members)  # those that are bare names are still there
-        total += len(members)
-        if progress is not None:
-            progress(total)
+    for part in map(store.of_part, store.parts):
+        while members := Members(part).first(PAGE_SIZE):
+            part.delete_entries([part.keys.entry_of(member) for member in members])
+            Members(part).remove(members)  # those that are bare names are still there
+            total += len(members)
+            if progress is not None:
+                progress(total)
     store.delete_entries([stored.key for stored, _ in _read_away(store)])
     return total
 

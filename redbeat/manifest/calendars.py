@@ -148,7 +148,7 @@ def put_back_named(store: Store, plan: CalendarPlan) -> list[str]:
         change = removed[name]
         fields = dict(change.read) if isinstance(change.read, Mapping) else {}
         back = replace(change, read="none", fields=fields, is_owned=True)
-        if Owners(store).apply([], [back]) is not None:
+        if Owners(store).apply([], [back]).changed is not None:
             continue  # somebody has stored a calendar of this name
         Calendar.load(name, store.config.app).retime(Unusable(f"the calendar {name!r} was missing.", "none"))
         plan.difference.removed.pop(name, None)

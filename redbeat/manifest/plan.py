@@ -2,6 +2,10 @@
 
 Invariant: a plan is carried out as a whole or not at all, and only if nothing that it was made from has
 changed. Entries of other owners aren't touched.
+
+Where the schedule is divided into shards, that is so for the entries of each shard. A plan that has ended in
+between is finished by the same file: what is done already doesn't differ from it any more. Entries of one
+file can't be kept in one shard: where an entry is follows from its name alone, so that everybody finds it.
 """
 
 from __future__ import annotations
@@ -325,25 +329,38 @@ def shown_of(definition: str, policy: str) -> dict[str, Any]:
     return shown
 
 
-def commit(plan: Plan) -> None:
-    """Carry ``plan`` out, all of it in one step.
+def commit(plan: Plan, begun: Plan | None = None) -> None:
+    """Carry ``plan`` out, all of it in one step, or of each shard's entries all.
+
+    Arguments:
+        begun: the plan of which this one is the rest.
 
     Raises:
-        EntryChanged: an entry or a calendar has changed meanwhile; nothing was written.
+        EntryChanged: an entry or a calendar has changed meanwhile; its text says what was written all the
+            same.
     """
     store = Store(plan.app)
-    changed = Owners(store).apply(plan.changes, plan.calendars.changes)
-    if changed is not None and not _stands(store, plan):
-        raise EntryChanged(f"{store.keys.name(changed)} has changed meanwhile; nothing was written.", changed)
+    applied = Owners(store).apply(plan.changes, plan.calendars.changes)
+    is_done = applied.changed is None or _stands(store, plan)
     if plan.read_at is not None:
-        writes = [(change.stored, change.write) for change in plan.changes if change.write is not None]
+        writes = [
+            (change.stored, change.write)
+            for change in plan.changes
+            if change.write is not None and (is_done or change.stored.key in applied.written)
+        ]
         store.add_records(writes, plan.read_at)
+    if not is_done:
+        changed = applied.changed or ""
+        name, told = store.keys.name(changed), applied.told
+        text = f"{name} has changed meanwhile; {told[0].lower()}{told[1:]}"
+        raise _Unfinished(text, changed) if applied.done else EntryChanged(text, changed)
     plan.outcome += put_back_named(store, plan.calendars)
-    new = {change.stored.key for change in plan.changes if not change.stored.exists}
+    before = (begun or plan).calendars.before
+    new = {change.stored.key for change in (begun or plan).changes if not change.stored.exists}
     # entries that aren't in the file may refer to a calendar that was changed
-    for calendar_name, before in read_calendars(store, plan.calendars.before).items():
-        if before != plan.calendars.before[calendar_name] and not isinstance(before, Unusable):
-            Calendar.load(calendar_name, plan.app).retime(plan.calendars.before[calendar_name], new)
+    for calendar_name, after in read_calendars(store, before).items():
+        if after != before[calendar_name] and not isinstance(after, Unusable):
+            Calendar.load(calendar_name, plan.app).retime(before[calendar_name], new)
 
 
 def _stands(store: Store, plan: Plan) -> bool:
@@ -363,6 +380,10 @@ def _stands(store: Store, plan: Plan) -> bool:
         ):
             return False
     return is_stored(store, plan.calendars)
+
+
+class _Unfinished(EntryChanged):
+    """The plan was carried out in some shards only."""
 
 
 class _Differs(EntryChanged):
@@ -405,12 +426,14 @@ def apply_plan(
 
 
 def _carry_out(plan: Plan, make: Callable[[], Plan], attempts: Iterator[int]) -> Plan:
-    """Carry out ``plan``, or one that is made again and does the same; return it."""
-    shown = json.dumps(plan.to_dict(), sort_keys=True)
+    """Carry out ``plan``, or one that is made again and does the same, or the rest of it; return it."""
+    confirmed, begun = plan, None
     while True:
         try:
-            commit(plan)
+            commit(plan, begun)
         except EntryChanged as exc:
+            if isinstance(exc, _Unfinished):
+                begun = begun or plan
             if next(attempts, None) is None:
                 raise EntryChanged(
                     f"{exc} That has happened {MAX_ATTEMPTS} times in a row; look for a program that writes "
@@ -418,7 +441,28 @@ def _carry_out(plan: Plan, make: Callable[[], Plan], attempts: Iterator[int]) ->
                     exc.key,
                 ) from exc
             plan = make()
-            if json.dumps(plan.to_dict(), sort_keys=True) != shown:
+            if not (_is_same(plan, confirmed) if begun is None else _is_rest(plan, begun)):
                 raise _Differs(plan, exc) from exc
         else:
-            return plan
+            if begun is None:
+                return plan
+            begun.outcome += plan.outcome
+            return begun
+
+
+def _is_same(plan: Plan, other: Plan) -> bool:
+    """Tell whether both do the same."""
+    first, second = (json.dumps(one.to_dict(), sort_keys=True) for one in (plan, other))
+    return first == second
+
+
+def _is_rest(plan: Plan, whole: Plan) -> bool:
+    """Tell whether ``plan`` does nothing that ``whole`` doesn't."""
+    for rest, of in (
+        (plan.difference, whole.difference),
+        (plan.calendars.difference, whole.calendars.difference),
+    ):
+        for some, known in ((rest.added, of.added), (rest.changed, of.changed), (rest.removed, of.removed)):
+            if any(name not in known or known[name] != shown for name, shown in some.items()):
+                return False
+    return True

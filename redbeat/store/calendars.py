@@ -1,10 +1,12 @@
-"""Calendars as they are in Redis: each is a hash of days and their labels."""
+"""Calendars as they are in Redis: each is a hash of days and their labels.
+
+They are in one place, also where the schedule is divided into shards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from redbeat.store.parts import Part
 from redbeat.store.scripts.calendars import read_calendars, replace_calendar
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -37,7 +39,8 @@ class Calendars:
         Arguments:
             read: do it only if it still has these fields, or its key still has this type ('none': no key).
         """
-        key, wake = self._store.keys.calendar(name), self._store.keys.wake
+        # of a divided schedule nobody listens there: it wakes the beats that entries get new due times
+        key, wake = self._store.keys.calendar(name), self._store.config.base_keys.wake
         with self._store.translating():
             found = replace_calendar(self._store.client, key, fields.items(), wake=wake, read=read)
         return found is not None
@@ -47,17 +50,12 @@ class Calendars:
 
         The first one begins at 0, and 0 is where the last one leads. A name may come twice.
         """
-        [part] = self._store.parts
-        start = part.keys.calendar("")
+        start = self._store.keys.calendar("")
         keys, following = Server(self._store).scan_step(start, cursor)
         return sorted(key.removeprefix(start) for key in keys), following
 
     def names(self) -> list[str]:
         """Return the names of all; this looks at every key under the prefix."""
-
-        def read(part: Part) -> Iterator[str]:
-            start = part.keys.calendar("")
-            for page in Server(self._store).scan(start):
-                yield from (key.removeprefix(start) for key in page)
-
-        return sorted(set(self._store.parts.read(read)))
+        start = self._store.keys.calendar("")
+        pages = Server(self._store).scan(start)
+        return sorted({key.removeprefix(start) for page in pages for key in page})

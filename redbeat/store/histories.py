@@ -16,6 +16,7 @@ from typing import Any
 from redbeat.errors import LockNotAcquired, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.log.logger import logger
 from redbeat.store.locks import LockKey
+from redbeat.store.parts import Part
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES, OUTCOMES
 from redbeat.store.scripts import read_histories, read_history
@@ -58,11 +59,14 @@ class Histories:
 
     def newest(self, keys: Sequence[str], limit: int) -> list[list[str]]:
         """Return for each entry the newest records of its history; a key of another type counts as empty."""
-        if not keys:
-            return []
-        with self._store.translating():
-            histories = [self._store.keys.beside(key)[0] for key in keys]
-            return read_histories(self._store.client, histories, limit=limit, record_bytes=RECORD_BYTES)
+
+        def read(groups: list[tuple[Part, list[str]]]) -> list[list[list[str]]]:
+            pasts = [[part.keys.beside(key)[0] for key in those] for part, those in groups]
+            return self._store.ask_all(
+                [read_histories(past, limit=limit, record_bytes=RECORD_BYTES) for past in pasts]
+            )
+
+        return self._store.parts.in_order(keys, read)
 
     def newest_allowed(self, keys: Sequence[str], limit: int) -> list[list[str]] | None:
         """Return what ``newest`` does; None where this user may not read histories."""

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
+from redbeat.layout import ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
+from redbeat.store.parts import Parts
 from redbeat.store.records import ALL_SIZES, Claim, Fence, Histories, KeyType, Sizes, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
 from redbeat.store.scripts.later import NewMessage as NewMessage
@@ -62,12 +64,17 @@ class LaterStore(Store):
     def keys(self) -> Keys:
         """The names of all keys; that of the schedule is the stored messages'."""
         keys = super().keys
-        return replace(keys, schedule_key=keys.later)
+        return keys if isinstance(keys, ShardedKeys) else replace(keys, schedule_key=keys.later)
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of the schedule; in their names that of the schedule is the stored messages'."""
+        return super().parts.of_messages
 
     @property
     def claim_keys(self) -> lua.ClaimKeys:
         """The keys that a claim looks at."""
-        keys = self.config.keys
+        keys = super().keys
         return lua.ClaimKeys(keys.later, keys.deadlines, keys.schedule, keys)
 
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
@@ -98,20 +105,26 @@ class LaterStore(Store):
     @property
     def _histories(self) -> Histories:
         # a message has no history: with its entry goes its body
-        keys = self.config.keys
+        keys = self.keys
         return replace(super()._histories, keys_of=lambda key: (_body_of(keys, key),) * 3, kept=0, tells="")
 
     def store(self, messages: Sequence[NewMessage]) -> None:
-        """Store ``messages``, in one round trip; one with the same task id is replaced.
+        """Store ``messages``, in one round trip a node; one with the same task id is replaced.
 
-        Those of one call, up to 4 MiB, are stored all or none.
+        Those of one call and one part, up to 4 MiB, are stored all or none.
 
         Raises:
             StoreUnavailable, StoreRefused, StoreCorrupt: some may have been stored.
         """
-        keys = self.config.keys
-        with self.translating(keys.later):
-            store_messages(self.client, keys, [*_lots_of(messages)], self._call_all)
+
+        def store() -> None:
+            keys = self.config.keys
+            groups = self.parts.by_part(messages, lambda one: keys.stored_message(one.task_id))
+            lots = [(part.keys, lot) for part, those in groups for lot in _lots_of(those)]
+            if lots:
+                self.ask_all([store_messages(keys, lot) for keys, lot in lots])
+
+        self.following(store)
 
     def cancel(self, task_ids: Sequence[str], seen: str = "") -> list[MessageTexts | None]:
         """Remove the messages with ``task_ids``; return each; None: it isn't stored.
@@ -119,26 +132,42 @@ class LaterStore(Store):
         Arguments:
             seen: only a message with this revision; '': any.
         """
-        found: list[MessageTexts | None] = []
-        keys = self.config.keys
+        texts: dict[str, str] = {}
         for chunk in in_chunks(task_ids):
-            with self.translating(keys.later):
-                messages = cancel_messages(self.client, keys, chunk, seen)
-            apart = [one for one, text in zip(chunk, messages, strict=True) if text and not has_body(text)]
-            bodies = dict(zip(apart, self.take_bodies(apart), strict=True))
-            found += [
-                None if text is None else MessageTexts(text, bodies.get(task_id) or "")
-                for task_id, text in zip(chunk, messages, strict=True)
-            ]
-        return found
+            names = [self.config.keys.stored_message(one) for one in chunk]
+            asked_at: set[str] = set()
+            # one that is on its way to another part may have left before it was its turn
+            while left := [
+                (key, task_id)
+                for key, task_id in zip(self._located(names), chunk, strict=True)
+                if key not in asked_at
+            ]:
+                groups = self.parts.by_part(left, lambda one: one[0])
+                answers = self.write_all(
+                    [cancel_messages(part.keys, [one for _, one in those], seen) for part, those in groups]
+                )
+                for (_, those), found in zip(groups, answers, strict=True):
+                    for (key, task_id), text in zip(those, found or (), strict=found is not None):
+                        asked_at.add(key)
+                        if text is not None:
+                            texts[task_id] = text
+        apart = [task_id for task_id, text in texts.items() if not has_body(text)]
+        bodies = dict(zip(apart, self.take_bodies(apart), strict=True))
+        return [
+            None if task_id not in texts else MessageTexts(texts[task_id], bodies.get(task_id) or "")
+            for task_id in task_ids
+        ]
 
     def take_bodies(self, task_ids: Sequence[str]) -> list[str | None]:
         """Remove the bodies of messages that are gone; return each; None: it isn't there, or out of reach."""
-        if not task_ids:
-            return []
         try:
-            with self.translating():
-                return take_bodies(self.client, self.config.keys, task_ids)
+            return self.following(
+                lambda: self.parts.in_order(
+                    task_ids,
+                    lambda groups: self.ask_all([take_bodies(part.keys, ids) for part, ids in groups]),
+                    self.config.keys.stored_message,
+                )
+            )
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
@@ -168,6 +197,8 @@ class LaterStore(Store):
 
         Viewers by the rules of earlier versions have no right to that.
         """
+        if self.parts.is_divided:
+            return Members(self).slice(offset, count)
         try:
             return self._ranked(offset, offset + count - 1)
         except StoreRefused as exc:
@@ -205,7 +236,7 @@ class LaterStore(Store):
 
     def schedule(self, key: str, due: float) -> bool:
         """Let the message of an entry be sent at ``due``, UNIX seconds, unless it has one; tell whether."""
-        later = self.keys.later
+        later = self.parts.of(key).keys.later
         return bool(self.ask(lambda client: client.zadd(later, {key: due}, nx=True), later))
 
     def place_after(self, task_id: str, due: float) -> int:
@@ -214,6 +245,8 @@ class LaterStore(Store):
         That one need not be there any more.
         """
         key = self.config.keys.stored_message(task_id)
+        if self.parts.is_divided:
+            return Members(self).place_after(key, due)
         rank = Members(self).rank_of(key)
         if rank is not None and self.scores_of([key]) == [due]:
             return rank + 1
@@ -249,7 +282,7 @@ class LaterStore(Store):
 
     def _bodies(self, keys: Sequence[str]) -> list[str | None]:
         """Return the body of each entry's message that stands beside it; None: none does, or is in reach."""
-        of = self.config.keys
+        of = self.keys
         found = self._ask_each(keys, lambda pipeline, key: pipeline.get(_body_of(of, key)))
         return [text_of(one) if isinstance(one, (str, bytes)) else None for one in found]
 

@@ -123,10 +123,10 @@ class Layouts:
             raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
         return layout
 
-    def follow(self, refusal: Refusal) -> None:
+    def follow(self, refusal: Refusal, *others: Refusal) -> None:
         """Use the layout that is in Redis now, as a script was refused; the first writer writes it.
 
-        A part without a generation, or with that of a former layout, is told of this one.
+        Parts without a generation, or with that of a former layout, are told of this one.
 
         Raises:
             ConfigurationError: ``redbeat_shards`` is set, and the schedule has entries without shards.
@@ -142,9 +142,10 @@ class Layouts:
                 "says what to do."
             )
         self._use(layout)
-        for part in self._config.layout.parts:
-            if part.generation == refusal.generation_key and part.guard:
-                self.raise_generation(part)
+        refused = {one.generation_key for one in (refusal, *others)}
+        self.raise_generations(
+            [part for part in self._config.layout.parts if part.generation in refused and part.guard]
+        )
 
     def raise_generation(self, part: Keys) -> str:
         """Let a part be written by those who know the layout of ``part``; a later generation stays.

@@ -261,13 +261,15 @@ class Members:
 
         A member that is there all the time comes at least once; one that is moved meanwhile may come twice.
         """
-
-        def read(part: Part) -> Iterator[list[tuple[Any, float]]]:
-            key = part.keys.schedule
-            return self._store.scan(lambda client, cursor: client.zscan(key, cursor, count=CHUNK_SIZE), key)
-
-        for page in self._store.parts.read(read):
-            yield [(text_of(member), score) for member, score in page]
+        cursors: dict[str, int] = dict.fromkeys(self._schedules, 0)
+        while cursors:  # all schedules are read side by side
+            count = max(CHUNK_SIZE // len(cursors), MIN_PAGE)
+            asks = [methodcaller("zscan", key, cursor, count=count) for key, cursor in cursors.items()]
+            answers = self._store.ask_each(asks)
+            yield [(text_of(member), score) for _, rows in answers for member, score in rows]
+            cursors = {
+                key: int(cursor) for key, (cursor, _) in zip(cursors, answers, strict=True) if int(cursor)
+            }
 
     def remove(self, members: Sequence[str]) -> None:
         """Remove members from the schedule; the entries under their keys stay."""

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from itertools import chain
+from operator import methodcaller
 
+from redis.exceptions import RedisError
+
+from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.parts import Part
@@ -44,6 +47,32 @@ class StaticNames:
         return [f"{owner}\t{name}" for owner in sorted(self.owners.get(name, ()))]
 
 
+@dataclass
+class Applied:
+    """What became of changes that were to be made together.
+
+    Attributes:
+        changed: the key of an entry or a calendar that has changed since it was read, so that not all was
+            done; None: all was.
+        done: what was done all the same, where the schedule is divided: 'shard 3', 'calendars'.
+        written: the keys of the entries among these.
+    """
+
+    changed: str | None = None
+    done: tuple[str, ...] = ()
+    written: set[str] = field(default_factory=set)
+
+    @property
+    def told(self) -> str:
+        """A sentence about what was done."""
+        if not self.done:
+            return "Nothing was written."
+        return (
+            f"Not all was written, only {', '.join(self.done)}: do the same again to write the rest, which "
+            "is what differs then."
+        )
+
+
 class Owners:
     """The owners of the entries and the calendars of ``store``."""
 
@@ -52,11 +81,9 @@ class Owners:
 
     def read(self, keys: Sequence[str]) -> list[str]:
         """Return the owner of each entry; '': it wasn't applied from a file."""
-        owners: list[str] = []
-        for _, chunk in self._store.parts.chunks(keys):
-            with self._store.translating():
-                owners += read_owners(self._store.client, chunk)
-        return owners
+        return self._store.parts.in_order(
+            keys, lambda groups: self._store.ask_all([read_owners(those) for _, those in groups])
+        )
 
     def names_of(self, owner: str) -> set[str]:
         """Return the names that ``owner`` has applied; some may belong to another owner by now."""
@@ -64,12 +91,10 @@ class Owners:
 
     def count_candidates(self, owner: str) -> int:
         """Return how many names ``candidates`` looks through."""
-
-        def read(part: Part) -> Iterator[int]:
-            for key in (part.keys.owner(owner), part.keys.static_owners):
-                yield int(self._store.ask(partial(_size, key), key, "set"))
-
-        return sum(self._store.parts.read(read))
+        sets = [
+            key for part in self._store.parts for key in (part.keys.owner(owner), part.keys.static_owners)
+        ]
+        return sum(map(int, self._store.ask_each([methodcaller("scard", key) for key in sets], sets, "set")))
 
     def candidates(self, owner: str) -> set[str]:
         """Return the names of entries that may be ``owner``'s, from a file or from ``beat_schedule``."""
@@ -81,19 +106,32 @@ class Owners:
 
     def are_of(self, owner: str, names: Sequence[str]) -> list[bool]:
         """Tell of each entry, by its name, whether it is ``owner``'s, by a file or ``beat_schedule``."""
-        found: list[bool] = []
-        for part, chunk in self._store.parts.chunks(names):
-            key, pairs = part.keys.static_owners, [as_stored(f"{owner}\t{name}") for name in chunk]
-            are_static = self._store.ask(partial(_have, key, pairs), key, "set")
-            owners = self.read([part.keys.entry(name) for name in chunk])
-            found += [
-                bool(is_static) or one == owner for is_static, one in zip(are_static, owners, strict=True)
+        of_files = self.read([*map(self._store.keys.entry, names)])
+        are_static = self._are_among(
+            names, lambda keys: keys.static_owners, lambda name: as_stored(f"{owner}\t{name}")
+        )
+        return [one == owner or is_static for one, is_static in zip(of_files, are_static, strict=True)]
+
+    def _are_among(
+        self, names: Sequence[str], key_in: Callable[[Keys], str], text_of_name: Callable[[str], bytes]
+    ) -> list[bool]:
+        """Tell of each name whether its text is in the set that its part has under ``key_in(keys)``."""
+
+        def ask(groups: list[tuple[Part, list[str]]]) -> list[list[bool]]:
+            sets = [key_in(part.keys) for part, _ in groups]
+            asks = [
+                methodcaller("smismember", key, [*map(text_of_name, those)])
+                for key, (_, those) in zip(sets, groups, strict=True)
             ]
-        return found
+            return [[*map(bool, found)] for found in self._store.ask_each(asks, sets, "set")]
+
+        return self._store.parts.in_order(names, ask)
 
     def calendars(self) -> dict[str, set[str]]:
         """Return the names of applied calendars, each to its owners."""
-        return _by_name(self._members(lambda keys: keys.calendar_owners))
+        key = self._store.keys.calendar_owners  # one for all parts
+        found = self._store.ask(lambda client: client.smembers(key), key, "set")
+        return _by_name(map(text_of, found))
 
     def statics(self) -> StaticNames:
         """Return the names of entries that were stored from ``beat_schedule``, and their owners."""
@@ -104,12 +142,8 @@ class Owners:
 
     def static_among(self, names: Sequence[str]) -> list[str]:
         """Return those of ``names`` whose entries were stored from ``beat_schedule``."""
-        found: list[str] = []
-        for part, chunk in self._store.parts.chunks(names):
-            key, members = part.keys.statics, [as_stored(name) for name in chunk]
-            are_static = self._store.ask(partial(_have, key, members), key, "set")
-            found += [name for name, is_static in zip(chunk, are_static, strict=True) if is_static]
-        return found
+        are_static = self._are_among(names, lambda keys: keys.statics, as_stored)
+        return [name for name, is_static in zip(names, are_static, strict=True) if is_static]
 
     def change_statics(self, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
         """Make a ``change`` of what ``statics`` returns: 'add', 'release' or 'remove'.
@@ -117,25 +151,84 @@ class Owners:
         Raises:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
-        client = self._store.client
-        for part, chunk in self._store.parts.chunks(names):
-            statics, owners = part.keys.statics, part.keys.static_owners
-            with self._store.translating(statics, "set", besides={owners: "set"}):
-                status = change_statics(client, part.keys, fence, change, owner, chunk)
-            self._store.check_lock(status, fence)
 
-    def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> str | None:
+        def make() -> None:
+            for part, chunk in self._store.parts.chunks(names):
+                statics, owners = part.keys.statics, part.keys.static_owners
+                with self._store.translating(statics, "set", besides={owners: "set"}):
+                    status = change_statics(self._store.client, part.keys, fence, change, owner, chunk)
+                self._store.check_lock(status, fence)
+
+        self._store.following(make)
+
+    def apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
         """Make all changes or none of them, in one step.
 
-        Returns None, or the key of an entry or a calendar that has changed since it was read.
+        Where the schedule is divided, each shard's entries are changed in a step of their own, and calendars,
+        which are in one place, in two: they are stored before any entry is changed, and removed after all
+        are. What comes after a step that has found a change isn't done; the steps of the shards go together.
+
+        Raises:
+            StoreUnavailable, StoreRefused, StoreCorrupt: what was written all the same, its text says.
         """
-        keys = self._store.keys
-        owned = {keys.owner(change.noted_for) for change in changes if change.noted_for}
-        sets = [*owned, *([keys.calendar_owners] if calendars else [])]
+        return self._store.following(lambda: self._apply(changes, calendars))
+
+    def _apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
+        store, parts = self._store, self._store.parts
+        if not parts.is_divided:
+            return Applied(self._apply_at_once(changes, calendars))
+        for one in changes:
+            if not one.stored.exists and one.stored.key != store.keys.entry(one.name):
+                return Applied(one.stored.key)  # it would be elsewhere by now
+        base, done, applied = store.config.base_keys, list[str](), Applied()
+        gone = [one for one in calendars if one.fields == {} or one.is_owned is False]
+        stored = [one for one in calendars if one not in gone]
+        steps: list[list[_Step]] = [
+            ([(base, [], stored)] if stored else []),
+            [(part.keys, those, []) for part, those in parts.by_part(changes, lambda one: one.stored.key)],
+            ([(base, [], gone)] if gone else []),
+        ]
+        for step in filter(None, steps):
+            questions = [
+                apply_entries(keys, some, of_calendars, keys.beside, is_checked=keys is not base)
+                for keys, some, of_calendars in step
+            ]
+            failed: RedisError | None = None
+            answers = store.try_all(questions)
+            for (keys, some, of_calendars), answer in zip(step, answers, strict=True):
+                if isinstance(answer, RedisError):
+                    failed = failed or answer
+                elif answer is None:  # it is elsewhere by now
+                    applied.changed = applied.changed or some[0].stored.key
+                elif not answer:
+                    done.append("calendars" if of_calendars else _called(store.config.layout.shard_of(keys)))
+                    applied.written.update(one.stored.key for one in some)
+                else:
+                    applied.changed = applied.changed or answer
+            applied.done = tuple(done)
+            if failed is not None:
+                self._tell(failed, applied, [one for keys, some, _ in step for one in sets_of(keys, some)])
+            if applied.changed is not None:
+                break
+        return applied
+
+    def _tell(self, failed: RedisError, applied: Applied, sets: Sequence[str]) -> None:
+        """Raise what an error of the client means, and what was done all the same."""
+        try:
+            with self._store.translating(besides=dict.fromkeys(sets, "set")):
+                raise failed
+        except (StoreUnavailable, StoreRefused, StoreCorrupt) as exc:
+            if applied.done:
+                exc.add(applied.told)
+            raise
+
+    def _apply_at_once(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> str | None:
+        keys = self._store.parts[0].keys
+        sets = [*sets_of(keys, changes), *([keys.calendar_owners] if calendars else [])]
 
         def make(beside: Callable[[str], Sequence[str]]) -> str | None:
             with self._store.translating(besides=dict.fromkeys(sets, "set")):
-                return apply_entries(self._store.client, keys, changes, calendars, beside)
+                return apply_entries(keys, changes, calendars, beside).ask(self._store.client) or None
 
         # what the rules of 3.0 allow is done in any case
         return self._store.rights.ask(
@@ -143,19 +236,22 @@ class Owners:
         )
 
     def _members(self, key_in: Callable[[Keys], str]) -> Iterator[str]:
-        def read(part: Part) -> Iterator[Any]:
-            key = key_in(part.keys)
-            yield from self._store.ask(lambda client: client.smembers(key), key, "set")
-
-        return map(text_of, self._store.parts.read(read))
+        sets = [key_in(part.keys) for part in self._store.parts]
+        found = self._store.ask_each([methodcaller("smembers", key) for key in sets], sets, "set")
+        return map(text_of, chain.from_iterable(found))
 
 
-def _size(key: str, client: Any) -> Any:
-    return client.scard(key)
+#: the names in a part, and what becomes of its entries, or of calendars
+_Step = tuple[Keys, Sequence[Change], Sequence[CalendarChange]]
 
 
-def _have(key: str, members: Sequence[bytes], client: Any) -> Any:
-    return client.smismember(key, members)
+def _called(shard: int | None) -> str:
+    return "what is in no shard yet" if shard is None else f"shard {shard}"
+
+
+def sets_of(keys: Keys, changes: Sequence[Change]) -> list[str]:
+    """Return the keys of the sets of names that ``changes`` add to, or remove from."""
+    return sorted({keys.owner(change.noted_for) for change in changes if change.noted_for})
 
 
 def _by_name(pairs: Iterable[str]) -> dict[str, set[str]]:

@@ -87,6 +87,16 @@ class Parts(tuple[Part, ...]):
         found = map(read, self)
         return chain.from_iterable(found) if order is None else heapq.merge(*found, key=order)
 
+    def by_part(
+        self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
+    ) -> list[tuple[Part, list[Item]]]:
+        """Return all items, sorted by their parts, as :meth:`rounds` yields some of them."""
+        by_part: dict[Part, list[Item]] = {}
+        for item in items:
+            part = self.of(key_of(item) if key_of is not None else item)  # type: ignore[arg-type]
+            by_part.setdefault(part, []).append(item)
+        return [*by_part.items()]
+
     def rounds(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None
     ) -> Iterator[list[tuple[Part, list[Item]]]]:
@@ -102,11 +112,7 @@ class Parts(tuple[Part, ...]):
             if not self.is_divided:
                 yield [(self[0], chunk)]
                 continue
-            by_part: dict[Part, list[Item]] = {}
-            for item in chunk:
-                part = self.of(key_of(item) if key_of is not None else item)  # type: ignore[arg-type]
-                by_part.setdefault(part, []).append(item)
-            yield [*by_part.items()]
+            yield self.by_part(chunk, key_of)
 
     def chunks(
         self, items: Iterable[Item], key_of: Callable[[Item], str] | None = None

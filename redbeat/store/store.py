@@ -18,7 +18,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
@@ -81,7 +81,7 @@ from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
-from redbeat.store.scripts.layouts import refusal_of
+from redbeat.store.scripts.layouts import Refusal, refusal_of
 from redbeat.store.scripts.status import read_head, status_call, vitals_of
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ TYPES_SECONDS = 60.0
 
 #: while entries are moved to other shards, how often it is looked whether they still are
 MOVE_LOOK_SECONDS = 1.0
+
+#: otherwise it isn't looked again until a script is refused
+NEVER_SECONDS = 1e9
 
 #: for how long a step is tried again while the layout changes again and again
 FOLLOW_SECONDS = 10.0
@@ -248,11 +251,13 @@ class Store:
     def _layout(self) -> Layout:
         """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
         config, looked_at = self.config, self.config.looked_at
-        is_moving = config.found_layout is not None and config.found_layout.is_moving
-        if looked_at is None and config.shards is not None:
+        if looked_at is None:
+            is_old = config.shards is not None
+        else:  # once all entries have been moved, it is enough to look where they are then
+            is_moving = config.found_layout is not None and config.found_layout.is_moving
+            is_old = time.monotonic() > looked_at + (MOVE_LOOK_SECONDS if is_moving else NEVER_SECONDS)
+        if is_old:
             Layouts(self).look()
-        elif looked_at is not None and is_moving and time.monotonic() > looked_at + MOVE_LOOK_SECONDS:
-            Layouts(self).look()  # once all have been moved, it is enough to look where they are then
         return config.layout
 
     def locate(self, names: Sequence[str]) -> list[str]:
@@ -263,7 +268,9 @@ class Store:
         Raises:
             LayoutChanged: it is on its way for too long.
         """
-        return Layouts(self).locate(names) if self._layout.is_moving else [*map(self.keys.entry, names)]
+        if self._part is not None or not self._layout.is_moving:
+            return [*map(self.keys.entry, names)]
+        return Layouts(self).locate(names)
 
     def following(self, call: Callable[[], Item]) -> Item:
         """Return ``call()``, which is called again if a script was refused, as the layout has changed.
@@ -280,13 +287,13 @@ class Store:
                 return call()
             except ResponseError as exc:
                 refusal = refusal_of(exc.__cause__ if isinstance(exc, StoreRefused) else exc)
-                if refusal is None or isinstance(exc, LayoutChanged):
+                if refusal is None:
                     raise
                 if time.monotonic() > ends_at:
                     raise LayoutChanged(
                         f"The layout of the schedule has changed again and again for {FOLLOW_SECONDS:g} s: "
                         f'{refusal.generation_key} holds "{refusal.held}".'
-                    ) from exc
+                    ) from None
                 ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
                 Layouts(self).follow(refusal)
                 self._follow_part()
@@ -304,7 +311,7 @@ class Store:
         if not found:
             raise LayoutChanged(
                 f"What is under {prefix} isn't part of the schedule any more: it has been divided otherwise."
-            )
+            ) from None
         [self._part] = found
 
     def _call(self, script: lua.Script, client: Any, request: lua.Request) -> Any:
@@ -570,18 +577,63 @@ class Store:
                     raise reply
         return [one.read(reply) for one, reply in zip(questions, replies, strict=True)]
 
-    def ask_each(self, asks: Sequence[Callable[[Any], Any]]) -> list[Any]:
-        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node."""
+    def try_all(
+        self, questions: Sequence[lua.Question[Item]], client: Any = None
+    ) -> list[Item | RedisError | None]:
+        """Return what ``ask_all`` does; where a part is away, or refuses, the client's error takes its place.
+
+        Whoever raises that does so within :meth:`translating`. None takes the place of a refusal, as the
+        layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
+        """
+        with self.translating():
+            calls = [(one.script, one.request) for one in questions]
+            replies = call_on_nodes(client or self.client, calls)
+        answers: list[Item | RedisError | None] = []
+        refusals: list[Refusal] = []
+        for question, reply in zip(questions, replies, strict=True):
+            refusal = refusal_of(reply) if isinstance(reply, ResponseError) else None
+            if refusal is not None:
+                refusals.append(refusal)
+                answers.append(None)
+            else:
+                answers.append(reply if isinstance(reply, RedisError) else question.read(reply))
+        if refusals:
+            Layouts(self).follow(*refusals)
+            self._follow_part()
+        return answers
+
+    def write_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item | None]:
+        """Return what ``try_all`` does, but raise the first error; the other parts have done what they were
+        asked for.
+        """
+        answers = self.try_all(questions, client)
+        for answer in answers:
+            if isinstance(answer, RedisError):
+                with self.translating():
+                    raise answer
+        return answers  # type: ignore[return-value]  # there are no errors in it
+
+    def ask_each(
+        self, asks: Sequence[Callable[[Any], Any]], keys: Sequence[str] = (), expected: str = "sorted set"
+    ) -> list[Any]:
+        """Return what each of ``asks`` asks by one command; of several parts in one round trip a node.
+
+        Arguments:
+            keys: the one that each asks for, and ``expected`` what it should hold; (): a schedule.
+        """
         if not self.parts.is_divided:
-            return [*map(self.ask, asks)]
-
-        def ask_all(client: Any) -> list[Any]:
-            with client.pipeline(transaction=False) as pipeline:
-                for ask in asks:
-                    ask(pipeline)
-                return list(pipeline.execute())
-
-        return list(self.ask(ask_all)) if asks else []
+            return [
+                self.ask(ask, key, expected) for ask, key in zip(asks, keys or [""] * len(asks), strict=True)
+            ]
+        if not asks:
+            return []
+        with (
+            self.translating(besides=dict.fromkeys(keys, expected)),
+            self.client.pipeline(transaction=False) as pipeline,
+        ):
+            for ask in asks:
+                ask(pipeline)
+            return list(pipeline.execute())
 
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order.
@@ -598,6 +650,11 @@ class Store:
             return (stored for _, stored in found)
 
         stored = self.parts.in_order(keys, read)
+        gone = [place for place, one in enumerate(stored) if not one.exists]
+        if gone and self._part is None and self._layout.is_moving:  # they may be elsewhere by now
+            found = self.parts.in_order(self._located([keys[place] for place in gone]), read)
+            for place, one in zip(gone, found, strict=True):
+                stored[place] = one if one.exists else stored[place]
         return now, stored
 
     def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
@@ -720,40 +777,56 @@ class Store:
         places: Sequence[int] = range(len(keys))  # those that aren't written yet
         changed_key = ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
-            is_guess = are_new and not attempt
             those = [keys[place] for place in places]
-            now, found = self._foresee_new(those) if is_guess else self.read_entries(those)
+            located = self._located(those)
+            is_guess = are_new and not attempt and located == those
+            now, found = self._foresee_new(located) if is_guess else self.read_entries(located)
             self.refuse_messages(one.key for one in found if one.exists)
-            decided = self._decide(found, now, decide)
+            decided = self._decide(those, found, now, decide)
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
-            changed = self._write(writes, now, fence) if writes else {}
+            unwritten = self._write(writes, now, fence) if writes else {}
             left: list[int] = []
             for place, stored, write in zip(places, found, decided, strict=True):
-                if changed and self.parts.of(stored.key) in changed:
+                if stored.key in unwritten:
                     left.append(place)
+                    changed_key = unwritten[stored.key]
                 else:
                     outcomes[place] = "same" if write is None else _outcome(stored, write)
             if not left:
                 return outcomes
-            places, changed_key = left, next(iter(changed.values()))
+            places = left
         raise EntryError(
             f"{changed_key}: changed by somebody else {MAX_SAVE_ATTEMPTS} times in a row while it was "
             "saved; look for a program that writes it all the time.",
             changed_key,
         )
 
+    def _located(self, keys: Sequence[str]) -> list[str]:
+        """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
+        layout = self._layout
+        if self._part is not None or not layout.generation:
+            return [*keys]
+        return self.locate([*map(layout.name_of, keys)])
+
     @staticmethod
     def _decide(
-        found: Sequence[Stored], now: datetime, decide: Callable[[Stored, datetime], Write | None]
+        keys: Sequence[str],
+        found: Sequence[Stored],
+        now: datetime,
+        decide: Callable[[Stored, datetime], Write | None],
     ) -> list[Write | None]:
-        """Return what is to be written of each; None: nothing, as it is so already."""
+        """Return what is to be written of each; None: nothing, as it is so already.
+
+        Arguments:
+            keys: by which the caller knows those that were found.
+        """
         decided: list[Write | None] = []
         # for one entry, whoever computes for long does so himself
         with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
-            for stored in found:
+            for key, stored in zip(keys, found, strict=True):
                 let_signals_arrive()
                 give_way()
-                write = decide(stored, now)
+                write = decide(stored if stored.key == key else replace(stored, key=key), now)
                 if write is None or not write.changes(stored):
                     decided.append(None)
                 else:
@@ -761,25 +834,27 @@ class Store:
                     decided.append(write)
         return decided
 
-    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[Part, str]:
+    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[str, str]:
         """Make writes, those of each part all or none; one round trip a node.
 
-        Returns the parts where none was made, each to the key of an entry that has changed since it was read.
+        Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
+        it has changed since it was read, or is elsewhere by now.
         """
         groups = next(self.parts.rounds(writes, lambda one: one[0].key))
-        found = self.ask_all(
+        answers = self.write_all(
             [lua.save_entries(part.keys, fence, those) for part, those in groups], self.watched
         )
-        changed: dict[Part, str] = {}
+        unwritten: dict[str, str] = {}
         made: list[tuple[Stored, Write]] = []
-        for (part, those), (status, number) in zip(groups, found, strict=True):
+        for (_, those), answer in zip(groups, answers, strict=True):
+            status, changed = answer or (LockStatus.HELD, 1)
             self.check_lock(status, fence)
-            if number:
-                changed[part] = those[number - 1][0].key
+            if changed:
+                unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
             else:
                 made += those
         self.add_records(made, now)
-        return changed
+        return unwritten
 
     def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
         """Add the records of ``writes`` to histories; without the right to do so, leave them out."""
@@ -814,45 +889,71 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         total = 0
-        for groups in self.parts.rounds(keys):
-            for part, those in groups:
-                total += self._cancel_among(part, those)
-            delete = partial(self._delete, groups, fence)
-            fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
-            less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
-            total += self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+        for chunk in in_chunks(keys):
+            located, deleted_at = self._located(chunk), set[str]()
+            for _ in range(MAX_SAVE_ATTEMPTS):
+                total += self._delete_located(located, fence, deleted_at)
+                # one that is on its way to another part may have left before it was its turn
+                located = [key for key in self._located(chunk) if key not in deleted_at]
+                if not located:
+                    break
         return total
 
-    def _cancel_among(self, part: Part, keys: Sequence[str]) -> int:
-        """Cancel stored messages among entries of one part; return how many there were."""
-        task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
-        if not task_ids:  # else each is a stored message, or its name only looks so
-            return 0
-        cancelled: dict[str, str] = {}
+    def _delete_located(self, keys: Sequence[str], fence: Fence, deleted_at: set[str]) -> int:
+        """Remove entries from where they are; return how many there were.
+
+        Arguments:
+            deleted_at: is told the keys under which nothing is any more.
+        """
+        groups = self.parts.by_part(keys)
+        cancelled = self._cancel_among(groups)
+        delete = partial(self._delete, groups, fence)
+        fewer = partial(delete, lambda keys, key: keys.beside(key)[:-1])  # what the rules of 3.0 allow
+        less = partial(self.rights.ask, REMAINS, fewer, partial(delete, lambda _keys, _key: ()))
+        answers = self.rights.ask(REMAINS, partial(delete, Keys.beside), less)
+        for (_, those), answer in zip(groups, answers, strict=True):
+            if answer is not None:
+                self.check_lock(answer[0], fence)
+                deleted_at.update(those)
+        return cancelled + sum(answer[1] for answer in answers if answer is not None)
+
+    def _cancel_among(self, groups: Sequence[tuple[Part, list[str]]]) -> int:
+        """Cancel stored messages among entries of some parts; return how many there were."""
+        asked: list[tuple[Part, list[str]]] = []
+        for part, keys in groups:
+            task_ids = [one for one in map(part.keys.message_id, keys) if one is not None]
+            if task_ids:  # each is a stored message, or its name only looks so
+                asked.append((part, task_ids))
         try:
-            with self.translating():
-                found = cancel_messages(self.client, part.keys, task_ids)
-                cancelled = {one: text for one, text in zip(task_ids, found, strict=True) if text}
-                apart = [one for one, text in cancelled.items() if not has_body(text)]
-                if apart:
-                    take_bodies(self.client, part.keys, apart)
+            return sum(1 for one in self._cancelled(asked) if one is not None)
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):  # by the rules of 3.0 it is an entry
                 raise
-        return len(cancelled)
+        return 0
+
+    def _cancelled(self, asked: Sequence[tuple[Part, list[str]]]) -> Iterator[str]:
+        """Cancel messages by their ids, and yield each that there was, JSON."""
+        if not asked:
+            return
+        answers = self.write_all([cancel_messages(part.keys, ids) for part, ids in asked])
+        apart: list[tuple[Part, list[str]]] = []
+        for (part, ids), texts in zip(asked, answers, strict=True):
+            found = {one: text for one, text in zip(ids, texts or [None] * len(ids), strict=True) if text}
+            yield from found.values()
+            if bodiless := [one for one, text in found.items() if not has_body(text)]:
+                apart.append((part, bodiless))
+        if apart:
+            self.write_all([take_bodies(part.keys, ids) for part, ids in apart])
 
     def _delete(
         self,
         groups: Sequence[tuple[Part, list[str]]],
         fence: Fence,
         beside: Callable[[Keys, str], Sequence[str]],
-    ) -> int:
-        found = self.ask_all(
+    ) -> list[tuple[LockStatus, int] | None]:
+        return self.write_all(
             [lua.delete_entries(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
         )
-        for status, _ in found:
-            self.check_lock(status, fence)
-        return sum(deleted for _, deleted in found)
 
     def read_downgraded(self) -> dict[str, float | None]:
         """Return the keys of the entries that were taken out for celery-redbeat 2.x, and their old scores.
@@ -1112,6 +1213,12 @@ class Store:
                 name,
             ) from exc
         except StoreRefused as exc:
+            if refusal_of(exc.__cause__):
+                self.config.looked_at = -math.inf  # whoever tries again looks first
+                raise LayoutChanged(
+                    "The schedule has been divided into other shards at this moment; nothing was written: "
+                    "try again."
+                ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
             parts = [part.keys for part in self.parts]

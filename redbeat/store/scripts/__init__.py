@@ -405,11 +405,14 @@ def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int
 
 
 def read_histories(
-    client: Any, history_keys: Sequence[str], *, limit: int, record_bytes: int
-) -> list[list[str]]:
+    history_keys: Sequence[str], *, limit: int, record_bytes: int
+) -> Question[list[list[str]]]:
     """Read the same of several histories; a key of another type counts as empty."""
-    found = _READ_HISTORIES(client, history_keys, [limit, record_bytes])
-    return [[text_of(record) for record in records] for records in found]
+
+    def read(found: Any) -> list[list[str]]:
+        return [[text_of(record) for record in records] for records in found]
+
+    return Question(_READ_HISTORIES, Request(history_keys, [limit, record_bytes]), read)
 
 
 def save_entries(

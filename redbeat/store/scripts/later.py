@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.store.records import score_text, text_of
-from redbeat.store.scripts import Call
-from redbeat.store.scripts.script import Request, Script
+from redbeat.store.scripts.script import Question, Request, Script
 
 _STORE_MESSAGES = Script("check_layout", "store_messages")
 _CANCEL_MESSAGES = Script("check_layout", "cancel_messages")
@@ -46,35 +45,34 @@ class NewMessage(NamedTuple):
     texts: MessageTexts
 
 
-def store_messages(
-    client: Any, keys: Keys, lots: Sequence[Sequence[NewMessage]], call: Call = Script.call_each
-) -> int:
-    """Store messages, each of the ``lots`` all or none; return how many there were."""
-    requests = []
-    for lot in lots:
-        entries = [keys.stored_message(one.task_id) for one in lot]
-        bodies = [keys.message_body(one.task_id) for one in lot if one.texts.body]
-        args: list[Any] = [keys.wake, len(lot)]
-        for one in lot:
-            args += score_text(one.due), one.definition, one.policy, one.revision, *one.texts
-        requests.append(Request([keys.later, *entries, *bodies], args, keys))
-    return sum(map(int, call(_STORE_MESSAGES, client, requests)))
+def store_messages(keys: Keys, lot: Sequence[NewMessage]) -> Question[int]:
+    """Store messages of one part, all or none; the answer is how many there were."""
+    entries = [keys.stored_message(one.task_id) for one in lot]
+    bodies = [keys.message_body(one.task_id) for one in lot if one.texts.body]
+    args: list[Any] = [keys.wake, len(lot)]
+    for one in lot:
+        args += score_text(one.due), one.definition, one.policy, one.revision, *one.texts
+    return Question(_STORE_MESSAGES, Request([keys.later, *entries, *bodies], args, keys), int)
 
 
-def cancel_messages(client: Any, keys: Keys, task_ids: Sequence[str], seen: str = "") -> list[str | None]:
-    """Remove the messages with ``task_ids``; return each, JSON; None: it isn't stored.
+def cancel_messages(keys: Keys, task_ids: Sequence[str], seen: str = "") -> Question[list[str | None]]:
+    """Remove the messages with ``task_ids``; the answer is each, JSON; None: it isn't stored.
 
     Arguments:
         seen: only a message with this revision; '': any.
     """
-    found = _CANCEL_MESSAGES(client, [keys.later, *map(keys.stored_message, task_ids)], [seen], keys)
-    return [text_of(one) for one in found]
+    names = [keys.later, *map(keys.stored_message, task_ids)]
+    return Question(_CANCEL_MESSAGES, Request(names, [seen], keys), _texts)
 
 
-def take_bodies(client: Any, keys: Keys, task_ids: Sequence[str]) -> list[str | None]:
-    """Remove the bodies of messages that are gone; return each, JSON; None: there is none."""
+def take_bodies(keys: Keys, task_ids: Sequence[str]) -> Question[list[str | None]]:
+    """Remove the bodies of messages that are gone; the answer is each, JSON; None: there is none."""
     names = [keys.later, *map(keys.stored_message, task_ids), *map(keys.message_body, task_ids)]
-    return [text_of(one) for one in _TAKE_BODIES(client, names, [len(task_ids)], keys)]
+    return Question(_TAKE_BODIES, Request(names, [len(task_ids)], keys), _texts)
+
+
+def _texts(reply: Sequence[Any]) -> list[str | None]:
+    return [text_of(one) for one in reply]
 
 
 def has_body(message: str) -> bool:

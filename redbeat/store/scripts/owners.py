@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redbeat.keys import Keys
+from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Stored, Write, score_text, text_of, texts_of
-from redbeat.store.scripts import Script
+from redbeat.store.scripts.script import Question, Request, Script
 
 _READ_OWNERS = Script("read_owners")
 _APPLY_ENTRIES = Script("check_layout", "entry_texts", "measure_entry", "match_calendar", "apply_entries")
@@ -120,24 +120,27 @@ def _exact(score: float | None) -> str:
     return text if score is None or float(text) == score else repr(score)
 
 
-def read_owners(client: Any, keys: Sequence[str]) -> list[str]:
-    """Read the owners of the entries under ``keys``; '': none."""
-    return [text_of(owner) for owner in _READ_OWNERS(client, keys, [])] if keys else []
+def read_owners(keys: Sequence[str]) -> Question[list[str]]:
+    """Read the owners of the entries under ``keys``, which are of one part; '': none."""
+    return Question(_READ_OWNERS, Request(keys, []), lambda owners: [text_of(owner) for owner in owners])
 
 
 def apply_entries(
-    client: Any,
     names: Keys,
     changes: Sequence[Change],
     calendars: Sequence[CalendarChange],
     beside: Callable[[str], Sequence[str]],
-) -> str | None:
+    *,
+    is_checked: bool = True,
+) -> Question[str]:
     """Make all ``changes`` and those of ``calendars``, or none of them.
 
-    ``beside``: returns the keys beside an entry that are replaced where a change has a past; those of
-    ``PAST`` come first.
+    The answer is '', or the key of an entry or a calendar that has changed since it was read.
 
-    Returns None, or the key of an entry or a calendar that has changed since it was read.
+    Arguments:
+        beside: returns the keys beside an entry that are replaced where a change has a past; those of
+            ``PAST`` come first.
+        is_checked: False: these are calendars alone, of a schedule that is divided.
     """
     pasts = [change for change in changes if change.past is not None]
     written = [one for one in calendars if one.fields is not None]
@@ -173,7 +176,9 @@ def apply_entries(
         if calendar.is_owned is not None:
             pair = f"{calendar.owner}\t{calendar.name}"
             add("own" if calendar.is_owned else "disown", calendar_owners, [pair])
-    other = int(_APPLY_ENTRIES(client, keys, args, names))
-    if not other:
-        return None
-    return str(keys[other] if other > 0 else keys[-other - 1])
+
+    def read(reply: Any) -> str:
+        other = int(reply)
+        return "" if not other else str(keys[other] if other > 0 else keys[-other - 1])
+
+    return Question(_APPLY_ENTRIES, Request(keys, args, names if is_checked else NO_PART), read)

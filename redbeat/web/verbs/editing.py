@@ -200,7 +200,7 @@ def delete_as_seen(actor: Actor, name: str, revision: str) -> int:
         raise _has_changed(name, key)
     with actor.doing("delete", [name]):
         change = Change(name, stored, read_owner=owner, is_deleted=True)
-        if Owners(store).apply([change], []) is not None:
+        if Owners(store).apply([change], []).changed is not None:
             raise _has_changed(name, key)
     return 1
 

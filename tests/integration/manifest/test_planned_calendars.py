@@ -194,6 +194,6 @@ def test_an_entry_of_nobody_beside_an_owned_calendar_is_not_noted_among_the_cale
 ) -> None:
     change = Change("one", Stored("redbeat:one"), Write('{"task": "echo"}'), owner=owner)
     calendar = CalendarChange("holidays", "billing", fields={"about": "days off"}, is_owned=True)
-    assert Owners(Store(app)).apply([change], [calendar]) is None
+    assert Owners(Store(app)).apply([change], [calendar]).changed is None
     assert client.smembers("redbeat::owner:") == {"billing\tholidays"}
     assert Owners(Store(app)).calendars() == {"holidays": {"billing"}}

@@ -1,10 +1,12 @@
-"""What covers many entries covers all parts of a schedule: here there are two, with a prefix each."""
+"""What covers many entries covers all parts of a schedule: here there are two shards."""
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pytest
@@ -15,13 +17,12 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.config.config import ensure_conf
 from redbeat.keys import Keys
-from redbeat.leadership.status import read_status
 from redbeat.store.calendars import Calendars
 from redbeat.store.members import Members
 from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part, Parts
-from redbeat.store.records import Fence, KeyType, Stored, Write
+from redbeat.store.records import Fence, Write
 from redbeat.store.store import Store
 from tests.support.applying import apply
 from tests.support.command_line import call
@@ -29,21 +30,28 @@ from tests.support.progress import Progress
 from tests.support.schedule import SELDOM, write_raw
 from tests.support.ticks import leader, make_due
 
-ONE, OTHER = Part(Keys("redbeat:")), Part(Keys("other:"))
 DEFINITION = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}'
 
 
-class TwoParts(Parts):
-    """An entry is in the part whose prefix its key has."""
-
-    def of(self, key: str) -> Part:
-        return next(part for part in self if key.startswith(part.keys.prefix))
+@pytest.fixture
+def store(make_app: Callable[..., Celery]) -> Store:
+    return Store(make_app(redbeat_shards=2))
 
 
 @pytest.fixture
-def store(app: Celery, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(Store, "parts", TwoParts([ONE, OTHER]))
-    return Store(app)
+def one(store: Store) -> Part:
+    return store.parts[0]
+
+
+@pytest.fixture
+def other(store: Store) -> Part:
+    return store.parts[1]
+
+
+def names_in(part: Part, store: Store, count: int) -> list[str]:
+    """Return names whose entries are in a part."""
+    names = (str(number) for number in itertools.count())
+    return [*islice((name for name in names if store.parts.of(name) == part), count)]
 
 
 def add(store: Store, part: Part, scores: dict[str, float]) -> list[str]:
@@ -57,9 +65,11 @@ def add(store: Store, part: Part, scores: dict[str, float]) -> list[str]:
     return keys
 
 
-def test_members_come_in_one_order_and_all_of_them(store: Store, chance: random.Random) -> None:
+def test_members_come_in_one_order_and_all_of_them(
+    store: Store, one: Part, other: Part, chance: random.Random
+) -> None:
     scores: dict[str, float] = {}
-    for part, count in ((ONE, 1_300), (OTHER, 700)):
+    for part, count in ((one, 1_300), (other, 700)):
         names = [f"{chance.random()}" for _ in range(count)]
         mine = {name: chance.choice([-1, 0, chance.uniform(-9, 9), 10**9]) for name in names}
         scores |= dict(zip(add(store, part, mine), mine.values(), strict=True))
@@ -71,55 +81,59 @@ def test_members_come_in_one_order_and_all_of_them(store: Store, chance: random.
     assert due == [row for row in rows if 0 <= row[1] <= 5]
     assert dict(chain.from_iterable(Members(store).scan())) == scores
     assert Members(store).count() == len(scores)
-    assert Members(store).slice(1_990, 7) == rows[1_990:1_997]
-    assert Members(store).place_after(*rows[900]) == 901
+    for place in (0, 1, 7, 60, 500, 900, 1_100, 1_990, 1_999, 2_000):
+        assert Members(store).slice(place, 7) == rows[place : place + 7]
+    for place in (0, 70, 900, 1_999):
+        member, score = rows[place]
+        assert Members(store).place_after(member, score) == place + 1
+        store.client.zrem(store.parts.of(member).keys.schedule, member)
+        assert Members(store).place_after(member, score) == place, "it is gone"
+        store.client.zadd(store.parts.of(member).keys.schedule, {member: score})
     _, found = store.read_entries([key for key, _ in rows])
     assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
 
 
-def test_entries_are_written_and_removed_where_they_are(store: Store, client: redis.Redis) -> None:
-    keys = [part.keys.about(str(number)).entry for number in range(9) for part in (ONE, OTHER)]
+def test_entries_are_written_and_removed_where_they_are(
+    store: Store, one: Part, other: Part, client: redis.Redis
+) -> None:
+    of_each = [[part.keys.entry(name) for name in names_in(part, store, 9)] for part in (one, other)]
+    keys = [*chain.from_iterable(zip(*of_each, strict=True))]
     outcomes = store.write_entries(keys, lambda _stored, _now: Write(DEFINITION, "{}", 5.0))
     assert outcomes == ["new"] * 18
-    assert (client.zcard(ONE.keys.schedule), client.zcard(OTHER.keys.schedule)) == (9, 9)
+    assert (client.zcard(one.keys.schedule), client.zcard(other.keys.schedule)) == (9, 9)
     assert Members(store).scores_of(keys) == [5.0] * 18
     assert store.read_entry(keys[1])[1].score == 5.0
-    status = read_status(store.config.app)
-    assert (status.backlog, status.oldest_due) == (18, datetime.fromtimestamp(5, timezone.utc))
     seen = 0
     while members := Members(store).first(4):
         seen += len(members)
         Members(store).remove(members)
     assert seen == 18
     assert store.delete_entries(keys) == 18
-    assert client.keys("*:[0-9]") == []
+    assert client.keys("*}:[0-9]*") == []
 
 
-def test_what_is_noted_of_entries_is_found_in_each_part(store: Store, client: redis.Redis) -> None:
-    names = [part.keys.about("static").entry for part in (ONE, OTHER)]  # by which the test tells parts
-    Owners(store).change_statics(Fence(), "add", "app", names)
-    for part in (ONE, OTHER):
+def test_what_is_noted_of_entries_is_found_in_each_part(
+    store: Store, one: Part, other: Part, client: redis.Redis
+) -> None:
+    names = [names_in(part, store, 3) for part in (one, other)]
+    firsts, filed, gone = zip(*names, strict=True)
+    Owners(store).change_statics(Fence(), "add", "app", firsts)
+    for part, (_, named, lost) in zip((one, other), names, strict=True):
         assert client.scard(part.keys.statics) == 1
-        client.sadd(part.keys.owner("team"), f"{part.keys.prefix}filed")
-        client.hset(part.keys.calendar("both"), "about", "")
-        client.rpush(part.keys.about("gone").history, "{}")
-        client.hset(part.keys.downgraded, f"{part.keys.prefix}away", "5")
+        client.sadd(part.keys.owner("team"), named)
+        client.rpush(part.keys.about(lost).history, "{}")
+    client.hset(store.keys.calendar("all"), "about", "")
     statics = Owners(store).statics()
-    assert statics.names == set(names)
-    assert statics.owners == dict.fromkeys(names, frozenset(["app"]))
-    assert Owners(store).names_of("team") == {"redbeat:filed", "other:filed"}
-    assert Calendars(store).names() == ["both"]
-    assert store.read_downgraded() == {"redbeat:away": 5.0, "other:away": 5.0}
-    histories = [part.keys.about("gone").history for part in (ONE, OTHER)]
-    assert [one[2] for one in Orphans(store).candidates() if one[0] == "history"] == histories
-
-
-def test_entries_are_put_away_where_they_are(store: Store, client: redis.Redis) -> None:
-    keys = [*add(store, ONE, {"a": 1}), *add(store, OTHER, {"a": 2}), *add(store, ONE, {"b": 3})]
-    entries = [(key, Stored(key, DEFINITION, type=KeyType.HASH)) for key in keys]
-    assert store.put_away(entries, "mark").results == [True] * 3
-    assert client.hgetall(ONE.keys.downgraded) == {"redbeat:a": "1", "redbeat:b": "3"}
-    assert client.hgetall(OTHER.keys.downgraded) == {"other:a": "2"}
+    assert statics.names == set(firsts)
+    assert statics.owners == dict.fromkeys(firsts, frozenset(["app"]))
+    assert Owners(store).static_among([*gone, *firsts]) == [*firsts]
+    assert Owners(store).are_of("app", [*gone, *firsts]) == [False, False, True, True]
+    assert Owners(store).names_of("team") == set(filed)
+    assert Calendars(store).names() == ["all"]
+    assert store.read_downgraded() == {}, "celery-redbeat 2.x reads no shards"
+    kept = [found for found in Orphans(store).candidates() if found[0] == "history"]
+    assert [name for _, name, _ in kept] == [*gone]
+    assert [key for *_, key in kept] == [store.keys.about(name).history for name in gone]
 
 
 def test_a_part_is_read_when_it_is_its_turn(app: Celery, client: redis.Redis) -> None:
@@ -129,9 +143,10 @@ def test_a_part_is_read_when_it_is_its_turn(app: Celery, client: redis.Redis) ->
         read.append(part)
         return [1, 2]
 
-    items = Parts([ONE, OTHER]).read(note)
-    assert (next(items), next(items), read) == (1, 2, [ONE])
-    assert (next(items), read) == (1, [ONE, OTHER])
+    parts = [Part(Keys("redbeat:")), Part(Keys("other:"))]
+    items = Parts(parts).read(note)
+    assert (next(items), next(items), read) == (1, 2, parts[:1])
+    assert (next(items), read) == (1, parts)
 
 
 def test_a_schedule_is_one_part_with_the_configured_keys(app: Celery, client: redis.Redis) -> None:

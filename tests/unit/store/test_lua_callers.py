@@ -22,6 +22,7 @@ from redbeat.store.scripts import (
     events,
     figures,
     later,
+    layouts,
     orphans,
     owners,
     repairs,
@@ -44,6 +45,9 @@ WRITES = re.compile(
 UNCHECKED = {
     "release_lock": "whoever holds a lock may let go of it wherever entries are by now: others wait for it",
     "replace_calendar": "calendars stay where they are",
+    "create_layout": "it is what says where entries are",
+    "raise_generation": "it is what others compare",
+    "note_beat": "beats share all parts",
 }
 #: what has the same names in Python and in the header
 SIZES = records.Sizes(7, 8)
@@ -241,6 +245,25 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {**LOCK, "wake": "the-wake"},
         {},
     ),
+    "create_layout": (
+        lambda client: layouts.create_layout(client, KEYS, 16),
+        "created",
+        {
+            "layout": "the-:layout",
+            "generation": "the-:generation",
+            "schedule": "the-schedule",
+            "later": "the-:later",
+            "away": "the-:downgraded",
+            "shards": 16,
+        },
+        {},
+    ),
+    "raise_generation": (
+        lambda client: layouts.raise_generation(client, KEYS),
+        "5 4",
+        {"generation": "the-:generation", "guard": "5 4"},
+        {},
+    ),
     "read_head": (
         lambda client: status.read_head(client, "the-schedule", "the-deadlines", "the-later"),
         ["1.5", "", "", ""],
@@ -248,7 +271,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_histories": (
-        lambda client: lua.read_histories(client, ["the-history"] * 2, limit=5, record_bytes=7),
+        lambda client: lua.read_histories(["the-history"] * 2, limit=5, record_bytes=7).ask(client),
         [[], []],
         {"limit": 5, "record_bytes": 7},
         {},
@@ -277,15 +300,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
         {"known": "the-digest"},
     ),
-    "read_owners": (lambda client: owners.read_owners(client, ["k", "k"]), ["the-owner", ""], {}, {}),
+    "read_owners": (lambda client: owners.read_owners(["k", "k"]).ask(client), ["the-owner", ""], {}, {}),
     "apply_entries": (
         lambda client: owners.apply_entries(
-            client,
             KEYS,
             [CHANGE, CHANGE],
             [owners.CalendarChange("c", "the-owner", fields={"d": "l"})],
             KEYS.beside,
-        ),
+        ).ask(client),
         0,
         {"schedule": "the-schedule", "wake": "the-:wake", "count": 2, "gone": 1},
         {
@@ -343,7 +365,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "store_messages": (
-        lambda client: later.store_messages(client, KEYS, [[NEW_MESSAGE, NEW_MESSAGE]]),
+        lambda client: later.store_messages(KEYS, [NEW_MESSAGE, NEW_MESSAGE]).ask(client),
         2,
         {"later": "the-:later", "wake": "the-:wake", "count": 2},
         {
@@ -356,13 +378,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
     ),
     "cancel_messages": (
-        lambda client: later.cancel_messages(client, KEYS, ["the-id"] * 2, "the-seen"),
+        lambda client: later.cancel_messages(KEYS, ["the-id"] * 2, "the-seen").ask(client),
         ["the-message", None],
         {"later": "the-:later", "seen": "the-seen"},
         {},
     ),
     "take_bodies": (
-        lambda client: later.take_bodies(client, KEYS, ["the-id"] * 2),
+        lambda client: later.take_bodies(KEYS, ["the-id"] * 2).ask(client),
         ["the-body", None],
         {"later": "the-:later", "count": 2},
         {},

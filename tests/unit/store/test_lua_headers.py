@@ -147,6 +147,7 @@ OF_SCHEDULE = {
     *("schedule", "lock", "statics", "owners", "away", "tick", "mark", "standbys"),
     *("deadlines", "events", "told", "failures", "workers"),
     *("figures", "totals", "minutes", "labels", "expected", "streaks", "later", "other"),
+    *("layout", "generation"),
 }
 #: the one that it is about, where that isn't among others,
 SINGLE = {"calendar", "history", "running", "failing"}
