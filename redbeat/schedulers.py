@@ -6,26 +6,26 @@ decided (one script). Then it waits for the next due time, or for somebody who w
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
-from redbeat.beat.batch import Batch
-from redbeat.beat.claims import Claims, claim_in_turn
-from redbeat.beat.dispatcher import Dispatcher
+from redbeat.beat.equipment import Equipment
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
-from redbeat.beat.messages import StoredMessages
 from redbeat.beat.service import BeatService
+from redbeat.beat.shard import BROKER_RETRY_SECONDS, Shard
+from redbeat.beat.shards import Shards
 from redbeat.beat.startup import (
     banner,
     check_eviction,
@@ -34,7 +34,6 @@ from redbeat.beat.startup import (
     store_entries,
     store_statics,
 )
-from redbeat.beat.supervision import Supervision
 from redbeat.broker.confirms import deferrable
 from redbeat.broker.connection import Broker
 from redbeat.broker.originals import remember_scheduler
@@ -49,6 +48,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.errors import (
     EntryCorrupt,
     EntryNotFound,
+    LayoutChanged,
     LockLost,
     LockNotAcquired,
     RedBeatError,
@@ -57,7 +57,7 @@ from redbeat.errors import (
 )
 from redbeat.keys import Keys
 from redbeat.later.sending import publish
-from redbeat.leadership.elector import Leadership
+from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
 from redbeat.log.events import LEADER_LOST
@@ -65,11 +65,10 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
-from redbeat.store.later import LaterStore
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.records import Claim, Commit, Fence, LockStatus
+from redbeat.store.parts import Part as PartOfSchedule
+from redbeat.store.records import Claim, Fence
 from redbeat.store.store import Store
-from redbeat.store.upcoming import Upcoming
 from redbeat.telemetry.endpoint.condition import Condition
 from redbeat.telemetry.endpoint.endpoint import Endpoint
 from redbeat.telemetry.endpoint.pages import metrics_of, pages_of
@@ -91,8 +90,6 @@ __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
 #: how long signals are held back while the lock is released
 CLOSE_SECONDS = 3.0
-#: how often a broker that is away is tried again
-BROKER_RETRY_SECONDS = 1.0
 #: how long beats without a lock hide what they claimed from each other
 LEASE_SECONDS = 30.0
 
@@ -126,33 +123,35 @@ class RedBeatScheduler(Scheduler):
             self.store = Store(app)
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._beat: BeatService | None = None  # set while beat runs: then a tick itself waits
-        self._leadership = Leadership(
+        self._shards = Shards(
             self.store,
             self.config.keys.prefixed(lock_key) if lock_key else self.config.lock_key,
             Timing(lock_seconds, self.config.takeover_after),
         )
-        self._head_score: float | None = None
+        self._shares = self._shards.shares
         self._broker_tried_at = 0.0  # monotonic
         self._broker = self._make_broker(app)
-        self._reports = Reports(self.config.keys.name)
+        self._reports = Reports(self._name_of)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
-        self._tracing = Tracing(lambda: self.look_ahead.now, lambda: self._broker.peer)
+        self._tracing = Tracing(lambda: self._shards.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
         self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
-        self._dispatcher = self._make_dispatcher(self.store)
-        later = LaterStore.beside(self.store)
-        self._messages = StoredMessages(later, self._make_dispatcher(later))
-        upcoming = Upcoming(self.store, self.config.lookahead) if self.config.lookahead else None
-        self.look_ahead = LookAhead(upcoming, self._dispatcher.quick_way, self._figures)
-        self._claims = Claims(self.store, self._dispatcher.pace)
-        self._supervision = Supervision(self.store, lambda: self.Entry, self._reports, self.config.run_lease)
+        self._equipment = Equipment.of(
+            self,
+            self.store,
+            self._broker,
+            self._reports,
+            self._tracing,
+            self._book,
+            self._figures,
+            quarantine_seconds=self.max_interval,
+        )
+        self._form_shards()
         self._feed = Feed(app, self._find_fences)
-        self._condition = Condition(self._leadership, self._broker, lambda: self._stuck_seconds)
+        self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
-        self._gathering = Gathering(app, lambda: (self._leadership,), self._book, is_shown=is_shown)
+        self._gathering = Gathering(app, lambda: self._shares.leaderships, self._book, is_shown=is_shown)
         self._telemetry = Telemetry(self._parts())
-        self._has_backlog = False  # the last claim has left entries due
-        self._has_statics = False
         self._well_at: float | None = None  # when a tick succeeded last, monotonic; None: none has
         self._ticking_thread: int | None = None
         self._is_close_wanted = False
@@ -162,13 +161,13 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
-                check_eviction(self.store)
+                check_eviction(self._shards.first.store)
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
     def _make_broker(self, app: Any) -> Broker:
         """Return the broker: waiting for it ends well before the lock, or a lease, does."""
-        timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
+        timing = self._shares.timing if self.lock_key else Timing(LEASE_SECONDS)
         return Broker(
             app,
             self.Producer,
@@ -177,18 +176,16 @@ class RedBeatScheduler(Scheduler):
             sends_once=self.config.delivery == "at_most_once",
         )
 
-    def _make_dispatcher(self, store: Store) -> Dispatcher:
-        return Dispatcher(
-            self,
-            store,
-            self._broker,
-            self._leadership,
-            self._reports,
-            self._tracing,
-            quarantine_seconds=self.max_interval,
-            book=self._book,
-            figures=self._figures,
-        )
+    def _form_shards(self) -> bool:
+        """Have a shard for each part of the schedule as it is divided now; tell whether that has changed."""
+        keys = self.config.keys
+        if isinstance(keys, ShardedKeys) and len(self._shards) and self._shards.first.store is self.store:
+            self.store.narrow(PartOfSchedule(keys.undivided))  # the one part that there was
+            self.store = self.store.of_all_parts()
+        return self._shards.form(self.store, self._equipment, int(LEASE_SECONDS * 1000))
+
+    def _name_of(self, key: str) -> str:
+        return self.config.keys.name(key)
 
     # -- one tick
 
@@ -212,6 +209,8 @@ class RedBeatScheduler(Scheduler):
             with hold_interrupts() if self._beat is not None and has_greenlets() else nullcontext():
                 delay_seconds = self._tick()
         except (StoreCorrupt, StoreRefused) as exc:
+            if isinstance(exc, LayoutChanged) and self._form_shards():
+                return 0
             if self._beat is None:
                 raise
             period = self.config.redbeat_redis_options.get("retry_period")
@@ -219,7 +218,7 @@ class RedBeatScheduler(Scheduler):
                 raise brief(exc) from None
             self._reports.report_trouble(str(exc))
             self._condition.note_trouble(str(exc))
-            self._leadership.note_progress()
+            self._shares.note_progress()
             time.sleep(self._look_seconds)
             return 0
         except LockLost as exc:
@@ -228,7 +227,7 @@ class RedBeatScheduler(Scheduler):
             logger.error(  # noqa: TRY400 - the sentence says it all
                 "beat: %s It stands by.", exc, extra=LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder)
             )
-            self._leadership.forget()
+            self._shards.first.leadership.forget()
             return self._wait(self._look_seconds)
         except RedBeatError as exc:
             if self._beat is None:
@@ -250,96 +249,74 @@ class RedBeatScheduler(Scheduler):
         if self._beat is not None:
             self._telemetry.look()
             self._feed.look()  # after it, as parts of it may be receivers
+        self._form_shards()
         if not self._is_leading():
-            self.look_ahead.forget()
-            candidacy = self._leadership.candidacy
-            if candidacy is not None:
-                self._reports.report_standby(candidacy)
-            return self._wait(self._leadership.seconds_to_look())
+            self._report_standby()
+            return self._wait(self._shares.seconds_to_look())
         if self._broker.is_away:
-            self.store.renew_lock(self._leadership.fence)  # trying the broker may take long
+            self._shards.renew_locks()  # trying the broker may take long
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
         began_at = time.monotonic()
         with garbage_kept():
-            seconds = self._send_messages(self._send_due())
+            seconds = min(self._send_due(), self._send_messages())
+        if self._broker.is_away:
+            self._broker_tried_at = time.monotonic()
+        self._shards.hand_over()
+        self._shards.raise_trouble()
         self._figures.ticks.observe(time.monotonic() - began_at)
         return self._wait(seconds) if seconds else 0
 
     def _send_due(self) -> float:
-        """Send one batch of what is due; return how long to wait then, 0 when more is due."""
-        fence, pace = self._leadership.fence, self._dispatcher.pace
-        # with a backlog they wait for what was due before them, as any other
-        if not self._has_backlog and not self._send_prepared(fence):
+        """Send one batch of what is due, of each shard; return how long to wait then, 0 when more is due."""
+        if not self._send_prepared():
             return self._look_seconds
-        claim = claim_in_turn(self._claims, pace, fence, self._lease_ms)
-        self._messages.note(claim, self._claims.claimed_at)
-        if not claim.is_ahead:
-            self.look_ahead.note_clock(claim.now)
-            self._reports.note_clock(claim.now)
-        self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
+        claims = self._shards.claim(is_waiting=self._beat is not None)
         if self.lock:
             logger.debug("beat: Extending lock...")
-        batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
-        began_at = time.monotonic()
-        try:
-            self._dispatcher.dispatch(batch)
-        except BaseException:
-            self._claims.close()
-            raise
-        if claim.rows:
-            self._figures.batches.observe(time.monotonic() - began_at)
-        self._has_backlog = claim.has_more or batch.is_cut
-        if batch.is_cut:  # what is still due goes before what was asked for ahead
-            self._claims.close()
-        has_settled = self._supervision.settle(claim, fence)
-        if claim.rows:
-            self._claims.may_ask_ahead = batch.is_quick
-        if self._beat is not None:  # else the caller decides how long to wait
-            pace.end_batch()
-        if self._broker.is_away:
-            self._broker_tried_at = time.monotonic()
-            return BROKER_RETRY_SECONDS
-        if batch.recorded:
-            self._broker.note_well()
-            self.look_ahead.note_commits(batch.recorded)
-        if batch.is_in_doubt:
-            return self._look_seconds
-        if claim.has_more or batch.is_cut or has_settled or self.store.has_retaken_lock:
-            return 0
-        if claim.is_ahead:  # it may have missed what is due now
+        with self._equipment.quick_way.found_once() if len(claims) > 1 else nullcontext():
+            seconds = self._send_batches(claims)
+        if seconds is None:  # what was asked for ahead may have missed something
             return self._send_due()
-        delay_seconds = self._seconds_to_next(claim, batch.recorded)
-        return min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds
+        return min(seconds, float(self.max_interval))
 
-    def _send_messages(self, seconds: float) -> float:
-        """Send one batch of the stored messages that are due; return how long to wait then, 0 when more are.
-
-        Arguments:
-            seconds: how long to wait for the schedule.
-        """
-        if self._messages.seconds_left == 0 and not self._broker.is_away:
-            batch = self._messages.send(self._leadership.fence, self._lease_ms)
-            self._figures.later += batch.deleted
-            if self._broker.is_away:
-                self._broker_tried_at = time.monotonic()
-                return BROKER_RETRY_SECONDS
-            if batch.recorded:
-                self._broker.note_well()
-            if self.store.has_retaken_lock:
-                return 0
-        left = self._messages.seconds_left
-        return seconds if left is None else min(seconds, left)
-
-    def _send_prepared(self, fence: Fence) -> bool:
+    def _send_prepared(self) -> bool:
         """Send the prepared runs whose time has come; return whether to go on."""
-        if not self.look_ahead.is_due:
-            return True
-        claim = Claim(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
-        batch = Batch(claim, fence, is_leased=False, is_prepared=True)
-        self._dispatcher.dispatch_prepared(batch, iter(self.look_ahead.take_due, []))
-        self.look_ahead.note_commits(batch.recorded)
-        return not (self._broker.is_away or batch.is_in_doubt)
+        is_going_on = True
+        for shard in self._shards.led:
+            with self._shards.apart():
+                is_going_on = shard.send_prepared()
+            if not is_going_on:
+                break
+        return is_going_on
+
+    def _send_batches(self, claims: list[tuple[Shard, Claim]]) -> float | None:
+        """Send what was claimed of each shard; return how long to wait then; None: claim again at once."""
+        left, is_waiting = deque(claims), self._beat is not None
+        seconds: float | None = None
+        while left and not (seconds is not None and self._is_ending_tick()):
+            shard, claim = left.popleft()
+            with self._shards.apart():
+                seconds = shard.send(claim, is_waiting=is_waiting, batches=len(claims))
+        for shard, claim in left:
+            with self._shards.apart():
+                shard.give_back(claim)
+        if not self._shards.is_divided:
+            return seconds
+        return min((shard.seconds_left for shard in self._shards.led), default=0.0)
+
+    def _send_messages(self) -> float:
+        """Send one batch of the stored messages that are due, of each shard; return how long to wait then."""
+        seconds = math.inf
+        for shard in self._shards.led:
+            with self._shards.apart():
+                seconds = min(seconds, shard.send_messages())
+        return seconds
+
+    def _report_standby(self) -> None:
+        candidacies = [one.candidacy for one in self._shares.leaderships if one.candidacy is not None]
+        if candidacies:
+            self._reports.report_standby(candidacies[0])
 
     def _is_broker_back(self) -> bool:
         """Try the broker, at most once in ``BROKER_RETRY_SECONDS``; return whether it is back."""
@@ -348,17 +325,6 @@ class RedBeatScheduler(Scheduler):
         is_back = self._broker.is_back()
         self._broker_tried_at = time.monotonic()
         return is_back
-
-    def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
-        scores = [float(commit.new_score) for commit in commits if isinstance(commit.new_score, str)]
-        if claim.next_score is not None:
-            scores.append(claim.next_score)
-        self._head_score = min((score for score in scores if score >= 0), default=None)
-        known = [at for at in (self._head_score, claim.next_deadline) if at is not None]
-        if not known:
-            return float(self.max_interval)
-        elapsed = time.monotonic() - self._claims.claimed_at
-        return min(max(min(known) - claim.now - elapsed, 0), float(self.max_interval))
 
     # -- sending
 
@@ -400,63 +366,65 @@ class RedBeatScheduler(Scheduler):
     # -- leading, and waiting
 
     @property
+    def look_ahead(self) -> LookAhead:
+        """What is prepared of the runs that are due soon: of a schedule that isn't divided, or of its first
+        shard.
+        """
+        return self._shards.first.look_ahead
+
+    @property
     def lock(self) -> LeaderLock | Any:
-        """The lock this scheduler holds, None if it holds none.
+        """The lock this scheduler holds, None if it holds none; of a schedule in shards that of the first.
 
         A program, such as a test, may set it to a lock of redis-py, or to any object with ``extend`` and
         ``release``. Then this scheduler leads.
         """
-        return self._leadership.lock
+        return self._shards.first.leadership.lock
 
     @lock.setter
     def lock(self, lock: LeaderLock | Any) -> None:
-        self._leadership.forget()
-        self._leadership.lock = lock
+        leadership = self._shards.first.leadership
+        leadership.forget()
+        leadership.lock = lock
 
     @property
     def lock_key(self) -> str | None:
         """The lock's key; None if there is no lock, and every beat leads."""
-        return self._leadership.lock_key
+        return self._shares.lock_key
 
     @lock_key.setter
     def lock_key(self, lock_key: str | None) -> None:
-        self._leadership.lock_key = lock_key
+        self._shares.lock_key = lock_key
 
     @property
     def lock_timeout(self) -> float:
         """How long the lock lives after it was last renewed, seconds."""
-        return self._leadership.timing.lock_seconds
+        return self._shares.timing.lock_seconds
 
     @lock_timeout.setter
     def lock_timeout(self, seconds: float) -> None:
-        self._leadership.timing = replace(self._leadership.timing, lock_seconds=seconds)
-        if isinstance(self.lock, LeaderLock):
-            self.lock.set_timeout(seconds)
+        self._shares.set_lock_seconds(seconds)
 
     @cached_property
     def _wake(self) -> WakeChannel:
-        return self.store.wake_channel()
+        return self.store.wake_channel(self._shares.wake_channels)
 
     @property
     def _look_seconds(self) -> float:
         """How often a waiting leader looks at the schedule, and a standby at the lock."""
-        return self._leadership.timing.look_seconds
-
-    @property
-    def _lease_ms(self) -> int:
-        return 0 if self.lock_key else int(LEASE_SECONDS * 1000)
+        return self._shares.timing.look_seconds
 
     @property
     def _stuck_seconds(self) -> float:
         """After how long without progress beat hangs; by the settings it may have to wait for the broker."""
-        timing = self._leadership.timing if self.lock_key else Timing(LEASE_SECONDS)
+        timing = self._shares.timing if self.lock_key else Timing(LEASE_SECONDS)
         wanted_seconds = self.config.publish_timeout
         once = timing.publish_seconds(wanted_seconds) + timing.connect_seconds(wanted_seconds)
         return max(timing.stuck_seconds, 2 * once)  # a connection that has broken is replaced amid a batch
 
     def _parts(self) -> list[Part]:
         """Return what others see of this beat while it runs, as far as the settings want it."""
-        own = OwnFigures(self._leadership, self._figures, lambda: len(self.look_ahead))
+        own = OwnFigures(self._shares, self._figures, self._shards.count_prepared)
         parts: list[Part] = [self._tracing, CheckIns(self.app), own, self._gathering]
         if self.config.http is not None:
             gathering = self._gathering
@@ -470,19 +438,19 @@ class RedBeatScheduler(Scheduler):
         return parts
 
     def _find_fences(self) -> dict[Keys, Fence]:
-        """Return which parts of the schedule this beat leads, and what says so."""
-        return {self._leadership.keys: self._leadership.fence} if self._leadership.is_leader else {}
+        """Return which parts of the schedule this beat leads, and what says so; for any thread."""
+        return {one.keys: one.fence for one in self._shares.leading}
 
     def _find_fence(self) -> Fence | None:
-        """Return what says that this beat leads; None: it doesn't."""
-        return self._leadership.fence if self._leadership.is_leader else None
+        """Return what says that this beat leads; None: it doesn't. Those that lead shards share the work."""
+        if self._shards.is_divided:
+            return Fence() if self._shares.is_leader else None
+        leadership = self._shards.first.leadership
+        return leadership.fence if leadership.is_leader else None
 
     def _is_leading(self) -> bool:
-        if self._leadership.check():
-            self._has_statics = False  # the lock was gone: beat_schedule's entries may be gone, too
-        if self._leadership.is_leader and self._has_statics:
-            return True
-        if self._beat is None and not self._leadership.is_leader:
+        self._shards.check_locks()
+        if self._beat is None and not self._shares.is_leader:
             raise LockNotAcquired(
                 f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
                 "of yours call acquire_distributed_beat_lock(service) first, or set redbeat_lock_key = None.",
@@ -491,49 +459,60 @@ class RedBeatScheduler(Scheduler):
         return self.stand_for_leader()
 
     def stand_for_leader(self) -> bool:
-        """Take the lock if it is free, and store ``beat_schedule``; return whether this scheduler leads."""
-        was_leader = self._leadership.is_leader
-        if not self._leadership.stand():
-            return False
-        if not was_leader:
-            self._has_statics = False  # another beat may have changed them meanwhile
-            self._gathering.lead(self.store)
-            if isinstance(self.lock, LeaderLock):
-                self._feed.note_leader(self.lock)
-        if self._beat is not None:
-            self._leadership.keep_alive()
-        if not self._has_statics:
-            self._bring_back()
-            try:
-                self.setup_schedule()
-            except StoreCorrupt as exc:
-                if exc.key in (self.lock_key, self.config.schedule_key):
-                    raise
-                self._reports.report_left_out(f"beat_schedule isn't stored, the rest goes on: {exc}")
-                self._has_statics = True
-        return True
+        """Take the lock if it is free, and store ``beat_schedule``; return whether this scheduler leads.
 
-    def _bring_back(self) -> None:
-        """Put back the entries that ``celery redbeat downgrade`` has taken out of the schedule."""
+        Of a schedule in shards it does so with each that is this beat's to lead.
+        """
+        for shard in self._shards.look_at_locks():
+            shard.has_statics = False  # another beat may have changed them meanwhile
+            self._gathering.lead(shard.store)
+            if isinstance(shard.leadership.lock, LeaderLock):
+                self._feed.note_leader(shard.leadership.lock)
+        if self._beat is not None:
+            self._shares.keep_alive()
+        fresh = [shard for shard in self._shards.led if not shard.has_statics]
+        if fresh and not self._shards.is_moving:  # else they are there already, on their way perhaps
+            self._store_code(fresh)
+        return bool(self._shards.led)
+
+    def _store_code(self, shards: list[Shard]) -> None:
+        """Store what the code has in ``shards``, after what was taken out of them is back."""
+        for shard in shards:
+            with self._shards.apart():
+                self._bring_back(shard)
         try:
-            found = self.store.bring_back(self._leadership.fence)
+            self.setup_schedule()
+        except StoreCorrupt as exc:
+            if exc.key in {
+                key for one in shards for key in (one.leadership.lock_key, one.store.keys.schedule)
+            }:
+                raise
+            self._reports.report_left_out(f"beat_schedule isn't stored, the rest goes on: {exc}")
+            for shard in shards:
+                shard.has_statics = True
+
+    def _bring_back(self, shard: Shard) -> None:
+        """Put back the entries that ``celery redbeat downgrade`` has taken out of the schedule."""
+        keys = shard.store.keys
+        try:
+            found = shard.store.bring_back(shard.fence)
         except StoreRefused as exc:
-            if exc.is_login or is_refusal(exc.__cause__):
+            if exc.is_login or is_refusal(exc.__cause__) or isinstance(exc, LayoutChanged):
                 raise
             self._leave_away(exc)
             return
         except StoreCorrupt as exc:
-            if exc.key == self.lock_key:
+            if exc.key == shard.leadership.lock_key:
                 raise
             self._leave_away(exc)
             return
         if found.scoreless:
-            names = ", ".join(map(self.config.keys.name, found.scoreless[:10]))
+            names = ", ".join(map(keys.name, found.scoreless[:10]))
             logger.warning(
                 "beat: %d entries that were taken out for celery-redbeat 2.x are due now, as %s has no score "
                 "for them: %s.",
                 len(found.scoreless),
-                self.config.keys.downgraded,
+                keys.downgraded,
                 shorten(printable(names)),
             )
         if found.returned or found.gone:
@@ -561,31 +540,29 @@ class RedBeatScheduler(Scheduler):
         if self._beat is None:
             return seconds
         deadline = time.monotonic() + seconds
-        if self.lock:
+        if self._shards.has_locks:
             deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
+        if self._shards.is_divided:
+            deadline = min(deadline, time.monotonic() + self._shares.seconds_to_look())
+            self._wake.listen_to(self._shares.wake_channels)
         look_at = time.monotonic() + self._look_seconds
         while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
-            is_leading = self._leadership.is_leader and bool(self.lock)
-            is_preparing = is_leading and self.look_ahead.is_wanted(self._head_score)
-            if is_preparing:
-                self.look_ahead.prepare()
+            is_preparing = self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
-            with self.store.asking():  # it may take longer where Redis doesn't answer
+            with self._shards.asking():  # it may take longer where Redis doesn't answer
                 is_woken = self._wake.wait(pause_seconds)
+            if is_woken:
+                self._shards.note_woken(self._wake.take_announced())
             if is_woken or self._is_stopping():
                 break
-            self._leadership.note_progress()
+            self._shares.note_progress()
             self._beat.note_tick()
             self._figures.last_tick_at = time.time()
             now = time.monotonic()
-            if not self._leadership.is_leader or now >= deadline or (is_preparing and now < look_at):
+            if not self._shares.is_leader or now >= deadline or (is_preparing and now < look_at):
                 continue
-            head, look_at = self.store.look(), now + self._look_seconds
-            has_changed = head.score != self._head_score or head.later != self._messages.head_score
-            self.look_ahead.note_clock(head.now)
-            self._supervision.watch.note_answer(head.now)
-            # is_due: the server's clock may have jumped
-            if has_changed or head.is_due:
+            look_at = now + self._look_seconds
+            if self._shards.look():
                 break
         return 0
 
@@ -597,6 +574,10 @@ class RedBeatScheduler(Scheduler):
             ConfigurationError, StoreUnavailable, StoreRefused, StoreCorrupt: after 5 seconds at the most.
         """
         return read_status(app).leader
+
+    def _is_ending_tick(self) -> bool:
+        """Tell whether the batches that are left wait for the next tick, or for another beat."""
+        return self._broker.is_away or self._is_stopping()
 
     def _is_stopping(self) -> bool:
         # asked for by flags, as the signal handler's SystemExit may have been swallowed
@@ -612,9 +593,7 @@ class RedBeatScheduler(Scheduler):
             return
         self._is_close_wanted = False
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
-            self._has_statics = False
-            self._claims.close()  # what is on its way is waited for while the lock is held
-            self._leadership.resign()
+            self._shards.close()  # what is on its way is waited for while the locks are held
         if "_wake" in self.__dict__:  # it has waited
             self._wake.close()
         self._broker.close()
@@ -632,14 +611,26 @@ class RedBeatScheduler(Scheduler):
         Raises:
             DeclarationError: two of these entries have the same name.
         """
-        statics = read_statics(self.app)
-        store_statics(self.store, self._leadership.fence, statics, self.update_from_dict)
-        self._has_statics = True
+        statics, shards = read_statics(self.app), self._shards
+        led = [shard for shard in shards.led if not shard.has_statics] or shards.led or list(shards)
+        for shard in led:
+            with shards.apart():
+                store_statics(
+                    shard.store,
+                    shard.fence,
+                    statics,
+                    self.update_from_dict,
+                    lambda name, shard=shard: shards.home_of(name) is shard,  # type: ignore[misc]
+                    is_telling=shard is led[0],
+                )
+                shard.has_statics = True
+        shards.raise_trouble()
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
         with garbage_kept():
-            store_entries(self.store, self._leadership.fence, self._maybe_entry, dict_)
+            for shard, entries in self._shards.by_home(dict_):
+                store_entries(shard.store, shard.fence, self._maybe_entry, entries)
 
     @property
     def schedule(self) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 
-from redbeat.beat.pace import OTHERS, Pace
+from redbeat.beat.pace import MAX_ENLARGED, OTHERS, Pace
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.records import Claim, Fence, Sizes
+from redbeat.store.rounds import ClaimAsked
 from redbeat.store.store import Store
 
 #: an answer that is read later than this is asked for again, seconds
@@ -51,15 +52,37 @@ class Claims:
             lease_ms: how long they are hidden from other beats; 0: they aren't.
         """
         claim = self._read_ahead(fence, sizes)
-        if claim is None:
-            size = self._pace.enlarge(self._store.config.batch_size)
-            claim = self._store.claim_due(fence, size, lease_ms, sizes)
-            self.claimed_at = time.monotonic()
+        if claim is not None:
+            self._note(claim, fence, sizes, lease_ms)
+            return claim
+        claim = self.asked(fence, sizes, lease_ms).claim()
+        self.note(claim, fence, sizes, lease_ms)
+        return claim
+
+    def asked(self, fence: Fence, sizes: Sizes, lease_ms: int, max_entries: int = MAX_ENLARGED) -> ClaimAsked:
+        """Return what an ordinary claim of entries of these ``sizes`` asks for.
+
+        Arguments:
+            max_entries: how many entries at most.
+        """
+        size = min(self._pace.enlarge(self._store.config.batch_size), max_entries)
+        return ClaimAsked(self._store, fence, size, lease_ms, sizes)
+
+    def note(self, claim: Claim, fence: Fence, sizes: Sizes, lease_ms: int) -> None:
+        """Note an ordinary claim, which has just been made, and ask for those after it if it pays."""
+        self.claimed_at = time.monotonic()
+        self._note(claim, fence, sizes, lease_ms)
+
+    @property
+    def has_asked_ahead(self) -> bool:
+        """Whether the next claim is on its way already."""
+        return self._ahead is not None
+
+    def _note(self, claim: Claim, fence: Fence, sizes: Sizes, lease_ms: int) -> None:
         if claim.is_held:
             self._pace.note_held()
         if claim.has_more and sizes == OTHERS and not lease_ms:
             self._ask_ahead(fence, claim)
-        return claim
 
     def _ask_ahead(self, fence: Fence, claim: Claim) -> None:
         size = self._store.config.batch_size

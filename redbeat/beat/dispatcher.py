@@ -25,13 +25,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from redbeat.beat.batch import Batch
-from redbeat.beat.contention import Contention
-from redbeat.beat.disruptions import Disruptions, has_failed
-from redbeat.beat.log import Reports
-from redbeat.beat.pace import Pace
+from redbeat.beat.disruptions import has_failed
+from redbeat.beat.equipment import Equipment
+from redbeat.beat.misplaced import Misplaced
+from redbeat.beat.pace import Pace, Rest
 from redbeat.beat.pipeline import Pipeline
 from redbeat.beat.planner import (
     CompiledRun,
@@ -41,19 +41,16 @@ from redbeat.beat.planner import (
     commit_missing,
     plan_run,
 )
-from redbeat.beat.quick_way import QuickWay
 from redbeat.beat.recorder import Recorder, is_held_back
 from redbeat.beat.stored import plan_message
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
-from redbeat.broker.connection import Broker, reason_of
-from redbeat.broker.delivery import Delivery
+from redbeat.broker.connection import reason_of
 from redbeat.broker.holes import has_own_context
 from redbeat.connection.retry import (
     LAST_WORDS_SECONDS,
     call_briefly,
 )
-from redbeat.entries.calendar_loading import KeptCalendars
 from redbeat.entries.due import read_defaults
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import RedBeatError
@@ -71,9 +68,6 @@ from redbeat.store.records import (
     Target,
 )
 from redbeat.store.store import Store
-from redbeat.telemetry.metrics.beat_figures import BeatFigures
-from redbeat.telemetry.metrics.labels import LabelBook
-from redbeat.telemetry.tracing.tracing import Tracing
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
     from redbeat.telemetry.tracing.spans import RunSpan
@@ -88,70 +82,36 @@ PIECE = 100
 READ_SECONDS = 1e-7
 
 
-class Hooks(Protocol):
-    """What a subclass of the scheduler may replace; looked up again for each run."""
-
-    app: Any
-    Entry: type[RedBeatSchedulerEntry]
-
-    @property
-    def producer(self) -> Any: ...
-
-    def apply_async(
-        self, entry: RedBeatSchedulerEntry, producer: Any = None, advance: bool = True
-    ) -> Any: ...
-
-
 class Dispatcher:
-    """Sends what a scheduler has claimed.
+    """Sends what a scheduler has claimed of one part of the schedule.
 
     Arguments:
-        hooks: the scheduler, which makes and sends entries.
+        store: has that part.
         leadership: asked whether the lock is still held before a message is sent that no script checks.
-        tracing: makes the spans of runs.
-        book: under which labels runs are counted.
-        figures: what this beat counts of itself.
-        quarantine_seconds: after how long an entry that can't be used is tried again.
+        equipment: what this beat sends with.
+        rest: the pauses after costly batches.
     """
 
     def __init__(
-        self,
-        hooks: Hooks,
-        store: Store,
-        broker: Broker,
-        leadership: Leadership,
-        reports: Reports,
-        tracing: Tracing,
-        quarantine_seconds: float,
-        book: LabelBook,
-        figures: BeatFigures,
+        self, store: Store, leadership: Leadership, equipment: Equipment, rest: Rest | None = None
     ) -> None:
-        self._hooks = hooks
-        self._book = book
-        self._figures = figures
+        self._hooks = equipment.hooks
+        self._book = equipment.book
+        self._figures = equipment.figures
         self._store = store
-        self._broker = broker
+        self._broker = equipment.broker
         self._leadership = leadership
-        self._reports = reports
-        self._tracing = tracing
-        self._contention = Contention()
-        self._calendars = KeptCalendars()
-        self._disruptions = Disruptions()
-        self.pace = Pace()
-        self.delivery = Delivery(store, broker)
-        self._recorder = Recorder(store, self.delivery, self._contention, reports, quarantine_seconds)
-        self._pipeline = Pipeline(broker, leadership, self._recorder)
-        self.quick_way = QuickWay(
-            hooks,
-            broker,
-            self.delivery,
-            leadership,
-            self._contention,
-            reports,
-            tracing,
-            store.config.message_cache_bytes,
-            book,
-        )
+        self._reports = equipment.reports
+        self._tracing = equipment.tracing
+        self._contention = equipment.contention
+        self._calendars = equipment.calendars
+        self._disruptions = equipment.disruptions
+        self._quick_way = equipment.quick_way
+        self.pace = Pace(rest)
+        self._delivery = equipment.delivery
+        self._recorder = Recorder(store, equipment)
+        self._misplaced = Misplaced(store)
+        self._pipeline = Pipeline(self._broker, leadership, self._recorder)
 
     def dispatch(self, batch: Batch) -> None:
         """Plan, send and record ``batch``."""
@@ -168,13 +128,15 @@ class Dispatcher:
         try:
             rows: Sequence[Claimed] = self._drop_missing(batch)
             may_be_quick = bool(rows) and rows[0].message is None
-            is_quick = may_be_quick and self.quick_way.is_open(is_leased=batch.is_leased)
+            is_quick = may_be_quick and self._quick_way.is_open(self._leadership, is_leased=batch.is_leased)
             if is_quick:
                 rows = self._send_first(batch, rows)
                 batch.is_quick = not rows
+            if not batch.is_quick:  # somebody's code may be called now
+                self._quick_way.look_again()
             runs = self._plan(batch, rows, is_quick=is_quick)
             self._broker.begin_sending()
-            if self.delivery.is_at_most_once:
+            if self._delivery.is_at_most_once:
                 self._recorder.commit(batch, batch.pending)
                 self._record_then_send(batch, runs)
             else:
@@ -182,7 +144,7 @@ class Dispatcher:
                 self._record(batch)
             self._broker.send_events(batch.events)
             if batch.recorded:
-                self.delivery.announce()
+                self._delivery.announce()
         except BaseException:
             # a signal ends this beat, or Redis is away: what was sent is recorded as sent, if that is
             # possible
@@ -213,7 +175,7 @@ class Dispatcher:
     def _plan_pieces(self, batch: Batch, rows: Sequence[Claimed]) -> Iterator[list[CompiledRun]]:
         for first in range(0, len(rows), PIECE):
             with postpone_signals():  # not while a piece is sent, as the server may never answer
-                runs, others = self.quick_way.plan(rows[first : first + PIECE], batch.claim.now)
+                runs, others = self._quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
             self._tell_of_all(
@@ -248,7 +210,7 @@ class Dispatcher:
         self._figures.used += len(batch.sent)
         self._recorder.commit(batch, batch.pending)  # pauses of runs whose messages were refused
         if batch.recorded:
-            self.delivery.announce()
+            self._delivery.announce()
 
     def _tell_of_all(self, runs: Iterable[Run]) -> None:
         # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
@@ -269,7 +231,7 @@ class Dispatcher:
         others = rows
         if is_quick:
             with postpone_signals():
-                runs, others = self.quick_way.plan(rows, batch.claim.now)
+                runs, others = self._quick_way.plan(rows, batch.claim.now)
         self._figures.compiled += len(runs)
         if not others:
             return list(runs)
@@ -282,7 +244,7 @@ class Dispatcher:
     def _drop_missing(self, batch: Batch) -> list[Claimed]:
         """Return the claimed entries that have a hash; commits of the others go to ``batch.pending``."""
         present, removed = [], []
-        for claimed in batch.claim.rows:
+        for claimed in self._drop_misplaced(batch):
             if claimed.type is not KeyType.NONE:
                 self._reports.note_present(claimed)
                 present.append(claimed)
@@ -293,6 +255,23 @@ class Dispatcher:
                 removed.append(claimed.key)
         self._reports.report_removed(removed)
         return present
+
+    def _drop_misplaced(self, batch: Batch) -> Sequence[Claimed]:
+        """Return the claimed entries that belong here; commits of the others go to ``batch.pending``."""
+        rows = batch.claim.rows
+        misplaced = self._misplaced.among(rows)
+        if not misplaced:
+            return rows
+        for claimed in misplaced:
+            reason = self._misplaced.describe(claimed)
+            batch.pending.append(self._recorder.quarantine(claimed, reason, batch.claim.now))
+        keys = {claimed.key for claimed in misplaced}
+        return [claimed for claimed in rows if claimed.key not in keys]
+
+    def give_back(self, batch: Batch) -> None:
+        """Leave all that was claimed due: nothing of it is sent now."""
+        batch.leave(batch.claim.rows)
+        self._recorder.commit(batch, batch.pending)
 
     def _plan_all(
         self,
@@ -343,7 +322,7 @@ class Dispatcher:
     def _send(self, batch: Batch, runs: Sequence[Run]) -> None:
         """Send ``runs``, or collect their messages, and note each of them in ``batch``."""
         if any(map(is_held_back, runs)):
-            runs = self._recorder.reserve(batch, runs, are_pushed=self.quick_way.is_exactly_once())
+            runs = self._recorder.reserve(batch, runs, are_pushed=self._quick_way.is_exactly_once())
         left = deque(self._disruptions.begin(runs))
         are_drafts = self._broker.drafts is not None  # what is compiled isn't pushed, but published
         with hold_interrupts() as let_interrupt:  # a run that was sent and isn't noted would be sent again
@@ -456,7 +435,7 @@ class Dispatcher:
     def _is_decided_later(self, batch: Batch, run: Run) -> bool:
         """Tell whether the script that pushes decides if ``run`` is sent; the log tells of it after that."""
         is_reserved = run.claimed.key in batch.reserved
-        return is_held_back(run) and not is_reserved and not self.delivery.is_at_most_once
+        return is_held_back(run) and not is_reserved and not self._delivery.is_at_most_once
 
     def _announce(self, run: CompiledRun, *, is_told: bool = True) -> tuple[Push, ...]:
         """Do what else belongs to the sending of a run whose message is made; return its pushes."""
@@ -548,8 +527,8 @@ class Dispatcher:
         Where that can't be known now, the collected runs stay due.
         """
         try:
-            if not self.delivery.is_in_doubt():
-                return self.delivery.target()
+            if not self._delivery.is_in_doubt():
+                return self._delivery.target()
             batch.is_in_doubt = True
         except RedBeatError:  # about the schedule's server
             raise

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Sequence
 from itertools import count, groupby, islice
 from sys import getsizeof
 
+from redbeat.beat.equipment import Equipment
+from redbeat.beat.misplaced import Misplaced
 from redbeat.beat.planner import CompiledRun
-from redbeat.beat.quick_way import QuickWay
 from redbeat.errors import RedBeatError
+from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
 from redbeat.store.records import Claimed, Commit
-from redbeat.store.upcoming import Cursor, Upcoming
-from redbeat.telemetry.metrics.beat_figures import BeatFigures
+from redbeat.store.rounds import UpcomingAsked, read_together
+from redbeat.store.upcoming import Cursor, Slice, Upcoming
 
 #: how many entries are read and prepared at a time: what falls due meanwhile waits for them
 SLICE = 200
@@ -40,20 +43,22 @@ RUN_BYTES, SPAN_BYTES = 1_200, 3_000
 
 
 class LookAhead:
-    """The prepared runs of one beat.
+    """The prepared runs of one part of the schedule.
 
     Arguments:
         upcoming: reads what falls due soon; None: nothing is prepared.
-        quick_way: plans and compiles.
-        figures: what this beat counts of itself.
+        leadership: this beat's part in who leads that part.
+        equipment: what this beat sends with; its quick way plans and compiles.
     """
 
-    def __init__(self, upcoming: Upcoming | None, quick_way: QuickWay, figures: BeatFigures) -> None:
-        self._figures = figures
+    def __init__(self, upcoming: Upcoming | None, leadership: Leadership, equipment: Equipment) -> None:
+        self._figures = equipment.figures
         self._upcoming = upcoming
-        self._quick_way = quick_way
-        self._allowance = quick_way.allowance
-        self._bytes = 0  # at most half of what is allowed, as their entries are kept, too
+        self._misplaced = Misplaced(leadership.store)
+        self._leadership = leadership
+        self._quick_way = equipment.quick_way
+        self._allowances = equipment.allowance, equipment.of_prepared
+        self._bytes = 0
         self._due: list[tuple[float, int, int, CompiledRun]] = []  # a heap, the earliest first; with its size
         self._runs: dict[str, CompiledRun] = {}  # by the entry's key
         self._numbers = count()
@@ -96,22 +101,53 @@ class LookAhead:
 
     def prepare(self) -> None:
         """Read and prepare a slice of what falls due soon."""
-        if self._upcoming is None:
+        asked = self._begin(SLICE)
+        if asked is None:
             return
-        self._next_at = time.monotonic() + LOOK_SECONDS
-        again = list(islice(self._again, SLICE))
         try:
-            found = self._upcoming.read(self._cursor, SLICE - len(again), again)
+            found = asked.read()
         except RedBeatError as exc:
-            logger.debug("beat: What falls due soon can't be read: %r", exc)
-            self._next_at = time.monotonic() + RETRY_SECONDS
-            return
-        self.note_clock(found.now)
+            self._note_unread(exc)
+        else:
+            self.note_clock(found.now)
+            self._prepare(found, asked.again)
+
+    @staticmethod
+    def prepare_together(those: Sequence[LookAhead]) -> None:
+        """Read and prepare, of several parts of the schedule, as much as of one; one round trip a node."""
+        slice_size = max(SLICE // len(those), 1)
+        asked = [one._begin(slice_size) for one in those]  # noqa: SLF001 - of this class
+        reading = [(one, what) for one, what in zip(those, asked, strict=True) if what is not None]
+        answers = read_together([what for _, what in reading])
+        for (one, _), found in zip(reading, answers, strict=True):
+            if isinstance(found, RedBeatError):
+                one._note_unread(found)  # noqa: SLF001
+            else:
+                one.note_clock(found.now)
+        for (one, what), found in zip(reading, answers, strict=True):
+            if not isinstance(found, RedBeatError):
+                one._prepare(found, what.again)  # noqa: SLF001
+
+    def _begin(self, slice_size: int) -> UpcomingAsked | None:
+        """Return what to read next; None: nothing is prepared."""
+        if self._upcoming is None:
+            return None
+        self._next_at = time.monotonic() + LOOK_SECONDS
+        again = list(islice(self._again, slice_size))
+        return UpcomingAsked(self._upcoming, self._cursor, slice_size - len(again), again)
+
+    def _note_unread(self, exc: RedBeatError) -> None:
+        logger.debug("beat: What falls due soon can't be read: %r", exc)
+        self._next_at = time.monotonic() + RETRY_SECONDS
+
+    def _prepare(self, found: Slice, again: Sequence[str]) -> None:
         for key in again:
             del self._again[key]
         rows = [row for row in found.rows if not self._is_prepared(row)]
+        if misplaced := self._misplaced.among(rows):
+            rows = [row for row in rows if row not in misplaced]
         # asked only if something falls due, as this connects to the broker
-        if rows and not (self._quick_way.is_open() and self._quick_way.is_exactly_once()):
+        if rows and not (self._quick_way.is_open(self._leadership) and self._quick_way.is_exactly_once()):
             self._next_at = time.monotonic() + RETRY_SECONDS
             return
         self._cursor = found.cursor
@@ -126,11 +162,12 @@ class LookAhead:
 
     @property
     def _is_full(self) -> bool:
-        return self._bytes >= self._allowance.max_bytes / 2
+        return self._allowances[1].left_bytes <= 0
 
     def _take(self, size_bytes: int) -> None:
         self._bytes += size_bytes
-        self._allowance.left_bytes -= size_bytes
+        for allowance in self._allowances:
+            allowance.left_bytes -= size_bytes
 
     def _is_prepared(self, row: Claimed) -> bool:
         run = self._runs.get(row.key)
@@ -160,7 +197,7 @@ class LookAhead:
                 del self._runs[run.claimed.key]
                 if run.valid_until > now:  # else what becomes of it is decided in the ordinary way
                     taken.append(run)
-        return self._quick_way.still_valid(taken) if taken else taken
+        return self._quick_way.still_valid(taken, self._leadership) if taken else taken
 
     def forget(self) -> None:
         """Forget all: the leader is another one, say."""

@@ -25,7 +25,8 @@ from collections.abc import Iterator, Sequence
 from redbeat.process.memory import Memory
 from redbeat.store.records import Claimed, Sizes
 
-#: a batch that has taken this much processor time sends what is planned, and leaves the rest due
+#: a batch that has taken this much processor time sends what is planned, and leaves the rest due; several
+#: that follow each other, of several shards, share it
 BATCH_SECONDS = 0.25
 
 #: an entry whose plan took more processor time is slow
@@ -66,10 +67,29 @@ _MAX_LOOKED_UP = 16_384
 _WAITS = 2
 
 
-class Pace:
-    """One beat's memory of what is slow to plan, and its watch on the present batch."""
+class Rest:
+    """Until when no costly batch begins, as the last one has just ended; all shards of a beat share it.
 
-    def __init__(self) -> None:
+    Attributes:
+        until: monotonic.
+    """
+
+    until = 0.0
+
+
+class Pace:
+    """The memory of what is slow to plan of one part of the schedule, and the watch on its present batch.
+
+    Arguments:
+        rest: the pauses after costly batches; by default this one's alone.
+
+    Attributes:
+        batch_seconds: a batch that has taken this much processor time sends what is planned.
+    """
+
+    def __init__(self, rest: Rest | None = None) -> None:
+        self.batch_seconds = BATCH_SECONDS
+        self._rest = rest or Rest()
         self._slow = Memory[str, int](MAX_REMEMBERED)  # how often in a row
         self._left: set[str] = set()
         self._left_rows: Sequence[Claimed] = ()
@@ -80,7 +100,6 @@ class Pace:
         self._held_rows: Sequence[Claimed] = ()
         self._turns_waited = 0  # batches of others while costly entries were due
         self._is_costly_turn = False
-        self._rest_until = 0.0
         self._planned_cpu: dict[str, float] = {}
         self._entry_began_cpu = 0.0
         self._began_at = self._entry_began_at = self._began_cpu = 0.0
@@ -117,7 +136,7 @@ class Pace:
         """End a batch, which has been recorded."""
         if self._is_costly_turn:
             now = time.monotonic()
-            self._rest_until = now + REST_FACTOR * (now - self._turn_began_at)
+            self._rest.until = now + REST_FACTOR * (now - self._turn_began_at)
 
     @property
     def has_costly(self) -> bool:
@@ -126,7 +145,7 @@ class Pace:
 
     def seconds_to_costly(self) -> float:
         """Return the seconds until the next costly batch may begin."""
-        return max(self._rest_until - time.monotonic(), 0.0)
+        return max(self._rest.until - time.monotonic(), 0.0)
 
     def take_held(self) -> Sequence[Claimed]:
         """Return those of the batch that wait for a costly batch; the next call returns none."""
@@ -197,9 +216,9 @@ class Pace:
     def _is_spent(self) -> bool:
         """Begin an entry; tell whether the batch's time is spent."""
         self._entry_began_at = time.monotonic()
-        if self._entry_began_at - self._began_at <= BATCH_SECONDS:
+        if self._entry_began_at - self._began_at <= self.batch_seconds:
             return False
-        return time.thread_time() - self._began_cpu > BATCH_SECONDS  # slower to read, so asked last
+        return time.thread_time() - self._began_cpu > self.batch_seconds  # slower to read, so asked last
 
     def note_planned(self, key: str, read_seconds: float) -> None:
         """Remember the entry under ``key`` if it was slow to plan, not counting ``read_seconds``."""

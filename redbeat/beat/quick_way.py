@@ -6,8 +6,10 @@ RedBeat's own code, and the broker must be one whose messages RedBeat can write 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from redbeat.beat.contention import Contention
 from redbeat.beat.log import Reports
@@ -33,13 +35,37 @@ from redbeat.telemetry.tracing.tracing import Tracing
 AWAY = "the broker is away"
 
 
+#: for how long what one batch has found counts for the next, seconds
+FOUND_SECONDS = 0.25
+
+
+class _Found(NamedTuple):
+    """That messages may be compiled, by what a batch has found.
+
+    Attributes:
+        is_leased: several beats share the work.
+        outbox: of the broker's connection.
+        at: when, monotonic.
+    """
+
+    is_leased: bool
+    outbox: Any
+    at: float
+
+    def holds(self, broker: Broker, now: float, *, is_leased: bool) -> bool:
+        """Tell whether that counts for a batch at ``now``."""
+        outbox = broker.outbox or broker.drafts
+        is_same = self.outbox is outbox and self.is_leased == is_leased and not broker.is_away
+        return is_same and not self.outbox.has_given_up and now < self.at + FOUND_SECONDS
+
+
 class QuickWay:
     """Plans the runs of one beat's plain entries.
 
     Arguments:
         scheduler: whose ``apply_async`` makes messages.
         tracing: makes the spans of runs.
-        max_bytes: how much memory plans, messages and their shapes may take, with what is prepared.
+        allowance: how much memory plans, messages and their shapes may take, with what is prepared.
         book: under which labels runs are counted.
     """
 
@@ -48,38 +74,62 @@ class QuickWay:
         scheduler: Any,
         broker: Broker,
         delivery: Delivery,
-        leadership: Leadership,
         contention: Contention,
         reports: Reports,
         tracing: Tracing,
-        max_bytes: int,
+        allowance: Allowance,
         book: LabelBook,
     ) -> None:
         self._scheduler = scheduler
         self._broker = broker
         self._delivery = delivery
-        self._leadership = leadership
         self._contention = contention
         self._reports = reports
         self._tracing = tracing
         self._config = ensure_conf(scheduler.app)
         self._originals = Originals(scheduler.app)
-        self.allowance = Allowance(max_bytes)
-        self._compiler = Compiler(scheduler.app, self.allowance)
-        self._plain = PlainEntries(scheduler.app, self._compiler, self.allowance, book, tracing)
+        self._compiler = Compiler(scheduler.app, allowance)
+        self._plain = PlainEntries(scheduler.app, self._compiler, allowance, book, tracing)
         self._producer: Any = None
+        self._is_finding_once = False
+        self._found: _Found | None = None  # by an earlier batch; None: the next one finds out
 
-    def is_open(self, *, is_leased: bool = False) -> bool:
+    def is_open(self, leadership: Leadership, *, is_leased: bool = False) -> bool:
         """Begin a batch; tell whether its messages may be compiled.
 
+        Of several batches that follow each other at once the first one finds out (:meth:`found_once`).
+
         Arguments:
+            leadership: asked whether the lock is still held, as connecting to the broker may take long.
             is_leased: several beats share the work, without a lock.
         """
+        now, found = time.monotonic(), self._found
+        if found is not None and found.holds(self._broker, now, is_leased=is_leased):
+            leadership.confirm()
+            return True
         self._tracing.refresh()
-        obstacle = self._find_obstacle(is_leased=is_leased)
+        obstacle = self._find_obstacle(leadership, is_leased=is_leased)
         if obstacle != AWAY:
             self._reports.report_way(obstacle)
+        if self._is_finding_once:
+            outbox = self._broker.outbox or self._broker.drafts
+            self._found = None if obstacle else _Found(is_leased, outbox, now)
         return not obstacle
+
+    @contextmanager
+    def found_once(self) -> Iterator[None]:
+        """Within this block batches follow each other at once: as long as nobody's own code is called, what
+        the first one finds counts for all, though a quarter of a second at most.
+        """
+        self._is_finding_once = True
+        try:
+            yield
+        finally:
+            self._is_finding_once, self._found = False, None
+
+    def look_again(self) -> None:
+        """Let the next batch find out whether its messages may be compiled."""
+        self._found = None
 
     def is_exactly_once(self) -> bool:
         """Tell whether messages are pushed by the script that records their runs, if that is known now."""
@@ -103,11 +153,11 @@ class QuickWay:
         """Forget entries if all that is kept takes more memory than allowed."""
         self._plain.make_room()
 
-    def still_valid(self, runs: list[CompiledRun]) -> list[CompiledRun]:
+    def still_valid(self, runs: list[CompiledRun], leadership: Leadership) -> list[CompiledRun]:
         """Return those of ``runs``, made in an earlier batch, that would be the same in this one."""
-        return self._plain.still_current(runs) if self.is_open() else []
+        return self._plain.still_current(runs) if self.is_open(leadership) else []
 
-    def _find_obstacle(self, *, is_leased: bool) -> str:
+    def _find_obstacle(self, leadership: Leadership, *, is_leased: bool) -> str:
         """Return why messages go one by one; '': they are compiled."""
         obstacle = joined(find_setting_obstacle(self._config, has_lock=not is_leased), find_monitoring())
         if obstacle:
@@ -124,7 +174,7 @@ class QuickWay:
                 return OTHER_BROKER
             obstacle = self._originals.find_producer_obstacle(producer)
             if not obstacle:
-                self._leadership.confirm()  # as connecting may take long
+                leadership.confirm()  # as connecting may take long
                 self._compiler.begin_batch(producer, outbox, self._tracing.headers)
                 obstacle = self._compiler.obstacle
         except RedBeatError:  # about the lock

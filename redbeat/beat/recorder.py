@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from redbeat.beat.batch import Batch
-from redbeat.beat.contention import Contention
-from redbeat.beat.log import Reports
+from redbeat.beat.equipment import Equipment
 from redbeat.beat.planner import (
     CompiledRun,
     Run,
@@ -22,7 +21,6 @@ from redbeat.beat.planner import (
     is_first_overrun,
 )
 from redbeat.broker.connection import reason_of
-from redbeat.broker.delivery import Delivery
 from redbeat.config.masking import mask_secrets
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
 from redbeat.errors import EntryCorrupt, EntryTooExpensive, LockLost, RedBeatError, StoreRefused
@@ -56,26 +54,19 @@ RESERVED_SECONDS = 60.0
 
 
 class Recorder:
-    """Records the batches of one beat.
+    """Records the batches of one part of the schedule.
 
     Arguments:
-        contention: told which runs couldn't be recorded, as their entries have changed.
-        quarantine_seconds: after how long an entry that can't be used is tried again.
+        store: has that part.
+        equipment: what this beat sends with.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        delivery: Delivery,
-        contention: Contention,
-        reports: Reports,
-        quarantine_seconds: float,
-    ) -> None:
+    def __init__(self, store: Store, equipment: Equipment) -> None:
         self._store = store
-        self._delivery = delivery
-        self._contention = contention
-        self._reports = reports
-        self._quarantine_seconds = quarantine_seconds
+        self._delivery = equipment.delivery
+        self._contention = equipment.contention  # told which runs couldn't be recorded
+        self._reports = equipment.reports
+        self._quarantine_seconds = equipment.quarantine_seconds
         self._quarantined: list[tuple[str, str]] = []  # names and reasons that are still to be told of
 
     def quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:

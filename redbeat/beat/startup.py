@@ -179,38 +179,50 @@ def read_statics(app: Any) -> Statics:
 
 
 def store_statics(
-    store: Store, fence: Fence, statics: Statics, update: Callable[[Mapping[str, Any]], object]
+    store: Store,
+    fence: Fence,
+    statics: Statics,
+    update: Callable[[Mapping[str, Any]], object],
+    is_here: Callable[[str], bool] = lambda _name: True,
+    *,
+    is_telling: bool = True,
 ) -> None:
     """Store ``statics`` by ``update``, and remove the entries that were in the code before and have left it.
 
     An entry that is also in another app's code, or in an applied file, stays. If the code couldn't be read,
     all stay.
+
+    Arguments:
+        store: the schedule, or one part of it.
+        is_here: tells of a name in the code whether its entry belongs there.
+        is_telling: log what is wrong with the code.
     """
-    config, reserved = store.config, store.config.reserved_names
+    config, keys_here, reserved = store.config, store.keys, store.config.reserved_names
     owners = config.statics_owners
     # one of RedBeat's own keys is never removed as an entry
     plan = plan_statics(
         Owners(store).statics(), statics.entries, owners, lambda name: not find_name_problem(name, reserved)
     )
     if statics.why_unknown:
-        logger.error(
-            "beat: The application's modules can't be imported, so no entry that has left the code is "
-            "removed: %s",
-            shorten(statics.why_unknown),
-        )
+        if is_telling:
+            logger.error(
+                "beat: The application's modules can't be imported, so no entry that has left the code is "
+                "removed: %s",
+                shorten(statics.why_unknown),
+            )
         plan = replace(plan, removed=(), released={})
-    for declaration, reason in statics.strays.items():
+    for declaration, reason in statics.strays.items() if is_telling else ():
         _report_stray(declaration, reason)
-    keys = [config.keys.entry(name) for name in plan.removed]
+    keys = [keys_here.entry(name) for name in plan.removed]
     gone = [key for key, owner in zip(keys, Owners(store).read(keys), strict=True) if not owner]
     for key in gone:
-        name = config.keys.name(key)
+        name = keys_here.name(key)
         logger.info(
             "beat: Removing old static schedule entry '%s'.", name, extra=STATIC_REMOVED.of(entry=name)
         )
     store.delete_entries(gone, fence)
-    update(statics.entries)
-    note_statics(store, fence, owners[0], plan)
+    update({name: one for name, one in statics.entries.items() if is_here(name)})
+    note_statics(store, fence, owners[0], replace(plan, added=tuple(filter(is_here, plan.added))))
 
 
 def store_entries(

@@ -31,6 +31,7 @@ from redbeat.log.events import (
     REDIS_SLOW,
 )
 from redbeat.log.logger import logger
+from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
@@ -87,6 +88,18 @@ class Leadership:
     def keys(self) -> Keys:
         """The names in that part."""
         return self._store.keys
+
+    def move_to(self, store: Store) -> None:
+        """Go on with this store of the same part, as the layout of the schedule has changed."""
+        if store is self._store:
+            return
+        self._store, self._presence = store, Presence(store)
+        store.on_progress = self._note_answer
+        for lock in (self.lock, self.candidacy):
+            if isinstance(lock, LeaderLock):
+                lock.move_to(store)
+        if self._renewal is not None:
+            self._renewal.move_to(Part(store.keys))
 
     def set_lock_seconds(self, seconds: float) -> None:
         """Set how long the lock lives, from its next renewal on."""
@@ -174,7 +187,7 @@ class Leadership:
         """Return what the heartbeat is to renew from now on; None: nothing, or it does so already."""
         if not isinstance(self.lock, LeaderLock) or self._renewal is not None:
             return None
-        self._renewal = Renewal(self.lock.fence, self._store.part)
+        self._renewal = Renewal(self.lock.fence, Part(self._store.keys))
         return self._renewal
 
     def end_renewal(self) -> Renewal | None:

@@ -38,7 +38,7 @@ class Renewal:
 
     Attributes:
         fence: the lock and its token.
-        part: the part of the schedule that it belongs to; None: the schedule isn't divided.
+        part: the part of the schedule that it belongs to; None: that of the whole schedule.
         lost: the error when another beat holds the lock, after which it isn't renewed; None: none does.
         confirmed_at: when the lock was last known to be held, monotonic.
         has_given_up: the scheduler is stuck, and the lock was released.
@@ -57,6 +57,10 @@ class Renewal:
         if self._store is None:
             self._store = store if self.part is None else store.of_part(self.part)
         return self._store
+
+    def move_to(self, part: Part) -> None:
+        """Go on with these names of the same part, as the layout of the schedule has changed."""
+        self.part, self._store = part, None
 
     def seconds_unconfirmed(self) -> float:
         """Return how long ago the lock was last known to be held."""

@@ -122,6 +122,10 @@ class LeaderLock:
         self.looked_at: float | None = None
         self.free_since: float | None = None
 
+    def move_to(self, store: Store) -> None:
+        """Go on with this store of the same part, as the layout of the schedule has changed."""
+        self._store, self._key = store, LockKey(store, self.key)
+
     def set_timeout(self, seconds: float) -> None:
         """Set how long it lives, from its next renewal on."""
         self.timeout = seconds
@@ -260,6 +264,13 @@ class LeaderLock:
         if self._silence is None or takeover_seconds is None:
             return None
         return max(self._silence.since + takeover_seconds - time.monotonic(), 0)
+
+    def seconds_late(self) -> float:
+        """Return for how long a silent holder could have been replaced; 0: it can't be yet."""
+        takeover_seconds = self.timing.takeover_seconds
+        if self._silence is None or takeover_seconds is None:
+            return 0.0
+        return max(time.monotonic() - self._silence.since - takeover_seconds, 0.0)
 
     def forget(self) -> None:
         """Note that this object doesn't hold the lock; a later ``acquire`` begins anew."""

@@ -34,14 +34,14 @@ class Peers:
     Attributes:
         beat: this beat's id, for its life.
         live: the ids of the beats that are there, this one included.
-        generation: how often the layout was changed, as Redis had it last; None: it hasn't been asked yet.
+        generation: how often the layout was changed, as Redis had it last.
     """
 
     def __init__(self, app: Any, timing: Timing) -> None:
         self.beat = new_beat()
         self.timing = timing
         self.live: frozenset[str] = frozenset((self.beat,))
-        self.generation: int | None = None
+        self.generation = 0
         self._beats = Beats(Store(app))  # the scheduler's own would take an answer for progress
         self._said_at: dict[str, float] = {}  # monotonic
         self._is_noted = False

@@ -4,21 +4,48 @@ Owns a :class:`~redbeat.leadership.elector.Leadership` for each part. Invariant:
 advice only; each part's lock decides, and the fence of its lock is checked by each of its scripts. So beats
 that disagree about who is there, or that are cut off, lead too little for a while, and never anything twice.
 
+==========================  ============================================================================
+a lock that a look finds    is taken by
+==========================  ============================================================================
+free                        the beat that is to lead the part, at once
+free for takeover_seconds   any: the beat that is to lead it leaves it alone
+silent for that long        the beat that is to lead the part if its holder isn't there; a little later any
+==========================  ============================================================================
+
+A lock that this beat holds is handed over where a batch ends, if another one is to lead the part by now, and
+has said lately that it is there. A part that was taken from a beat, or in its place, isn't handed over to that
+one for a while: it may say that it is there, and yet reach nothing.
+
 With one part all is as ever: each look stands for its lock, and nothing is written about the beat but what a
 standby writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from redbeat.config.timing import Timing
-from redbeat.errors import LockLost
-from redbeat.leadership.elector import Leadership
+from redbeat.connection.retry import ClientError
+from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailable
+from redbeat.leadership.division import Division
+from redbeat.leadership.elector import MIN_LOOK_SECONDS, Leadership
+from redbeat.leadership.heartbeat import Heartbeat, locks_named
+from redbeat.leadership.lock import LeaderLock, beat_of, replaceable
+from redbeat.leadership.peers import Peers
 from redbeat.leadership.pulse import Pulse, Role
-from redbeat.log.events import LEADER_LOST
+from redbeat.log.events import (
+    LEADER_ACQUIRED,
+    LEADER_HANDED_OVER,
+    LEADER_LOST,
+    LEADER_NOT_RELEASED,
+    LEADER_RELEASED,
+    LEADER_TAKEN_OVER,
+)
 from redbeat.log.logger import logger
+from redbeat.process.memory import Memory
+from redbeat.store.locks import NO_KEY, Held, Locks, Take
 from redbeat.store.store import Store
 
 
@@ -47,41 +74,67 @@ class Shares:
         self._timing = timing
         self._leaderships: dict[str, Leadership] = {}
         self._is_kept_alive = False
+        self._untold: set[str] = set()  # parts that were led from the beginning, as there is no lock
+        self._heartbeat = Heartbeat(store.config.app, timing)
+        self._peers = Peers(store.config.app, timing)
+        self._division = Division(self._peers.beat, timing)
+        self._locks = Locks(store)
+        self._looked_at = self._look_at = float("-inf")
+        self._answered_at: float | None = None
+        self._said = Memory[str, str]()
 
     # -- the parts
 
     def set_parts(self, stores: Iterable[Store]) -> None:
-        """Lead these parts, or stand by for them; of a part that was there before, by its prefix, nothing
-        changes: neither its lock nor its store.
+        """Lead these parts, or stand by for them. A part that was there before, by its prefix, keeps its
+        leadership and its lock.
 
         The locks of parts that aren't there any more are released. Called before anything else, and between
-        two batches whenever the layout has changed. It asks Redis only to release a lock.
+        two batches whenever the layout has changed. It asks Redis only to release locks.
 
         Arguments:
             stores: one for each part, which the scheduler works with; its ``keys`` say which part it is. Of
-                a schedule that isn't divided that is the store of the whole schedule.
+                a schedule that isn't divided that may be the store of the whole schedule; once it is divided,
+                that part needs one of its own.
         """
         wanted = {store.keys.prefix: store for store in stores}
-        for prefix in [prefix for prefix in self._leaderships if prefix not in wanted]:
-            self._leaderships.pop(prefix).resign()
+        gone = [one for prefix, one in self._leaderships.items() if prefix not in wanted]
+        was_divided = self.is_divided
+        self._release(gone)
+        self._untold |= wanted.keys() - self._leaderships.keys()
         self._leaderships = {
             prefix: self._leaderships.get(prefix) or self._new_leadership(store)
             for prefix, store in wanted.items()
         }
+        for prefix, store in wanted.items():
+            self._leaderships[prefix].move_to(store)
+        self._division.set_parts(wanted)
+        self._look_at = float("-inf")
+        if self.is_divided:
+            self._store.on_progress = self.note_progress
+        elif was_divided:
+            self._peers.leave()
+        self._heartbeat.peers = self._peers if self.is_divided else None
 
     def _new_leadership(self, store: Store) -> Leadership:
-        return Leadership(store, self._lock_key_of(store), self._timing)
+        lock_key = self._lock_key_of(store)
+        return Leadership(store, lock_key, self._timing, self._heartbeat, self._peers.beat)
 
     def _lock_key_of(self, store: Store) -> str | None:
-        base_prefix = self._store.config.key_prefix
-        if self._lock_key is None or store.keys.prefix == base_prefix:
+        base = self._store.config.base_keys
+        if self._lock_key is None or store.keys.prefix == base.prefix:
             return self._lock_key
-        return f"{store.keys.prefix}{self._lock_key.removeprefix(base_prefix)}"
+        return store.keys.prefixed(base.name(self._lock_key))
 
     @property
     def is_divided(self) -> bool:
         """Whether there are several parts."""
         return len(self._leaderships) > 1
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether there are several locks."""
+        return self._lock_key is not None and self.is_divided
 
     @property
     def leaderships(self) -> tuple[Leadership, ...]:
@@ -91,6 +144,21 @@ class Shares:
     def of(self, prefix: str) -> Leadership:
         """Return that of the part with this prefix."""
         return self._leaderships[prefix]
+
+    @property
+    def beat(self) -> str:
+        """This beat's id for its life: its host, its process, and what no other beat there has."""
+        return self._peers.beat
+
+    @property
+    def live(self) -> frozenset[str]:
+        """The ids of the beats that share the parts, this one's included, as far as it knows."""
+        return self._peers.live
+
+    @property
+    def has_new_layout(self) -> bool:
+        """Whether Redis has had another layout, at the last look, than is worked with."""
+        return self.is_divided and self._peers.generation > self._store.config.layout.generation
 
     # -- what this beat leads
 
@@ -113,6 +181,7 @@ class Shares:
     def set_lock_seconds(self, seconds: float) -> None:
         """Set how long each lock lives, from its next renewal on."""
         self._timing = replace(self._timing, lock_seconds=seconds)
+        self._peers.timing = self._division.timing = self._timing
         for leadership in self.leaderships:
             leadership.set_lock_seconds(seconds)
 
@@ -163,24 +232,161 @@ class Shares:
         Raises:
             StoreUnavailable: no lock could be asked for. What this beat leads it still leads.
         """
-        taken: list[Leadership] = []
-        for leadership in self.leaderships:
-            if not leadership.is_leader and leadership.stand():
-                taken.append(leadership)
-            if self._is_kept_alive and leadership.is_leader:
-                leadership.keep_alive()
+        if self._is_shared:
+            return self._look_at_all() if time.monotonic() >= self._look_at else []
+        if self._lock_key is None:
+            untold, self._untold = self._untold, set()
+            return [one for prefix, one in self._leaderships.items() if prefix in untold]
+        [leadership] = self.leaderships
+        if leadership.is_leader or not leadership.stand():
+            return []
+        self._keep_alive([leadership])
+        return [leadership]
+
+    def _look_at_all(self) -> list[Leadership]:
+        now = self._looked_at = time.monotonic()
+        self._look_at = now + self._timing.look_seconds
+        self._division.forget_refusals(self._peers.live, now)
+        waiting = [leadership for leadership in self.leaderships if not leadership.is_leader]
+        if not waiting and self._heartbeat.is_running:
+            return []  # it tells the others that this beat is there, and finds out who else is
+        locks = [leadership.stand_by() for leadership in waiting]
+        try:
+            found, [reply] = self._locks.look([lock.lock_key for lock in locks], self._peers.call())
+        except BaseException:
+            for lock in locks:
+                lock.note_no_look()
+            raise
+        self._answered_at = now
+        self._peers.note(reply)
+        takes: list[tuple[Leadership, Take]] = []
+        silent: list[tuple[Leadership, int]] = []
+        for leadership, lock, rest_ms in zip(waiting, locks, found, strict=True):
+            if isinstance(rest_ms, RedBeatError):
+                lock.note_no_look()
+                self._report(lock.key, rest_ms)
+            elif lock.note_look(rest_ms):
+                silent.append((leadership, rest_ms))
+            elif lock.token or (rest_ms == NO_KEY and self._may_take_free(leadership, lock)):
+                takes.append((leadership, lock.begin_take(rest_ms)))
+        takes += self._takes_of_silent(silent)
+        taken = self._take(takes)
+        lefts = [lock.seconds_to_takeover() for lock in locks]
+        soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
+        self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
         return taken
+
+    def _may_take_free(self, leadership: Leadership, lock: LeaderLock) -> bool:
+        free_seconds = time.monotonic() - (lock.free_since or time.monotonic())
+        return self._division.may_take_free(leadership.keys.prefix, self._peers.live, free_seconds)
+
+    def _takes_of_silent(self, silent: Sequence[tuple[Leadership, int]]) -> list[tuple[Leadership, Take]]:
+        """Return how to take over those of the silent locks that are this beat's to take over."""
+        locks = [leadership.stand_by() for leadership, _ in silent]
+        holders = [
+            replaceable(token) if isinstance(token, str) else ""
+            for token in self._locks.tokens([lock.lock_key for lock in locks])
+        ]
+        beats = frozenset(beat for beat in map(beat_of, holders) if beat is not None)
+        return [
+            (leadership, lock.begin_take(rest_ms, holder))
+            for (leadership, rest_ms), lock, holder in zip(silent, locks, holders, strict=True)
+            if holder
+            and self._division.may_take_silent(
+                leadership.keys.prefix, self._peers.live, beats, lock.seconds_late()
+            )
+        ]
+
+    def _take(self, takes: Sequence[tuple[Leadership, Take]]) -> list[Leadership]:
+        """Take these locks; return those that are this beat's by now."""
+        held: list[tuple[Leadership, Take]] = []
+        answers = self._locks.take([take for _, take in takes])
+        for (leadership, take), is_ours in zip(takes, answers, strict=True):
+            if isinstance(is_ours, RedBeatError):
+                if not isinstance(is_ours, StoreUnavailable):  # else it may be this beat's all the same
+                    leadership.stand_by().forget()
+                self._report(take.name, is_ours)
+                continue
+            leadership.stand_by().note_take(take, is_ours=is_ours)
+            if is_ours:
+                held.append((leadership, take))
+        renewed, _ = self._locks.renew([Held(one.store, one.stand_by().fence) for one, _ in held])
+        taken: list[tuple[Leadership, Take]] = []
+        for (leadership, take), error in zip(held, renewed, strict=True):
+            if error is None:
+                taken.append((leadership, take))
+            elif isinstance(error, LockLost):  # it was this beat's for a moment
+                leadership.stand_by().forget()
+            else:  # the next look asks for it once more
+                self._report(take.name, error)
+        self._lead(taken)
+        return [leadership for leadership, _ in taken]
+
+    def _lead(self, taken: Sequence[tuple[Leadership, Take]]) -> None:
+        now, live, replaced = time.monotonic(), self._peers.live, dict[str, list[str]]()
+        for leadership, take in taken:
+            prefix = leadership.keys.prefix
+            before = beat_of(take.silent) if take.silent else self._division.leader_of(prefix, live)
+            self._division.refuse(prefix, before, now)
+            if take.silent:
+                replaced.setdefault(take.silent, []).append(take.name)
+            leadership.lead()
+            self._said.pop(take.name, None)
+        self._keep_alive([leadership for leadership, _ in taken])
+        for holder, keys in replaced.items():
+            logger.warning(
+                "beat: Took %s over from %s, which hasn't renewed for %s s.",
+                locks_named(keys),
+                holder,
+                self._store.config.takeover_after,
+                extra=LEADER_TAKEN_OVER.of(lock=" ".join(keys), holder=holder),
+            )
+        if taken:
+            keys = [take.name for _, take in taken]
+            logger.info(
+                "beat: Acquired %s; this beat leads %d of %d parts.",
+                locks_named(keys),
+                len(self.leading),
+                len(self._leaderships),
+                extra=LEADER_ACQUIRED.of(lock=" ".join(keys)),
+            )
+
+    def _report(self, lock_key: str, error: RedBeatError) -> None:
+        """Log that a lock can't be asked for, once until that changes; the others go on."""
+        is_expected = isinstance(error, (StoreUnavailable, LayoutChanged))
+        log = logger.debug if is_expected else logger.error
+        if self._said.is_news(lock_key, str(error)):
+            log("beat: The lock %s can't be asked for, the rest goes on: %s", lock_key, error)
 
     @property
     def leaving(self) -> tuple[Leadership, ...]:
         """Those of the parts that ``hand_over`` would release now; costs nothing."""
-        return ()
+        live, now = self._peers.live, time.monotonic()
+        if not self._is_shared or len(live) < 2:
+            return ()
+        return tuple(one for one in self.leading if self._is_leaving(one, live, now))
+
+    def _is_leaving(self, leadership: Leadership, live: frozenset[str], now: float) -> bool:
+        heir = self._division.heir_of(leadership.keys.prefix, live, now)
+        return heir is not None and self._peers.is_fresh(heir) and isinstance(leadership.lock, LeaderLock)
 
     def hand_over(self) -> None:
         """Release the locks of the parts that another beat is to lead, and wake that one.
 
         It costs nothing if there are none. Called where a batch has ended: nothing is on its way there.
         """
+        leaving = self.leaving
+        if not leaving:
+            return
+        keys = [leadership.lock.key for leadership in leaving]
+        self._release(leaving, is_ending=False)
+        logger.info(
+            "beat: Hands %s over to other beats; this beat leads %d of %d parts.",
+            locks_named(keys),
+            len(self.leading),
+            len(self._leaderships),
+            extra=LEADER_HANDED_OVER.of(lock=" ".join(keys)),
+        )
 
     def lose(self, exc: LockLost) -> None:
         """Note that another beat leads a part, by what a script has raised there; this one stands by for it.
@@ -201,8 +407,16 @@ class Shares:
 
     # -- waiting
 
+    @property
+    def _awaited(self) -> set[str]:
+        """The parts that this beat is to lead, and doesn't."""
+        own = self._division.own(self._peers.live) if self._is_shared else set()
+        return {prefix for prefix in own if not self._leaderships[prefix].is_leader}
+
     def note_wake(self) -> None:
         """Note that a wake-up channel has ended the wait: a lock may have been released."""
+        if self._awaited:
+            self._look_at = min(self._look_at, self._looked_at + MIN_LOOK_SECONDS)
 
     @property
     def wake_channels(self) -> tuple[str, ...]:
@@ -210,7 +424,12 @@ class Shares:
 
         They change with each look.
         """
-        return tuple(leadership.keys.wake for leadership in self.leaderships)
+        awaited = self._awaited
+        return tuple(
+            one.keys.wake
+            for prefix, one in self._leaderships.items()
+            if not self._is_shared or one.is_leader or prefix in awaited
+        )
 
     def seconds_to_look(self) -> float:
         """Return the seconds until the next look at the locks that this beat doesn't hold.
@@ -218,17 +437,35 @@ class Shares:
         It is fewer when one is about to be taken over. Also a beat that leads some parts waits no longer than
         that.
         """
+        if self._is_shared:
+            return max(self._look_at - time.monotonic(), 0.0)
         return min(leadership.seconds_to_look() for leadership in self.leaderships)
 
     def note_progress(self) -> None:
         """Note that the scheduler has done something, so that it doesn't count as stuck."""
-        for leadership in self.leaderships:
-            leadership.note_progress()
+        if self.is_divided:
+            self._heartbeat.note_progress()
+        else:
+            for leadership in self.leaderships:
+                leadership.note_progress()
 
     def pulse(self) -> Pulse:
         """Return this beat's signs of life; for any thread. It is a leader's if this beat leads any part."""
+        if not self.is_divided:
+            return self.leaderships[0].pulse()
+        now, heartbeat = time.monotonic(), self._heartbeat
+        stores = (self._store, *(leadership.store for leadership in self.leaderships))
+        asks_since = min((since for store in stores if (since := store.asks_since) is not None), default=None)
+        progressed_at = heartbeat.progressed_at if asks_since is None else now
+        if self._lock_key is None:
+            return Pulse(Role.SHARING, progressed_at, now if asks_since is None else asks_since)
         pulses = [leadership.pulse() for leadership in self.leaderships]
-        return next((pulse for pulse in pulses if pulse.role is not Role.STANDBY), pulses[0])
+        leading = [pulse.answered_at for pulse in pulses if pulse.role is Role.LEADER]
+        if not leading:
+            return Pulse(Role.STANDBY, progressed_at, self._answered_at)
+        if heartbeat.is_running:  # it is an excuse only where it waits for Redis, too
+            progressed_at = max(heartbeat.progressed_at, heartbeat.excused_at)
+        return Pulse(Role.LEADER, progressed_at, min(at for at in leading if at is not None))
 
     # -- beginning and end
 
@@ -236,10 +473,52 @@ class Shares:
         """Let the heartbeat renew all locks, also those that are taken later: for a scheduler that is ticked
         by a running beat."""
         self._is_kept_alive = True
-        for leadership in self.leaderships:
-            leadership.keep_alive()
+        self._keep_alive(self.leading)
+
+    def _keep_alive(self, leaderships: Iterable[Leadership]) -> None:
+        if not self._is_kept_alive:
+            return
+        begun = [renewal for one in leaderships if (renewal := one.begin_renewal()) is not None]
+        self._heartbeat.timing = self._timing
+        self._heartbeat.add(*begun)
 
     def resign(self) -> None:
         """Release all locks, and tell the other beats that this one ends; Redis isn't waited for long."""
-        for leadership in self.leaderships:
-            leadership.resign()
+        self._release(self.leaderships)
+        if self._is_shared:
+            self._peers.leave()
+
+    def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
+        """Release these locks, or those that were asked for without an answer."""
+        if not self._is_shared:
+            for leadership in leaderships:
+                leadership.resign()
+            return
+        self._heartbeat.remove(
+            *(renewal for one in leaderships if (renewal := one.end_renewal()) is not None)
+        )
+        held: list[Held] = []
+        for leadership in leaderships:
+            lock, leadership.lock, leadership.candidacy = leadership.lock or leadership.candidacy, None, None
+            if isinstance(lock, LeaderLock) and lock.token:
+                held.append(Held(leadership.store, lock.fence))
+        if not held:
+            return
+        keys = [fence.lock_key or "" for _, fence in held]
+        if is_ending:
+            logger.info(
+                "beat: Releasing %s", locks_named(keys), extra=LEADER_RELEASED.of(lock=" ".join(keys))
+            )
+        try:
+            answers = self._locks.release(held, is_marked=True)
+            errors: list[Exception] = [answer for answer in answers if isinstance(answer, Exception)]
+        except (RedBeatError, ClientError) as exc:
+            errors = [exc]
+        if errors:
+            logger.warning(
+                "beat: %d of %s couldn't be released, they end by themselves: %s",
+                len(errors),
+                locks_named(keys),
+                errors[0],
+                extra=LEADER_NOT_RELEASED.of(lock=" ".join(keys), reason=str(errors[0])),
+            )

@@ -215,6 +215,12 @@ LEADER_LOST = _event(
     "``redbeat_lock_lost`` says.",
 )
 LEADER_RELEASED = _event("leader.released", "INFO", "lock", "This beat releases the lock, as it ends.")
+LEADER_HANDED_OVER = _event(
+    "leader.handed_over",
+    "INFO",
+    "lock",
+    "It releases the locks of shards that another beat is to lead by now.",
+)
 LEADER_NOT_RELEASED = _event(
     "leader.not_released", "WARNING", "lock reason", "It couldn't, so the lock ends by itself."
 )

@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: 
 from redbeat.connection.retry import is_no_permission
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
+from redbeat.store.records import text_of
 from redbeat.store.rights import WAKE_UPS, Rights
 
 #: how long after a failure the channel is tried again
@@ -42,6 +43,12 @@ class WakeChannel:
         self._retry_at = 0.0
         self._rights = rights
         self._said = Memory[str, bool]()
+        self._announced: set[str] = set()
+
+    def take_announced(self) -> set[str]:
+        """Return on which channels there were messages since the last call."""
+        announced, self._announced = self._announced, set()
+        return announced
 
     def listen_to(self, channels: str | Iterable[str]) -> None:
         """Listen to these channels from the next wait on, and to no others.
@@ -94,6 +101,7 @@ class WakeChannel:
             message = self._pubsub.get_message(timeout=patience)
             if message is not None:
                 is_woken = True
+                self._announced.add(text_of(message["channel"]))
             elif is_woken or time.monotonic() >= deadline:  # None is also a subscription's confirmation
                 break
         self._said.pop("unusable", None)

@@ -82,7 +82,7 @@ from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORE
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
 from redbeat.store.scripts.layouts import Refusal, refusal_of
-from redbeat.store.scripts.status import read_head, status_call, vitals_of
+from redbeat.store.scripts.status import head_call, read_head, status_call, vitals_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -211,6 +211,10 @@ class Store:
     def of_part(self, part: Part) -> Self:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, self.client, part)
+
+    def narrow(self, part: Part) -> None:
+        """Be about one part of the schedule from now on, and whoever has this store with it."""
+        self._part = part
 
     def of_all_parts(self) -> Self:
         """Return a store with the same client that is about the whole schedule."""
@@ -363,6 +367,25 @@ class Store:
                 return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
 
         return self.following(claim)
+
+    def claim_call(
+        self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes
+    ) -> tuple[lua.Script, lua.Request] | None:
+        """Return what ``claim_due`` calls; None: the answer may be too large for that."""
+        if self._portions.are_wanted:
+            return None
+        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms)
+        return lua.claim_call(self.claim_keys, fence, limits)
+
+    def claimed(self, reply: Sequence[Any], fence: Fence) -> Claim:
+        """Return what ``claim_due`` returns, by the reply to that call.
+
+        Raises:
+            LockLost: another beat holds the lock.
+        """
+        claim = lua.claim_of(reply)
+        self.check_lock(claim.status, fence)
+        return self._without_moving(claim) if self.config.is_cluster else claim
 
     @property
     def claim_keys(self) -> lua.ClaimKeys:
@@ -558,6 +581,10 @@ class Store:
         """Return the server's clock, and what is due first: a cheap look for a waiting beat."""
         with self.translating():
             return read_head(self.client, self.keys.schedule, self.keys.deadlines, self.keys.later)
+
+    def look_call(self) -> tuple[lua.Script, lua.Request]:
+        """Return what ``look`` calls."""
+        return head_call(self.keys.schedule, self.keys.deadlines, self.keys.later)
 
     def ask_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item]:
         """Return the answers to questions to several parts: one round trip a node.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redbeat.store import scripts as lua
 from redbeat.store.records import Claimed
@@ -52,7 +52,7 @@ class Upcoming:
     """Entries that fall due within ``seconds`` from now."""
 
     def __init__(self, store: Store, seconds: float) -> None:
-        self._store = store
+        self.store = store
         self.seconds = seconds
 
     def read(self, cursor: Cursor, limit: int, again: Sequence[str] = ()) -> Slice:
@@ -62,17 +62,27 @@ class Upcoming:
             limit: how many members of the schedule are looked at from ``cursor`` on.
             again: keys of entries that are read besides, if they fall due in that time.
         """
-        config, keys = self._store.config, self._store.keys
-        with self._store.translating():
-            now, scores, rows = lua.read_upcoming(
-                self._store.client,
-                keys.schedule,
-                again,
-                seconds=self.seconds,
-                after=cursor.score,
-                offset=cursor.offset,
-                limit=limit,
-                entry_bytes=min(config.max_entry_bytes, MAX_BYTES),
-                prefix=keys.prefix,
-            )
-        return Slice(now, len(scores) < limit, rows, cursor.after(scores))
+        with self.store.translating():
+            read = lua.read_upcoming(self.store.client, *self._request(cursor, limit, again))
+        return _slice_of(read, cursor, limit)
+
+    def call(self, cursor: Cursor, limit: int, again: Sequence[str]) -> tuple[lua.Script, lua.Request]:
+        """Return what ``read`` calls, for whoever reads of several parts at once."""
+        return lua.upcoming_call(*self._request(cursor, limit, again))
+
+    def slice_of(self, reply: Sequence[Any], cursor: Cursor, limit: int) -> Slice:
+        """Return what ``read`` returns, by the reply to that call."""
+        return _slice_of(lua.upcoming_of(reply), cursor, limit)
+
+    def _request(
+        self, cursor: Cursor, limit: int, again: Sequence[str]
+    ) -> tuple[str, Sequence[str], lua.Window]:
+        config, keys = self.store.config, self.store.keys
+        entry_bytes = min(config.max_entry_bytes, MAX_BYTES)
+        window = lua.Window(self.seconds, cursor.score, cursor.offset, limit, entry_bytes, keys.prefix)
+        return keys.schedule, again, window
+
+
+def _slice_of(read: tuple[float, list[str], list[Claimed]], cursor: Cursor, limit: int) -> Slice:
+    now, scores, rows = read
+    return Slice(now, len(scores) < limit, rows, cursor.after(scores))

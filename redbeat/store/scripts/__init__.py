@@ -46,6 +46,7 @@ from redbeat.store.records import (
 from redbeat.store.scripts.script import Question as Question
 from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
+from redbeat.store.scripts.status import head_of as head_of
 
 #: calls a script with a client for several requests, and returns its replies
 Call = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
@@ -135,6 +136,11 @@ class ClaimKeys(NamedTuple):
 def claim_due(client: Any, keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Claim:
     """Read due entries, the next due time, and which deadlines have passed."""
     return claim_of(_CLAIM_DUE(client, *_claim_request(keys, fence, limits)))
+
+
+def claim_call(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> tuple[Script, Request]:
+    """Return what ``claim_due`` calls."""
+    return _CLAIM_DUE, _claim_request(keys, fence, limits)
 
 
 def claim_command(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> list[Any]:
@@ -378,24 +384,44 @@ def ask_entries(
     return Question(_READ_ENTRIES, Request([schedule_key, *keys], [entry_bytes]), read)
 
 
+class Window(NamedTuple):
+    """What is looked at of that which falls due soon.
+
+    Attributes:
+        seconds: how far ahead.
+        after, offset: the score of the last entry that was looked at, and how many have it; '': begin now.
+        limit: how many entries are looked at.
+        entry_bytes: a larger one isn't read.
+        prefix: what every entry's key starts with.
+    """
+
+    seconds: float
+    after: str
+    offset: int
+    limit: int
+    entry_bytes: int
+    prefix: str
+
+
 def read_upcoming(
-    client: Any,
-    schedule_key: str,
-    again: Sequence[str] = (),
-    *,
-    seconds: float,
-    after: str,
-    offset: int,
-    limit: int,
-    entry_bytes: int,
-    prefix: str,
+    client: Any, schedule_key: str, again: Sequence[str], window: Window
 ) -> tuple[float, list[str], list[Claimed]]:
-    """Look at entries due within ``seconds``; return the clock, their scores, and the usual ones.
+    """Look at entries that fall due soon; return the clock, their scores, and the usual ones.
 
     Those under the keys ``again`` are looked at besides, and their scores aren't returned.
     """
-    args = [seconds, after, offset, limit, entry_bytes, prefix]
-    now, scores, rows = _READ_UPCOMING(client, [schedule_key, *again], args)
+    script, request = upcoming_call(schedule_key, again, window)
+    return upcoming_of(script(client, *request))
+
+
+def upcoming_call(schedule_key: str, again: Sequence[str], window: Window) -> tuple[Script, Request]:
+    """Return what ``read_upcoming`` calls."""
+    return _READ_UPCOMING, Request([schedule_key, *again], window)
+
+
+def upcoming_of(reply: Sequence[Any]) -> tuple[float, list[str], list[Claimed]]:
+    """Return what was read, by the reply to the command."""
+    now, scores, rows = reply
     return float(now), [text_of(score) for score in scores], claimed_of(rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from redbeat.store.records import Head, Vitals, text_of
@@ -20,7 +21,18 @@ def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str
 
     Nothing is written.
     """
-    now, *heads = _READ_HEAD(client, [schedule_key, deadlines_key, later_key], [])
+    script, request = head_call(schedule_key, deadlines_key, later_key)
+    return head_of(script(client, *request))
+
+
+def head_call(schedule_key: str, deadlines_key: str, later_key: str) -> tuple[Script, Request]:
+    """Return what ``read_head`` calls."""
+    return _READ_HEAD, Request([schedule_key, deadlines_key, later_key], [])
+
+
+def head_of(reply: Sequence[Any]) -> Head:
+    """Return what was read, by the reply to the command."""
+    now, *heads = reply
     return Head(float(now), *(float(head) if head else None for head in heads))
 
 

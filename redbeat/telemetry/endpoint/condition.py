@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from redbeat.broker.connection import Broker
-from redbeat.leadership.elector import Leadership
 from redbeat.leadership.heartbeat import what_hangs
+from redbeat.leadership.shares import Shares
 from redbeat.telemetry.endpoint.health import Signs
 
 #: looks that are further apart show that the process was paused
@@ -33,7 +33,7 @@ class Condition:
 
     def __init__(
         self,
-        leadership: Leadership,
+        leadership: Shares,
         broker: Broker,
         find_stuck_seconds: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,

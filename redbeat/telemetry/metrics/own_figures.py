@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
-from redbeat.leadership.elector import Leadership
+from redbeat.leadership.shares import Shares
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 
 
@@ -22,9 +22,7 @@ class OwnFigures:
         wasted: how many prepared runs weren't sent as they were prepared.
     """
 
-    def __init__(
-        self, leadership: Leadership, figures: BeatFigures, count_waiting: Callable[[], int]
-    ) -> None:
+    def __init__(self, leadership: Shares, figures: BeatFigures, count_waiting: Callable[[], int]) -> None:
         self.figures = figures
         self.wasted = 0
         self.version = _find_version()

@@ -10,7 +10,7 @@ from subject import lead, make_app, measure, read_options, report
 options = read_options()
 app = make_app(options.server, options.db, redbeat_http="127.0.0.1:1")  # nobody listens: no beat runs
 leader = lead(app)
-leader._leadership.keep_alive()  # noqa: SLF001
+leader._shards.first.leadership.keep_alive()  # noqa: SLF001
 gathering = leader._gathering  # noqa: SLF001
 gathering.gather()  # connections stand, and scripts are loaded
 gathering._restart()  # noqa: SLF001

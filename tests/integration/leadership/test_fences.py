@@ -133,9 +133,7 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "delete_entries": lambda client, fence: lua.delete_entries(KEYS, fence, [ENTRY.key], lambda _: []).ask(
         client
     )[0],
-    "change_statics": lambda client, fence: lua.change_statics(KEYS, fence, "add", "me", ["entry"]).ask(
-        client
-    ),
+    "change_statics": lambda client, fence: lua.change_statics(client, KEYS, fence, "add", "me", ["entry"]),
     "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
     "reserve_runs": lambda client, fence: lua.reserve_runs(
         client, KEYS, fence, [(ENTRY.key, "id", RUN)], 60, HISTORIES

@@ -180,7 +180,7 @@ def test_a_leader_shows_the_schedule_only_as_long_as_no_other_one_can_lead(
     make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
     scheduler = make_scheduler(make_app(redbeat_takeover_after=5))
-    leadership = scheduler._leadership  # noqa: SLF001 - it has no name outside
+    leadership = scheduler._shards.first.leadership  # noqa: SLF001 - it has no name outside
     leadership.keep_alive()
     gathering = Gathering(
         scheduler.app, lambda: (leadership,), LabelBook(queue_finder(scheduler.app), 1), is_shown=True
@@ -500,7 +500,7 @@ def test_stored_messages_that_were_sent_are_counted(app: Celery, client: redis.R
         for task_id in ("one", "two"):
             make_late(client, task_id, 5.0)
         scheduler.tick()
-        own = OwnFigures(scheduler._leadership, scheduler._figures, lambda: 0)  # noqa: SLF001
+        own = OwnFigures(scheduler._shards.first.leadership, scheduler._figures, lambda: 0)  # noqa: SLF001
     assert {message.id for message in take_messages(app)} == {"one", "two"}
     assert "redbeat_later_sent_total 2.0" in Exposition(tuple, own).text("")[1].decode()
 

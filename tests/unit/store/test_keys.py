@@ -23,6 +23,8 @@ PARTS = {"prefix", "key_prefix", *(name for name in dir(keys) if name.endswith((
 
 #: module to what it does with the prefix all the same, and why
 EXCEPTIONS = {
+    "beat/misplaced.py": {"prefix"},  # tells shards by it
+    "beat/shards.py": {"prefix"},  # and so does this
     "cli/singleton.py": {"key_prefix"},  # hands the setting on
     "contrib/django/checks.py": {"prefix"},  # Celery's namespace
     "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
@@ -31,6 +33,7 @@ EXCEPTIONS = {
     "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
     "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
     "layout.py": {"prefix", "MESSAGE_NAMES"},  # tells shards by it
+    "leadership/shares.py": {"prefix"},  # tells parts by it
     "store/scripts/downgrades.py": {"prefix"},  # for bring_back
     "store/store.py": {"prefix"},  # for claim_due
     "store/upcoming.py": {"prefix"},  # for read_upcoming

@@ -17,6 +17,7 @@ from redbeat.store import records
 from redbeat.store import scripts as lua
 from redbeat.store.records import KeyType
 from redbeat.store.scripts import (
+    beats,
     calendars,
     downgrades,
     events,
@@ -113,6 +114,12 @@ OF_TELLING = {"told": "the-:events-read", "teller": "the-teller"}
 OF_DELIVERY = {"delivery": "the-delivery", "worker": "the-worker", "attempt": 2}
 
 
+def called(client: Any, call: tuple[lua.Script, lua.Request]) -> Any:
+    """What a script returns whose call is made apart, to be sent along with others."""
+    script, request = call
+    return script(client, *request)
+
+
 OF_RUNS = ["the-deadlines", "the-events", "the-figures", "the-expected"]
 
 
@@ -204,7 +211,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "read_upcoming": (
-        lambda client: lua.read_upcoming(client, "the-schedule", ["k", "k"], **UPCOMING),
+        lambda client: lua.read_upcoming(client, "the-schedule", ["k", "k"], lua.Window(**UPCOMING)),
         ["1.5", [], []],
         {"schedule": "the-schedule", **UPCOMING},
         {},
@@ -292,6 +299,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         lambda client: standbys.note_standby(client, KEYS, "the-beat"),
         1,
         {"standbys": "the-:standbys", "who": "the-beat", "life_ms": 15_000},
+        {},
+    ),
+    "note_beat": (
+        lambda client: called(client, beats.beat_call("the-beats", "the-layout", "the-id", 90)),
+        ["7", "the-id", 0],
+        {"beats": "the-beats", "layout": "the-layout", "beat": "the-id", "life_ms": 90},
         {},
     ),
     "read_calendars": (
@@ -767,6 +780,33 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
     assert status.vitals_of(reply, has_standbys=False).standbys is None
     reply = [b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b"", 0]
     assert status.vitals_of(reply, has_standbys=False)[-4:] == (None, 0, None, 0)
+
+
+def test_a_call_that_is_sent_along_with_others_is_the_same_as_by_itself() -> None:
+    part = Keys("the-")
+    for by_itself, call in [
+        (
+            lambda client: lua.take_lock(client, "the-lock", "the-token", mark="the-mark", **TAKING),
+            lua.take_call("the-lock", "the-token", mark="the-mark", part=part, **TAKING),
+        ),
+        (
+            lambda client: lua.renew_lock(client, part.tick, FENCE, 5),
+            lua.renew_call(part, FENCE, 5),
+        ),
+        (
+            lambda client: lua.release_lock(client, "the-lock", "the-token", wake="w", mark="the-mark"),
+            lua.release_call("the-lock", "the-token", wake="w", mark="the-mark"),
+        ),
+    ]:
+        by_itself(one := Replying("ok"))
+        called(other := Replying("ok"), call)
+        assert (one.keys, one.args) == (other.keys, other.args)
+
+
+def test_who_is_there_is_told_with_ages_in_seconds_and_how_often_the_layout_was_changed() -> None:
+    found = beats.company_of([b"12", b"host:1:ab", 250, b"other:2:cd", 1500])
+    assert found == beats.Company({"host:1:ab": 0.25, "other:2:cd": 1.5}, 12)
+    assert beats.company_of(["spoilt", "host:1:ab", 0]) == beats.Company({"host:1:ab": 0.0}, 0)
 
 
 def test_a_commit_for_any_definition_sends_none() -> None:

@@ -144,7 +144,7 @@ def test_a_body_has_no_global_variables(name: str) -> None:
 
 #: what a script's keys are besides those of entries: the schedule's own,
 OF_SCHEDULE = {
-    *("schedule", "lock", "statics", "owners", "away", "tick", "mark", "standbys"),
+    *("schedule", "lock", "statics", "owners", "away", "tick", "mark", "standbys", "beats", "layout"),
     *("deadlines", "events", "told", "failures", "workers"),
     *("figures", "totals", "minutes", "labels", "expected", "streaks", "later", "other"),
     *("layout", "generation"),

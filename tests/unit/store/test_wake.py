@@ -41,7 +41,7 @@ class World:
             raise self.error
         if self.messages and self.messages[0] <= self.now + timeout:
             self.now = max(self.now, self.messages.pop(0))
-            return {"type": "message"}
+            return {"type": "message", "channel": b"redbeat::wake"}
         self.now += timeout
         return None
 

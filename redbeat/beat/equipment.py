@@ -1,0 +1,109 @@
+"""What one beat sends with: the broker, what makes messages, and what tells of runs.
+
+Invariant: there is one of each in a beat, however many shards it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from redbeat.beat.contention import Contention
+from redbeat.beat.disruptions import Disruptions
+from redbeat.beat.log import Reports
+from redbeat.beat.pace import Rest
+from redbeat.beat.quick_way import QuickWay
+from redbeat.broker.connection import Broker
+from redbeat.broker.delivery import Delivery
+from redbeat.entries.calendar_loading import KeptCalendars
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.process.memory import Allowance
+from redbeat.store.store import Store
+from redbeat.telemetry.metrics.beat_figures import BeatFigures
+from redbeat.telemetry.metrics.labels import LabelBook
+from redbeat.telemetry.tracing.tracing import Tracing
+
+
+class Hooks(Protocol):
+    """What a subclass of the scheduler may replace; looked up again for each run."""
+
+    app: Any
+    Entry: type[RedBeatSchedulerEntry]
+
+    @property
+    def producer(self) -> Any: ...
+
+    def apply_async(
+        self, entry: RedBeatSchedulerEntry, producer: Any = None, advance: bool = True
+    ) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What one beat sends with.
+
+    Attributes:
+        hooks: the scheduler, which makes and sends entries.
+        tracing: makes the spans of runs.
+        book: under which labels runs are counted.
+        figures: what this beat counts of itself.
+        quarantine_seconds: after how long an entry that can't be used is tried again.
+        rest, rest_of_later: the pauses after costly batches, of entries and of stored messages.
+        allowance: how much memory what is kept of messages and entries may take, with what is prepared.
+        of_prepared: how much of it what is prepared may take: their entries are kept, too.
+    """
+
+    hooks: Hooks
+    broker: Broker
+    delivery: Delivery
+    quick_way: QuickWay
+    contention: Contention
+    disruptions: Disruptions
+    calendars: KeptCalendars
+    reports: Reports
+    tracing: Tracing
+    book: LabelBook
+    figures: BeatFigures
+    quarantine_seconds: float
+    rest: Rest
+    rest_of_later: Rest
+    allowance: Allowance
+    of_prepared: Allowance
+
+    @classmethod
+    def of(
+        cls,
+        hooks: Hooks,
+        store: Store,
+        broker: Broker,
+        reports: Reports,
+        tracing: Tracing,
+        book: LabelBook,
+        figures: BeatFigures,
+        quarantine_seconds: float,
+    ) -> Equipment:
+        """Return what the beat of this scheduler sends with.
+
+        Arguments:
+            store: the whole schedule.
+        """
+        max_bytes = store.config.message_cache_bytes
+        allowance, contention, delivery = Allowance(max_bytes), Contention(), Delivery(store, broker)
+        return cls(
+            hooks,
+            broker,
+            delivery,
+            QuickWay(hooks, broker, delivery, contention, reports, tracing, allowance, book),
+            contention,
+            Disruptions(),
+            KeptCalendars(),
+            reports,
+            tracing,
+            book,
+            figures,
+            quarantine_seconds,
+            Rest(),
+            Rest(),
+            allowance,
+            Allowance(max_bytes // 2),
+        )

@@ -1,0 +1,53 @@
+"""Entries that stand in another shard than the one which their names say: whoever wrote them took the
+schedule to be divided into another number of shards.
+
+Invariant: such an entry isn't run, as its twin may be in its own shard; it is put aside with an error that
+says where it belongs. While entries move from one layout to another, each is run where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redbeat.errors import EntryCorrupt
+from redbeat.layout import Layout, shard_of
+from redbeat.store.records import Claimed
+from redbeat.store.store import Store
+
+
+class Misplaced:
+    """What is misplaced in one part of the schedule.
+
+    Arguments:
+        store: has that part.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._layout: Layout | None = None
+        self._shard: int | None = None
+
+    def among(self, rows: Sequence[Claimed]) -> list[Claimed]:
+        """Return those of ``rows`` that belong into another shard; [] if entries are being moved."""
+        layout = self._store.config.layout
+        shards = layout.shards
+        if shards is None or layout.is_moving or not rows:
+            return []
+        prefix = self._store.keys.prefix
+        if layout is not self._layout:
+            numbers = {keys.prefix: shard for shard, keys in enumerate(layout.parts)}
+            self._layout, self._shard = layout, numbers.get(prefix)
+        skipped, shard = len(prefix), self._shard
+        return [row for row in rows if shard_of(row.key[skipped:], shards) != shard]
+
+    def describe(self, claimed: Claimed) -> EntryCorrupt:
+        """Return what is wrong with an entry that is misplaced."""
+        layout = self._store.config.layout
+        shards, name = layout.shards or 0, self._store.keys.name(claimed.key)
+        home = shard_of(name, shards)
+        return EntryCorrupt(
+            f"{claimed.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something has "
+            f"written it here by another number of shards: write it under {layout.keys.entry(name)}, and delete "
+            "it here.",
+            claimed.key,
+        )

@@ -1,0 +1,261 @@
+"""What one beat has of one part of the schedule: of a shard, or of all of it where there are none.
+
+Owns its claims and what is known of it: when its first entry is due, whether more is due, whether the code's
+entries are stored. What it is sent with belongs to the beat. Invariant: nothing is sent of a part that this
+beat doesn't lead.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+
+from redbeat.beat.batch import Batch
+from redbeat.beat.claims import Claims, claim_in_turn
+from redbeat.beat.dispatcher import Dispatcher
+from redbeat.beat.equipment import Equipment
+from redbeat.beat.lookahead import LookAhead
+from redbeat.beat.messages import StoredMessages
+from redbeat.beat.pace import BATCH_SECONDS
+from redbeat.beat.supervision import Supervision
+from redbeat.leadership.elector import Leadership
+from redbeat.store.later import LaterStore
+from redbeat.store.records import Claim, Commit, Fence, Head, LockStatus
+from redbeat.store.rounds import ClaimAsked
+from redbeat.store.store import Store
+from redbeat.store.upcoming import Upcoming
+
+#: how often a broker that is away is tried again
+BROKER_RETRY_SECONDS = 1.0
+
+#: a part that wasn't looked at for so long is claimed from: no wait for anything was that long
+UNSEEN_SECONDS = 2.0
+
+#: claims are asked for ahead while at most so many shards send in a tick: each takes a connection
+MAX_AHEAD = 4
+
+
+class Shard:
+    """One part of the schedule, in one beat.
+
+    Arguments:
+        store: has that part.
+        leadership: this beat's part in who leads it.
+        equipment: what this beat sends with.
+        lease_ms: how long beats without a lock hide what they claimed from each other.
+
+    Attributes:
+        head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
+        has_backlog: the last claim has left entries due.
+        has_statics: the code's entries were stored since this beat leads it.
+    """
+
+    def __init__(self, store: Store, leadership: Leadership, equipment: Equipment, lease_ms: int) -> None:
+        self.store = store
+        self.leadership = leadership
+        self._equipment = equipment
+        self._leased_ms = lease_ms
+        self._broker = equipment.broker
+        self._figures = equipment.figures
+        self._dispatcher = Dispatcher(store, leadership, equipment, equipment.rest)
+        later = LaterStore.beside(store)
+        of_later = Dispatcher(later, leadership, equipment, equipment.rest_of_later)
+        self._messages = StoredMessages(later, of_later)
+        lookahead_seconds = store.config.lookahead
+        upcoming = Upcoming(store, lookahead_seconds) if lookahead_seconds else None
+        self.look_ahead = LookAhead(upcoming, leadership, equipment)
+        self._claims = Claims(store, self._dispatcher.pace)
+        self._supervision = Supervision(
+            store, lambda: equipment.hooks.Entry, equipment.reports, store.config.run_lease
+        )
+        self.head_score: float | None = None
+        self.has_backlog = False
+        self.has_statics = False
+        self._next_at = 0.0  # when to claim next, monotonic
+        self._seen_at = 0.0  # when it was claimed from, or looked at, last
+
+    @property
+    def fence(self) -> Fence:
+        """What writes to this part are checked against."""
+        return self.leadership.fence
+
+    @property
+    def _lease_ms(self) -> int:
+        return 0 if self.leadership.lock_key else self._leased_ms
+
+    # -- whose turn it is
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something of it is known to be due."""
+        return self.has_backlog or (self.head_score is not None and time.monotonic() >= self._next_at)
+
+    @property
+    def wants_claim(self) -> bool:
+        """Whether it is time to claim: something may be due, or nobody has looked for long."""
+        now = time.monotonic()
+        return self.has_backlog or now >= self._next_at or now >= self._seen_at + UNSEEN_SECONDS
+
+    @property
+    def claimed_at(self) -> float:
+        """When it was claimed from last, monotonic."""
+        return self._claims.claimed_at
+
+    @property
+    def seconds_left(self) -> float:
+        """The seconds until the next claim."""
+        return 0.0 if self.has_backlog else max(self._next_at - time.monotonic(), 0.0)
+
+    def note_woken(self) -> None:
+        """Note that somebody has changed this part: something may be due."""
+        self._next_at = 0.0
+
+    # -- one batch
+
+    def send_prepared(self) -> bool:
+        """Send the prepared runs whose time has come; return whether to go on."""
+        # with a backlog they wait for what was due before them, as any other
+        if self.has_backlog or not self.look_ahead.is_due:
+            return True
+        claim = Claim(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
+        batch = Batch(claim, self.fence, is_leased=False, is_prepared=True)
+        self._dispatcher.dispatch_prepared(batch, iter(self.look_ahead.take_due, []))
+        self.look_ahead.note_commits(batch.recorded)
+        return not (self._broker.is_away or batch.is_in_doubt)
+
+    def claim(self) -> Claim:
+        """Claim what is due."""
+        claim = claim_in_turn(self._claims, self._dispatcher.pace, self.fence, self._lease_ms)
+        self._note_claim(claim)
+        return claim
+
+    @property
+    def claims_alone(self) -> bool:
+        """Whether its next claim isn't asked for together with others: it is on its way, or has a turn."""
+        return self._claims.has_asked_ahead or self._dispatcher.pace.has_costly
+
+    def begin_claim(self, max_entries: int) -> ClaimAsked:
+        """Return what is to be claimed, of so many entries at most; :meth:`note_claim` takes the answer."""
+        return self._claims.asked(
+            self.fence, self._dispatcher.pace.begin_batch(), self._lease_ms, max_entries
+        )
+
+    def note_claim(self, asked: ClaimAsked, claim: Claim) -> None:
+        """Note the answer to what was asked, as soon as it has come."""
+        self._claims.note(claim, asked.fence, asked.sizes, asked.lease_ms)
+        self._note_claim(claim)
+
+    def _note_claim(self, claim: Claim) -> None:
+        self._seen_at = time.monotonic()
+        self._messages.note(claim, self._claims.claimed_at)
+        if not claim.is_ahead:
+            self.look_ahead.note_clock(claim.now)
+            self._equipment.reports.note_clock(claim.now)
+        self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
+
+    def send(self, claim: Claim, *, is_waiting: bool, batches: int = 1) -> float | None:
+        """Send what was claimed, as one batch.
+
+        Returns how long to wait then, 0 when more is due, and infinity as long as nothing is scheduled; None:
+        claim again at once, as this claim may have missed what is due now.
+
+        Arguments:
+            is_waiting: the ticks wait; else their caller decides how long to wait.
+            batches: how many shards send one in this tick: they share the time that plans may take.
+        """
+        self._dispatcher.pace.batch_seconds = BATCH_SECONDS / batches
+        seconds = self._send(claim, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD)
+        self._next_at = time.monotonic() + (seconds or 0.0)
+        return seconds
+
+    def _send(self, claim: Claim, *, is_waiting: bool, is_ahead_wanted: bool) -> float | None:
+        fence, pace = self.fence, self._dispatcher.pace
+        batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
+        began_at = time.monotonic()
+        try:
+            self._dispatcher.dispatch(batch)
+        except BaseException:
+            self._claims.close()
+            raise
+        if claim.rows:
+            self._figures.batches.observe(time.monotonic() - began_at)
+        self.has_backlog = claim.has_more or batch.is_cut
+        if batch.is_cut:  # what is still due goes before what was asked for ahead
+            self._claims.close()
+        has_settled = self._supervision.settle(claim, fence)
+        if claim.rows:
+            self._claims.may_ask_ahead = batch.is_quick and is_ahead_wanted
+        if is_waiting:
+            pace.end_batch()
+        if self._broker.is_away:
+            return BROKER_RETRY_SECONDS
+        if batch.recorded:
+            self._broker.note_well()
+            self.look_ahead.note_commits(batch.recorded)
+        if batch.is_in_doubt:
+            return self.leadership.timing.look_seconds
+        if claim.has_more or batch.is_cut or has_settled or self.store.has_retaken_lock:
+            return 0
+        if claim.is_ahead:
+            return None
+        delay_seconds = self._seconds_to_next(claim, batch.recorded)
+        return min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds
+
+    def give_back(self, claim: Claim) -> None:
+        """Leave all that was claimed due: this tick ends before its turn has come."""
+        if self._lease_ms and claim.rows:
+            self._dispatcher.give_back(Batch(claim, self.fence, is_leased=True))
+        self.has_backlog = self.has_backlog or bool(claim.rows)
+
+    def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
+        scores = [float(commit.new_score) for commit in commits if isinstance(commit.new_score, str)]
+        if claim.next_score is not None:
+            scores.append(claim.next_score)
+        self.head_score = min((score for score in scores if score >= 0), default=None)
+        known = [at for at in (self.head_score, claim.next_deadline) if at is not None]
+        if not known:
+            return math.inf
+        elapsed = time.monotonic() - self._claims.claimed_at
+        return max(min(known) - claim.now - elapsed, 0)
+
+    def send_messages(self) -> float:
+        """Send one batch of the stored messages that are due; return how long to wait, 0 when more are."""
+        if self._messages.seconds_left == 0 and not self._broker.is_away:
+            batch = self._messages.send(self.fence, self._lease_ms)
+            self._figures.later += batch.deleted
+            if self._broker.is_away:
+                return BROKER_RETRY_SECONDS
+            if batch.recorded:
+                self._broker.note_well()
+            if self.store.has_retaken_lock:
+                return 0
+        left = self._messages.seconds_left
+        return math.inf if left is None else left
+
+    # -- between two batches
+
+    @property
+    def wants_to_prepare(self) -> bool:
+        """Whether runs that are due soon should be prepared now."""
+        return self.look_ahead.is_wanted(self.head_score)
+
+    def note_head(self, head: Head) -> bool:
+        """Note what a look at this part has found; tell whether that ends the wait."""
+        self._seen_at = time.monotonic()
+        has_changed = head.score != self.head_score or head.later != self._messages.head_score
+        self.look_ahead.note_clock(head.now)
+        self._supervision.watch.note_answer(head.now)
+        if has_changed or head.is_due:  # is_due: the server's clock may have jumped
+            self._next_at = 0.0
+            return True
+        return False
+
+    def forget(self) -> None:
+        """Forget what was prepared, and what was known: another beat leads."""
+        self.look_ahead.forget()
+        self.has_backlog, self.head_score, self._next_at = False, None, 0.0
+
+    def close(self) -> None:
+        """Wait for what is on its way, while the lock is held, and drop it."""
+        self._claims.close()

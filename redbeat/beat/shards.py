@@ -1,0 +1,294 @@
+"""The parts of the schedule of one beat: which there are, which of them it leads, and whose turn it is.
+
+A tick sends one batch of each part that has something due, the one that has waited longest first. What
+several parts are asked goes out together. Invariant: a part that is in the new layout, too, keeps what this
+beat has of it when the layout changes: its lock, its claims, and what is prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+
+from redbeat.beat.equipment import Equipment
+from redbeat.beat.lookahead import LookAhead
+from redbeat.beat.shard import Shard
+from redbeat.config.config import RedBeatConfig
+from redbeat.config.timing import Timing
+from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.layout import Layout, ShardedKeys
+from redbeat.leadership.elector import Leadership
+from redbeat.leadership.shares import Shares
+from redbeat.store.notifier import WakeChannel
+from redbeat.store.parts import Part
+from redbeat.store.records import Claim
+from redbeat.store.rounds import claim_together, look_together
+from redbeat.store.store import Store
+
+Item = TypeVar("Item")
+
+#: how many entries are claimed together at most, as all of them are held in memory
+ROUND_ENTRIES = 5_000
+
+#: how many entries are claimed at least of a part of which nothing is known to be due
+FEW_ENTRIES = 5
+
+
+class Shards:
+    """The parts of the schedule of one beat.
+
+    Arguments:
+        store: the whole schedule.
+        lock_key: that of a schedule that isn't divided; None: no lock is configured.
+        timing: how long each lock lives, and what follows from that.
+
+    Attributes:
+        shares: what this beat leads.
+    """
+
+    def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
+        self._config: RedBeatConfig = store.config
+        self.shares = Shares(store, lock_key, timing)
+        self._layout: Layout | None = None
+        self._shards: dict[str, Shard] = {}  # by prefix
+        self._led: list[Shard] = []
+        self._troubles: list[RedBeatError] = []
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self._shards.values())
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    @property
+    def first(self) -> Shard:
+        """The first one: of a schedule that isn't divided the only one."""
+        return next(iter(self))
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the schedule has several parts."""
+        return len(self._shards) > 1
+
+    # -- which there are
+
+    def form(self, store: Store, equipment: Equipment, lease_ms: int) -> bool:
+        """Have a shard for each part of the schedule as it is divided now; tell whether that has changed.
+
+        Arguments:
+            store: the whole schedule; the only part works with it, if there is one.
+            equipment: what this beat sends with.
+            lease_ms: how long beats without a lock hide what they claimed from each other.
+        """
+        layout = self._config.layout
+        if layout == self._layout:
+            return False
+        prefixes = {keys.prefix for keys in layout.parts}
+        for prefix in self._shards.keys() - prefixes:
+            self._shards.pop(prefix).close()
+        is_whole = not self._shards and not isinstance(layout.keys, ShardedKeys)
+        kept = {prefix: shard.store for prefix, shard in self._shards.items()}
+        stores = [
+            store if is_whole else kept.get(keys.prefix) or store.of_part(Part(keys)) for keys in layout.parts
+        ]
+        self.shares.set_parts(stores)
+        self._shards = {
+            one.keys.prefix: self._shards.get(one.keys.prefix) or Shard(one.store, one, equipment, lease_ms)
+            for one in self.shares.leaderships
+        }
+        self._led = [shard for shard in self._led if shard.store.keys.prefix in self._shards]
+        self._layout = layout
+        return True
+
+    def home_of(self, name: str) -> Shard:
+        """Return the one that the entry called ``name`` belongs into."""
+        keys = self._config.keys
+        return self._shards[keys.home(str(name)).prefix] if isinstance(keys, ShardedKeys) else self.first
+
+    def by_home(self, entries: Mapping[str, Item]) -> Iterable[tuple[Shard, Mapping[str, Item]]]:
+        """Return ``entries`` by where they belong; their keys are their names."""
+        if not self.is_divided:
+            return [(self.first, entries)]
+        found: dict[Shard, dict[str, Item]] = {}
+        for name, entry in entries.items():
+            found.setdefault(self.home_of(name), {})[name] = entry
+        return found.items()
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether entries are on their way from where they were before."""
+        return self._config.layout.is_moving
+
+    # -- which of them this beat leads
+
+    @property
+    def led(self) -> list[Shard]:
+        """Those that this beat leads, by what the last look has found."""
+        return self._led
+
+    def check_locks(self) -> None:
+        """Find out whether a lock is lost, or was gone and is taken back.
+
+        Raises:
+            LockLost: another beat leads a schedule that isn't divided.
+        """
+        for leadership in self.shares.check():
+            self._of(leadership).has_statics = False  # the lock was gone: what the code has may be gone, too
+
+    def look_at_locks(self) -> list[Shard]:
+        """Find out which ones this beat leads; return those that it leads from now on."""
+        taken = [self._of(leadership) for leadership in self.shares.look()]
+        self._note_led()
+        return taken
+
+    def _note_led(self) -> None:
+        before, self._led = self._led, [shard for shard in self if shard.leadership.is_leader]
+        if before == self._led:
+            return
+        for shard in before:
+            if not shard.leadership.is_leader:
+                shard.forget()
+
+    def _of(self, leadership: Leadership) -> Shard:
+        return self._shards[leadership.keys.prefix]
+
+    def hand_over(self) -> None:
+        """Let go of those that another beat is to lead; called when no batch is on its way."""
+        leaving = [self._of(leadership) for leadership in self.shares.leaving]
+        if not leaving:
+            return
+        for shard in leaving:
+            shard.close()
+        self.shares.hand_over()
+        self._note_led()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Within this block what goes wrong with one part of several keeps none of the others from going on.
+
+        Raises:
+            LockLost, StoreRefused, StoreCorrupt: of the only part, as they come.
+            LayoutChanged: in any case.
+        """
+        try:
+            yield
+        except LockLost as exc:
+            self.shares.lose(exc)  # raises it if the schedule isn't divided
+            self._note_led()
+        except LayoutChanged:
+            raise
+        except (StoreRefused, StoreCorrupt) as exc:
+            if not self.is_divided:
+                raise
+            self._troubles.append(exc)
+
+    def raise_trouble(self) -> None:
+        """Raise what has gone wrong with a part while others went on, if anything has."""
+        troubles, self._troubles = self._troubles, []
+        if troubles:
+            raise troubles[0]
+
+    # -- whose turn it is
+
+    def claim(self, *, is_waiting: bool) -> list[tuple[Shard, Claim]]:
+        """Claim for those whose turn it is, in one round trip a node, and some more where claims are large.
+
+        Arguments:
+            is_waiting: the ticks wait, and look at all parts meanwhile; else all are claimed from when nothing
+                is known to be due.
+        """
+        if not self.is_divided:
+            return [(shard, shard.claim()) for shard in self._led]
+        size = self._config.batch_size
+        due = sorted((shard for shard in self._led if shard.is_due), key=lambda shard: shard.claimed_at)
+        is_any = due or is_waiting
+        others = [one for one in self._led if not one.is_due and (one.wants_claim or not is_any)]
+        room = ROUND_ENTRIES // 2 if others else ROUND_ENTRIES
+        few = min(max(room // max(len(others), 1), FEW_ENTRIES), size)
+        turns = [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]
+        found: dict[Shard, Claim] = {}
+        together = [turn for turn in turns if not turn[0].claims_alone]
+        asked = [shard.begin_claim(entries) for shard, entries in together]
+        for (shard, _), what, answer in zip(together, asked, claim_together(asked), strict=True):
+            with self.apart():
+                if isinstance(answer, RedBeatError):
+                    raise answer
+                shard.note_claim(what, answer)
+                found[shard] = answer
+        for shard, _ in turns:
+            if shard not in found and shard.claims_alone and shard.leadership.is_leader:
+                with self.apart():
+                    found[shard] = shard.claim()
+        return [(shard, found[shard]) for shard, _ in turns if shard in found]
+
+    def renew_locks(self) -> None:
+        """Let the locks live for their full time from now on."""
+        for shard in self._led:
+            with self.apart():
+                shard.store.renew_lock(shard.fence)
+
+    # -- while they wait
+
+    @property
+    def now(self) -> float:
+        """The server's time, UNIX seconds, as the last answer has told it."""
+        return max(shard.look_ahead.now for shard in self)
+
+    def count_prepared(self) -> int:
+        """Return how many runs are prepared and wait for their time; for any thread."""
+        return sum(len(shard.look_ahead) for shard in list(self))
+
+    @property
+    def has_locks(self) -> bool:
+        """Whether this beat holds a lock."""
+        return any(shard.leadership.lock for shard in self._led)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Note that Redis is waited for until the block ends."""
+        with ExitStack() as stack:
+            for shard in self:
+                stack.enter_context(shard.store.asking())
+            yield
+
+    def listen(self, channel: WakeChannel) -> None:
+        """Let ``channel`` listen to what is announced about those that this beat leads, or is to lead."""
+        if self.is_divided or len(self._shards) != 1:
+            channel.listen_to(self.shares.wake_channels)
+
+    def note_woken(self, channels: Collection[str]) -> None:
+        """Note that something was announced on these channels."""
+        self.shares.note_wake()
+        for shard in self._led:
+            if shard.store.keys.wake in channels:
+                shard.note_woken()
+
+    def prepare(self) -> bool:
+        """Prepare runs that are due soon, a slice of all of them together; tell whether there was any."""
+        wanting = [shard.look_ahead for shard in self._led if shard.wants_to_prepare]
+        if len(wanting) == 1:
+            wanting[0].prepare()
+        elif wanting:
+            LookAhead.prepare_together(wanting)
+        return bool(wanting)
+
+    def look(self) -> bool:
+        """Look at those that this beat leads, one round trip a node; tell whether something is due."""
+        if not self.is_divided:
+            return any(shard.note_head(shard.store.look()) for shard in self._led)
+        is_due = False
+        for shard, head in zip(self._led, look_together([one.store for one in self._led]), strict=True):
+            with self.apart():
+                if isinstance(head, RedBeatError):
+                    raise head
+                is_due = shard.note_head(head) or is_due
+        return is_due
+
+    def close(self) -> None:
+        """Wait for what is on its way, and release all locks; Redis isn't waited for long."""
+        for shard in self:
+            shard.has_statics = False
+            shard.close()
+        self.shares.resign()
+        self._led = []

@@ -1,0 +1,90 @@
+"""Which parts of a schedule a beat is to lead, take and hand over, by what it knows of the others. Pure.
+
+Invariant: each part that nobody leads is taken by somebody, whatever the beats know: at once by the one that
+is to lead it, or else, after a while, by any. No part goes to and fro between a beat that leads it and one that
+says that it is there, and can't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from redbeat.config.timing import Timing
+from redbeat.leadership.rendezvous import find_leaders
+from redbeat.process.memory import Memory
+
+#: a part that the beat that is to lead it leaves alone is taken by any after so long, or the takeover time
+LEFT_SECONDS = 8.0
+#: a silent lock that the beat that is to lead its part leaves alone is taken by any after so many more looks
+LEFT_LOOKS = 3
+#: for how long a part isn't handed over to a beat that let it lie
+REFUSED_SECONDS = 300.0
+
+
+class Division:
+    """How one beat sees the parts divided among those that are there. Times are monotonic.
+
+    Arguments:
+        beat: its id.
+        timing: of the parts' locks.
+    """
+
+    def __init__(self, beat: str, timing: Timing) -> None:
+        self._beat = beat
+        self.timing = timing
+        self._parts: tuple[str, ...] = ()
+        self._leaders = Memory[frozenset[str], dict[str, str]](16)
+        self._refused: dict[tuple[str, str], float] = {}  # until when
+
+    def set_parts(self, parts: Collection[str]) -> None:
+        """Let these be the parts, by their prefixes."""
+        self._parts = tuple(parts)
+        self._leaders.clear()
+        self._refused = {pair: until for pair, until in self._refused.items() if pair[0] in parts}
+
+    def leader_of(self, part: str, live: frozenset[str]) -> str:
+        """Return which of the beats that are there is to lead the part."""
+        leaders = self._leaders.get(live)
+        if leaders is None:
+            leaders = self._leaders[live] = find_leaders(self._parts, live)
+        return leaders[part]
+
+    def own(self, live: frozenset[str]) -> set[str]:
+        """Return the parts that this beat is to lead."""
+        return {part for part in self._parts if self.leader_of(part, live) == self._beat}
+
+    def may_take_free(self, part: str, live: frozenset[str], free_seconds: float) -> bool:
+        """Tell whether to take a part that nobody has led for so long."""
+        left_seconds = min(self.timing.replaced_after_seconds, LEFT_SECONDS)
+        return self.leader_of(part, live) == self._beat or free_seconds >= left_seconds
+
+    def may_take_silent(
+        self, part: str, live: frozenset[str], silent: frozenset[str], late_seconds: float
+    ) -> bool:
+        """Tell whether to take over a part whose holder is silent.
+
+        Arguments:
+            silent: the beats whose locks are; they don't count as there, also if they say that they are.
+            late_seconds: since when it could have been taken over.
+        """
+        there = (live - silent) | {self._beat}
+        left_seconds = LEFT_LOOKS * self.timing.look_seconds
+        return self.leader_of(part, there) == self._beat or late_seconds >= left_seconds
+
+    def heir_of(self, part: str, live: frozenset[str], now: float) -> str | None:
+        """Return to whom this beat, which leads the part, is to hand it over; None: to nobody."""
+        leader = self.leader_of(part, live)
+        if leader == self._beat or self._refused.get((part, leader), now) > now:
+            return None
+        return leader
+
+    def refuse(self, part: str, beat: str | None, now: float) -> None:
+        """Note that this beat has taken the part from that one, or in its place."""
+        if beat is not None and beat != self._beat:
+            self._refused[part, beat] = now + REFUSED_SECONDS
+
+    def forget_refusals(self, live: frozenset[str], now: float) -> None:
+        """Forget what concerns beats that aren't there: when one is there again, all is well with it."""
+        if self._refused:
+            left = {pair: until for pair, until in self._refused.items() if until > now and pair[1] in live}
+            self._refused = left

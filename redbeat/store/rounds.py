@@ -1,0 +1,122 @@
+"""Asking several parts of a schedule the same thing at once: one round trip a node, however many there are.
+
+Invariant: what a part answers, or refuses, is as if it had been asked alone; where it hasn't answered, or its
+answer can't be had together with others, it is asked alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from redbeat.errors import RedBeatError
+from redbeat.store import scripts as lua
+from redbeat.store.nodes import call_on_nodes
+from redbeat.store.records import Claim, Fence, Head, Sizes
+from redbeat.store.store import Store
+from redbeat.store.upcoming import Cursor, Slice, Upcoming
+
+Answer = TypeVar("Answer")
+
+
+class ClaimAsked(NamedTuple):
+    """What is claimed of one part; as :meth:`Store.claim_due` takes it."""
+
+    store: Store
+    fence: Fence
+    limit: int
+    lease_ms: int
+    sizes: Sizes
+
+    def claim(self) -> Claim:
+        """Claim it alone."""
+        return self.store.claim_due(self.fence, self.limit, self.lease_ms, self.sizes)
+
+
+def claim_together(asked: Sequence[ClaimAsked]) -> list[Claim | RedBeatError]:
+    """Return what is due in each part, or why it can't be claimed: LockLost, say."""
+    return _ask_together(
+        [one.store for one in asked],
+        [one.store.claim_call(one.fence, one.limit, one.lease_ms, one.sizes) for one in asked],
+        [partial(one.store.claimed, fence=one.fence) for one in asked],
+        [one.claim for one in asked],
+    )
+
+
+def look_together(stores: Sequence[Store]) -> list[Head | RedBeatError]:
+    """Return what :meth:`Store.look` returns of each part."""
+    return _ask_together(
+        stores, [one.look_call() for one in stores], [lua.head_of] * len(stores), [one.look for one in stores]
+    )
+
+
+class UpcomingAsked(NamedTuple):
+    """What is read of that which falls due soon in one part; as :meth:`Upcoming.read` takes it."""
+
+    upcoming: Upcoming
+    cursor: Cursor
+    limit: int
+    again: Sequence[str]
+
+    def read(self) -> Slice:
+        """Read it alone."""
+        return self.upcoming.read(self.cursor, self.limit, self.again)
+
+
+def read_together(asked: Sequence[UpcomingAsked]) -> list[Slice | RedBeatError]:
+    """Return what falls due soon in each part."""
+    return _ask_together(
+        [one.upcoming.store for one in asked],
+        [one.upcoming.call(one.cursor, one.limit, one.again) for one in asked],
+        [partial(one.upcoming.slice_of, cursor=one.cursor, limit=one.limit) for one in asked],
+        [one.read for one in asked],
+    )
+
+
+def _ask_together(
+    stores: Sequence[Store],
+    calls: Sequence[tuple[lua.Script, lua.Request] | None],
+    readers: Sequence[Callable[[Any], Answer]],
+    alone: Sequence[Callable[[], Answer]],
+) -> list[Answer | RedBeatError]:
+    """Return each part's answer, or RedBeat's error about it.
+
+    Arguments:
+        stores: have one part each, by the same client.
+        calls: what each is asked; None: it is asked alone.
+        readers: return the answer by the script's reply.
+        alone: ask a part in the ordinary way.
+    """
+    together = [place for place, call in enumerate(calls) if call is not None]
+    replies: dict[int, Any] = {}
+    if len(together) > 1:
+        with _asking(stores):
+            found = call_on_nodes(stores[0].client, [call for call in calls if call is not None])
+        replies.update(zip(together, found, strict=True))
+    answers: list[Answer | RedBeatError] = []
+    for place in range(len(stores)):
+        reply = replies.get(place)
+        try:
+            if reply is None or isinstance(reply, Exception):  # it says why, or is asked in portions
+                answers.append(alone[place]())
+            else:
+                answers.append(readers[place](reply))
+        except RedBeatError as exc:
+            answers.append(exc)
+    return answers
+
+
+@contextmanager
+def _asking(stores: Iterable[Store]) -> Iterator[None]:
+    """Note for each part that Redis is waited for, and then that it has answered."""
+    stores = list(stores)
+    with ExitStack() as stack:
+        for store in stores:
+            stack.enter_context(store.asking())
+        stores[0].on_round_trip()
+        yield
+        stores[0].on_round_trip()
+    for store in stores:
+        store.on_progress()

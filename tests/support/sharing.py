@@ -1,0 +1,79 @@
+"""Beats that share a schedule, as far as that is about its locks: each is a Shares that a test steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from redbeat.config.config import ensure_conf
+from redbeat.config.timing import Timing
+from redbeat.leadership.shares import Shares
+from redbeat.store.parts import Part
+from redbeat.store.store import Store
+
+__all__ = ["QUICK", "SharingBeat", "leaders", "step"]
+
+#: a look each half second, and a takeover after 2 seconds
+QUICK = Timing(2.0, 2.0)
+
+
+class SharingBeat:
+    """One beat.
+
+    Attributes:
+        looks: how often it has looked at the locks.
+        errors: what its steps have raised.
+    """
+
+    def __init__(self, app: Any, timing: Timing = QUICK, parts: Iterable[Part] | None = None) -> None:
+        self.app = app
+        self.store = Store(app)
+        self.shares = Shares(self.store, ensure_conf(app).lock_key, timing)
+        self.set_parts(self.store.parts if parts is None else parts)
+        self.looks = 0
+
+    def set_parts(self, parts: Iterable[Part]) -> None:
+        """Let these be the parts."""
+        self.shares.set_parts([self.store.of_part(part) for part in parts])
+
+    @property
+    def led(self) -> set[str]:
+        """The prefixes of the parts that it leads."""
+        return {leadership.keys.prefix for leadership in self.shares.leading}
+
+    def step(self, *, at_once: bool = True) -> None:
+        """Take the steps of one tick that are about locks.
+
+        Arguments:
+            at_once: look at the locks also if it isn't time to.
+        """
+        self.shares.check()
+        if at_once:
+            self.shares._look_at = 0.0  # noqa: SLF001 - the test counts looks, not seconds
+        self.looks += 1
+        self.shares.look()
+        self.shares.hand_over()
+        self.shares.note_progress()
+
+    def crash(self) -> None:
+        """End without a word: nothing is renewed any more."""
+        self.shares._heartbeat.stop()  # noqa: SLF001 - a process that is killed has no other name for it
+
+
+def step(beats: Collection[SharingBeat], *, at_once: bool = True) -> None:
+    """Let each take its steps once."""
+    for beat in beats:
+        beat.step(at_once=at_once)
+
+
+def leaders(beats: Collection[SharingBeat]) -> dict[str, SharingBeat]:
+    """Return who leads each part, as Redis says, by its prefix; parts that none of them leads are left out."""
+    [one, *_] = beats
+    found: dict[str, SharingBeat] = {}
+    for leadership in one.shares.leaderships:
+        token = one.store.client.get(leadership.lock_key)
+        for beat in beats:
+            mine = beat.shares.of(leadership.keys.prefix)
+            if token and mine.is_leader and mine.fence.token == token:
+                found[leadership.keys.prefix] = beat
+    return found
