@@ -19,8 +19,8 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import PAGE_SIZE, read_all
 from redbeat.errors import EntryCorrupt, EntryNotFound
-from redbeat.layout import ShardedKeys
 from redbeat.leadership.status import Status
+from redbeat.log.text import counted
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.members import Members
 from redbeat.store.records import Stored
@@ -92,9 +92,11 @@ class Context:
 
     @property
     def place(self) -> str:
-        """What findings about the whole schedule are about: its key, or how the keys of its shards begin."""
-        parts, keys = self.store.parts, self.store.keys
-        return keys.beginning if isinstance(keys, ShardedKeys) else parts[0].keys.schedule
+        """What findings about the whole schedule are about: its key, or its prefix if it has several."""
+        parts = self.store.parts
+        if not parts.is_divided:
+            return parts[0].keys.schedule
+        return f"{self.store.keys.prefix} ({counted(len(parts), 'shard', 'shards')})"
 
     @cached_property
     def server(self) -> Server:

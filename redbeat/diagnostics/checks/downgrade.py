@@ -33,8 +33,11 @@ class Versions:
         yield from ()
 
     def tell(self, context: Context) -> Iterator[Finding]:
-        """Say how many there are, and which are taken out for it already."""
-        if self.unreadable:
+        """Say how many there are, and which are taken out for it already.
+
+        What is in shards celery-redbeat 2.x doesn't see.
+        """
+        if self.unreadable and not context.store.parts.is_divided:
             ignored = (
                 f", and would run {_named(self.ignored)} differently than asked for, as it knows no policies"
                 if self.ignored

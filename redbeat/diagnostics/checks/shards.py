@@ -34,7 +34,7 @@ def check_layout(context: Context) -> Iterator[Finding]:
     wrong = [
         (part, found.guard)
         for part, found in zip(layout.parts, Layouts(context.store).contents(layout.parts), strict=True)
-        if found.guard != layout.guard
+        if found.guard != layout.guard and (found.guard or found.entries)  # the first writer makes it
     ]
     if wrong and Layouts(context.store).read() == layout:  # else it was changed meanwhile
         for part, guard in wrong:
