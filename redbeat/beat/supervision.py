@@ -158,7 +158,8 @@ class Supervision:
                 raise
             self._tell(what, exc)
         except StoreCorrupt as exc:
-            if exc.key in (self._store.config.lock_key, self._store.keys.schedule):
+            keys = self._store.keys
+            if exc.key in (self._store.config.lock_key_in(keys), keys.schedule):
                 raise
             self._tell(what, exc)
 

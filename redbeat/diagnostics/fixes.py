@@ -187,7 +187,7 @@ def _move(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str
 
 
 def _strays_of(store: Store, repair: Repair) -> Iterator[Stray]:
-    """Yield what is to be moved: an entry, or all that is in a part that isn't one of the schedule any more."""
+    """Yield what is to be moved: an entry, or all that is in a part that is none any more."""
     layout = store.config.layout
     if repair.entry_key == repair.target:
         part = store.parts.of(repair.entry_key).keys
@@ -215,7 +215,17 @@ def _left(repairs: Sequence[Repair], done: Sequence[Repair], why: str) -> Iterat
     yield from (f"{one.target}: left alone, {why}." for one in repairs if one not in done)
 
 
+def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    by_key = {part.keys.generation: part.keys for part in store.parts}
+    chosen = [by_key[one.target] for one in repairs if one.target in by_key]
+    if not is_dry:
+        Layouts(store).raise_generations(chosen)
+    would = "would be " if is_dry else ""
+    yield from (f"{keys.generation}: {would}set to {keys.guard!r}, if it isn't later." for keys in chosen)
+
+
 _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = {
+    "raise-generation": _raise_generations,
     "drop": _drop,
     "schedule": _schedule,
     "forget": _forget,

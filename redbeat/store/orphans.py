@@ -123,10 +123,14 @@ class Orphans:
 
         def forget(groups: list[tuple[Part, list[LostRun]]]) -> Iterator[list[bool]]:
             for part, chunk in groups:
-                with self._store.translating():
-                    yield forget_runs(self._store.client, part.keys, chunk, self._latest())
+                yield self._store.following(partial(self._forget, part, chunk))
 
         return self._store.parts.in_order(lost, forget, lambda one: one.key)
+
+    def _forget(self, part: Part, chunk: list[LostRun]) -> list[bool]:
+        with self._store.translating():
+            keys = self._store.present(part.keys)
+            return forget_runs(self._store.client, keys, chunk, self._latest())
 
     def _latest(self) -> float:
         """Return the time up to which deadlines have been left for too long, UNIX seconds."""
@@ -145,9 +149,12 @@ class Orphans:
         """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
         removed = 0
         for part, chunk in self._store.parts.chunks(remains, lambda one: one.key):
-            with self._store.translating():
-                removed += remove_orphans(self._store.client, part.keys, chunk)
+            removed += self._store.following(partial(self._remove, part, chunk))
         return removed
+
+    def _remove(self, part: Part, chunk: list[Remains]) -> int:
+        with self._store.translating():
+            return remove_orphans(self._store.client, self._store.present(part.keys), chunk)
 
 
 def _fields_of(running: str, client: Any) -> Any:

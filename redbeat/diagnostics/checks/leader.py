@@ -80,8 +80,8 @@ def check_lock_name(context: Context) -> Iterator[Finding]:
             "redbeat_lock_key",
             f"The lock's name {lock_key} could be an entry's, so a user with the documented rights of a "
             "writer may overwrite it and stop all beats.",
-            f"Stop all beats, set redbeat_lock_key to '{keys.lock}' or leave it out, and start them again; "
-            "where no other users write, leave it as it is.",
+            f"Stop all beats, set redbeat_lock_key to '{context.config.base_keys.lock}' or leave it out, and "
+            "start them again; where no other users write, leave it as it is.",
         )
 
 

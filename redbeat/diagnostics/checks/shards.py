@@ -44,8 +44,8 @@ def check_layout(context: Context) -> Iterator[Finding]:
                 part.generation,
                 f"{f'It holds {guard!r}' if guard else 'It is missing'}; whoever writes there expects "
                 f"{layout.guard!r}, and is refused.",
-                "Start a beat, which mends it; else call celery redbeat reshard --to "
-                f"{layout.shards or 'none'}.",
+                "A beat that is started mends it; --fix does it now.",
+                repair=Repair("raise-generation", part.schedule, part.generation),
             )
 
 
