@@ -1,4 +1,4 @@
-"""Schedules in shards, on one server and on a cluster: apps of them, and what tests write into their shards."""
+"""Schedules in shards, on one server and on a cluster: apps of them, and what tests write into the shards."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_tracked_runs_of_all_shards_end_with_what_their_tasks_did(tracked: Track
 
 def test_in_each_shard_a_run_in_progress_holds_the_next_one_back(tracked: Tracked) -> None:
     app, names = tracked.app, names_in_every_shard(tracked.app)[:4]
-    policies = dict(zip(names, ("skip", "buffer_one", "skip", "buffer_one"), strict=True))
+    policies: dict[str, Any] = dict(zip(names, ("skip", "buffer_one", "skip", "buffer_one"), strict=True))
     for name, overlap in policies.items():
         Entry(name, "tracked.work_until", 3600, ["done"], overlap=overlap, app=app).save()
     make_due(app, names)
