@@ -15,7 +15,7 @@ from redbeat.leadership.status import State, hint_of, judge, read_status
 from redbeat.store.store import Store
 from tests.support.command_line import call
 from tests.support.servers import Server
-from tests.support.sharded import EVERY_PLACE, announce, app_in, at_most, lead, parts_of
+from tests.support.shards import EVERY_PLACE, announce, app_in, at_most, lead, parts_of
 from tests.support.ticks import memory_app
 from tests.support.topologies import ClusterTopology
 

@@ -21,7 +21,7 @@ from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.support.polling import eventually
 from tests.support.servers import Server
-from tests.support.sharded import (
+from tests.support.shards import (
     EVERY_PLACE,
     SHARDS,
     app_in,
