@@ -24,7 +24,7 @@ from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
-from redbeat.beat.shard import BROKER_RETRY_SECONDS, Shard
+from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
 from redbeat.beat.shards import Shards
 from redbeat.beat.startup import (
     banner,
@@ -421,7 +421,9 @@ class RedBeatScheduler(Scheduler):
     @property
     def _look_seconds(self) -> float:
         """How often a waiting leader looks at the schedule, and a standby at the lock."""
-        return self._shares.timing.look_seconds
+        seconds = self._shares.timing.look_seconds
+        # what has just come to another shard may be due soon
+        return min(seconds, MOVING_SECONDS) if self._shards.is_moving else seconds
 
     @property
     def _stuck_seconds(self) -> float:
