@@ -173,7 +173,7 @@ def test_round_trips_of_a_look_do_not_grow_with_the_shards(
             beat.gathering.gather()
             beat.gathering.gather()
             for leadership in beat.leaderships:
-                leadership._heartbeat.stop()  # type: ignore[union-attr]  # noqa: SLF001 - it would be counted, too
+                leadership._heartbeat.stop()  # noqa: SLF001 - it would be counted, too
             with counting_round_trips(monkeypatch) as count:
                 beat.gathering.gather()
                 made.append(count())
