@@ -21,7 +21,7 @@ from redbeat.config.suggestions import nearest_to
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
-from redbeat.layout import Layout, assumed_layout
+from redbeat.layout import Layout, LayoutRule, assumed_layout
 from redbeat.log.events import SETTING_UNKNOWN
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
@@ -57,6 +57,10 @@ def _parse(setting: Setting, value: Any, given_as: str | None = None) -> Any:
         message = f"{name}: {shown} isn't allowed; use {setting.allowed}."
         # an error without a text says nothing as a cause
         raise ConfigurationError(message, name) from (exc if str(exc) else None)
+
+
+#: how old what is known of the layout may be, unless that is said otherwise
+LOOK_SECONDS = 30.0
 
 
 class RedBeatConfig:
@@ -129,6 +133,10 @@ class RedBeatConfig:
         self.found_layout: Layout | None = None
         #: when it was looked for last, monotonic; long ago: it has changed; None: it never was
         self.looked_at: float | None = None
+        #: what is done if that isn't what the settings say
+        self.layout_rule = LayoutRule.FOLLOW
+        #: how old what is known of it may be for those who only read; whoever writes is refused, and looks
+        self.look_seconds = LOOK_SECONDS
 
     @property
     def schedule(self) -> Any:
@@ -149,6 +157,15 @@ class RedBeatConfig:
         """Where entries are: as it was found in Redis, else as configured."""
         base, found = self.base_keys, self.found_layout
         return found if found is not None and found.base == base else assumed_layout(base, self.shards)
+
+    @property
+    def wants_layout(self) -> bool:
+        """Whether the layout is looked for before anything else is read; else only if a script is refused."""
+        return (
+            self.shards is not None
+            or self.layout_rule is not LayoutRule.FOLLOW
+            or self.look_seconds < LOOK_SECONDS
+        )
 
     @property
     def keys(self) -> Keys:

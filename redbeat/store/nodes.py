@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
 from redbeat.connection.retry import is_transient, without_retry
 from redbeat.keys import Keys
 from redbeat.store.scripts.script import Request
-
 
 #: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
 AS_BYTES: Mapping[str, Any] = {"NEVER_DECODE": []}
@@ -65,6 +65,9 @@ class Command:
 
 
 Call = tuple[Callee, Request]
+
+#: client of a cluster to its nodes' clients that couldn't reach them lately: they are asked after the others
+_SILENT: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
 
 
 def call_on_nodes(client: Any, calls: Sequence[Call]) -> list[Any]:
@@ -124,6 +127,7 @@ def _ask_nodes(
             continue
         for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
             replies[place] = reply
+        _note_answer(client, node, replies[those[0]])
         unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
     return unanswered
 
@@ -171,7 +175,8 @@ def _call_on(node: Any, calls: Iterable[Call]) -> list[Any]:
 def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
     """Return the client of each node, and the places of the calls that it is asked; None: the usual one."""
     cluster = without_retry(client)
-    if not hasattr(cluster, "get_node_from_key"):
+    # that of asyncio's sends scripts in its pipelines, to all nodes at once
+    if not (hasattr(cluster, "get_node_from_key") and hasattr(cluster, "get_redis_connection")):
         return [(client, [*places])] if places else []
     found: dict[Any, list[int]] = {}
     clients: dict[Any, Any] = {}
@@ -181,4 +186,17 @@ def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[
         found.setdefault(name, []).append(place)
         if node is not None and name not in clients:
             clients[name] = cluster.get_redis_connection(node)
-    return [(clients.get(name), those) for name, those in found.items()]
+    asked = [(clients.get(name), those) for name, those in found.items()]
+    silent = _SILENT.get(cluster)
+    return sorted(asked, key=lambda one: one[0] in silent) if silent else asked
+
+
+def _note_answer(client: Any, node: Any, reply: Any) -> None:
+    """Note whether a node can be reached."""
+    if node is client:
+        return
+    silent = _SILENT.setdefault(without_retry(client), WeakSet())
+    if isinstance(reply, Exception) and is_away(reply):
+        silent.add(node)
+    else:
+        silent.discard(node)
