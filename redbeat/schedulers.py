@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -54,10 +54,10 @@ from redbeat.errors import (
     RedBeatError,
     StoreCorrupt,
     StoreRefused,
+    StoreUnavailable,
 )
 from redbeat.keys import Keys
 from redbeat.later.sending import publish
-from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
 from redbeat.log.events import LEADER_LOST
@@ -67,7 +67,6 @@ from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.store.layouts import Layouts
 from redbeat.store.notifier import WakeChannel
-from redbeat.store.parts import Part as PartOfSchedule
 from redbeat.store.records import Claim, Fence
 from redbeat.store.store import Store
 from redbeat.telemetry.endpoint.condition import Condition
@@ -162,7 +161,8 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
-                Layouts(self.store).settle(is_writer=True)
+                with suppress(StoreUnavailable):  # then scripts find out
+                    Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
                 check_eviction(self._shards.first.store)
             if self.lock_key is None:
@@ -181,10 +181,6 @@ class RedBeatScheduler(Scheduler):
 
     def _form_shards(self) -> bool:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed."""
-        keys = self.config.keys
-        if isinstance(keys, ShardedKeys) and len(self._shards) and self._shards.first.store is self.store:
-            self.store.narrow(PartOfSchedule(keys.undivided))  # the one part that there was
-            self.store = self.store.of_all_parts()
         return self._shards.form(self.store, self._equipment, int(LEASE_SECONDS * 1000))
 
     def _name_of(self, key: str) -> str:
@@ -252,6 +248,10 @@ class RedBeatScheduler(Scheduler):
         if self._beat is not None:
             self._telemetry.look()
             self._feed.look()  # after it, as parts of it may be receivers
+        if self._shares.has_new_layout:
+            Layouts(self.store).look()
+        if self._shards.is_moving:
+            self.store.keys  # noqa: B018 - it looks now and then whether they still are
         self._form_shards()
         if not self._is_leading():
             self._report_standby()
@@ -410,7 +410,12 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _wake(self) -> WakeChannel:
-        return self.store.wake_channel(self._shares.wake_channels)
+        return self.store.wake_channel(self._wake_channels)
+
+    @property
+    def _wake_channels(self) -> tuple[str, ...]:
+        # a beat that is to lead nothing needs none; any will do
+        return self._shares.wake_channels or (self._shards.first.store.keys.wake,)
 
     @property
     def _look_seconds(self) -> float:
@@ -468,7 +473,8 @@ class RedBeatScheduler(Scheduler):
         """
         for shard in self._shards.look_at_locks():
             shard.has_statics = False  # another beat may have changed them meanwhile
-            self._gathering.lead(shard.store)
+            if shard.leadership.lock_key is not None:
+                self._gathering.lead(shard.store)
             if isinstance(shard.leadership.lock, LeaderLock):
                 self._feed.note_leader(shard.leadership.lock)
         if self._beat is not None:
@@ -542,14 +548,14 @@ class RedBeatScheduler(Scheduler):
         """
         if self._beat is None:
             return seconds
-        deadline = time.monotonic() + seconds
+        due_at = ends_at = time.monotonic() + seconds
         if self._shards.has_locks:
-            deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
-        if self._shards.is_divided:
-            deadline = min(deadline, time.monotonic() + self._shares.seconds_to_look())
-            self._wake.listen_to(self._shares.wake_channels)
+            due_at = ends_at = min(due_at, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
+        if self._shards.is_divided:  # the next tick looks at the locks that other beats hold
+            ends_at = min(due_at, time.monotonic() + self._shares.seconds_to_look())
+            self._wake.listen_to(self._wake_channels)
         look_at = time.monotonic() + self._look_seconds
-        while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
+        while (left := ends_at - time.monotonic()) > 0 and not self._is_stopping():
             is_preparing = self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
             with self._shards.asking():  # it may take longer where Redis doesn't answer
@@ -562,7 +568,7 @@ class RedBeatScheduler(Scheduler):
             self._beat.note_tick()
             self._figures.last_tick_at = time.time()
             now = time.monotonic()
-            if not self._shares.is_leader or now >= deadline or (is_preparing and now < look_at):
+            if not self._shares.is_leader or now >= due_at or (is_preparing and now < look_at):
                 continue
             look_at = now + self._look_seconds
             if self._shards.look():

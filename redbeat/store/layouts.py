@@ -7,6 +7,7 @@ whoever is refused finds in ``redbeat::layout`` what is right by then.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -80,6 +81,7 @@ class Layouts:
 
         Raises:
             ConfigurationError: it isn't what the settings say, and such a program may not start.
+            StoreUnavailable: this is a program that has just started.
             StoreCorrupt: what is there is no layout.
         """
         config = self._config
@@ -88,9 +90,11 @@ class Layouts:
             if config.looked_at is None and config.layout_rule is LayoutRule.REFUSE:
                 self._compare(layout)
         except StoreUnavailable:
+            if config.looked_at is None and config.layout_rule is not LayoutRule.FOLLOW:
+                raise  # a command isn't to wait twice
             return config.layout
         except StoreRefused:
-            config.looked_at = time.monotonic()
+            config.looked_at = math.inf  # nor will it be allowed later
             return config.layout
         self._use(layout)
         return config.layout
@@ -181,7 +185,7 @@ class Layouts:
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
-            config.looked_at = time.monotonic()
+            config.looked_at = math.inf
             return
         self._use(layout)
         if is_writer and layout is not None:
