@@ -24,7 +24,7 @@ RESERVED_NAMES = frozenset(
         *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
         *(":audit", ":tokens", ":later"),
         *(":layout", ":generation", ":beats"),
-        *(":moving",),
+        *(":mover", ":moving", ":left", ":arrived", ":arriving"),
     )
 )
 #: and what no entry's name may begin with
@@ -37,9 +37,11 @@ RUNNING_NAMES = ":running:"
 FAILING_NAMES = ":failing:"
 CHANGE_NAMES = ":change:"
 LATER_NAMES = ":later:"
+MOVING_NAMES = ":moving:"
+UNMOVED_NAMES = ":unmoved:"
 RESERVED_BEGINNINGS = (
     *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
-    *(FAILING_NAMES, CHANGE_NAMES, LATER_NAMES),
+    *(FAILING_NAMES, CHANGE_NAMES, LATER_NAMES, MOVING_NAMES, UNMOVED_NAMES),
 )
 
 #: what the names of the entries of stored messages begin with; others' names may, too
@@ -135,8 +137,14 @@ class Keys:
     """zset with a time to live: who stands by, scored by when they looked at the lock last, UNIX seconds"""
     generation = _OwnKey("generation")
     """string: in which layout what is under this prefix may be written; without shards there is none"""
+    mover = _OwnKey("mover")
+    """string: the token of who moves entries out of this part of the schedule, or into it"""
     moving = _OwnKey("moving")
     """hash: name of each entry that is on its way to another part, to JSON: what it was in this one"""
+    left = _OwnKey("left")
+    """set: the names of those that have left this part since the layout was changed"""
+    arrived = _OwnKey("arrived")
+    """hash: id of each move that was written to this part, to the names that couldn't be"""
     layout = _OwnKey("layout", is_shared=True)
     """hash: into how many shards the schedule is divided, and how often that has been changed"""
     beats = _OwnKey("beats", is_shared=True)

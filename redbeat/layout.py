@@ -191,6 +191,11 @@ class Layout:
         """What the generation key of each part holds as long as this is so; '': there is no such key."""
         return f"{self.generation} {self.shards or 0}" if self.generation else ""
 
+    @property
+    def closed_guard(self) -> str:
+        """What the generation key of a part holds that was one of the former layout, and isn't any more."""
+        return f"{self.generation} closed"
+
     @cached_property
     def keys(self) -> Keys:
         """The names of what is kept for an entry, wherever that is; and of what all shards share."""
