@@ -73,6 +73,11 @@ class ShardedKeys(Keys):
         """Return the names in one shard."""
         return _keys_of_shard(self.prefix, shard, self.guard)
 
+    @property
+    def beginning(self) -> str:
+        """What the keys of all shards begin with, and of those that are none any more."""
+        return shard_beginning(self.prefix)
+
     def shard_at(self, prefix: str) -> int | None:
         """Return the number of the shard with this prefix; None: it is none's."""
         found = self._shard_prefix.fullmatch(prefix)

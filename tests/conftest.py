@@ -347,6 +347,8 @@ def make_app(server: Server) -> Iterator[MakeApp]:
         def make(**settings: Any) -> Celery:
             app = Celery("test", set_as_current=False)
             app.conf.update({"broker_url": server.url(0), "redbeat_redis_url": server.url(1)})
+            if os.environ.get("SHARDS"):
+                app.conf.update({"redbeat_shards": int(os.environ["SHARDS"])})
             app.conf.update(deepcopy(settings))  # Celery gives queues defaults of the app, in place
             at_end.callback(app.close)
             return app
