@@ -20,7 +20,6 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import iter_names, read_listed
 from redbeat.entries.wording import one_line
 from redbeat.errors import EntryNotFound, StoreRefused
-from redbeat.layout import ShardedKeys
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
 from redbeat.store.store import Store
@@ -80,8 +79,7 @@ def no_such_entry(session: Session, name: str) -> CommandLineError:
         hint = one_line(did_you_mean(name, islice(iter_names(session.app), MAX_LOOKED_AT)))
     except StoreRefused:  # the user may not list the names
         hint = ""
-    keys = ensure_conf(session.app).keys
-    place = f"the shards of {keys.prefix}" if isinstance(keys, ShardedKeys) else keys.schedule
+    place = Store(session.app).parts.of(name).keys.schedule
     sentence = f"There is no entry {one_line(name)!r} in {place} at {session.server}.{hint}"
     return CommandLineError(sentence, exits.NO_INPUT)
 
