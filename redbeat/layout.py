@@ -11,6 +11,7 @@ import re
 from binascii import crc_hqx
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from functools import cached_property, lru_cache
 
 from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, shard_beginning, shard_prefix
@@ -171,6 +172,17 @@ class ShardedKeys(Keys):
 @lru_cache(maxsize=4096)
 def _keys_of_shard(prefix: str, shard: int, guard: str) -> Keys:
     return Keys(shard_prefix(prefix, shard), guard=guard)
+
+
+class LayoutRule(Enum):
+    """What a program does that finds the schedule divided otherwise than its settings say."""
+
+    #: it goes by what it finds, and warns
+    FOLLOW = auto()
+    #: as it starts, it ends with a ConfigurationError; later on it follows
+    REFUSE = auto()
+    #: it goes by what it finds, as its settings don't count
+    ADOPT = auto()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rich.text import Text
 from redbeat.broker.ways import in_words
 from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.names import NAME, no_such_entry
-from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.zone import zone_options
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
@@ -36,7 +36,7 @@ _COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOT
 SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
 
 
-@click.command(cls=SessionCommand)
+@click.command(cls=AdoptingCommand)
 @click.option(
     "--fix", "is_fixing", is_flag=True, help="Repair what can be repaired without losing a definition."
 )

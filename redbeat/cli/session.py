@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, tzinfo
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from redbeat.layout import LayoutRule
 from redbeat.log.text import printable, printable_json, printable_lines
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand
@@ -59,12 +60,19 @@ class SessionCommand(ExitingCommand):
     """A command that reports each expected error in one sentence.
 
     If the reader of its output, such as ``head``, stops reading, it ends silently.
+
+    Attributes:
+        layout_rule: what it does if the schedule is divided otherwise than the settings say.
     """
+
+    layout_rule = LayoutRule.REFUSE
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
+        session = Session.of(ctx)
+        session.keep_layout_rule(self.layout_rule)
         try:
-            with telling_of_silence(Session.of(ctx)), stating_errors():
+            with telling_of_silence(session), stating_errors():
                 done = super().invoke(ctx)
                 if sys.stdout is not None:  # None: the caller has closed it
                     sys.stdout.flush()
@@ -75,6 +83,12 @@ class SessionCommand(ExitingCommand):
             # Python writes the rest of the output when it ends, and would print an error then
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
+
+
+class AdoptingCommand(SessionCommand):
+    """A command that goes by how the schedule is divided, whatever the settings say."""
+
+    layout_rule = LayoutRule.ADOPT
 
 
 class _Paper(Console):
@@ -127,6 +141,14 @@ class Session:
             found = ctx.obj = cls(ctx.obj.app, None, None, bool(ctx.obj.no_color))
         found._zone = ctx.meta.get(ZONE_GIVEN)
         return found
+
+    def keep_layout_rule(self, rule: LayoutRule) -> None:
+        """Do what ``rule`` says if the schedule is divided otherwise than the settings say.
+
+        Where only a URL was given, the settings aren't known.
+        """
+        with suppress(ConfigurationError):  # whoever needs the settings says what is wrong with them
+            ensure_conf(self.app).layout_rule = rule if self.has_own_app else LayoutRule.ADOPT
 
     @property
     def zone(self) -> tzinfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import click
@@ -13,8 +14,11 @@ from redbeat.cli.shell import login_name
 from redbeat.config.address import parse_address
 from redbeat.config.config import ensure_conf
 from redbeat.config.networks import is_any
+from redbeat.errors import StoreUnavailable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError
+from redbeat.store.layouts import Layouts
+from redbeat.store.store import Store
 
 
 @click.command(cls=SessionCommand)
@@ -56,6 +60,8 @@ def web(ctx: click.Context, /, host: str, port: int, read_only: bool, root_path:
         raise CommandLineError(f"--host: {host!r} is no host to listen at.", exits.USAGE) from None
     config = ensure_conf(session.app)
     config.require_redis()
+    with suppress(StoreUnavailable), Store.hasty(session.app) as store:  # its pages say so, too
+        Layouts(store).settle(is_writer=False)
     serving = Serving(address, read_only, root_path)
     basic = find_basic_auth(os.environ)
     # as a beat or a worker does: nobody else would say what has gone wrong in a request

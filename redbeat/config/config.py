@@ -21,7 +21,7 @@ from redbeat.config.suggestions import nearest_to
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.errors import ConfigurationError
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX, RESERVED_NAMES, Keys, has_hash_tag, keys_of
-from redbeat.layout import Layout, assumed_layout
+from redbeat.layout import Layout, LayoutRule, assumed_layout
 from redbeat.log.events import SETTING_UNKNOWN
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
@@ -129,6 +129,8 @@ class RedBeatConfig:
         self.found_layout: Layout | None = None
         #: when it was looked for last, monotonic; long ago: it has changed; None: it never was
         self.looked_at: float | None = None
+        #: what is done if that isn't what the settings say
+        self.layout_rule = LayoutRule.FOLLOW
 
     @property
     def schedule(self) -> Any:

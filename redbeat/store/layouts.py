@@ -10,15 +10,20 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.connection.waiting import pause
-from redbeat.errors import ConfigurationError, LayoutChanged, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.errors import (
+    ConfigurationError,
+    LayoutChanged,
+    StoreCorrupt,
+    StoreRefused,
+    StoreUnavailable,
+)
 from redbeat.keys import Keys
-from redbeat.layout import MAX_SHARDS, Layout
+from redbeat.layout import MAX_SHARDS, Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
@@ -100,11 +105,24 @@ class Layouts:
     def look(self) -> Layout:
         """Read the layout, and use it from now on; return where entries are.
 
-        Who may not read it, or doesn't reach the server, goes on with what the settings say.
+        Who may not read it, or doesn't reach the server, goes on with what is known.
+
+        Raises:
+            ConfigurationError: it isn't what the settings say, and such a program may not start.
+            StoreCorrupt: what is there is no layout.
         """
-        with suppress(RedBeatError):
-            self._use(self.read())
-        return self._config.layout
+        config = self._config
+        try:
+            layout = self.read()
+            if config.looked_at is None and config.layout_rule is LayoutRule.REFUSE:
+                self._compare(layout)
+        except StoreUnavailable:
+            return config.layout
+        except StoreRefused:
+            config.looked_at = time.monotonic()
+            return config.layout
+        self._use(layout)
+        return config.layout
 
     def create(self, shards: int) -> Layout:
         """Divide a schedule without entries into so many shards, unless it is divided already.
@@ -166,7 +184,10 @@ class Layouts:
         self._store.ask(raise_all)
 
     def settle(self, *, is_writer: bool) -> None:
-        """Compare the layout with the settings, as a program starts.
+        """Compare the layout with the settings, as a program starts, and use it.
+
+        Who may not read it, by the rules of 3.0 say, goes on; so does who doesn't reach the server, unless
+        the settings have shards.
 
         Arguments:
             is_writer: it writes to the schedule, so it divides one that has no entries yet, and mends the
@@ -176,25 +197,35 @@ class Layouts:
             ConfigurationError: they differ, and no entries are being moved.
             StoreCorrupt: what is there is no layout.
         """
-        config, shards = self._config, self._config.shards
+        config = self._config
         try:
             layout = self.read()
-            if layout is None and shards is not None:
-                if is_writer:
-                    layout = self.create(shards)
-                elif self._has_undivided():
-                    raise _undivided(shards, config.base_keys)
+            if layout is None and config.shards is not None and is_writer:
+                layout = self.create(config.shards)
+            self._compare(layout)
+        except StoreUnavailable:
+            if config.shards is not None:
+                raise
+            return
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
-            return  # by the rules of 3.0; whoever is refused later says so
-        if layout is not None and shards not in _allowed(layout):
-            raise ConfigurationError(_difference(shards, layout), "redbeat_shards")
+            config.looked_at = time.monotonic()
+            return
         self._use(layout)
         if is_writer and layout is not None:
             base = config.base_keys
             undivided = Keys(base.prefix, base.schedule_key, base.statics_key, layout.guard)
             self.raise_generations([*{one.prefix: one for one in (undivided, *layout.parts)}.values()])
+
+    def _compare(self, layout: Layout | None) -> None:
+        """Raise ConfigurationError if the layout isn't what the settings say."""
+        config = self._config
+        if layout is None:
+            if config.shards is not None and self._has_undivided():
+                raise _undivided(config.shards, config.base_keys)
+        elif config.shards not in _allowed(layout):
+            raise ConfigurationError(_difference(config.shards, layout), "redbeat_shards")
 
     def _has_undivided(self) -> bool:
         base = self._config.base_keys
@@ -205,7 +236,7 @@ class Layouts:
         """Let this process use a layout from now on; say once that it isn't what the settings say."""
         config = self._config
         config.found_layout, config.looked_at = layout, time.monotonic()
-        if layout is None or config.shards in _allowed(layout):
+        if layout is None or config.shards in _allowed(layout) or config.layout_rule is LayoutRule.ADOPT:
             return
         difference = _difference(config.shards, layout)
         if config.said.is_news("layout", difference):
@@ -275,10 +306,10 @@ def _difference(shards: int | None, layout: Layout) -> str:
     """Return a sentence about settings that say something else than the layout."""
     setting = "isn't set" if shards is None else f"is {shards}"
     found = "isn't divided" if layout.shards is None else f"is divided into {layout.shards} shards"
+    remedy = "leave it unset" if layout.shards is None else f"set redbeat_shards = {layout.shards}"
     return (
-        f"redbeat_shards {setting}, and the schedule in Redis {found} ({layout.base.layout}): set "
-        f"redbeat_shards = {layout.shards}, or change the schedule by celery redbeat reshard --to "
-        f"{shards or 'none'}."
+        f"redbeat_shards {setting}, and the schedule in Redis {found} ({layout.base.layout}): {remedy}, or "
+        f"change the schedule by celery redbeat reshard --to {shards or 'none'}."
     )
 
 

@@ -41,7 +41,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.keys import Keys
-from redbeat.layout import Layout
+from redbeat.layout import Layout, LayoutRule
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
@@ -252,7 +252,7 @@ class Store:
         """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
         config, looked_at = self.config, self.config.looked_at
         if looked_at is None:
-            is_old = config.shards is not None
+            is_old = config.shards is not None or config.layout_rule is not LayoutRule.FOLLOW
         else:  # once all entries have been moved, it is enough to look where they are then
             is_moving = config.found_layout is not None and config.found_layout.is_moving
             is_old = time.monotonic() > looked_at + (MOVE_LOOK_SECONDS if is_moving else NEVER_SECONDS)
