@@ -23,6 +23,7 @@ extensions = [
     "metrics",
     "operations",
     "performance",
+    "scale",
     "screenshots",
     "settings",
 ]

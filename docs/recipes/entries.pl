@@ -6,8 +6,8 @@ use strict;
 use warnings;
 use IO::Socket::INET;
 
-my ($schedule, $wake, $key) = ('redbeat::schedule', 'redbeat::wake', 'redbeat:report');
-my ($history, $backfilled) = ('redbeat::history:report', 'redbeat::backfilled:report');
+my ($name, $base) = ('report', 'redbeat:');    # in a cluster '{redbeat}:'
+my ($schedule, $wake, $key, $history, $backfilled);
 my $task = $ENV{TASK} // 'proj.tasks.report';
 my $command = $ARGV[0] // '';
 
@@ -40,12 +40,31 @@ if (defined $password) {
     redis('AUTH', $user || 'default', $password);
 }
 redis('SELECT', $database) if $database;
+
+# while the number of shards is changed, the entry may still be where it was before
+my ($shards, $state, $former) = map { redis('HGET', "$base:layout", $_) } qw(shards state former);
+my $part = prefix($shards);
+$part = prefix($former) if ($state // '') eq 'moving' and redis('EXISTS', prefix($former) . $name) eq '1';
+$key = "$part$name";
+($schedule, $wake, $history, $backfilled) =
+    ("$part:schedule", "$part:wake", "$part:history:$name", "$part:backfilled:$name");
 $commands{$command}->();
+
+# prefix SHARDS: of the entry's keys; CRC-16 (XMODEM) of the bytes of its name says which shard it is in
+sub prefix {
+    my $shards = shift || return $base;
+    my $crc = 0;
+    for my $byte (unpack 'C*', $name) {
+        $crc ^= $byte << 8;
+        $crc = ($crc << 1 ^ ($crc >> 15) * 0x1021) & 0xFFFF for 1 .. 8;
+    }
+    return sprintf '{redbeat:%d}:', $crc % $shards;
+}
 
 # write_entry EVERY-SECONDS ARGUMENT ENABLED, and what is to be done with it
 sub write_entry {
     my ($every, $argument, $enabled, @more) = @_;
-    my $definition = qq({"name": "report", "task": "$task", "args": ["$argument"], "kwargs": {}, "options": {}, )
+    my $definition = qq({"name": "$name", "task": "$task", "args": ["$argument"], "kwargs": {}, "options": {}, )
         . qq("schedule": {"__type__": "interval", "every": $every, "relative": false}, "enabled": $enabled});
     together(['HSET', $key, 'definition', $definition], @more);
 }
@@ -66,7 +85,8 @@ sub reply {
     my ($kind, $rest) = (<$socket> // die "Redis has closed the connection\n") =~ /^(.)(.*)\r\n/;
     die "Redis: $rest\n" if $kind eq '-';
     return map { reply() } 1 .. $rest if $kind eq '*';
-    return $rest if $kind ne '$' or $rest < 0;
+    return $rest if $kind ne '$';
+    return undef if $rest < 0;
     read $socket, my $text, $rest + 2;
     return substr $text, 0, $rest;
 }

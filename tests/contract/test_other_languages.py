@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.support.deadlines import patience
 from tests.support.documents import DOCUMENTS, json_examples
 from tests.support.polling import eventually
 from tests.support.processes import Process
+from tests.support.rights import in_shards
 from tests.support.schedule import SCHEDULE, field, messages, score_of, write_raw
 from tests.support.schemas import find_fault
 from tests.support.servers import Server
@@ -61,7 +63,7 @@ def node_directory() -> Path:
     return NODE_DIRECTORY
 
 
-@pytest.fixture(params=["redis-cli.sh", "entries.mjs", "entries.pl"])
+@pytest.fixture(params=["redis-cli.sh", "entries.mjs", "entries.pl", "entries.py"])
 def recipe(request: pytest.FixtureRequest, server: Server) -> Recipe:
     """Run a recipe's sub-command, as the ACL user that the documentation proposes for writers."""
     source = RECIPES / request.param
@@ -71,14 +73,15 @@ def recipe(request: pytest.FixtureRequest, server: Server) -> Recipe:
     elif request.param == "entries.pl":
         require("perl")
         command = ["perl", str(source)]
+    elif request.param == "entries.py":
+        command = [sys.executable, str(source)]
     else:
         # modules are looked for beside the script: a copy of it, then, where the package is
         copied = request.getfixturevalue("node_directory") / source.name
         copied.write_bytes(source.read_bytes())
         command = ["node", str(copied)]
-    rules = " ".join((RECIPES / "writer.acl").read_text("utf-8").split()).removeprefix("user ")
     with server.client() as admin:
-        admin.execute_command("ACL SETUSER", *rules.split())
+        admin.execute_command("ACL SETUSER", "writer", "on", ">secret", *in_shards("writer"))
     url = f"redis://writer:secret@{server.host}:{server.port}/0"
 
     def run(subcommand: str) -> str:
@@ -166,6 +169,58 @@ def test_a_recipe_adds_changes_pauses_resumes_runs_and_deletes_an_entry(
 def test_a_recipe_says_what_it_can_do(server: Server, recipe: Recipe) -> None:
     with pytest.raises(AssertionError, match=r"usage: .*add\|change\|pause\|resume\|run\|history\|delete"):
         recipe("")
+
+
+# -- in shards
+
+
+@pytest.mark.parametrize(
+    ("layout", "prefix"),
+    [
+        ({"shards": 7, "generation": 1}, "{redbeat:5}:"),
+        ({"shards": 7, "generation": 2, "former": 3}, "{redbeat:5}:"),
+        ({"shards": 7, "generation": 2, "former": 3, "state": "moving"}, "{redbeat:5}:"),
+        ({"shards": 0, "generation": 2, "former": 7}, "redbeat:"),
+    ],
+    ids=["in shards", "resharded", "while others move", "put together again"],
+)
+def test_a_recipe_writes_where_the_layout_says(
+    recipe: Recipe, client: redis.Redis, layout: dict[str, Any], prefix: str
+) -> None:
+    client.hset("redbeat::layout", mapping=layout)
+    key = f"{prefix}report"
+    with client.pubsub(ignore_subscribe_messages=True) as heard:
+        heard.subscribe(f"{prefix}:wake")
+        heard.get_message(timeout=1)
+        recipe("add")
+        assert eventually(lambda: heard.get_message(timeout=1))
+    assert client.zrange(f"{prefix}:schedule", 0, -1, withscores=True) == [(key, 0.0)]
+    definition = json.loads(client.hget(key, "definition") or "")
+    assert (definition["name"], definition["args"]) == ("report", ["weekly"])
+    client.zadd(f"{prefix}:schedule", {key: 5})
+    recipe("change")
+    assert json.loads(client.hget(key, "definition") or "")["args"] == ["daily"]
+    assert client.zscore(f"{prefix}:schedule", key) == 0
+    client.lpush(f"{prefix}:history:report", '{"at": 1}')
+    client.sadd(f"{prefix}:backfilled:report", "1")
+    assert recipe("history").split("\n")[0] == '{"at": 1}'
+    recipe("delete")
+    assert client.keys() == ["redbeat::layout"]
+
+
+def test_a_recipe_finds_an_entry_that_has_not_moved_yet(recipe: Recipe, client: redis.Redis) -> None:
+    layout = {"shards": 7, "generation": 2, "former": 3, "state": "moving"}
+    client.hset("redbeat::layout", mapping=layout)
+    key, schedule = "{redbeat:2}:report", "{redbeat:2}::schedule"
+    definition = {"task": TASK, "schedule": {"__type__": "interval", "every": 9}}
+    client.hset(key, "definition", json.dumps(definition))
+    client.zadd(schedule, {key: 5})
+    recipe("pause")
+    assert json.loads(client.hget(key, "definition") or "")["enabled"] is False
+    recipe("run")
+    assert client.zscore(schedule, key) == 0
+    recipe("delete")
+    assert client.keys() == ["redbeat::layout"]
 
 
 # -- the JSON examples

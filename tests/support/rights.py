@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 from urllib.parse import quote
 
@@ -121,6 +125,23 @@ def documented_rights(user: str) -> list[str]:
     start = f"user {user.partition('_')[0]} on >secret "
     assert line.startswith(start)
     return line.removeprefix(start).split()
+
+
+def refused_to(ground: Ground, user: str, command: str) -> None:
+    """Make sure that the server refuses it, by itself and from a script."""
+    client = get_redis(ground.app(user))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command.split())
+    with pytest.raises(redis.exceptions.ResponseError):
+        client.eval(f"return redis.call({', '.join(map(repr, command.split()))})", 0)
+
+
+def in_shards(user: str) -> list[str]:
+    """The same words after the command that the documentation has for a schedule in shards."""
+    text = (RECIPES.parent / "configuration.rst").read_text("utf-8")
+    [command] = re.findall(r"^    \$ (sed -E .+) users\.acl$", text, re.MULTILINE)
+    rule = " " + " ".join(documented_rights(user))
+    return subprocess.run(shlex.split(command), input=rule, stdout=PIPE, text=True, check=True).stdout.split()
 
 
 # -- a writer

@@ -27,7 +27,16 @@ from tests.support.dashboards import Browser, dashboard_of
 from tests.support.logs import errors_in, warnings_in
 from tests.support.programs import Program
 from tests.support.progress import Progress
-from tests.support.rights import CLAIMS, PASSWORD, RECIPES, Claim, Ground, documented_rights, run_twice
+from tests.support.rights import (
+    CLAIMS,
+    PASSWORD,
+    RECIPES,
+    Claim,
+    Ground,
+    documented_rights,
+    refused_to,
+    run_twice,
+)
 from tests.support.rights_of_dashboards import (
     it_changes_entries_by_forms,
     it_does_what_programs_ask,
@@ -162,6 +171,9 @@ def test_who_only_looks_may_not_write(ground: Ground, user: str, command: str) -
         "PUBLISH redbeat::lock x",
         "SUBSCRIBE redbeat::wake",
         "LPUSH celery x",
+        "DEL redbeat::generation",
+        "INCR redbeat::generation",
+        "HSET redbeat::layout shards 5",
     ],
 )
 def test_a_worker_may_write_neither_schedule_nor_definitions_nor_lock(ground: Ground, command: str) -> None:
@@ -296,6 +308,8 @@ def test_a_writer_can_not_let_a_worker_read_what_is_not_json(ground: Ground) -> 
         "HGET redbeat:report definition",
         "GET redbeat::tokens",
         "SUBSCRIBE redbeat::wake",
+        "SET redbeat::generation x",
+        "HSET redbeat::layout shards 5",
     ],
 )
 def test_who_stores_messages_may_touch_nothing_of_the_schedule(ground: Ground, command: str) -> None:
@@ -358,15 +372,6 @@ def test_the_writer_s_rule_follows_a_prefix(ground: Ground, prefix: str) -> None
     for key in (f"{prefix}:lock", f"{prefix}:tick", "redbeat:report"):
         with pytest.raises(redis.exceptions.NoPermissionError):
             client.set(key, "x")
-
-
-def refused_to(ground: Ground, user: str, command: str) -> None:
-    """Neither by itself nor from a script."""
-    client = get_redis(ground.app(user))
-    with pytest.raises(redis.exceptions.NoPermissionError):
-        client.execute_command(*command.split())
-    with pytest.raises(redis.exceptions.ResponseError):
-        client.eval(f"return redis.call({', '.join(map(repr, command.split()))})", 0)
 
 
 def test_a_viewer_can_neither_save_nor_delete(ground: Ground) -> None:

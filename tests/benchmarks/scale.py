@@ -1,0 +1,193 @@
+"""`python -m tests.benchmarks.scale`: millions of entries in a cluster of three nodes. Run by hand.
+
+The nodes have neither replicas nor persistence. Some entries are saved by `save_many`, which is timed; the
+others are copies of one of these, byte by byte, written by a loader. Then one beat leads all shards. Ten
+million entries take about 8 GB of memory and some minutes; `--entries 50000` shows whether it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX, Keys
+from redbeat.layout import Layout, assumed_layout
+from tests.support.processes import Process
+from tests.support.servers import Server
+from tests.support.topologies import ClusterTopology, cluster
+
+from .bench import ROOT
+from .loader import Sample, load, name_of
+from .table import aligned
+
+OUT = ROOT / "build" / "bench" / "scale.json"
+PUBLISHED = ROOT / "docs" / "_static" / "scale.json"
+_SUBJECTS = Path(__file__).parent / "subjects"
+_TIMEOUT_SECONDS = 1800
+_DAY = 86_400
+
+
+class Scale:
+    """One cluster with its broker, and the subjects that are run on it."""
+
+    def __init__(self, nodes: ClusterTopology, broker: Server, options: argparse.Namespace) -> None:
+        self.nodes, self.broker, self.options = nodes, broker, options
+        self.layout: Layout = assumed_layout(Keys(DEFAULT_CLUSTER_PREFIX), options.shards)
+
+    def run(self, way: str, **options: Any) -> dict[str, Any]:
+        """What a subject reports in this way."""
+        argument = {
+            "url": self.nodes.url().replace("redis://", "redis-cluster://"),
+            "broker": self.broker.url(0),
+            "shards": self.options.shards,
+            "way": way,
+            "server_pids": [node.process.pid for node in self.nodes.nodes],
+            **options,
+        }
+        command: list[str | Path] = [sys.executable, _SUBJECTS / "scaled.py", json.dumps(argument)]
+        with Process(command, cwd=_SUBJECTS, env={"PYTHONPATH": str(ROOT)}) as process:
+            code = process.wait(_TIMEOUT_SECONDS)
+            output = process.output()
+        found = [line for line in output.splitlines() if line.startswith('{"package"')]
+        assert code == 0, f"{way}:\n{output}"
+        assert found, f"{way}:\n{output}"
+        report: dict[str, Any] = json.loads(found[-1])
+        del report["package"]
+        return report
+
+    def memory(self) -> list[int]:
+        """Bytes that each node uses for data."""
+        found = []
+        for node in self.nodes.nodes:
+            with node.client() as client:
+                info: Any = client.info("memory")
+                found.append(int(info["used_memory"]))
+        return found
+
+    def shards_on_nodes(self) -> list[int]:
+        with self.nodes.client() as client:
+            ports = [client.get_node_from_key(keys.schedule).port for keys in self.layout.parts]
+        return [ports.count(node.port) for node in self.nodes.nodes]
+
+    def sample(self) -> Sample:
+        """The last of the saved entries; the definition of another one is the same but for its number."""
+        with self.nodes.client(decode_responses=False) as client:
+            first, last = (self._sample(client, number) for number in (0, self.options.saved - 1))
+        assert first.definition == last.definition, f"{first} and {last} differ in more than their numbers"
+        return last
+
+    def _sample(self, client: Any, number: int) -> Sample:
+        key = self.layout.keys.entry(name_of(number))
+        fields = client.hgetall(key)
+        assert fields, f"{key} wasn't saved"
+        return Sample(number, fields)
+
+    def load(self) -> float:
+        """Write the other entries, due from a day from now on until another day later; return the seconds."""
+        numbers = range(self.options.saved, self.options.entries)
+        now, started = time.time(), time.monotonic()
+        sample = self.sample()
+        with self.nodes.client() as client:
+            for count in load(client, self.layout, sample, numbers, (now + _DAY, now + 2 * _DAY)):
+                rate = count / (time.monotonic() - started)
+                print(f"\r{count:,} written, {rate:,.0f} a second", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        return time.monotonic() - started
+
+    def counted(self) -> int:
+        with self.nodes.client() as client:
+            return sum(client.zcard(keys.schedule) for keys in self.layout.parts)
+
+
+def measure(scale: Scale) -> dict[str, Any]:
+    options, found = scale.options, {}
+    empty = scale.memory()
+    found["save"] = scale.run("save", count=options.saved)
+    if options.entries > options.saved:
+        found["load_seconds"] = scale.load()
+    assert scale.counted() == options.entries, f"{scale.counted()} of {options.entries} are there"
+    found["memory_bytes"] = [now - before for now, before in zip(scale.memory(), empty, strict=True)]
+    found["shards_on_nodes"] = scale.shards_on_nodes()
+    found["tick"] = scale.run("tick", rounds=options.rounds, due=options.due)
+    found["read"] = scale.run("read", rounds=9, page=options.page)
+    assert found["read"]["counted"] == options.entries, found["read"]
+    return found
+
+
+def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
+    """The table: what, and how much."""
+    save, tick, read = found["save"], found["tick"], found["read"]
+    memory = found["memory_bytes"]
+    of_nodes = ", ".join(f"{value / 1e6:,.0f}" for value in memory)
+    shards = ", ".join(map(str, found["shards_on_nodes"]))
+    here, there = (tick[f"burst_{name}_seconds"] * 1e6 / tick["burst"] for name in ("here", "server"))
+    return [
+        [
+            "entries, shards",
+            f"{options.entries:,} in {options.shards or 'no'} shards; on the nodes: {shards}",
+        ],
+        ["memory of an entry, bytes", f"{sum(memory) / options.entries:,.0f}; of the nodes, MB: {of_nodes}"],
+        ["save_many, entries/s", f"{options.saved / save['seconds']:,.0f}"],
+        ["idle tick, ms", f"{tick['idle_seconds'] * 1e3:.2f} in {tick['idle_round_trips']:.0f} round trips"],
+        ["an entry of each shard due, ms until all are sent", f"{tick['one_each_seconds'] * 1e3:.1f}"],
+        [f"burst of {tick['burst']:,}, runs/s", f"{tick['burst'] / tick['burst_seconds']:,.0f}"],
+        ["processor time of a run, µs", f"{here:.0f} of beat, {there:.0f} of the nodes"],
+        *(
+            [
+                f"{words}, ms",
+                f"{read[f'{name}_seconds'] * 1e3:.1f} in {read[f'{name}_round_trips']:.0f} round trips",
+            ]
+            for name, words in (
+                ("list", f"the first {options.page}"),
+                ("count", "count"),
+                ("status", "status"),
+            )
+        ),
+    ]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scale", description=__doc__)
+    parser.add_argument("--entries", type=int, default=10_000_000)
+    parser.add_argument("--saved", type=int, default=200_000, help="of these by save_many")
+    parser.add_argument("--shards", type=lambda word: None if word == "none" else int(word), default=48)
+    parser.add_argument("--due", type=int, default=20_000, help="entries of the burst")
+    parser.add_argument("--rounds", type=int, default=500, help="idle ticks")
+    parser.add_argument("--page", type=int, default=50)
+    parser.add_argument("--publish", action="store_true", help="put the table into the documentation")
+    options = parser.parse_args(arguments)
+    options.saved = min(options.saved, options.entries)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    with cluster(cluster_node_timeout=15_000) as nodes, Server() as broker:
+        found = measure(Scale(nodes, broker, options))
+        version = f"{broker.kind} {broker.version}"
+    table = rows(found, options)
+    result = {
+        "date": datetime.now(timezone.utc).date().isoformat(),
+        "machine": {"processors": os.cpu_count(), "server": version, "redis-py": redis.__version__},
+        "options": vars(options),
+        "found": found,
+        "rows": table,
+    }
+    for path in [OUT, *([PUBLISHED] if options.publish else [])]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(aligned(["what", "how much"], table))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
