@@ -52,7 +52,7 @@ class Report:
         moved: how many entries, and other things, were moved.
         seconds: how long it took.
         longest_hidden_seconds: for how long any entry was hidden at most.
-        unled: the parts, by their prefixes, that no beat has come to lead though beats run.
+        unled: the shards that no beat has come to lead though beats run; None: what isn't divided.
         swept: the names of entries that were found in former places at the end.
         unmerged: keys of what couldn't be merged with what stood where it belongs.
         unknown: keys in parts that have ended which nobody knows; they were left there.
@@ -66,7 +66,7 @@ class Report:
     moved: int = 0
     seconds: float = 0.0
     longest_hidden_seconds: float = 0.0
-    unled: list[str] = field(default_factory=list)
+    unled: list[int | None] = field(default_factory=list)
     swept: list[str] = field(default_factory=list)
     unmerged: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -205,10 +205,10 @@ class Resharding:
     def _lock_key(self, part: Keys) -> str | None:
         if self._config.lock_key is None:
             return None
-        return self._config.lock_key if part.prefix == self._config.key_prefix else part.lock
+        return self._config.lock_key if part.is_part(self._config.base_keys) else part.lock
 
-    def _wait_for_leaders(self, layout: Layout) -> list[str]:
-        """Wait until running beats lead the new parts; return the prefixes of those that nobody leads."""
+    def _wait_for_leaders(self, layout: Layout) -> list[int | None]:
+        """Wait until running beats lead the new parts; return the shards that nobody leads."""
         new = replace(layout, is_moving=False).parts
         strays = Strays(self._store, layout)
         locks = [key for part in layout.parts if (key := self._lock_key(part))]
@@ -220,10 +220,10 @@ class Resharding:
         while True:
             wanted = [(part, key) for part in new if (key := self._lock_key(part))]
             are_led = strays.are_led([key for _, key in wanted])
-            unled = [part.prefix for (part, _), is_led in zip(wanted, are_led, strict=True) if not is_led]
+            unled = [part for (part, _), is_led in zip(wanted, are_led, strict=True) if not is_led]
             waited = time.monotonic() - began
             if not unled or waited > LEAD_SECONDS:
-                return unled
+                return [layout.shard_of(part) for part in unled]
             if waited - woken_at >= WAKE_SECONDS:
                 woken_at = waited
                 strays.wake(layout.parts)

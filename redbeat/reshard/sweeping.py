@@ -82,6 +82,6 @@ def ending_parts(layout: Layout, former: int | None) -> list[Keys]:
     Arguments:
         former: how many shards there were; None: there were none.
     """
-    here = {part.prefix for part in replace(layout, is_moving=False).parts}
+    here = {part.generation for part in replace(layout, is_moving=False).parts}
     before = replace(layout, shards=former, former=None, is_moving=False).parts
-    return [replace(part, guard=layout.closed_guard) for part in before if part.prefix not in here]
+    return [replace(part, guard=layout.closed_guard) for part in before if part.generation not in here]

@@ -209,7 +209,7 @@ class Mover:
             self._put_back(back)
             name = back[0].kept[0].name.decode("utf-8", "backslashreplace")
             raise ReshardRefused(
-                f"{name}: can't be written to {back[0].target.prefix} and stays where it was: {problem}"
+                f"{name}: can't be written to {back[0].target.entry(name)}, and stays where it was: {problem}"
             )
 
     def _put_back(self, hidden: Sequence[_Hidden]) -> None:
@@ -236,17 +236,17 @@ class Mover:
         Arguments:
             known: other parts to which it may go.
         """
-        by_prefix = {part.prefix: part for part in (*known, *parts)}
+        by_beginning = {part.entry(""): part for part in (*known, *parts)}
         waiting = list(parts)
         while waiting:
             found = self._call(
-                [(READ_HIDDEN, read_hidden_request(part, self.token, "", CALL_ITEMS)) for part in waiting]
+                [(READ_HIDDEN, read_hidden_request(part, self.token, CALL_ITEMS)) for part in waiting]
             )
             hidden: list[_Hidden] = []
             for part, reply in zip(waiting, found, strict=True):
                 if kept := found_hidden_of(reply):
                     record = json.loads(kept[0].record.decode("utf-8", "surrogateescape"))
-                    target = by_prefix.get(record["to"], part)
+                    target = by_beginning.get(record["to"], part)
                     hidden.append(_Hidden(record["id"], part, target, kept))
             waiting = [one.source for one in hidden]
             self._deliver(hidden)

@@ -17,7 +17,6 @@ from redbeat.connection.retry import is_transient, without_retry
 from redbeat.keys import Keys
 from redbeat.store.scripts.script import Request
 
-
 #: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
 AS_BYTES: Mapping[str, Any] = {"NEVER_DECODE": []}
 

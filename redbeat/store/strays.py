@@ -6,26 +6,10 @@ is, and is named.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from redbeat.keys import (
-    BACKFILLED_NAMES,
-    BACKFILLING_NAMES,
-    CALENDAR_NAMES,
-    CHANGE_NAMES,
-    FAILING_NAMES,
-    HISTORY_NAMES,
-    LATER_NAMES,
-    MESSAGE_NAMES,
-    MOVING_NAMES,
-    OWNER_NAMES,
-    RUNNING_NAMES,
-    Keys,
-    glob_of,
-    shard_beginning,
-)
+from redbeat.keys import OF_A_PART, EntryKeys, Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store.mover import Stray
@@ -35,22 +19,6 @@ from redbeat.store.store import Store
 
 #: how many members, or keys, are read at a time
 PAGE_SIZE = 1000
-
-_PREFIXES_OF_NAMES = (HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, RUNNING_NAMES, FAILING_NAMES)
-#: a key that remembers what a request has sent: the entry's name, a colon, and a SHA-256
-_REQUEST = re.compile(rf"{BACKFILLING_NAMES}(.*):[0-9a-f]{{64}}", re.DOTALL)
-
-#: what is kept for no entry and goes to another part when its own one ends
-OF_A_PART = (":totals", ":figures", ":minutes", ":labels", ":failures", ":events", ":workers")
-#: and what ends with it
-_OF_A_BEAT = (
-    *(":lock", ":tick", ":released", ":standbys", ":teller", ":wake", ":generation", ":mover", ":moving"),
-    *(":left", ":arrived", ":arriving", ":events-read", ":schedule", ":statics", ":static-owners", ":later"),
-    *(":downgraded", ":deadlines", ":expected", ":streaks"),
-)
-#: what stands beside the undivided schedule, and is shared by all shards
-_SHARED = (":layout", ":beats", ":audit", ":tokens", ":pinged", ":singleton", OWNER_NAMES)
-_SHARED_BEGINNINGS = (CALENDAR_NAMES, CHANGE_NAMES, ":singleton:")
 
 
 class Strays:
@@ -65,16 +33,23 @@ class Strays:
         keys = layout.keys
         self._home: Callable[[str], Keys] = keys.home if isinstance(keys, ShardedKeys) else lambda _: keys
         self._base = layout.base
-        #: (prefix of a part, name of an entry) to the keys that remember its requests
-        self._requests: dict[tuple[str, str], tuple[str, ...]] = {}
+        #: generation key of a part, and the name of an entry, to what remembers its requests
+        self._requests: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def look_for_requests(self, parts: Sequence[Keys]) -> None:
         """Find the keys that remember what requests have sent; all keys of the server are looked at."""
-        for part, rest in self._keys_in(parts, f"*{BACKFILLING_NAMES}"):
-            found = _REQUEST.fullmatch(rest)
-            if found:
-                place = part.prefix, found[1]
-                self._requests[place] = (*self._requests.get(place, ()), rest)
+        for part, key in self._keys_in(parts, lambda part: part.kinds["backfilling"]):
+            self._note_request(part, key)
+
+    def _note_request(self, part: Keys, key: str) -> str | None:
+        """Note ``key``, if it remembers a request; return the name of its entry."""
+        found = part.request_of(key)
+        if found is None:
+            return None
+        noted = self._requests.setdefault((part.generation, found[0]), [])
+        if (one := part.kind_of(key)) not in noted:
+            noted.append(one)
+        return found[0]
 
     def of_members(self, part: Keys) -> Iterator[Stray]:
         """Yield the entries in the schedule of ``part``, and its stored messages; one may come twice."""
@@ -115,9 +90,14 @@ class Strays:
 
     def _stray(self, part: Keys, name: str, owners: Mapping[str, Sequence[str]]) -> Iterator[Stray]:
         home = self._home(name)
-        if home.prefix != part.prefix:
-            others = self._requests.get((part.prefix, name), ())
-            yield Stray(part, home, Item(name, tuple(owners.get(name, ())), others))
+        if home.is_part(part):
+            return
+        kept = [(kind, name) for kind in EntryKeys._fields]
+        message_id = part.message_id(part.entry(name))
+        if message_id is not None:
+            kept.append(("body", message_id))
+        kept += self._requests.get((part.generation, name), ())
+        yield Stray(part, home, Item(name, tuple(kept), tuple(owners.get(name, ()))))
 
     def _owners(self, part: Keys) -> dict[str, list[str]]:
         """Return the names of entries in ``beat_schedule``s to their owners."""
@@ -132,49 +112,46 @@ class Strays:
         """Return what is left in parts that end, and the keys of what nobody knows; all keys are looked at.
 
         Arguments:
-            heirs: the prefix of each part to the part that gets what is kept for no entry.
+            heirs: the generation key of each part to the part that gets what is kept for no entry.
         """
-        strays: dict[tuple[str, str], Stray] = {}
-        unknown: list[tuple[Keys, str]] = []
+        names: dict[tuple[Keys, str], None] = {}
+        own: dict[Keys, list[str]] = {}
         owned: list[tuple[Keys, str]] = []
-
-        def add(part: Keys, name: str, others: tuple[str, ...] = ()) -> None:
-            for one in self._stray(part, name, {}):
-                known = strays.get((part.prefix, name))
-                more = (*(known.item.others if known else one.item.others), *others)
-                strays[part.prefix, name] = one._replace(item=one.item._replace(others=more))
-
-        own = self._own_keys(parts)
-        for part, rest in self._keys_in(parts):
-            request = _REQUEST.fullmatch(rest)
-            if f"{part.prefix}{rest}" in own or self._is_shared(part, rest) or rest in _OF_A_BEAT:
+        unknown: list[tuple[Keys, str]] = []
+        lock_key = self._store.config.lock_key
+        for part, key in self._keys_in(parts):
+            kind, rest = part.kind_of(key)
+            name = self._note_request(part, key)
+            if name is not None:
+                names[part, name] = None
+            elif key in part.passing or key in (part.generation, lock_key):
                 continue
-            if rest in OF_A_PART:
-                others = (":events-read",) if rest == ":events" else ()
-                strays[part.prefix, rest] = Stray(part, heirs[part.prefix], Item(rest, (), others))
-            elif request:
-                add(part, request[1], (rest,))
-            elif rest.startswith(LATER_NAMES):
-                add(part, f"{MESSAGE_NAMES}{rest.removeprefix(LATER_NAMES)}")
-            elif rest.startswith(OWNER_NAMES):
+            elif kind in OF_A_PART:
+                own.setdefault(part, []).append(kind)
+            elif part.is_part(self._base) and self._base.is_shared(key):
+                continue
+            elif kind == "owner":
                 owned.append((part, rest))
-            elif rest.startswith(_PREFIXES_OF_NAMES):
-                beginning = next(one for one in _PREFIXES_OF_NAMES if rest.startswith(one))
-                add(part, rest.removeprefix(beginning))
-            elif not rest.startswith(MOVING_NAMES):
-                unknown.append((part, rest))
-        entries, names = self._entries_among(unknown)
-        for part, name in entries:
-            add(part, name)
+            elif kind == "body":
+                names[part, part.name(part.stored_message(rest))] = None
+            elif kind not in ("", "entry"):
+                names[part, rest] = None
+            elif not key.startswith(part.hidden("").removesuffix(":")):
+                unknown.append((part, key))
+        entries, unknown_keys = self._entries_among(unknown)
+        names |= dict.fromkeys(entries)
         self._move_owned(owned)
-        return [*strays.values()], names
+        strays = [one for part, name in names for one in self._stray(part, name, {})]
+        for part, kinds in own.items():
+            strays += _of_a_part(part, heirs[part.generation], kinds)
+        return strays, unknown_keys
 
     def remove_own(self, parts: Sequence[Keys]) -> None:
-        """Remove what ends with a part: what moves have noted, and what beats have."""
-        for part in parts:
-            keys = [f"{part.prefix}{rest}" for rest in _OF_A_BEAT if rest not in (":generation", ":mover")]
-            own = {part.schedule, part.statics, part.later, part.moving}
-            self._ask([["UNLINK", key] for key in keys if key not in own])
+        """Remove what ends with a part."""
+        kept = {key for part in parts for key in (part.schedule, part.later, part.statics, part.moving)}
+        self._ask(
+            [["UNLINK", key] for part in parts for key in part.passing - kept - {part.mover, part.wake}]
+        )
 
     def forget_moves(self, parts: Sequence[Keys]) -> None:
         """Remove what moves have noted in ``parts``."""
@@ -196,68 +173,48 @@ class Strays:
 
     def _move_owned(self, owned: Sequence[tuple[Keys, str]]) -> None:
         """Move the names in sets of owners whose entries are gone, or have another owner by now."""
-        for part, rest in owned:
-            for page in self._pages("SSCAN", f"{part.prefix}{rest}"):
-                homes = [self._home(_text(name)).prefix for name in page]
-                self._ask(
-                    [
-                        ["SADD", as_stored(f"{home}{rest}"), name]
-                        for home, name in zip(homes, page, strict=True)
-                    ]
-                )
-            self._ask([["UNLINK", as_stored(f"{part.prefix}{rest}")]])
+        for part, owner in owned:
+            for page in self._pages("SSCAN", part.owner(owner)):
+                homes = [self._home(_text(name)) for name in page]
+                sets = [as_stored(home.owner(owner)) for home in homes]
+                self._ask([["SADD", key, name] for key, name in zip(sets, page, strict=True)])
+            self._ask([["UNLINK", as_stored(part.owner(owner))]])
 
     def _entries_among(self, found: Sequence[tuple[Keys, str]]) -> tuple[list[tuple[Keys, str]], list[str]]:
-        """Return those keys that are entries, and the names of the others.
+        """Return those keys that are entries, as parts and names, and the other keys.
 
         What is under the prefix of another schedule, which begins with this one's, is left out of both.
         """
+        ending = Keys("").schedule
         others = tuple(
-            f"{part.prefix}{rest.removesuffix(':schedule')}"
-            for part, rest in found
-            if rest.endswith(":schedule") and rest != ":schedule"
+            beginning
+            for part, key in found
+            if key.endswith(ending) and not part.is_part(Keys(beginning := key.removesuffix(ending)))
         )
-        ours = [(part, rest) for part, rest in found if not f"{part.prefix}{rest}".startswith(others)]
-        plain = [(part, rest) for part, rest in ours if not rest.startswith(":")]
-        commands = [["HEXISTS", as_stored(f"{part.prefix}{rest}"), "definition"] for part, rest in plain]
+        ours = [(part, key) for part, key in found if not key.startswith(others)]
+        plain = [(part, key) for part, key in ours if part.may_be_entry(key)]
         with self._store.translating():
+            commands = [["HEXISTS", as_stored(key), "definition"] for _, key in plain]
             are_entries = ask_on_nodes(self._store.client, commands) if commands else []
-        entries = [one for one, is_entry in zip(plain, are_entries, strict=True) if is_entry == 1]
-        known = set(entries)
-        return entries, [f"{part.prefix}{rest}" for part, rest in ours if (part, rest) not in known]
+        entries = {one for one, is_entry in zip(plain, are_entries, strict=True) if is_entry == 1}
+        names = [(part, part.name(key)) for part, key in plain if (part, key) in entries]
+        return names, [key for part, key in ours if (part, key) not in entries]
 
-    def _own_keys(self, parts: Sequence[Keys]) -> set[str]:
-        lock_key = self._store.config.lock_key
-        own = {key for part in parts for key in (part.schedule, part.statics)}
-        return own | ({lock_key} if lock_key else set())
-
-    def _is_shared(self, part: Keys, rest: str) -> bool:
-        is_base = part.prefix == self._base.prefix
-        return is_base and (rest in _SHARED or rest.startswith(_SHARED_BEGINNINGS))
-
-    def _keys_in(self, parts: Sequence[Keys], pattern: str = "*") -> Iterator[tuple[Keys, str]]:
-        """Yield all keys in ``parts``, each with its part and without the prefix; each once."""
-        beginning = shard_beginning(self._base.prefix)
-        base = [part for part in parts if part.prefix == self._base.prefix]
-        shards = {part.prefix: part for part in parts if part.prefix != self._base.prefix}
-        is_shard = re.compile(re.escape(beginning) + r"(?:0|[1-9][0-9]*)\}:")
-        searches: list[str] = []
-        if base and base[0].prefix:
-            searches.append(f"{glob_of(base[0].prefix)}{pattern}")
-        if shards:
-            searches.append(f"{glob_of(beginning)}*{pattern}" if pattern != "*" else f"{glob_of(beginning)}*")
-        for search in searches:
+    def _keys_in(
+        self, parts: Sequence[Keys], beginning_in: Callable[[Keys], str] = lambda part: part.entry("")
+    ) -> Iterator[tuple[Keys, str]]:
+        """Yield all keys in ``parts`` that begin so, each with its part; each once."""
+        named = ShardedKeys(self._base.entry(""))
+        by_place = {part.generation: part for part in parts}
+        for pattern in named.patterns([beginning_in(part) for part in parts]):
             seen: set[bytes] = set()
-            for page in self._scan(search if search.endswith("*") else f"{search}*"):
+            for page in self._scan(pattern):
                 for key in page:
-                    if key in seen:
-                        continue
-                    seen.add(key)
                     text = _text(key)
-                    found = is_shard.match(text)
-                    part = shards.get(found[0]) if found else (base[0] if base else None)
-                    if part is not None and text.startswith(part.prefix):
-                        yield part, text.removeprefix(part.prefix)
+                    part = by_place.get(named.at(text).generation)
+                    if key not in seen and part is not None and part.owns(text):
+                        yield part, text
+                    seen.add(key)
 
     def _scan(self, pattern: str) -> Iterator[list[bytes]]:
         with self._store.translating():
@@ -282,9 +239,18 @@ class Strays:
             return found
 
 
-def heirs_of(ending: Collection[Keys], parts: Sequence[Keys]) -> dict[str, Keys]:
-    """Return the prefix of each part that ends to the part that gets what is kept there for no entry."""
-    return {part.prefix: parts[number % len(parts)] for number, part in enumerate(ending)}
+def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
+    """Yield what ``part`` keeps for no entry; its events go together with up to where they were told of."""
+    for kind in kinds:
+        if kind == "events_read" and "events" in kinds:
+            continue
+        kept = [("events", ""), ("events_read", "")] if kind == "events" else [(kind, "")]
+        yield Stray(part, heir, Item(f":{kind}", tuple(kept)))
+
+
+def heirs_of(ending: Sequence[Keys], parts: Sequence[Keys]) -> dict[str, Keys]:
+    """Return the generation key of each part that ends to the part that gets what it keeps for no entry."""
+    return {part.generation: parts[number % len(parts)] for number, part in enumerate(ending)}
 
 
 def _text(value: Any) -> str:

@@ -2,25 +2,24 @@
 --
 -- KEYS[1] mover    token of who moves entries out of this part, and into it
 -- KEYS[2] moving   hash: name of each hidden entry, to JSON: what it was in this part
--- ARGV[1] prefix   what every entry's key starts with
--- ARGV[2] token    the caller's
--- ARGV[3] move     the id of the move
--- ARGV[4] count    how many entries there are
--- ARGV[5..] names  their names
+-- ARGV[1] token    the caller's
+-- ARGV[2] move     the id of the move
+-- ARGV[3..] kinds  as take_kinds takes them; after them how many entries there are, and their names
+-- The keys that are removed are made of what kinds says and what the records in moving say.
 --
 -- Returns how many were dropped
 local mover, moving = KEYS[1], KEYS[2]
-local prefix, token, move, count = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local token, move = ARGV[1], ARGV[2]
 
 check_mover(mover, token)
-local dropped = 0
-for place = 5, 4 + count do
-  local name = ARGV[place]
-  local text = redis.call('HGET', moving, name)
+local kinds, place = take_kinds(3)
+local names, dropped = take_list(place, 1), 0
+for _, one in ipairs(names) do
+  local text = redis.call('HGET', moving, one[1])
   local record = text and cjson.decode(text)
   if record and record.id == move then
-    for _, rest in ipairs(record.rests) do redis.call('UNLINK', prefix .. ':moving:' .. rest) end
-    redis.call('HDEL', moving, name)
+    for _, kept in ipairs(record.kept) do redis.call('UNLINK', kinds[kept[1]].hidden .. kept[2]) end
+    redis.call('HDEL', moving, one[1])
     dropped = dropped + 1
   end
 end

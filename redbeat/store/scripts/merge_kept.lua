@@ -1,6 +1,6 @@
--- merge_kept(kept, home, arriving, payload, is_foreign): add what arrives from another part to what stands under the key home. kept
--- is the key without the prefix, which says what it is. is_foreign: it was written where the entry was before, by somebody
--- who doesn't know the layout, so it is newer than what stands here; else what stands here is newer.
+-- merge_kept(kind, home, arriving, payload, is_foreign): add what arrives from another part to what stands under the key
+-- home; for a moment it stands under the key arriving. is_foreign: it was written where the entry was before, by somebody who
+-- doesn't know the layout, so it is newer than what stands here; else what stands here is newer.
 -- What is newer has the definition, and bookkeeping is that of the entry itself, so no run is forgotten. Returns nil, or
 -- the text 'refused': the two can't be merged, and what stands at home stays.
 -- merge_events(home, told, arriving, payload, told_payload): likewise of the stream of events, and up to where it was told of.
@@ -110,38 +110,38 @@ local function merge_streams(home, arrived)
   end
 end
 
-local function merge_strings(home, arrived, kept)
-  if string.sub(kept, 1, 9) ~= ':failing:' then return end
+local function merge_strings(home, arrived, kind)
+  if kind ~= 'failing' then return end
   local ours, theirs = redis.call('GET', home), redis.call('GET', arrived)
   if string.match(ours, '^%d+$') and string.match(theirs, '^%d+$') and #ours + #theirs < 24 then
     redis.call('INCRBY', home, theirs)
   end
 end
 
-local function merge_values(kept, home, arrived, is_foreign)
-  local kind = redis.call('TYPE', arrived).ok
-  if kind ~= redis.call('TYPE', home).ok then return 'refused' end
-  if kind == 'hash' then
+local function merge_values(kind, home, arrived, is_foreign)
+  local type_ = redis.call('TYPE', arrived).ok
+  if type_ ~= redis.call('TYPE', home).ok then return 'refused' end
+  if type_ == 'hash' then
     local theirs = fields_of(redis.call('HGETALL', arrived))
-    if string.sub(kept, 1, 1) ~= ':' then
+    if kind == 'entry' then
       merge_entry(home, theirs, is_foreign)
-    elseif kept == ':totals' or kept == ':figures' then
+    elseif kind == 'totals' or kind == 'figures' then
       merge_counts(home, theirs)
-    elseif kept == ':minutes' then
+    elseif kind == 'minutes' then
       merge_minutes(home, theirs)
     else
       merge_hash(home, theirs, is_foreign)
     end
-  elseif kind == 'list' then
+  elseif type_ == 'list' then
     merge_lists(home, arrived)
-  elseif kind == 'set' then
+  elseif type_ == 'set' then
     redis.call('SUNIONSTORE', home, home, arrived)
-  elseif kind == 'zset' then
+  elseif type_ == 'zset' then
     local found = redis.call('ZRANGE', arrived, 0, -1, 'WITHSCORES')
     for i = 1, #found, 2 do redis.call('ZADD', home, 'NX', found[i + 1], found[i]) end
-  elseif kind == 'string' then
-    merge_strings(home, arrived, kept)
-  elseif kind == 'stream' then
+  elseif type_ == 'string' then
+    merge_strings(home, arrived, kind)
+  elseif type_ == 'stream' then
     merge_streams(home, arrived)
   else
     return 'refused'
@@ -149,9 +149,9 @@ local function merge_values(kept, home, arrived, is_foreign)
   return nil
 end
 
-local function merge_kept(kept, home, arriving, payload, is_foreign)
+local function merge_kept(kind, home, arriving, payload, is_foreign)
   redis.call('RESTORE', arriving, 0, payload, 'REPLACE')
-  local refused = merge_values(kept, home, arriving, is_foreign)
+  local refused = merge_values(kind, home, arriving, is_foreign)
   redis.call('DEL', arriving)
   return refused
 end

@@ -7,16 +7,19 @@ decoded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.scripts.script import Request, Script
 
-HIDE_ENTRIES = Script("check_layout", "move_keys", "hide_entries", is_raw=True)
-RECEIVE_ENTRIES = Script("check_layout", "move_keys", "merge_kept", "receive_entries", is_raw=True)
+HIDE_ENTRIES = Script("check_layout", "move_keys", "hide_entry", "hide_entries", is_raw=True)
+RECEIVE_ENTRIES = Script(
+    *("check_layout", "move_keys", "merge_kept", "receive_entry", "receive_entries"), is_raw=True
+)
 DROP_HIDDEN = Script("check_layout", "move_keys", "drop_hidden", is_raw=True)
-READ_HIDDEN = Script("move_keys", "read_hidden", is_raw=True)
+READ_HIDDEN = Script("move_keys", "hide_entry", "read_hidden", is_raw=True)
 OPEN_PART = Script("open_part", is_raw=True)
 BORROW_PART = Script("borrow_part", is_raw=True)
 _CHANGE_LAYOUT = Script("change_layout")
@@ -29,14 +32,14 @@ class Item(NamedTuple):
     """What is moved: an entry, or something of a part's own.
 
     Attributes:
-        name: the entry's; or what the key of the part's own is without the prefix, with its colon.
+        name: the entry's; or what is the part's own, with a colon in front.
+        kept: which keys may be kept for it: of each its kind, as ``Keys.kinds`` has it, and the rest.
         owners: whose ``beat_schedule`` has it, as far as is known.
-        others: keys besides the usual ones that are kept for it, without the prefix.
     """
 
     name: str
+    kept: tuple[tuple[str, str], ...]
     owners: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
 
 
 class Kept(NamedTuple):
@@ -45,7 +48,7 @@ class Kept(NamedTuple):
     Attributes:
         name: the item's.
         record: what it was in its part, JSON.
-        values: three for each key: the key without the prefix, when it ends, and what it holds.
+        values: four for each key: its kind, the rest of it, when it ends, and what it holds.
     """
 
     name: bytes
@@ -71,18 +74,10 @@ def hide_request(
         is_foreign: they were written there by somebody who doesn't know the layout.
     """
     margin = "" if margin_seconds is None else f"{margin_seconds:.6f}"
-    args: list[Any] = [
-        part.prefix,
-        token,
-        move,
-        target.prefix,
-        margin,
-        int(is_foreign),
-        max_bytes,
-        len(items),
-    ]
+    args: list[Any] = [token, move, target.entry(""), margin, int(is_foreign), max_bytes]
+    args += *_kinds_in(part), len(items)
     for item in items:
-        args += item.name, len(item.owners), *item.owners, len(item.others), *item.others
+        args += item.name, len(item.owners), *item.owners, len(item.kept), *chain.from_iterable(item.kept)
     return Request([*_keys_in(part), part.mover, part.moving, part.left], args, part)
 
 
@@ -105,10 +100,11 @@ def receive_request(
         is_back: ``part`` has hidden it itself, and it goes nowhere.
     """
     found = list(items)
-    args: list[Any] = [part.prefix, token, move, part.wake, len(found), int(is_back)]
+    args: list[Any] = [token, move, part.wake, int(is_back), *_kinds_in(part), len(found)]
     for item in found:
-        args += item.name, item.record, len(item.values) // 3, *item.values
-    return Request([*_keys_in(part), part.mover, part.arrived, part.moving], args, part)
+        args += item.name, item.record, len(item.values) // 4, *item.values
+    keys = [*_keys_in(part), part.mover, part.moving, part.arrived, part.arriving]
+    return Request(keys, args, part)
 
 
 def received_of(reply: Any) -> tuple[list[str], list[str]]:
@@ -120,12 +116,13 @@ def received_of(reply: Any) -> tuple[list[str], list[str]]:
 
 def drop_request(part: Keys, token: str, move: str, names: Sequence[bytes]) -> Request:
     """Return the request to remove what ``part`` has hidden of items that were written elsewhere."""
-    return Request([part.mover, part.moving], [part.prefix, token, move, len(names), *names], part)
+    args = [token, move, *_kinds_in(part), len(names), *names]
+    return Request([part.mover, part.moving], args, part)
 
 
-def read_hidden_request(part: Keys, token: str, move: str, limit: int) -> Request:
+def read_hidden_request(part: Keys, token: str, limit: int) -> Request:
     """Return the request to read what ``part`` has hidden."""
-    return Request([part.mover, part.moving], [part.prefix, token, move, limit])
+    return Request([part.mover, part.moving], [token, limit, *_kinds_in(part)])
 
 
 def found_hidden_of(reply: Any) -> list[Kept]:
@@ -173,6 +170,13 @@ def _keys_in(part: Keys) -> list[str]:
         *(part.schedule, part.later, part.statics, part.static_owners, part.downgraded),
         *(part.deadlines, part.expected, part.streaks),
     ]
+
+
+def _kinds_in(part: Keys) -> list[Any]:
+    args: list[Any] = [len(part.kinds)]
+    for word, beginning in part.kinds.items():
+        args += word, beginning, part.hidden(word), part.unmoved(word)
+    return args
 
 
 def _text(value: Any) -> str:
