@@ -46,7 +46,7 @@ class Misplaced:
         shards, name = layout.shards or 0, self._store.keys.name(claimed.key)
         home, key = shard_of(name, shards), layout.keys.entry(name)
         return EntryCorrupt(
-            f"{claimed.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something has "
-            f"written it here by another number of shards: write it under {key}, and delete it here.",
+            f"{claimed.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something "
+            f"has written it here by another number of shards: write it under {key}, and delete it here.",
             claimed.key,
         )
