@@ -1,8 +1,8 @@
 """Which parts of a schedule a beat is to lead, take and hand over, by what it knows of the others. Pure.
 
 Invariant: each part that nobody leads is taken by somebody, whatever the beats know: at once by the one that
-is to lead it, or else, after a while, by any. No part goes to and fro between a beat that leads it and one that
-says that it is there, and can't.
+is to lead it, or else, after a while, by any. No part goes to and fro between a beat that leads it and one
+that says that it is there, and can't.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ silent for that long        the beat that is to lead the part if its holder isn'
 ==========================  ============================================================================
 
 A lock that this beat holds is handed over where a batch ends, if another one is to lead the part by now, and
-has said lately that it is there. A part that was taken from a beat, or in its place, isn't handed over to that
-one for a while: it may say that it is there, and yet reach nothing.
+has said lately that it is there. A part that was taken from a beat, or in its place, isn't handed over to
+that one for a while: it may say that it is there, and yet reach nothing.
 
 With one part all is as ever: each look stands for its lock, and nothing is written about the beat but what a
 standby writes.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
@@ -64,6 +65,9 @@ class Command:
 
 
 Call = tuple[Callee, Request]
+
+#: client of a cluster to its nodes' clients that couldn't reach them lately: they are asked after the others
+_SILENT: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
 
 
 def call_on_nodes(client: Any, calls: Sequence[Call]) -> list[Any]:
@@ -123,6 +127,7 @@ def _ask_nodes(
             continue
         for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
             replies[place] = reply
+        _note_answer(client, node, replies[those[0]])
         unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
     return unanswered
 
@@ -180,4 +185,17 @@ def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[
         found.setdefault(name, []).append(place)
         if node is not None and name not in clients:
             clients[name] = cluster.get_redis_connection(node)
-    return [(clients.get(name), those) for name, those in found.items()]
+    asked = [(clients.get(name), those) for name, those in found.items()]
+    silent = _SILENT.get(cluster)
+    return sorted(asked, key=lambda one: one[0] in silent) if silent else asked
+
+
+def _note_answer(client: Any, node: Any, reply: Any) -> None:
+    """Note whether a node can be reached."""
+    if node is client:
+        return
+    silent = _SILENT.setdefault(without_retry(client), WeakSet())
+    if isinstance(reply, Exception) and is_away(reply):
+        silent.add(node)
+    else:
+        silent.discard(node)
