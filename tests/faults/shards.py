@@ -431,9 +431,8 @@ class Crew:
 def starter(directory: Path, scene: Scene, module: str = "module", **settings: Any) -> Callable[[], Process]:
     """Write an app for beats; return what starts one with as many shards as there are."""
     directory.mkdir(exist_ok=True)
-    write_app(
-        directory, module, scene.broker.url, extra=SHARDS_BY_ENVIRONMENT, **{**scene.settings, **settings}
-    )
+    settings = {"broker_url": scene.broker.url, **scene.settings, **settings}
+    write_app(directory, module, extra=SHARDS_BY_ENVIRONMENT, **settings)
 
     def start() -> Process:
         return celery_beat(directory, module, env={"SHARDS": str(scene.shards or 0)})
