@@ -22,6 +22,7 @@ standby writes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -69,7 +70,8 @@ class Shares:
     """
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
-        self._store = store
+        self._store = Store(store.config.app)  # of its own: that of the scheduler may become one of a part
+        self._store.on_progress = self.note_progress
         self._lock_key = lock_key
         self._timing = timing
         self._leaderships: dict[str, Leadership] = {}
@@ -78,8 +80,8 @@ class Shares:
         self._heartbeat = Heartbeat(store.config.app, timing)
         self._peers = Peers(store.config.app, timing)
         self._division = Division(self._peers.beat, timing)
-        self._locks = Locks(store)
-        self._looked_at = self._look_at = float("-inf")
+        self._locks = Locks(self._store)
+        self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None
         self._said = Memory[str, str]()
 
@@ -109,10 +111,8 @@ class Shares:
         for prefix, store in wanted.items():
             self._leaderships[prefix].move_to(store)
         self._division.set_parts(wanted)
-        self._look_at = float("-inf")
-        if self.is_divided:
-            self._store.on_progress = self.note_progress
-        elif was_divided:
+        self._look_at = -math.inf
+        if was_divided and not self.is_divided:
             self._peers.leave()
         self._heartbeat.peers = self._peers if self.is_divided else None
 
@@ -259,6 +259,7 @@ class Shares:
             raise
         self._answered_at = now
         self._peers.note(reply)
+        self._follow_layout()
         takes: list[tuple[Leadership, Take]] = []
         silent: list[tuple[Leadership, int]] = []
         for leadership, lock, rest_ms in zip(waiting, locks, found, strict=True):
@@ -275,6 +276,12 @@ class Shares:
         soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
         self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
         return taken
+
+    def _follow_layout(self) -> None:
+        """Find out where entries are, if that has changed: who leads nothing isn't refused anything."""
+        if self.has_new_layout:
+            self._store.config.looked_at = -math.inf
+        self._store.parts  # noqa: B018 - it looks if it is time to
 
     def _may_take_free(self, leadership: Leadership, lock: LeaderLock) -> bool:
         free_seconds = time.monotonic() - (lock.free_since or time.monotonic())

@@ -109,6 +109,7 @@ class Layouts:
 
         Raises:
             ConfigurationError: it isn't what the settings say, and such a program may not start.
+            StoreUnavailable: this is a program that has just started.
             StoreCorrupt: what is there is no layout.
         """
         config = self._config
@@ -117,6 +118,8 @@ class Layouts:
             if config.looked_at is None and config.layout_rule is LayoutRule.REFUSE:
                 self._compare(layout)
         except StoreUnavailable:
+            if config.looked_at is None and config.layout_rule is not LayoutRule.FOLLOW:
+                raise  # a command isn't to wait twice
             return config.layout
         except StoreRefused:
             config.looked_at = time.monotonic()
