@@ -7,6 +7,7 @@ whoever is refused finds in ``redbeat::layout`` what is right by then.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -122,7 +123,7 @@ class Layouts:
                 raise  # a command isn't to wait twice
             return config.layout
         except StoreRefused:
-            config.looked_at = time.monotonic()
+            config.looked_at = math.inf  # nor will it be allowed later
             return config.layout
         self._use(layout)
         return config.layout
@@ -213,7 +214,7 @@ class Layouts:
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
-            config.looked_at = time.monotonic()
+            config.looked_at = math.inf
             return
         self._use(layout)
         if is_writer and layout is not None:

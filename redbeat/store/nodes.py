@@ -175,7 +175,8 @@ def _call_on(node: Any, calls: Iterable[Call]) -> list[Any]:
 def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
     """Return the client of each node, and the places of the calls that it is asked; None: the usual one."""
     cluster = without_retry(client)
-    if not hasattr(cluster, "get_node_from_key"):
+    # that of asyncio's sends scripts in its pipelines, to all nodes at once
+    if not (hasattr(cluster, "get_node_from_key") and hasattr(cluster, "get_redis_connection")):
         return [(client, [*places])] if places else []
     found: dict[Any, list[int]] = {}
     clients: dict[Any, Any] = {}

@@ -58,9 +58,8 @@ def _unled(context: Context) -> Iterator[Finding]:
             continue  # nothing is to be done now, as without shards
         due = f", and {counted(one.backlog)} {'is' if one.backlog == 1 else 'are'} due" if one.backlog else ""
         if status.beats:
-            problem = (
-                f"No beat leads shard {one.name}, though {counted(len(status.beats), 'runs', 'run')}{due}."
-            )
+            beats = counted(len(status.beats), "beat runs", "beats run")
+            problem = f"No beat leads shard {one.name}, though {beats}{due}."
             advice = "Look into the beats' logs: one of them should take its lock within seconds."
         else:
             problem = f"No beat leads shard {one.name}{due}."

@@ -4,6 +4,7 @@ takes.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -15,7 +16,9 @@ from redbeat.calendars import Calendar, find_users
 from redbeat.diagnostics.downgrade import examine
 from redbeat.entries.search import ByNextRun, Place, Wanted, search
 from redbeat.errors import ConfigurationError, EntryError, EntryNotFound
+from redbeat.manifest.format import Declared
 from redbeat.store.members import Members
+from tests.support.applying import apply
 from tests.support.command_line import call
 from tests.support.sharded import TOPOLOGIES, Sharded, sharded
 
@@ -220,3 +223,100 @@ def test_a_command_works_over_shards(make_app: Any, command: list[str], says: st
     Entry.save_many([Entry(f"e{number}", "echo", 60, app=app) for number in range(30)])
     told = call(app, *command)
     assert says in f"{told.output}{getattr(told, 'stderr', '')}", told
+
+
+def test_tasks_of_asyncio_ask_a_node_once_too(at: Sharded) -> None:
+    async def live() -> None:
+        saved = await Entry.asave_many([Entry(f"e{number}", "echo", 60, app=at.app) for number in range(200)])
+        assert len(saved.new) == await Entry.acount(at.app) == 200
+        await (await Entry.aget("e7", at.app)).aupdate(args=[1])
+        assert {entry.name async for entry in Entry.alist(at.app)} == {*saved.new}
+        assert await Entry.adelete_many(saved.new[:50], at.app) == 50
+        assert await Entry.acount(at.app) == 150
+
+    asyncio.run(live())
+
+
+# -- while entries are moved from two shards to four
+
+
+@pytest.fixture
+def moving(request: pytest.FixtureRequest) -> Sharded:
+    """Entries e0 to e59 are in two shards; the layout says that they are on their way into four."""
+    former = sharded(request, 1, 2)
+    make(former, 60)
+    layout = former.store.config.base_keys.layout
+    former.client.hset(layout, mapping={"shards": 4, "generation": 2, "former": 2, "state": "moving"})
+    at = sharded(request, 1, 4)
+    for part in at.store.parts:
+        at.client.set(part.keys.generation, part.keys.guard)
+    return at
+
+
+def move(at: Sharded, name: str) -> None:
+    """Move an entry as `celery redbeat reshard` does, in one step."""
+    former, home = at.store.config.layout.former_keys.home(name), at.store.config.layout.keys.home(name)
+    if former.prefix == home.prefix or not at.client.exists(former.entry(name)):
+        return
+    score = at.client.zscore(former.schedule, former.entry(name))
+    at.client.zrem(former.schedule, former.entry(name))
+    at.client.rename(former.entry(name), home.entry(name))
+    at.client.zadd(home.schedule, {home.entry(name): score})
+
+
+def test_entries_that_have_not_been_moved_yet_are_found_and_written_where_they_are(moving: Sharded) -> None:
+    at = moving
+    assert Entry.count(at.app) == len([*Entry.list(at.app)]) == 60
+    assert Entry.get("e7", at.app).task == "echo"
+    for number in range(0, 60, 2):
+        move(at, f"e{number}")
+    assert sorted(entry.name for entry in Entry.list(at.app)) == sorted(f"e{number}" for number in range(60))
+    Entry.get("e7", at.app).update(args=[1])
+    result = Entry.save_many([Entry(f"e{number}", "other", 60, app=at.app) for number in range(80)])
+    assert (len(result.new), len(result.changed)) == (20, 60)
+    assert Entry.count(at.app) == 80
+    assert {entry.task for entry in Entry.list(at.app)} == {"other"}
+    assert Entry.pause_many([f"e{number}" for number in range(80)], app=at.app, note="x").changed
+    assert Entry.count(at.app, state="paused") == 80
+    assert Entry.delete_many([f"e{number}" for number in range(40)], at.app) == 40
+    assert Entry.count(at.app) == 40
+    assert sum(at.shards_of("e")) == 40, "nothing is left of any"
+
+
+def test_a_file_is_applied_to_entries_wherever_they_are(moving: Sharded) -> None:
+    at = moving
+    for number in range(0, 60, 2):
+        move(at, f"e{number}")
+    fields = {"task": "filed", "schedule": {"every": "1h"}}
+    declared = Declared(entries={f"e{number}": fields for number in range(70)})
+    plan = apply(at.app, declared)
+    assert (len(plan.difference.added), len(plan.difference.changed)) == (10, 60)
+    assert {entry.task for entry in Entry.list(at.app)} == {"filed"}
+    assert Entry.count(at.app) == 70
+    for number in range(60):
+        move(at, f"e{number}")
+    assert not apply(at.app, declared)
+
+
+def test_an_entry_that_is_moved_while_it_is_saved_is_saved_where_it_is_then(
+    moving: Sharded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = moving
+    names = [f"e{number}" for number in range(60)]
+    entries = [Entry(name, "other", 60, app=at.app) for name in names]
+    is_moved = False
+
+    def plan_save(entry: Entry, *given: Any) -> Any:
+        nonlocal is_moved
+        if not is_moved:
+            is_moved = True
+            for name in names:
+                move(at, name)
+        return original(entry, *given)
+
+    original = Entry.plan_save
+    monkeypatch.setattr(Entry, "plan_save", plan_save)
+    Entry.save_many(entries)
+    assert Entry.count(at.app) == sum(at.shards_of("e")) == 60
+    assert {entry.task for entry in Entry.list(at.app)} == {"other"}
+    assert all(at.client.exists(at.store.config.layout.keys.entry(name)) for name in names)
