@@ -786,11 +786,13 @@ def test_a_call_that_is_sent_along_with_others_is_the_same_as_by_itself() -> Non
     part = Keys("the-")
     for by_itself, call in [
         (
-            lambda client: lua.take_lock(client, "the-lock", "the-token", mark="the-mark", **TAKING),
+            lambda client: lua.take_lock(
+                client, "the-lock", "the-token", mark="the-mark", part=part, **TAKING
+            ),
             lua.take_call("the-lock", "the-token", mark="the-mark", part=part, **TAKING),
         ),
         (
-            lambda client: lua.renew_lock(client, part.tick, FENCE, 5),
+            lambda client: lua.renew_lock(client, part, FENCE, 5),
             lua.renew_call(part, FENCE, 5),
         ),
         (
