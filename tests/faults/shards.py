@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -42,6 +43,9 @@ SHARDS_BY_ENVIRONMENT = """
 import os
 app.conf.redbeat_shards = int(os.environ["SHARDS"]) or None
 """
+
+
+_REFUSED = re.compile(r"CRITICAL/MainProcess\] beat: redbeat_shards .* celery redbeat reshard --to (\d+|none)\.")
 
 
 @dataclass(frozen=True)
@@ -410,8 +414,15 @@ class Crew:
             self.start()
 
     def check(self) -> None:
-        """Fail if one has ended by itself, or has raised what it shouldn't."""
-        for beat in self.beats:
+        """Fail if one has ended by itself, or has raised what it shouldn't.
+
+        One that has been told how many shards there were a moment ago may have refused to start.
+        """
+        for beat in [*self.beats]:
+            if not beat.is_running and _REFUSED.search(beat.output()) and "Acquir" not in beat.output():
+                self.faults["refused"] += 1
+                self._note_end(beat)
+                continue
             assert beat.is_running, beat.output()
             assert not has_traceback(beat.output()), beat.output()
 
