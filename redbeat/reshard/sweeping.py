@@ -14,6 +14,7 @@ from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.store.generations import Generations
 from redbeat.store.mover import Mover, Stray
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays, names_of
 
@@ -34,7 +35,7 @@ def move_home(store: Store, strays: Sequence[Stray]) -> list[str]:
     try:
         mover.finish_hidden(mine)
         ready = [one for one in strays if one.source in mine and one.target in mine]
-        mover.move(ready, None, is_foreign=True)
+        mover.move_all(ready, None, is_foreign=True)
         return names_of(ready)
     finally:
         mover.give_back(mine)
@@ -61,9 +62,7 @@ def sweep(store: Store) -> list[str]:
     record = Generations(store).read()
     if record.is_under_way or record.swept_until is None:
         return []
-    with store.translating():
-        now = int(store.client.time()[0])
-    if now > record.swept_until:
+    if Server(store).now().timestamp() > record.swept_until:
         return []
     layout = record.layout(store)
     ending = ending_parts(layout, record.former)
