@@ -683,7 +683,7 @@ class Store:
         stored = self.parts.in_order(keys, read)
         gone = [place for place, one in enumerate(stored) if not one.exists]
         if gone and self._may_be_elsewhere():
-            found = self.parts.in_order(self._located([keys[place] for place in gone]), read)
+            found = self.parts.in_order(self.located([keys[place] for place in gone]), read)
             for place, one in zip(gone, found, strict=True):
                 stored[place] = one if one.exists else stored[place]
         return now, stored
@@ -809,7 +809,7 @@ class Store:
         changed_key = ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
             those = [keys[place] for place in places]
-            located = self._located(those)
+            located = self.located(those)
             is_guess = are_new and not attempt and located == those
             now, found = self._foresee_new(located) if is_guess else self.read_entries(located)
             self.refuse_messages(one.key for one in found if one.exists)
@@ -832,7 +832,7 @@ class Store:
             changed_key,
         )
 
-    def _located(self, keys: Sequence[str]) -> list[str]:
+    def located(self, keys: Sequence[str]) -> list[str]:
         """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
         layout = self._layout
         if self._part is not None or not layout.generation:
@@ -921,11 +921,11 @@ class Store:
         """
         total = 0
         for chunk in in_chunks(keys):
-            located, deleted_at = self._located(chunk), set[str]()
+            located, deleted_at = self.located(chunk), set[str]()
             for _ in range(MAX_SAVE_ATTEMPTS):
                 total += self._delete_located(located, fence, deleted_at)
                 # one that is on its way to another part may have left before it was its turn
-                located = [key for key in self._located(chunk) if key not in deleted_at]
+                located = [key for key in self.located(chunk) if key not in deleted_at]
                 if not located:
                     break
         return total
