@@ -677,10 +677,10 @@ class Store:
         for again: it may be on its way to another part, or the layout has changed.
         """
         layout = self._layout
-        read_at = self._located(keys) if layout.is_moving else [*keys]
+        read_at = self.located(keys) if layout.is_moving else [*keys]
         now, stored = self._read_at(read_at)
         while gone := [place for place, one in enumerate(stored) if not one.exists]:
-            located = zip(gone, self._located([keys[place] for place in gone]), strict=True)
+            located = zip(gone, self.located([keys[place] for place in gone]), strict=True)
             # one that was located before it was read, and still is there, doesn't exist
             moved = {place: key for place, key in located if key != read_at[place]}
             if moved:
@@ -737,6 +737,7 @@ class Store:
         """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
         now, (stored,) = self.read_entries([key])
         if stored.exists and stored.score is None:
+            key = stored.key  # it may have been moved to another part
             keys = self.parts.of(key).keys
             with self.translating():
                 stored.score = self.client.zscore(keys.schedule, keys.name(key))
@@ -828,7 +829,7 @@ class Store:
         changed_key = ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
             those = [keys[place] for place in places]
-            located = self._located(those)
+            located = self.located(those)
             is_guess = are_new and not attempt and located == those
             now, found = self._foresee_new(located) if is_guess else self._read_at(located)
             self.refuse_messages(one.key for one in found if one.exists)
@@ -851,7 +852,7 @@ class Store:
             changed_key,
         )
 
-    def _located(self, keys: Sequence[str]) -> list[str]:
+    def located(self, keys: Sequence[str]) -> list[str]:
         """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""
         layout = self._layout
         if self._part is not None or not layout.generation:
@@ -940,11 +941,11 @@ class Store:
         """
         total = 0
         for chunk in in_chunks(keys):
-            located, deleted_at = self._located(chunk), set[str]()
+            located, deleted_at = self.located(chunk), set[str]()
             for _ in range(MAX_SAVE_ATTEMPTS):
                 total += self._delete_located(located, fence, deleted_at)
                 # one that is on its way to another part may have left before it was its turn
-                located = [key for key in self._located(chunk) if key not in deleted_at]
+                located = [key for key in self.located(chunk) if key not in deleted_at]
                 if not located:
                     break
         return total
