@@ -237,7 +237,7 @@ class RedBeatScheduler(Scheduler):
             raise brief(exc) from None
         else:
             self._well_at = time.monotonic()
-            self._reports.report_trouble("")
+            self._report_trouble_of(self._shards.troubled)
             return delay_seconds
         finally:
             self._ticking_thread = None
@@ -246,6 +246,15 @@ class RedBeatScheduler(Scheduler):
                 self.close()
             if is_ending and self._beat is not None:
                 self._beat.stop()  # the signal handler's SystemExit may have been swallowed
+
+    def _report_trouble_of(self, shard: Shard | None) -> None:
+        """Tell of what keeps one shard from being sent; None: nothing keeps any."""
+        if shard is None:
+            self._reports.report_trouble("")
+            return
+        trouble = f"{shard.store.keys.schedule}: {shard.trouble}"
+        self._reports.report_trouble(trouble, of_all=False)
+        self._condition.note_trouble(trouble)
 
     def _tick(self) -> float:
         if self._beat is not None:
@@ -267,7 +276,7 @@ class RedBeatScheduler(Scheduler):
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
         self._shards.hand_over()
-        self._shards.raise_trouble()
+        self._shards.raise_trouble(is_waiting=self._beat is not None)
         self._figures.ticks.observe(time.monotonic() - began_at)
         return self._wait(seconds) if seconds and not self._shards.is_outdated else 0
 
@@ -288,7 +297,7 @@ class RedBeatScheduler(Scheduler):
         """Send the prepared runs whose time has come; return whether to go on."""
         is_going_on = True
         for shard in self._shards.led:
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 is_going_on = shard.send_prepared()
             if not is_going_on:
                 break
@@ -300,10 +309,10 @@ class RedBeatScheduler(Scheduler):
         seconds: float | None = None
         while left and not (seconds is not None and self._is_ending_tick()):
             shard, claim = left.popleft()
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 seconds = shard.send(claim, is_waiting=is_waiting, batches=len(claims))
         for shard, claim in left:
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 shard.give_back(claim)
         if not self._shards.is_divided:
             return seconds
@@ -313,7 +322,7 @@ class RedBeatScheduler(Scheduler):
         """Send one batch of the stored messages that are due, of each shard; return how long to wait then."""
         seconds = math.inf
         for shard in self._shards.led:
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 seconds = min(seconds, shard.send_messages())
         return seconds
 
@@ -490,7 +499,7 @@ class RedBeatScheduler(Scheduler):
     def _store_code(self, shards: list[Shard]) -> None:
         """Store what the code has in ``shards``, after what was taken out of them is back."""
         for shard in shards:
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 self._bring_back(shard)
         try:
             self.setup_schedule()
@@ -626,7 +635,7 @@ class RedBeatScheduler(Scheduler):
         statics, shards = read_statics(self.app), self._shards
         led = [shard for shard in shards.led if not shard.has_statics] or shards.led or list(shards)
         for shard in led:
-            with shards.apart():
+            with shards.apart(shard):
                 store_statics(
                     shard.store,
                     shard.fence,
@@ -636,7 +645,7 @@ class RedBeatScheduler(Scheduler):
                     is_telling=shard is led[0],
                 )
                 shard.has_statics = True
-        shards.raise_trouble()
+        shards.raise_trouble(is_waiting=False)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
