@@ -92,12 +92,14 @@ class _Beating(BackgroundThread):
     Attributes:
         store: the schedule, with the thread's own client, which it makes: that of a cluster connects at once.
         is_renewing: held while commands are on their way.
+        busy_seconds: how long the last renewal took.
     """
 
     def __init__(self, work: Callable[[_Beating], None]) -> None:
         super().__init__("redbeat-heartbeat", lambda: work(self))
         self.store: Store | None = None
         self.is_renewing = threading.Lock()
+        self.busy_seconds = 0.0
 
 
 class Heartbeat:
@@ -159,6 +161,7 @@ class Heartbeat:
 
     def _run(self, thread: _Beating) -> None:
         while not self._has_stopped(thread):
+            began_at = time.monotonic()
             try:
                 with thread.is_renewing:
                     self._beat(thread)
@@ -169,12 +172,15 @@ class Heartbeat:
             except Exception as exc:  # noqa: BLE001 - if this thread ended, the locks would end as well
                 self.excused_at = time.monotonic()
                 thread.report("The heartbeat failed, and goes on", exc, HEARTBEAT_FAILED)
+            thread.busy_seconds = time.monotonic() - began_at
 
     def _has_stopped(self, thread: _Beating) -> bool:
         """Wait for the next renewal; return whether there is none."""
-        waited_since, renewal_seconds = time.monotonic(), self.timing.renewal_seconds
-        has_stopped = thread.wait(renewal_seconds)
-        if time.monotonic() - waited_since > renewal_seconds + LATE_SECONDS:
+        waited_since, wait_seconds = time.monotonic(), self.timing.renewal_seconds
+        if self.peers is not None:  # a node that doesn't answer mustn't make the locks of others wait
+            wait_seconds = max(wait_seconds - thread.busy_seconds, wait_seconds / 4)
+        has_stopped = thread.wait(wait_seconds)
+        if time.monotonic() - waited_since > wait_seconds + LATE_SECONDS:
             self.excused_at = time.monotonic()  # the process was paused, which doesn't count as stuck
         return has_stopped
 
@@ -218,8 +224,10 @@ class Heartbeat:
     def _connect(self, thread: _Beating) -> Store | None:
         """Return the store with the thread's own client; None if the heartbeat was stopped meanwhile."""
         if thread.store is None:
-            # with an injected client, if there is one: those are for all threads
-            thread.store = Store.hasty(self._app, self.timing.renewal_seconds)
+            # with an injected client, if there is one: those are for all threads. A node that doesn't answer
+            # is waited for twice, and the locks on others are renewed in time all the same
+            tries = 1 if self.peers is None else 2
+            thread.store = Store.hasty(self._app, self.timing.renewal_seconds / tries)
             if thread.is_over:  # connecting may have taken longer than stop() waits
                 thread.store.close()
                 return None

@@ -124,7 +124,7 @@ class LeaderLock:
 
     def move_to(self, store: Store) -> None:
         """Go on with this store of the same part, as the layout of the schedule has changed."""
-        self._store, self._key = store, LockKey(store, self.key)
+        self._store, self._key = store, LockKey(store, self.key, lambda: store.keys)
 
     def set_timeout(self, seconds: float) -> None:
         """Set how long it lives, from its next renewal on."""

@@ -13,8 +13,8 @@ silent for that long        the beat that is to lead the part if its holder isn'
 ==========================  ============================================================================
 
 A lock that this beat holds is handed over where a batch ends, if another one is to lead the part by now, and
-has said lately that it is there. A part that was taken from a beat, or in its place, isn't handed over to that
-one for a while: it may say that it is there, and yet reach nothing.
+has said lately that it is there. A part that was taken from a beat, or in its place, isn't handed over to
+that one for a while: it may say that it is there, and yet reach nothing.
 
 With one part all is as ever: each look stands for its lock, and nothing is written about the beat but what a
 standby writes.
@@ -22,6 +22,7 @@ standby writes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -69,7 +70,8 @@ class Shares:
     """
 
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
-        self._store = store
+        self._store = Store(store.config.app)  # of its own: that of the scheduler may become one of a part
+        self._store.on_progress = self.note_progress
         self._lock_key = lock_key
         self._timing = timing
         self._leaderships: dict[str, Leadership] = {}
@@ -78,8 +80,8 @@ class Shares:
         self._heartbeat = Heartbeat(store.config.app, timing)
         self._peers = Peers(store.config.app, timing)
         self._division = Division(self._peers.beat, timing)
-        self._locks = Locks(store)
-        self._looked_at = self._look_at = float("-inf")
+        self._locks = Locks(self._store)
+        self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None
         self._said = Memory[str, str]()
 
@@ -109,10 +111,8 @@ class Shares:
         for prefix, store in wanted.items():
             self._leaderships[prefix].move_to(store)
         self._division.set_parts(wanted)
-        self._look_at = float("-inf")
-        if self.is_divided:
-            self._store.on_progress = self.note_progress
-        elif was_divided:
+        self._look_at = -math.inf
+        if was_divided and not self.is_divided:
             self._peers.leave()
         self._heartbeat.peers = self._peers if self.is_divided else None
 
@@ -214,12 +214,15 @@ class Shares:
             LockLost: another beat leads a schedule that isn't divided.
         """
         retaken: list[Leadership] = []
+        lost: list[LockLost] = []
         for leadership in self.leaderships:
             try:
                 if leadership.check():
                     retaken.append(leadership)
             except LockLost as exc:
-                self.lose(exc)
+                lost.append(exc)
+        if lost:
+            self.lose(*lost)
         return retaken
 
     def look(self) -> list[Leadership]:
@@ -252,13 +255,16 @@ class Shares:
             return []  # it tells the others that this beat is there, and finds out who else is
         locks = [leadership.stand_by() for leadership in waiting]
         try:
-            found, [reply] = self._locks.look([lock.lock_key for lock in locks], self._peers.call())
+            # who renews locks says along with that that it is there: else it could seem well when they end
+            call = self._peers.call(is_silent=self._heartbeat.is_running)
+            found, [reply] = self._locks.look([lock.lock_key for lock in locks], call)
         except BaseException:
             for lock in locks:
                 lock.note_no_look()
             raise
         self._answered_at = now
         self._peers.note(reply)
+        self._follow_layout()
         takes: list[tuple[Leadership, Take]] = []
         silent: list[tuple[Leadership, int]] = []
         for leadership, lock, rest_ms in zip(waiting, locks, found, strict=True):
@@ -275,6 +281,12 @@ class Shares:
         soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
         self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
         return taken
+
+    def _follow_layout(self) -> None:
+        """Find out where entries are, if that has changed: who leads nothing isn't refused anything."""
+        if self.has_new_layout:
+            self._store.config.looked_at = -math.inf
+        self._store.parts  # noqa: B018 - it looks if it is time to
 
     def _may_take_free(self, leadership: Leadership, lock: LeaderLock) -> bool:
         free_seconds = time.monotonic() - (lock.free_since or time.monotonic())
@@ -327,7 +339,8 @@ class Shares:
         for leadership, take in taken:
             prefix = leadership.keys.prefix
             before = beat_of(take.silent) if take.silent else self._division.leader_of(prefix, live)
-            self._division.refuse(prefix, before, now)
+            if before is not None and self._peers.is_fresh(before):  # it says that it is there, and can't
+                self._division.refuse(prefix, before, now)
             if take.silent:
                 replaced.setdefault(take.silent, []).append(take.name)
             leadership.lead()
@@ -388,22 +401,26 @@ class Shares:
             extra=LEADER_HANDED_OVER.of(lock=" ".join(keys)),
         )
 
-    def lose(self, exc: LockLost) -> None:
-        """Note that another beat leads a part, by what a script has raised there; this one stands by for it.
+    def lose(self, *lost: LockLost) -> None:
+        """Note that other beats lead parts, by what scripts have raised there; this one stands by for them.
 
         Raises:
             LockLost: the schedule isn't divided; ``redbeat_lock_lost`` says what becomes of that.
         """
+        first, *others = lost
         if not self.is_divided:
-            raise exc
+            raise first
         logger.error(
-            "beat: %s It stands by for that part.",
-            exc,
-            extra=LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder),
+            "beat: %s It stands by for that part%s.",
+            first,
+            f", and for {len(others)} others of which that is true" if others else "",
+            extra=LEADER_LOST.of(lock=" ".join(str(one.lock_key) for one in lost), holder=first.holder),
         )
-        for leadership in self.leaderships:
-            if leadership.lock_key == exc.lock_key:
-                leadership.forget()
+        keys = {one.lock_key for one in lost}
+        those = [leadership for leadership in self.leaderships if leadership.lock_key in keys]
+        self._heartbeat.remove(*(ended for one in those if (ended := one.end_renewal()) is not None))
+        for leadership in those:
+            leadership.forget()
 
     # -- waiting
 
@@ -494,9 +511,7 @@ class Shares:
             for leadership in leaderships:
                 leadership.resign()
             return
-        self._heartbeat.remove(
-            *(renewal for one in leaderships if (renewal := one.end_renewal()) is not None)
-        )
+        self._heartbeat.remove(*(ended for one in leaderships if (ended := one.end_renewal()) is not None))
         held: list[Held] = []
         for leadership in leaderships:
             lock, leadership.lock, leadership.candidacy = leadership.lock or leadership.candidacy, None, None

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.connection.waiting import pause
@@ -39,6 +39,18 @@ if TYPE_CHECKING:
 MOVE_SECONDS, LOOK_SECONDS = 5.0, 0.01
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+
+
+class Contents(NamedTuple):
+    """What is in one part.
+
+    Attributes:
+        guard: what its generation key holds; '': there is none.
+        entries: how many entries it has, and stored messages.
+    """
+
+    guard: str
+    entries: int
 
 
 class Layouts:
@@ -73,6 +85,23 @@ class Layouts:
             )
         before = int(numbers[2]) or None
         return Layout(base, int(numbers[0]) or None, int(numbers[1]), before, is_moving=state == "moving")
+
+    def contents(self, parts: Sequence[Keys]) -> list[Contents]:
+        """Return what is in each of these parts; one round trip for each node."""
+
+        def ask(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for keys in parts:
+                    pipeline.get(keys.generation)
+                    pipeline.zcount(keys.schedule, "-inf", "+inf")
+                    pipeline.zcount(keys.later, "-inf", "+inf")
+                return list(pipeline.execute())
+
+        found = self._store.ask(ask) if parts else []
+        return [
+            Contents(text_of(guard) or "", int(entries) + int(messages))
+            for guard, entries, messages in zip(found[::3], found[1::3], found[2::3], strict=True)
+        ]
 
     def look(self) -> Layout:
         """Read the layout, and use it from now on; return where entries are.

@@ -6,6 +6,7 @@ Invariant: a lock is taken and released in the same step that compares its token
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from redbeat.connection.retry import call_briefly, without_retry
@@ -155,15 +156,16 @@ class Locks:
         calls: list[Call] = [*((_PTTL, Request([lock.name], [])) for lock in locks), *besides]
         replies = self._call(calls)
         found = [
-            self._read(lock.store, lock.name, reply, int) for lock, reply in zip(locks, replies, strict=False)
+            self._read(lock.store, lock.name, reply, int, lock.rest_ms)
+            for lock, reply in zip(locks, replies, strict=False)
         ]
         return found, replies[len(locks) :]
 
-    def tokens(self, locks: Sequence[LockKey]) -> list[str | RedBeatError]:
-        """Return the token in each; '': nobody holds it."""
+    def tokens(self, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
+        """Return the token in each; None: nobody holds it."""
         replies = self._call([(_GET, Request([lock.name], [])) for lock in locks])
         return [
-            self._read(lock.store, lock.name, reply, _token_of)
+            self._read(lock.store, lock.name, reply, text_of, lock.token)
             for lock, reply in zip(locks, replies, strict=True)
         ]
 
@@ -185,7 +187,8 @@ class Locks:
             ]
         )
         return [
-            self._read(take.store, take.name, reply, bool) for take, reply in zip(takes, replies, strict=True)
+            self._read(take.store, take.name, reply, bool, partial(_take_alone, take))
+            for take, reply in zip(takes, replies, strict=True)
         ]
 
     def renew(
@@ -201,14 +204,14 @@ class Locks:
         replies = self._call(calls)
 
         def read(lock: Held, reply: Any) -> RedBeatError | None:
-            status = self._read(lock.store, lock.fence.lock_key or "", reply, lock_status_of)
-            if isinstance(status, RedBeatError):
-                return status
-            try:
-                lock.store.check_lock(status, lock.fence)
-            except RedBeatError as exc:
-                return exc
-            return None
+            store, fence = lock
+            return self._read(
+                store,
+                fence.lock_key or "",
+                reply,
+                lambda status: store.check_lock(lock_status_of(status), fence),
+                lambda: store.renew_lock(fence, idle_seconds),
+            )
 
         return [read(*pair) for pair in zip(locks, replies, strict=False)], replies[len(locks) :]
 
@@ -238,7 +241,7 @@ class Locks:
         with self._store.translating():
             replies = call_briefly(lambda: call_on_nodes(client, calls))
         return [
-            self._read(lock.store, lock.fence.lock_key or "", reply, bool)
+            self._read(lock.store, lock.fence.lock_key or "", reply, bool, partial(_refuse, lock, reply))
             for lock, reply in zip(locks, replies, strict=False)
         ]
 
@@ -255,19 +258,35 @@ class Locks:
         return replies
 
     @staticmethod
-    def _read(store: Store, name: str, reply: Any, read: Callable[[Any], Value]) -> Value | RedBeatError:
-        """Return what the reply says, or the error in RedBeat's words."""
-        if not isinstance(reply, Exception):
-            return read(reply)
+    def _read(
+        store: Store, name: str, reply: Any, read: Callable[[Any], Value], ask: Callable[[], Value]
+    ) -> Value | RedBeatError:
+        """Return what the reply says, or the error in RedBeat's words.
+
+        Arguments:
+            ask: asks for this lock alone, as the reply is a refusal; the layout may have changed.
+        """
         try:
+            if not isinstance(reply, Exception):
+                return read(reply)
+            if not is_away(reply):
+                return ask()
             with store.translating(name, "string"):
                 raise reply
         except RedBeatError as exc:
             return exc
 
 
-def _token_of(reply: Any) -> str:
-    return text_of(reply) or ""
+def _refuse(lock: Held, reply: Exception) -> bool:
+    """Raise what a lock's release was refused with: it is checked by nothing that could have changed."""
+    with lock.store.translating(lock.fence.lock_key or "", "string"):
+        raise reply
+
+
+def _take_alone(take: Take) -> bool:
+    store, name, token, taken_ms, mark, silent, rest_ms, slack_ms = take
+    lock = LockKey(store, name, lambda: store.keys)
+    return lock.take(token, taken_ms, mark, silent=silent, rest_ms=rest_ms, slack_ms=slack_ms)
 
 
 def _are_all_away(replies: Sequence[Any]) -> bool:

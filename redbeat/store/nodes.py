@@ -8,8 +8,9 @@ it has, and after the others have answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
 
@@ -17,9 +18,18 @@ from redbeat.connection.retry import is_transient, without_retry
 from redbeat.keys import Keys
 from redbeat.store.scripts.script import Request
 
+#: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
+AS_BYTES: Mapping[str, Any] = {"NEVER_DECODE": []}
+
 
 class Callee(Protocol):
-    """A script, or a command."""
+    """A script, or a command.
+
+    Attributes:
+        options: what the redis client is told with it.
+    """
+
+    options: Mapping[str, Any]
 
     def __call__(
         self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
@@ -30,10 +40,15 @@ class Callee(Protocol):
 
 
 class Command:
-    """A command whose keys come first, such as GET."""
+    """A command whose keys come first, such as GET.
 
-    def __init__(self, name: str) -> None:
+    Arguments:
+        is_raw: its reply isn't decoded.
+    """
+
+    def __init__(self, name: str, *, is_raw: bool = False) -> None:
         self._name = name
+        self.options: Mapping[str, Any] = AS_BYTES if is_raw else {}
 
     def __call__(
         self,
@@ -42,7 +57,7 @@ class Command:
         args: Sequence[Any],
         within: Keys | None = None,  # noqa: ARG002
     ) -> Any:
-        return client.execute_command(self._name, *keys, *args)
+        return client.execute_command(self._name, *keys, *args, **self.options)
 
     def command(self, request: Request) -> list[Any]:
         """Return the words that are sent."""
@@ -50,6 +65,9 @@ class Command:
 
 
 Call = tuple[Callee, Request]
+
+#: client of a cluster to its nodes' clients that couldn't reach them lately: they are asked after the others
+_SILENT: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
 
 
 def call_on_nodes(client: Any, calls: Sequence[Call]) -> list[Any]:
@@ -65,6 +83,32 @@ def call_on_nodes(client: Any, calls: Sequence[Call]) -> list[Any]:
     for places in _ask_nodes(client, calls, left, replies):
         _ask_in_turn(client, calls, places, replies, len(places))
     return replies
+
+
+def ask_on_nodes(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the reply to each command, as bytes, or the error that it ends with, in their order.
+
+    Arguments:
+        commands: the words of each; the second one is its key.
+    """
+    named = {words[0]: Command(words[0], is_raw=True) for words in commands}
+    return call_on_nodes(client, [(named[words[0]], Request([words[1]], words[2:])) for words in commands])
+
+
+def scan_nodes(client: Any, pattern: bytes, count: int) -> Iterator[list[bytes]]:
+    """Yield all keys that match, page by page, of each node in turn; a key may come twice."""
+    cluster = without_retry(client)
+    nodes: list[Any] = [client]
+    if hasattr(cluster, "get_primaries"):
+        nodes = [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
+    for node in nodes:
+        cursor = 0
+        while True:
+            words = ["SCAN", cursor, "MATCH", pattern, "COUNT", count]
+            cursor, page = node.execute_command(*words, **AS_BYTES)
+            yield list(page)
+            if not int(cursor):
+                break
 
 
 def is_away(exc: Exception) -> bool:
@@ -83,6 +127,7 @@ def _ask_nodes(
             continue
         for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
             replies[place] = reply
+        _note_answer(client, node, replies[those[0]])
         unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
     return unanswered
 
@@ -119,7 +164,7 @@ def _call_on(node: Any, calls: Iterable[Call]) -> list[Any]:
     with node.pipeline(transaction=False) as pipeline:
         asked = 0
         for call, request in calls:
-            pipeline.execute_command(*call.command(request))
+            pipeline.execute_command(*call.command(request), **call.options)
             asked += 1
         try:
             return list(pipeline.execute(raise_on_error=False))
@@ -141,4 +186,17 @@ def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[
         found.setdefault(name, []).append(place)
         if node is not None and name not in clients:
             clients[name] = cluster.get_redis_connection(node)
-    return [(clients.get(name), those) for name, those in found.items()]
+    asked = [(clients.get(name), those) for name, those in found.items()]
+    silent = _SILENT.get(cluster)
+    return sorted(asked, key=lambda one: one[0] in silent) if silent else asked
+
+
+def _note_answer(client: Any, node: Any, reply: Any) -> None:
+    """Note whether a node can be reached."""
+    if node is client:
+        return
+    silent = _SILENT.setdefault(without_retry(client), WeakSet())
+    if isinstance(reply, Exception) and is_away(reply):
+        silent.add(node)
+    else:
+        silent.discard(node)

@@ -67,7 +67,7 @@ def step(beats: Collection[SharingBeat], *, at_once: bool = True) -> None:
 
 
 def leaders(beats: Collection[SharingBeat]) -> dict[str, SharingBeat]:
-    """Return who leads each part, as Redis says, by its prefix; parts that none of them leads are left out."""
+    """Return who leads each part, as Redis says, by its prefix; others are left out."""
     [one, *_] = beats
     found: dict[str, SharingBeat] = {}
     for leadership in one.shares.leaderships:
