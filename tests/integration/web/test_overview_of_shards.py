@@ -31,7 +31,7 @@ def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
 
 def rows_of(page: str) -> list[list[str]]:
     """The cells of the table of shards."""
-    table = page.split("<h2>Shards</h2>")[1].split("</table>")[0]
+    table = page.split("<h2>Shards</h2>")[1].split("</table>", maxsplit=1)[0]
     rows = re.findall(r"<tr>(.*?)</tr>", table.split("<tbody>")[1], re.DOTALL)
     cells = (re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows)
     return [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells]
