@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
-from redbeat.beat.shard import BROKER_RETRY_SECONDS, Shard
+from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
 from redbeat.beat.shards import Shards
 from redbeat.beat.startup import (
     banner,
@@ -54,10 +54,10 @@ from redbeat.errors import (
     RedBeatError,
     StoreCorrupt,
     StoreRefused,
-    StoreUnavailable,
 )
 from redbeat.keys import Keys
 from redbeat.later.sending import publish
+from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
 from redbeat.log.events import LEADER_LOST
@@ -67,6 +67,7 @@ from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.store.layouts import Layouts
 from redbeat.store.notifier import WakeChannel
+from redbeat.store.parts import Part as PartOfSchedule
 from redbeat.store.records import Claim, Fence
 from redbeat.store.store import Store
 from redbeat.telemetry.endpoint.condition import Condition
@@ -120,7 +121,10 @@ class RedBeatScheduler(Scheduler):
             is_json = choose_format(app, is_logging=not lazy)
         with ending_briefly(is_logging=not lazy, set_up=partial(set_up_early, app) if is_json else None):
             self.config = ensure_conf(app)
-            self.store = Store(app)
+            keys = (
+                self.config.keys
+            )  # of a schedule that isn't divided, the store stays with these names if it is
+            self.store = Store(app, part=None if isinstance(keys, ShardedKeys) else PartOfSchedule(keys))
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._beat: BeatService | None = None  # set while beat runs: then a tick itself waits
         self._shards = Shards(
@@ -161,8 +165,7 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
-                with suppress(StoreUnavailable):  # then scripts find out
-                    Layouts(self.store).settle(is_writer=True)
+                Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
                 check_eviction(self._shards.first.store)
             if self.lock_key is None:
@@ -248,10 +251,8 @@ class RedBeatScheduler(Scheduler):
         if self._beat is not None:
             self._telemetry.look()
             self._feed.look()  # after it, as parts of it may be receivers
-        if self._shares.has_new_layout:
+        if self._shares.has_new_layout or self._shards.is_moving:
             Layouts(self.store).look()
-        if self._shards.is_moving:
-            self.store.keys  # noqa: B018 - it looks now and then whether they still are
         self._form_shards()
         if not self._is_leading():
             self._report_standby()
@@ -268,7 +269,7 @@ class RedBeatScheduler(Scheduler):
         self._shards.hand_over()
         self._shards.raise_trouble()
         self._figures.ticks.observe(time.monotonic() - began_at)
-        return self._wait(seconds) if seconds else 0
+        return self._wait(seconds) if seconds and not self._shards.is_outdated else 0
 
     def _send_due(self) -> float:
         """Send one batch of what is due, of each shard; return how long to wait then, 0 when more is due."""
@@ -420,7 +421,9 @@ class RedBeatScheduler(Scheduler):
     @property
     def _look_seconds(self) -> float:
         """How often a waiting leader looks at the schedule, and a standby at the lock."""
-        return self._shares.timing.look_seconds
+        seconds = self._shares.timing.look_seconds
+        # what has just come to another shard may be due soon
+        return min(seconds, MOVING_SECONDS) if self._shards.is_moving else seconds
 
     @property
     def _stuck_seconds(self) -> float:
@@ -562,7 +565,7 @@ class RedBeatScheduler(Scheduler):
                 is_woken = self._wake.wait(pause_seconds)
             if is_woken:
                 self._shards.note_woken(self._wake.take_announced())
-            if is_woken or self._is_stopping():
+            if is_woken or self._is_stopping() or self._shards.is_outdated:
                 break
             self._shares.note_progress()
             self._beat.note_tick()
@@ -645,7 +648,7 @@ class RedBeatScheduler(Scheduler):
     def schedule(self) -> dict[str, Any]:
         """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
-        for stored in self.store.window(self.config.batch_size):
+        for stored in self.store.of_all_parts().window(self.config.batch_size):
             try:
                 entry = decode_entry(self.Entry, stored, self.app)
             except (EntryNotFound, EntryCorrupt) as exc:

@@ -17,6 +17,7 @@ from redbeat.beat.shard import Shard
 from redbeat.config.config import RedBeatConfig
 from redbeat.config.timing import Timing
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.keys import Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.shares import Shares
@@ -81,25 +82,20 @@ class Shards:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed.
 
         Arguments:
-            store: the whole schedule; the only part works with it, if there is one.
+            store: of any part of the schedule, or of all of it; the part that it is about works with it.
             equipment: what this beat sends with.
             lease_ms: how long beats without a lock hide what they claimed from each other.
         """
-        layout = self._config.layout
-        if layout == self._layout:
+        if not self.is_outdated:
             return False
+        layout = self._config.layout
         before = self._shards
         gone = before.keys() - {keys.prefix for keys in layout.parts}
-        # a store that is about the whole schedule is about several parts once it is divided
-        is_whole = not isinstance(layout.keys, ShardedKeys)
-        left = {prefix for prefix, shard in before.items() if shard.store is store and not is_whole}
-        for prefix in gone | left:
+        for prefix in gone:
             before[prefix].close()
-        kept = {prefix: shard for prefix, shard in before.items() if prefix not in gone | left}
+        kept = {prefix: shard for prefix, shard in before.items() if prefix not in gone}
         self.shares.set_parts(
-            kept[keys.prefix].store
-            if keys.prefix in kept
-            else (store if is_whole else store.of_part(Part(keys)))
+            kept[keys.prefix].store if keys.prefix in kept else _store_of(store, keys)
             for keys in layout.parts
         )
         self._shards = {
@@ -109,6 +105,11 @@ class Shards:
         self._led = [shard for shard in self if shard.leadership.is_leader]
         self._layout = layout
         return True
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the schedule is known to be divided otherwise by now."""
+        return self._config.layout != self._layout
 
     def home_of(self, name: str) -> Shard:
         """Return the one that the entry called ``name`` belongs into."""
@@ -303,3 +304,9 @@ class Shards:
             shard.close()
         self.shares.resign()
         self._led = []
+
+
+def _store_of(store: Store, keys: Keys) -> Store:
+    """Return a store of the part with these names: ``store`` itself if it is about that."""
+    is_its = store.part is not None and store.part.keys.prefix == keys.prefix
+    return store if is_its else store.of_part(Part(keys))

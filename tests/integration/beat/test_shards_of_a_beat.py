@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from celery.schedules import schedule
 import redbeat.later
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.shards import Shards
-from redbeat.keys import Keys
+from redbeat.errors import StoreCorrupt
+from redbeat.keys import Keys, shard_prefix
 from redbeat.layout import shard_of
 from redbeat.schedulers import RedBeatScheduler
 from tests.conftest import MakeApp
@@ -165,6 +167,80 @@ def test_beats_without_a_lock_share_all_shards(make_app: MakeApp) -> None:
         assert sent == Counter(names)
 
 
+# -- what goes wrong with one shard, and layouts that change
+
+
+def test_a_shard_whose_lock_is_taken_is_left_and_the_others_go_on(make_app: MakeApp) -> None:
+    app, names = make_app(redbeat_shards=4), names_of(100)
+    save(app, names)
+    client, lost = app.redbeat_redis, parts_of(app)[2]
+    with leader(app) as scheduler:
+        client.set(lost.lock, "another")
+        let_be_due(app)
+        others = [name for name in names if app.redbeat_conf.keys.home(name) != lost]
+        assert Counter(send_all(scheduler)) == Counter(others)
+        assert [shard.store.keys for shard in shards_of(scheduler).led] == [
+            keys for keys in parts_of(app) if keys != lost
+        ]
+    assert client.get(lost.lock) == "another"
+
+
+def test_a_shard_that_can_t_be_read_keeps_no_other_one_from_being_sent(make_app: MakeApp) -> None:
+    app, names = make_app(redbeat_shards=4), names_of(100)
+    save(app, names)
+    client, broken = app.redbeat_redis, parts_of(app)[1]
+    with leader(app) as scheduler:
+        let_be_due(app)
+        client.rename(broken.schedule, "kept")
+        client.set(broken.schedule, "no sorted set")
+        others = [name for name in names if app.redbeat_conf.keys.home(name) != broken]
+        with pytest.raises(StoreCorrupt, match=re.escape(f"{broken.schedule} holds something that is no")):
+            scheduler.tick()
+        assert Counter(message.entry for message in take_messages(app)) == Counter(others)
+        client.rename("kept", broken.schedule)
+        assert Counter(send_all(scheduler)) == Counter(set(names) - set(others))
+
+
+def write_layout(app: Celery, shards: int, generation: int, **fields: Any) -> None:
+    """Write a layout, as whoever divides a schedule anew begins and ends with it."""
+    client, base = app.redbeat_redis, app.redbeat_conf.base_keys
+    client.delete(base.layout)
+    client.hset(base.layout, mapping={"shards": shards, "generation": generation, **fields})
+    for keys in {base, *map(Keys, (shard_prefix(base.prefix, shard) for shard in range(SHARDS)))}:
+        client.set(keys.generation, f"{generation} {shards}")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(4, 8), (8, 4), (None, 4), (4, None)], ids=["more", "fewer", "divided", "undivided"]
+)
+def test_a_beat_follows_a_layout_and_sends_what_is_still_where_it_was(
+    make_app: MakeApp, before: int | None, after: int | None
+) -> None:
+    app, names = make_app(redbeat_shards=before), names_of(60)
+    save(app, names)
+    with leader(app) as scheduler:
+        shards = shards_of(scheduler)
+        old = {shard.store.keys.prefix: shard.leadership.lock.token for shard in shards}
+        let_be_due(app)
+        write_layout(app, after or 0, 2, former=before or 0, state="moving")
+        assert Counter(send_all(scheduler)) == Counter(names), "none has been moved yet"
+        both = {shard.store.keys.prefix: shard.leadership.lock.token for shard in shards}
+        assert len(both) == max(before or 0, after or 0) + (None in (before, after))
+        assert both.items() >= old.items(), "a lock is kept"
+
+        write_layout(app, after or 0, 2, former=before or 0)
+        eventually(lambda: scheduler.tick() >= 0 and len(shards) == (after or 1))
+        held = [*app.redbeat_redis.scan_iter(match="*::lock")]
+        assert sorted(held) == sorted(shard.store.keys.lock for shard in shards), "others are released"
+        [*_, name] = names
+        save(app, [name])
+        app.redbeat_redis.zadd(
+            app.redbeat_conf.keys.home(name).schedule if after else "redbeat::schedule",
+            {app.redbeat_conf.keys.entry(name): time.time() - 1},
+        )
+        assert name in send_all(scheduler)
+
+
 # -- round trips
 
 
@@ -180,11 +256,17 @@ def test_an_idle_tick_is_one_round_trip_a_node(
         let_be_due(app)
         assert len(send_all(scheduler)) == 3 * shards
         assert not shards_of(scheduler).look(), "each node knows the scripts from now on"
+        ticks, looks = [], []
         with counting_round_trips(monkeypatch) as count:
-            assert scheduler.tick() > 0
-            assert count() == 3, "a tick"
-            assert not shards_of(scheduler).look()
-            assert count() == 6, "a look"
+            for _ in range(5):
+                before = count()
+                assert scheduler.tick() > 0
+                ticks.append(count() - before)
+                assert not shards_of(scheduler).look()
+                looks.append(count() - before - ticks[-1])
+    assert set(looks) == {3}
+    assert min(ticks) == 3
+    assert max(ticks) <= 4, "once a second, without a heartbeat, it says that it is there"
 
 
 def shards_of(scheduler: RedBeatScheduler) -> Shards:
