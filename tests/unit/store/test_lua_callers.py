@@ -127,9 +127,14 @@ def called(client: Any, call: tuple[lua.Script, lua.Request]) -> Any:
 #: what moves entries: all its kinds of keys, and how these begin
 MOVED = {"mover": "the-:mover", "token": "the-token"}
 OF_MOVING = {
-    "schedule": "the-schedule", "later": "the-:later", "statics": "the-statics",
-    "owners": "the-:static-owners", "away": "the-:downgraded", "deadlines": "the-:deadlines",
-    "expected": "the-:expected", "streaks": "the-:streaks",
+    "schedule": "the-schedule",
+    "later": "the-:later",
+    "statics": "the-statics",
+    "owners": "the-:static-owners",
+    "away": "the-:downgraded",
+    "deadlines": "the-:deadlines",
+    "expected": "the-:expected",
+    "streaks": "the-:streaks",
 }
 ITEM = moving.Item("n", (("entry", "n"), ("history", "n")), ("the-owner",))
 KEPT = moving.Kept(b"n", b"the-record", [b"entry", b"n", b"0", b"the-dump"])
@@ -327,14 +332,15 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         ),
         [b"1.5", [[b"due"]]],
         {
-            **OF_MOVING, **MOVED, "moving": "the-:moving", "left": "the-:left",
-
-                "move": "the-move",
-                "target": "other-",
-                "margin": "1.500000",
-                "is_foreign": 1,
-                "max_bytes": 34
-            ,
+            **OF_MOVING,
+            **MOVED,
+            "moving": "the-:moving",
+            "left": "the-:left",
+            "move": "the-move",
+            "target": "other-",
+            "margin": "1.500000",
+            "is_foreign": 1,
+            "max_bytes": 34,
         },
         {},
     ),
@@ -344,8 +350,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         ),
         [[1], []],
         {
-            **OF_MOVING, **MOVED, "moving": "the-:moving", "arrived": "the-:arrived",
-            "arriving": "the-:arriving", "move": "the-move", "wake": "the-:wake", "is_back": 0,
+            **OF_MOVING,
+            **MOVED,
+            "moving": "the-:moving",
+            "arrived": "the-:arrived",
+            "arriving": "the-:arriving",
+            "move": "the-move",
+            "wake": "the-:wake",
+            "is_back": 0,
         },
         {},
     ),
