@@ -7,6 +7,7 @@
      +-- StoreUnavailable           Redis can't be reached (also redis ConnectionError)
      +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
      |    +-- LayoutChanged         the schedule was divided into other shards meanwhile; try again
+     +-- ReshardRefused             the shards can't be changed now
      +-- StoreCorrupt               a key of the whole schedule holds a value of another type
      +-- EntryError                 something about one entry
      |    +-- DeclarationError      a schedule beside its task can't be used (also ConfigurationError)
@@ -68,6 +69,7 @@ __all__ = [
     "MessageRefused",
     "OwnedByOthers",
     "RedBeatError",
+    "ReshardRefused",
     "RunNotSent",
     "StoreCorrupt",
     "StoreRefused",
@@ -144,6 +146,10 @@ class LayoutChanged(StoreRefused):
 
     By the time that this is raised it is known where its entries are now, so trying again helps.
     """
+
+
+class ReshardRefused(RedBeatError):
+    """Entries can't be moved to other shards now: another process does so, or the layout is another one."""
 
 
 class StoreCorrupt(RedBeatError):

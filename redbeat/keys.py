@@ -24,7 +24,7 @@ RESERVED_NAMES = frozenset(
         *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
         *(":audit", ":tokens", ":later"),
         *(":layout", ":generation", ":beats"),
-        *(":moving",),
+        *(":mover", ":moving", ":left", ":arrived", ":arriving"),
     )
 )
 #: and what no entry's name may begin with
@@ -37,16 +37,32 @@ RUNNING_NAMES = ":running:"
 FAILING_NAMES = ":failing:"
 CHANGE_NAMES = ":change:"
 LATER_NAMES = ":later:"
+MOVING_NAMES = ":moving:"
+UNMOVED_NAMES = ":unmoved:"
 RESERVED_BEGINNINGS = (
     *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
-    *(FAILING_NAMES, CHANGE_NAMES, LATER_NAMES),
+    *(FAILING_NAMES, CHANGE_NAMES, LATER_NAMES, MOVING_NAMES, UNMOVED_NAMES),
 )
+
+#: what each part keeps for no entry, and another one gets when it ends: names of :class:`Keys`' attributes
+OF_A_PART = ("totals", "figures", "minutes", "labels", "failures", "workers", "events", "events_read")
+#: and what ends with it
+_PASSING = (
+    *("lock", "tick", "wake", "released", "standbys", "teller", "deadlines", "expected", "streaks"),
+    *("schedule", "statics", "static_owners", "downgraded", "later"),
+    *("mover", "moving", "left", "arrived", "arriving"),
+)
+#: what stands beside the part without shards, and is shared by all shards
+_SHARED = ("layout", "generation", "beats", "audit", "tokens", "pinged", "calendar_owners")
 
 #: what the names of the entries of stored messages begin with; others' names may, too
 MESSAGE_NAMES = "later:"
 
 #: the guard of names that no layout says anything about
 UNGUARDED = "-"
+
+#: what follows in a key that remembers a request: the entry's name, a colon, and a SHA-256
+_REQUEST = re.compile(r"(.*):([0-9a-f]{64})", re.DOTALL)
 
 _GLOB = re.compile(r"([*?\[\]\\^])")
 
@@ -135,8 +151,16 @@ class Keys:
     """zset with a time to live: who stands by, scored by when they looked at the lock last, UNIX seconds"""
     generation = _OwnKey("generation")
     """string: in which layout what is under this prefix may be written; without shards there is none"""
+    mover = _OwnKey("mover")
+    """string: the token of who moves entries out of this part of the schedule, or into it"""
     moving = _OwnKey("moving")
     """hash: name of each entry that is on its way to another part, to JSON: what it was in this one"""
+    left = _OwnKey("left")
+    """set: the names of those that have left this part since the layout was changed"""
+    arrived = _OwnKey("arrived")
+    """hash: id of each move that was written to this part, to the names that couldn't be"""
+    arriving = _OwnKey("arriving")
+    """what was moved here stands under this key for a moment, to be merged with what is here"""
     layout = _OwnKey("layout", is_shared=True)
     """hash: into how many shards the schedule is divided, and how often that has been changed"""
     beats = _OwnKey("beats", is_shared=True)
@@ -273,6 +297,57 @@ class Keys:
     def name(self, key: str) -> str:
         """Return the name of the entry under ``key``."""
         return key.removeprefix(self.prefix)
+
+    def is_part(self, other: Keys) -> bool:
+        """Tell whether these are the names in the same part of the schedule as ``other``."""
+        return self.prefix == other.prefix
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """What is moved to another part of the schedule, to how the key begins that holds it.
+
+        The name of its entry follows, or what is named by it; nothing, where a part has one such key.
+        """
+        own = {word: str(getattr(self, word)) for word in OF_A_PART}
+        return {**self._beginnings._asdict(), "body": self.message_body(""), "owner": self.owner(""), **own}
+
+    def kind_of(self, key: str) -> tuple[str, str]:
+        """Return which of ``kinds`` is under ``key``, and what follows its beginning; '': none that is known.
+
+        Any other name may be an entry's.
+        """
+        name = self.name(key)
+        if name[:1] != ":":
+            return "entry", name
+        for word, beginning in self.kinds.items():
+            is_whole = word in OF_A_PART
+            if word != "entry" and (key == beginning if is_whole else key.startswith(beginning)):
+                return word, key.removeprefix(beginning)
+        return "", name
+
+    def hidden(self, kind: str) -> str:
+        """Return how a key of one of ``kinds`` begins while it is on its way to another part."""
+        return f"{self.prefix}{MOVING_NAMES}{kind}:"
+
+    def unmoved(self, kind: str) -> str:
+        """Return how a key of one of ``kinds`` begins that couldn't be merged with what was here."""
+        return f"{self.prefix}{UNMOVED_NAMES}{kind}:"
+
+    def request_of(self, key: str) -> tuple[str, str] | None:
+        """Return the name of the entry, and the request, that ``key`` remembers; None: it is another key."""
+        kind, rest = self.kind_of(key)
+        found = _REQUEST.fullmatch(rest) if kind == "backfilling" else None
+        return None if found is None else (found[1], found[2])
+
+    @cached_property
+    def passing(self) -> frozenset[str]:
+        """The keys that end with a part: what is in them is kept elsewhere by then, or was a beat's."""
+        return frozenset(str(getattr(self, word)) for word in _PASSING)
+
+    def is_shared(self, key: str) -> bool:
+        """Tell whether ``key`` stands beside the part without shards, and is shared by all shards."""
+        beginnings = self.calendar(""), self.change(""), self.singleton("")
+        return key.startswith(beginnings) or key in {getattr(self, word) for word in _SHARED}
 
     def may_be_entry(self, key: str) -> bool:
         """Tell whether ``key`` is one that the documented rights of a writer are about."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 
-from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, shard_beginning, shard_prefix
+from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, glob_of, shard_beginning, shard_prefix
 
 #: how many shards there may be at most: one beat could lead all of them
 MAX_SHARDS = 4096
@@ -74,6 +74,11 @@ class ShardedKeys(Keys):
         """Return the names in one shard."""
         return _keys_of_shard(self.prefix, shard, self.guard)
 
+    @property
+    def beginning(self) -> str:
+        """What the keys of all shards begin with, and of those that are none any more."""
+        return shard_beginning(self.prefix)
+
     def shard_at(self, prefix: str) -> int | None:
         """Return the number of the shard with this prefix; None: it is none's."""
         found = self._shard_prefix.fullmatch(prefix)
@@ -89,6 +94,19 @@ class ShardedKeys(Keys):
         if found is not None:
             return self.of_shard(int(found[1]))
         return self.undivided if key.startswith(self.prefix) else self.home(key)
+
+    def patterns(self, beginnings: Sequence[str]) -> list[str]:
+        """Return patterns for SCAN that match all keys with these beginnings, each of which is in one part.
+
+        Shards share one: what it finds besides is other shards', or begins otherwise.
+        """
+        shards = [one for one in beginnings if self._shard_prefix.match(one)]
+        patterns = [f"{glob_of(one)}*" for one in beginnings if one and one not in shards]
+        if shards:
+            rests = {one.partition("}:")[2] for one in shards}
+            rest = glob_of(rests.pop()) if len(rests) == 1 else ""
+            patterns.append(f"{glob_of(shard_beginning(self.prefix))}*{rest}*".replace("**", "*"))
+        return patterns
 
     @cached_property
     def _shard_prefix(self) -> re.Pattern[str]:
@@ -202,6 +220,11 @@ class Layout:
     def guard(self) -> str:
         """What the generation key of each part holds as long as this is so; '': there is no such key."""
         return f"{self.generation} {self.shards or 0}" if self.generation else ""
+
+    @property
+    def closed_guard(self) -> str:
+        """What the generation key of a part holds that was one of the former layout, and isn't any more."""
+        return f"{self.generation} closed"
 
     @cached_property
     def keys(self) -> Keys:

@@ -24,7 +24,7 @@ from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.service import BeatService
-from redbeat.beat.shard import BROKER_RETRY_SECONDS, Shard
+from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
 from redbeat.beat.shards import Shards
 from redbeat.beat.startup import (
     banner,
@@ -121,7 +121,10 @@ class RedBeatScheduler(Scheduler):
             is_json = choose_format(app, is_logging=not lazy)
         with ending_briefly(is_logging=not lazy, set_up=partial(set_up_early, app) if is_json else None):
             self.config = ensure_conf(app)
-            self.store = Store(app)
+            keys = (
+                self.config.keys
+            )  # of a schedule that isn't divided, the store stays with these names if it is
+            self.store = Store(app, part=None if isinstance(keys, ShardedKeys) else PartOfSchedule(keys))
             lock_seconds = self.config.lock_seconds(lock_timeout, self.max_interval)
         self._beat: BeatService | None = None  # set while beat runs: then a tick itself waits
         self._shards = Shards(
@@ -181,10 +184,6 @@ class RedBeatScheduler(Scheduler):
 
     def _form_shards(self) -> bool:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed."""
-        keys = self.config.keys
-        if isinstance(keys, ShardedKeys) and len(self._shards) and self._shards.first.store is self.store:
-            self.store.narrow(PartOfSchedule(keys.undivided))  # the one part that there was
-            self.store = self.store.of_all_parts()
         return self._shards.form(self.store, self._equipment, int(LEASE_SECONDS * 1000))
 
     def _name_of(self, key: str) -> str:
@@ -252,6 +251,8 @@ class RedBeatScheduler(Scheduler):
         if self._beat is not None:
             self._telemetry.look()
             self._feed.look()  # after it, as parts of it may be receivers
+        if self._shares.has_new_layout or self._shards.is_moving:
+            Layouts(self.store).look()
         self._form_shards()
         if not self._is_leading():
             self._report_standby()
@@ -268,7 +269,7 @@ class RedBeatScheduler(Scheduler):
         self._shards.hand_over()
         self._shards.raise_trouble()
         self._figures.ticks.observe(time.monotonic() - began_at)
-        return self._wait(seconds) if seconds else 0
+        return self._wait(seconds) if seconds and not self._shards.is_outdated else 0
 
     def _send_due(self) -> float:
         """Send one batch of what is due, of each shard; return how long to wait then, 0 when more is due."""
@@ -410,12 +411,19 @@ class RedBeatScheduler(Scheduler):
 
     @cached_property
     def _wake(self) -> WakeChannel:
-        return self.store.wake_channel(self._shares.wake_channels)
+        return self.store.wake_channel(self._wake_channels)
+
+    @property
+    def _wake_channels(self) -> tuple[str, ...]:
+        # a beat that is to lead nothing needs none; any will do
+        return self._shares.wake_channels or (self._shards.first.store.keys.wake,)
 
     @property
     def _look_seconds(self) -> float:
         """How often a waiting leader looks at the schedule, and a standby at the lock."""
-        return self._shares.timing.look_seconds
+        seconds = self._shares.timing.look_seconds
+        # what has just come to another shard may be due soon
+        return min(seconds, MOVING_SECONDS) if self._shards.is_moving else seconds
 
     @property
     def _stuck_seconds(self) -> float:
@@ -468,7 +476,8 @@ class RedBeatScheduler(Scheduler):
         """
         for shard in self._shards.look_at_locks():
             shard.has_statics = False  # another beat may have changed them meanwhile
-            self._gathering.lead(shard.store)
+            if shard.leadership.lock_key is not None:
+                self._gathering.lead(shard.store)
             if isinstance(shard.leadership.lock, LeaderLock):
                 self._feed.note_leader(shard.leadership.lock)
         if self._beat is not None:
@@ -542,27 +551,27 @@ class RedBeatScheduler(Scheduler):
         """
         if self._beat is None:
             return seconds
-        deadline = time.monotonic() + seconds
+        due_at = ends_at = time.monotonic() + seconds
         if self._shards.has_locks:
-            deadline = min(deadline, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
-        if self._shards.is_divided:
-            deadline = min(deadline, time.monotonic() + self._shares.seconds_to_look())
-            self._wake.listen_to(self._shares.wake_channels)
+            due_at = ends_at = min(due_at, time.monotonic() + self.lock_timeout / 3)  # to renew it in time
+        if self._shards.is_divided:  # the next tick looks at the locks that other beats hold
+            ends_at = min(due_at, time.monotonic() + self._shares.seconds_to_look())
+            self._wake.listen_to(self._wake_channels)
         look_at = time.monotonic() + self._look_seconds
-        while (left := deadline - time.monotonic()) > 0 and not self._is_stopping():
+        while (left := ends_at - time.monotonic()) > 0 and not self._is_stopping():
             is_preparing = self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
             with self._shards.asking():  # it may take longer where Redis doesn't answer
                 is_woken = self._wake.wait(pause_seconds)
             if is_woken:
                 self._shards.note_woken(self._wake.take_announced())
-            if is_woken or self._is_stopping():
+            if is_woken or self._is_stopping() or self._shards.is_outdated:
                 break
             self._shares.note_progress()
             self._beat.note_tick()
             self._figures.last_tick_at = time.time()
             now = time.monotonic()
-            if not self._shares.is_leader or now >= deadline or (is_preparing and now < look_at):
+            if not self._shares.is_leader or now >= due_at or (is_preparing and now < look_at):
                 continue
             look_at = now + self._look_seconds
             if self._shards.look():
@@ -639,7 +648,7 @@ class RedBeatScheduler(Scheduler):
     def schedule(self) -> dict[str, Any]:
         """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
-        for stored in self.store.window(self.config.batch_size):
+        for stored in self.store.of_all_parts().window(self.config.batch_size):
             try:
                 entry = decode_entry(self.Entry, stored, self.app)
             except (EntryNotFound, EntryCorrupt) as exc:

@@ -49,6 +49,9 @@ class LookAhead:
         upcoming: reads what falls due soon; None: nothing is prepared.
         leadership: this beat's part in who leads that part.
         equipment: what this beat sends with; its quick way plans and compiles.
+
+    Attributes:
+        next_at: when to look next whether more falls due soon, monotonic.
     """
 
     def __init__(self, upcoming: Upcoming | None, leadership: Leadership, equipment: Equipment) -> None:
@@ -65,7 +68,7 @@ class LookAhead:
         self._cursor = Cursor()
         #: keys of entries that are due again before the cursor; as a set that keeps their order
         self._again: dict[str, None] = {}
-        self._next_at = 0.0  # monotonic
+        self.next_at = 0.0  # monotonic
         self._read_at, self._now = 0.0, 0.0
 
     def __len__(self) -> int:
@@ -97,7 +100,7 @@ class LookAhead:
         """
         if self._upcoming is None or head_score is None or self._is_full:
             return False
-        return head_score <= self.now + self._upcoming.seconds and time.monotonic() >= self._next_at
+        return head_score <= self.now + self._upcoming.seconds and time.monotonic() >= self.next_at
 
     def prepare(self) -> None:
         """Read and prepare a slice of what falls due soon."""
@@ -132,13 +135,13 @@ class LookAhead:
         """Return what to read next; None: nothing is prepared."""
         if self._upcoming is None:
             return None
-        self._next_at = time.monotonic() + LOOK_SECONDS
+        self.next_at = time.monotonic() + LOOK_SECONDS
         again = list(islice(self._again, slice_size))
         return UpcomingAsked(self._upcoming, self._cursor, slice_size - len(again), again)
 
     def _note_unread(self, exc: RedBeatError) -> None:
         logger.debug("beat: What falls due soon can't be read: %r", exc)
-        self._next_at = time.monotonic() + RETRY_SECONDS
+        self.next_at = time.monotonic() + RETRY_SECONDS
 
     def _prepare(self, found: Slice, again: Sequence[str]) -> None:
         for key in again:
@@ -148,7 +151,7 @@ class LookAhead:
             rows = [row for row in rows if row not in misplaced]
         # asked only if something falls due, as this connects to the broker
         if rows and not (self._quick_way.is_open(self._leadership) and self._quick_way.is_exactly_once()):
-            self._next_at = time.monotonic() + RETRY_SECONDS
+            self.next_at = time.monotonic() + RETRY_SECONDS
             return
         self._cursor = found.cursor
         for nominal, together in groupby(rows, key=lambda row: row.nominal):
@@ -158,7 +161,7 @@ class LookAhead:
                     self._add(run)
         self._quick_way.make_room()
         if not found.is_last:
-            self._next_at = 0.0
+            self.next_at = 0.0
 
     @property
     def _is_full(self) -> bool:
@@ -205,7 +208,7 @@ class LookAhead:
         self._runs.clear()
         self._again.clear()
         self._take(-self._bytes)
-        self._cursor, self._next_at = Cursor(), 0.0
+        self._cursor, self.next_at = Cursor(), 0.0
 
 
 def _size_of(run: CompiledRun) -> int:

@@ -44,10 +44,9 @@ class Misplaced:
         """Return what is wrong with an entry that is misplaced."""
         layout = self._store.config.layout
         shards, name = layout.shards or 0, self._store.keys.name(claimed.key)
-        home = shard_of(name, shards)
+        home, key = shard_of(name, shards), layout.keys.entry(name)
         return EntryCorrupt(
-            f"{claimed.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something has "
-            f"written it here by another number of shards: write it under {layout.keys.entry(name)}, and delete "
-            "it here.",
+            f"{claimed.key}: this entry isn't run, as it belongs into shard {home} of {shards}. Something "
+            f"has written it here by another number of shards: write it under {key}, and delete it here.",
             claimed.key,
         )

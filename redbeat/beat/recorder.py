@@ -23,7 +23,14 @@ from redbeat.beat.planner import (
 from redbeat.broker.connection import reason_of
 from redbeat.config.masking import mask_secrets
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
-from redbeat.errors import EntryCorrupt, EntryTooExpensive, LockLost, RedBeatError, StoreRefused
+from redbeat.errors import (
+    EntryCorrupt,
+    EntryTooExpensive,
+    LayoutChanged,
+    LockLost,
+    RedBeatError,
+    StoreRefused,
+)
 from redbeat.leadership.lock import TAKEN_MS
 from redbeat.log.events import ENTRY_OVERRUN, RUN_FAILED_TO_SEND, RUN_SENT_BEFORE
 from redbeat.log.logger import logger
@@ -267,7 +274,7 @@ class Recorder:
         try:
             return self._store.commit_runs(batch.fence, commits, target)
         except StoreRefused as exc:
-            if is_refusal(exc.__cause__) or exc.is_login or is_no_permission(exc):
+            if _is_about_all(exc) or is_no_permission(exc):
                 raise
             results = self._commit_halves(batch, commits, target, str(exc))
             return Committed(LockStatus.HELD, is_moved=False, results=results)
@@ -302,7 +309,7 @@ class Recorder:
             try:
                 results += self._store.commit_runs(batch.fence, half, target).results
             except StoreRefused as exc:
-                if is_refusal(exc.__cause__) or exc.is_login:
+                if _is_about_all(exc):
                     raise
                 is_forbidden = is_no_permission(exc)
                 results += (
@@ -360,6 +367,11 @@ class Recorder:
         fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
         with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
             call_briefly(lambda: store.commit_runs(fence, batch.pending))
+
+
+def _is_about_all(exc: StoreRefused) -> bool:
+    """Tell whether the server refuses every commit now: none is at fault."""
+    return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)
 
 
 def is_held_back(run: Run) -> bool:

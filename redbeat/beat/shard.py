@@ -31,6 +31,8 @@ BROKER_RETRY_SECONDS = 1.0
 
 #: a part that wasn't looked at for so long is claimed from: no wait for anything was that long
 UNSEEN_SECONDS = 2.0
+#: the same while entries move from one layout to another: they may be due soon after they have come
+MOVING_SECONDS = 0.25
 
 #: claims are asked for ahead while at most so many shards send in a tick: each takes a connection
 MAX_AHEAD = 4
@@ -95,7 +97,8 @@ class Shard:
     def wants_claim(self) -> bool:
         """Whether it is time to claim: something may be due, or nobody has looked for long."""
         now = time.monotonic()
-        return self.has_backlog or now >= self._next_at or now >= self._seen_at + UNSEEN_SECONDS
+        unseen_seconds = MOVING_SECONDS if self.store.config.layout.is_moving else UNSEEN_SECONDS
+        return self.has_backlog or now >= self._next_at or now >= self._seen_at + unseen_seconds
 
     @property
     def claimed_at(self) -> float:

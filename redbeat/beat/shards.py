@@ -17,10 +17,11 @@ from redbeat.beat.shard import Shard
 from redbeat.config.config import RedBeatConfig
 from redbeat.config.timing import Timing
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.keys import Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.shares import Shares
-from redbeat.store.notifier import WakeChannel
+from redbeat.store.locks import Held, Locks
 from redbeat.store.parts import Part
 from redbeat.store.records import Claim
 from redbeat.store.rounds import claim_together, look_together
@@ -30,6 +31,9 @@ Item = TypeVar("Item")
 
 #: how many entries are claimed together at most, as all of them are held in memory
 ROUND_ENTRIES = 5_000
+
+#: in how many parts it is looked at a time what is due soon: a slice is shared among them
+PREPARED_TOGETHER = 4
 
 #: how many entries are claimed at least of a part of which nothing is known to be due
 FEW_ENTRIES = 5
@@ -50,6 +54,7 @@ class Shards:
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         self._config: RedBeatConfig = store.config
         self.shares = Shares(store, lock_key, timing)
+        self._locks = Locks(store)
         self._layout: Layout | None = None
         self._shards: dict[str, Shard] = {}  # by prefix
         self._led: list[Shard] = []
@@ -77,29 +82,34 @@ class Shards:
         """Have a shard for each part of the schedule as it is divided now; tell whether that has changed.
 
         Arguments:
-            store: the whole schedule; the only part works with it, if there is one.
+            store: of any part of the schedule, or of all of it; the part that it is about works with it.
             equipment: what this beat sends with.
             lease_ms: how long beats without a lock hide what they claimed from each other.
         """
-        layout = self._config.layout
-        if layout == self._layout:
+        if not self.is_outdated:
             return False
-        prefixes = {keys.prefix for keys in layout.parts}
-        for prefix in self._shards.keys() - prefixes:
-            self._shards.pop(prefix).close()
-        is_whole = not self._shards and not isinstance(layout.keys, ShardedKeys)
-        kept = {prefix: shard.store for prefix, shard in self._shards.items()}
-        stores = [
-            store if is_whole else kept.get(keys.prefix) or store.of_part(Part(keys)) for keys in layout.parts
-        ]
-        self.shares.set_parts(stores)
+        layout = self._config.layout
+        before = self._shards
+        gone = before.keys() - {keys.prefix for keys in layout.parts}
+        for prefix in gone:
+            before[prefix].close()
+        kept = {prefix: shard for prefix, shard in before.items() if prefix not in gone}
+        self.shares.set_parts(
+            kept[keys.prefix].store if keys.prefix in kept else _store_of(store, keys)
+            for keys in layout.parts
+        )
         self._shards = {
-            one.keys.prefix: self._shards.get(one.keys.prefix) or Shard(one.store, one, equipment, lease_ms)
+            one.keys.prefix: kept.get(one.keys.prefix) or Shard(one.store, one, equipment, lease_ms)
             for one in self.shares.leaderships
         }
-        self._led = [shard for shard in self._led if shard.store.keys.prefix in self._shards]
+        self._led = [shard for shard in self if shard.leadership.is_leader]
         self._layout = layout
         return True
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the schedule is known to be divided otherwise by now."""
+        return self._config.layout != self._layout
 
     def home_of(self, name: str) -> Shard:
         """Return the one that the entry called ``name`` belongs into."""
@@ -195,8 +205,8 @@ class Shards:
         """Claim for those whose turn it is, in one round trip a node, and some more where claims are large.
 
         Arguments:
-            is_waiting: the ticks wait, and look at all parts meanwhile; else all are claimed from when nothing
-                is known to be due.
+            is_waiting: the ticks wait, and look at all parts meanwhile; else all are claimed from where
+                nothing is known to be due.
         """
         if not self.is_divided:
             return [(shard, shard.claim()) for shard in self._led]
@@ -224,9 +234,15 @@ class Shards:
 
     def renew_locks(self) -> None:
         """Let the locks live for their full time from now on."""
-        for shard in self._led:
-            with self.apart():
+        if not self.is_divided:
+            for shard in self._led:
                 shard.store.renew_lock(shard.fence)
+            return
+        errors, _ = self._locks.renew([Held(shard.store, shard.fence) for shard in self._led])
+        for error in errors:
+            with self.apart():
+                if error is not None:
+                    raise error
 
     # -- while they wait
 
@@ -252,11 +268,6 @@ class Shards:
                 stack.enter_context(shard.store.asking())
             yield
 
-    def listen(self, channel: WakeChannel) -> None:
-        """Let ``channel`` listen to what is announced about those that this beat leads, or is to lead."""
-        if self.is_divided or len(self._shards) != 1:
-            channel.listen_to(self.shares.wake_channels)
-
     def note_woken(self, channels: Collection[str]) -> None:
         """Note that something was announced on these channels."""
         self.shares.note_wake()
@@ -265,12 +276,13 @@ class Shards:
                 shard.note_woken()
 
     def prepare(self) -> bool:
-        """Prepare runs that are due soon, a slice of all of them together; tell whether there was any."""
+        """Prepare some runs that are due soon; tell whether there was anything to do."""
         wanting = [shard.look_ahead for shard in self._led if shard.wants_to_prepare]
         if len(wanting) == 1:
             wanting[0].prepare()
         elif wanting:
-            LookAhead.prepare_together(wanting)
+            wanting.sort(key=lambda look_ahead: look_ahead.next_at)
+            LookAhead.prepare_together(wanting[:PREPARED_TOGETHER])
         return bool(wanting)
 
     def look(self) -> bool:
@@ -292,3 +304,9 @@ class Shards:
             shard.close()
         self.shares.resign()
         self._led = []
+
+
+def _store_of(store: Store, keys: Keys) -> Store:
+    """Return a store of the part with these names: ``store`` itself if it is about that."""
+    is_its = store.part is not None and store.part.keys.prefix == keys.prefix
+    return store if is_its else store.of_part(Part(keys))

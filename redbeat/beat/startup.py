@@ -102,7 +102,7 @@ def pin_settings(app: Any) -> None:
 
 
 def banner(scheduler: Any, store: Store) -> str:
-    """Return the lines of beat's banner about Redis, the lock, delivery and messages.
+    """Return the lines of beat's banner about Redis, the lock, shards, delivery and messages.
 
     It waits at most two seconds for the broker, and no longer for Redis than a hasty store.
     """
@@ -112,6 +112,9 @@ def banner(scheduler: Any, store: Store) -> str:
         lines.append(f"    . lock -> `{scheduler.lock_key}` {humanize_seconds(seconds)} ({seconds}s)")
     else:
         lines.append("    . lock -> none, several beats share the work")
+    shards = store.config.layout.shards
+    if shards is not None:
+        lines.append(f"    . shards -> {shards}{', each with such a lock' if scheduler.lock_key else ''}")
     app = store.config.app
     broker = Broker(app, scheduler.Producer, timeout_seconds=2)
     # settings that can't be used are an error when beat starts, not in its banner

@@ -14,7 +14,7 @@ from redbeat.beat.failing import pause_failing
 from redbeat.beat.log import Reports
 from redbeat.connection.retry import is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import StoreCorrupt, StoreRefused
+from redbeat.errors import LayoutChanged, StoreCorrupt, StoreRefused
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.memory import Memory
@@ -118,7 +118,7 @@ class Supervision:
         try:
             return Runs(self._store).settle(fence, settlements)
         except (StoreRefused, StoreCorrupt) as exc:
-            if is_refusal(exc.__cause__) or getattr(exc, "is_login", False):
+            if isinstance(exc, StoreRefused) and _is_about_all(exc):
                 raise
         results: list[str] = []
         for one in settlements:
@@ -154,11 +154,12 @@ class Supervision:
         try:
             yield
         except StoreRefused as exc:
-            if is_refusal(exc.__cause__) or exc.is_login:
+            if _is_about_all(exc):
                 raise
             self._tell(what, exc)
         except StoreCorrupt as exc:
-            if exc.key in (self._store.config.lock_key, self._store.keys.schedule):
+            keys = self._store.keys
+            if exc.key in (self._store.config.lock_key_in(keys), keys.schedule):
                 raise
             self._tell(what, exc)
 
@@ -167,3 +168,8 @@ class Supervision:
         sentence = printable(f"{what}: {exc}")
         if self._said.is_news(what, sentence):
             logger.error("beat: %s", sentence)
+
+
+def _is_about_all(exc: StoreRefused) -> bool:
+    """Tell whether the server refuses everything now: no run is at fault."""
+    return is_refusal(exc.__cause__) or exc.is_login or isinstance(exc, LayoutChanged)

@@ -23,6 +23,7 @@ from redbeat.cli.monitoring import monitoring
 from redbeat.cli.next_runs import next_
 from redbeat.cli.pausing import pause, resume
 from redbeat.cli.purging import purge
+from redbeat.cli.resharding import reshard
 from redbeat.cli.routing import route
 from redbeat.cli.runs import rerun, runs
 from redbeat.cli.session import Session
@@ -73,6 +74,7 @@ SECTIONS: dict[str, dict[click.Command, str]] = {
         token: "tokens of the dashboard's API: add, list, revoke",
         web: "the dashboard: see and run the schedule in a browser",
         monitoring: "the folder with alerts for Prometheus and a dashboard for Grafana",
+        reshard: "divide the schedule into another number of shards; asks first",
         downgrade: "what celery-redbeat 2.x can't run; take it out of the schedule",
         purge: "remove what deleted entries have left behind; asks first",
         singleton: "run any command on one machine at a time",

@@ -20,6 +20,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.entries.wording import in_words_of, relative
 from redbeat.errors import ConfigurationError, RedBeatError, StoreUnavailable
+from redbeat.layout import LayoutRule
 from redbeat.leadership.status import (
     LATE_AFTER_SECONDS,
     State,
@@ -64,6 +65,7 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
     app = session.app
     try:
         url = sanitize_url(ensure_conf(app).redis_url)
+        session.keep_layout_rule(LayoutRule.REFUSE)
         zone = session.zone
     except ConfigurationError as exc:
         raise CommandLineError(str(exc), exits.CONFIG) from None

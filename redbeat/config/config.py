@@ -59,6 +59,10 @@ def _parse(setting: Setting, value: Any, given_as: str | None = None) -> Any:
         raise ConfigurationError(message, name) from (exc if str(exc) else None)
 
 
+#: how old what is known of the layout may be, unless that is said otherwise
+LOOK_SECONDS = 30.0
+
+
 class RedBeatConfig:
     """The checked configuration of one app.
 
@@ -131,6 +135,8 @@ class RedBeatConfig:
         self.looked_at: float | None = None
         #: what is done if that isn't what the settings say
         self.layout_rule = LayoutRule.FOLLOW
+        #: how old what is known of it may be for those who only read; whoever writes is refused, and looks
+        self.look_seconds = LOOK_SECONDS
 
     @property
     def schedule(self) -> Any:
@@ -151,6 +157,15 @@ class RedBeatConfig:
         """Where entries are: as it was found in Redis, else as configured."""
         base, found = self.base_keys, self.found_layout
         return found if found is not None and found.base == base else assumed_layout(base, self.shards)
+
+    @property
+    def wants_layout(self) -> bool:
+        """Whether the layout is looked for before anything else is read; else only if a script is refused."""
+        return (
+            self.shards is not None
+            or self.layout_rule is not LayoutRule.FOLLOW
+            or self.look_seconds < LOOK_SECONDS
+        )
 
     @property
     def keys(self) -> Keys:

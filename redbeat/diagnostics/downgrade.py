@@ -18,7 +18,7 @@ from redbeat.diagnostics.compatibility import Trouble, find_ignored, find_troubl
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import read_all
-from redbeat.errors import EntryCorrupt, EntryNotFound, LockError, StoreRefused
+from redbeat.errors import ConfigurationError, EntryCorrupt, EntryNotFound, LockError, StoreRefused
 from redbeat.leadership.lock import TOKEN_MARK
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.later import LaterStore
@@ -62,8 +62,12 @@ class Findings:
 
 
 def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findings:
-    """Look at every entry, and write nothing."""
-    store, seen = Store(app), 0
+    """Look at every entry, and write nothing.
+
+    Raises:
+        ConfigurationError: the schedule is divided into shards.
+    """
+    store, seen = _undivided(app), 0
     obstacles: list[Obstacle] = []
     ignored: dict[str, list[str]] = {}
     for member, stored, now in read_all(store):
@@ -78,6 +82,17 @@ def examine(app: Any, progress: Callable[[int], object] | None = None) -> Findin
     names = (store.keys.name(one.stored.key) for one in obstacles)
     away = sorted(set(map(store.keys.name, store.read_downgraded())).difference(names))
     return Findings(obstacles, ignored, away, seen, _count_messages(store))
+
+
+def _undivided(app: Any) -> Store:
+    store = Store(app)
+    if store.parts.is_divided:
+        raise ConfigurationError(
+            f"The schedule is divided into shards ({store.keys.layout}), and celery-redbeat 2.x reads none: "
+            "celery redbeat reshard --to none puts it together again; then call this.",
+            "redbeat_shards",
+        )
+    return store
 
 
 def _count_messages(store: Store) -> int | None:
@@ -121,8 +136,9 @@ def put_all_away(
 
     Raises:
         LockError: a beat of version 3 leads, and would bring them back or run them.
+        ConfigurationError: the schedule is divided into shards.
     """
-    store, done = Store(app), 0
+    store, done = _undivided(app), 0
     for chunk in in_chunks(obstacles):
         found = store.put_away([(one.member, one.stored) for one in chunk], TOKEN_MARK)
         if found.token:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from redbeat.beat.planner import MISSING_GRACE_SECONDS
@@ -16,14 +17,18 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.reshard.sweeping import misplaced, move_home
 from redbeat.store.chunks import in_chunks
 from redbeat.store.later import LaterStore
+from redbeat.store.layouts import Layouts
 from redbeat.store.members import MemberRepair, Members
+from redbeat.store.mover import Stray
 from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
 from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
+from redbeat.store.strays import Strays
 
 
 def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Iterator[str]:
@@ -94,21 +99,30 @@ def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[s
     def remains(one: Repair) -> Remains:
         return Remains(one.entry_key, name=one.target, pairs=statics.pairs_of(one.target))
 
-    return _remove(store, repairs, is_dry, remains, f"removed from {store.keys.statics}")
+    def words(one: Repair) -> str:
+        return f"removed from {store.parts.of(one.entry_key).keys.statics}"
+
+    return _remove(store, repairs, is_dry, remains, words)
 
 
 def _delete(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    return _remove(store, repairs, is_dry, lambda one: Remains(one.entry_key, beside=[one.target]), "deleted")
+    return _remove(
+        store, repairs, is_dry, lambda one: Remains(one.entry_key, beside=[one.target]), lambda _: "deleted"
+    )
 
 
 def _remove(
-    store: Store, repairs: Sequence[Repair], is_dry: bool, remains: Callable[[Repair], Remains], words: str
+    store: Store,
+    repairs: Sequence[Repair],
+    is_dry: bool,
+    remains: Callable[[Repair], Remains],
+    words: Callable[[Repair], str],
 ) -> Iterator[str]:
     gone = _without_entry(store, repairs)
     if not is_dry:
         gone = [one for one in gone if Orphans(store).remove([remains(one)])]
     would = "would be " if is_dry else ""
-    yield from (f"{one.target}: {would}{words}." for one in gone)
+    yield from (f"{one.target}: {would}{words(one)}." for one in gone)
     yield from _left(repairs, gone, "there is such an entry by now")
 
 
@@ -120,7 +134,7 @@ def _forget_runs(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Itera
     ]
     done = [True] * len(lost) if is_dry else Orphans(store).forget(lost)
     for key, one, is_done in zip(keys, lost, done, strict=True):
-        what = f"a deadline in {store.keys.deadlines}" if one.member else key
+        what = f"a deadline in {store.parts.of(one.key).keys.deadlines}" if one.member else key
         would = "would be " if is_dry else ""
         yield (
             f"{what}: {would}removed."
@@ -156,6 +170,37 @@ def _delete_bodies(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Ite
     yield from _left(repairs, gone, "there is such a message by now")
 
 
+def _move(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    strays = [one for repair in repairs for one in _strays_of(store, repair)]
+    moved = set[tuple[str, str]]()
+    if strays and not is_dry:
+        names = set(move_home(store, strays))
+        moved = {(one.source.prefix, one.item.name) for one in strays if one.item.name in names}
+    for one in dict.fromkeys(strays):
+        here, there = one.source.entry(one.item.name), one.target.entry(one.item.name)
+        if is_dry:
+            yield f"{here}: would be moved to {there}."
+        elif (one.source.prefix, one.item.name) in moved:
+            yield f"{here}: moved to {there}."
+        else:
+            yield f"{here}: left alone, because somebody else moves entries there now."
+
+
+def _strays_of(store: Store, repair: Repair) -> Iterator[Stray]:
+    """Yield what is to be moved: an entry, or all that is in a part that is none any more."""
+    layout = store.config.layout
+    if repair.entry_key == repair.target:
+        part = store.parts.of(repair.entry_key).keys
+        yield from misplaced(store, part, [part.name(repair.entry_key)])
+        return
+    former = layout.former_keys
+    number = former.shard_at(repair.target)
+    part = former.undivided if number is None else former.of_shard(number)
+    [found] = Layouts(store).contents([part])
+    if not layout.is_moving and part.prefix not in {one.keys.prefix for one in store.parts}:
+        yield from Strays(store, layout).of_members(replace(part, guard=found.guard))
+
+
 def _without_entry(store: Store, repairs: Sequence[Repair]) -> list[Repair]:
     """Return those whose entry doesn't exist, which is checked again."""
     found = {stored.key: stored for stored in store.read_entries([one.entry_key for one in repairs])[1]}
@@ -170,7 +215,17 @@ def _left(repairs: Sequence[Repair], done: Sequence[Repair], why: str) -> Iterat
     yield from (f"{one.target}: left alone, {why}." for one in repairs if one not in done)
 
 
+def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    by_key = {part.keys.generation: part.keys for part in store.parts}
+    chosen = [by_key[one.target] for one in repairs if one.target in by_key]
+    if not is_dry:
+        Layouts(store).raise_generations(chosen)
+    would = "would be " if is_dry else ""
+    yield from (f"{keys.generation}: {would}set to {keys.guard!r}, if it isn't later." for keys in chosen)
+
+
 _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = {
+    "raise-generation": _raise_generations,
     "drop": _drop,
     "schedule": _schedule,
     "forget": _forget,
@@ -178,4 +233,5 @@ _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = 
     "forget-run": _forget_runs,
     "schedule-message": _schedule_messages,
     "delete-body": _delete_bodies,
+    "move": _move,
 }

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from redbeat.store.chunks import in_chunks
 from redbeat.store.orphans import LostRun, Orphans, Remains
-from redbeat.store.owners import Owners
+from redbeat.store.owners import Owners, StaticNames
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 
@@ -52,7 +52,7 @@ def find_orphans(app: Any, progress: Callable[[int], object] | None = None) -> I
     looked_at, seen = 0, set[Orphan]()
     candidates = (Orphan(*one) for one in Orphans(store).candidates())
     for chunk in in_chunks(candidates):
-        found = Server(store).which_exist([store.keys.entry(one.name) for one in chunk])
+        found = Server(store).which_exist([_entry_key(store, one) for one in chunk])
         for one, exists in zip(chunk, found, strict=True):
             if not exists and one not in seen:  # a scan may return one twice
                 seen.add(one)
@@ -70,25 +70,36 @@ def purge_orphans(
 ) -> int:
     """Remove ``orphans`` whose entries still don't exist; return how many were removed."""
     store, removed = Store(app), 0
-    keys, statics = store.keys, Owners(store).statics()
-    members = {one.name: one.text for one in orphans if one.kind == "member"}
-    names = sorted({one.name for one in orphans if one.kind not in OF_RUNS})
+    statics = Owners(store).statics()
+    members = {_entry_key(store, one): one.text for one in orphans if one.kind == "member"}
+    keys = sorted({_entry_key(store, one) for one in orphans if one.kind not in OF_RUNS})
     lost = [
-        LostRun(keys.entry(one.name), one.text if one.kind == "deadline" else "")
+        LostRun(_entry_key(store, one), one.text if one.kind == "deadline" else "")
         for one in orphans
         if one.kind in OF_RUNS
     ]
     looked_at = 0
-    for chunk in in_chunks(names):
+    for chunk in in_chunks(keys):
         removed += Orphans(store).remove(
-            [
-                Remains(
-                    about.entry, members.get(name, about.entry), name, statics.pairs_of(name), about.beside
-                )
-                for name, about in zip(chunk, map(keys.about, chunk), strict=True)
-            ]
+            [_remains_of(store, key, members.get(key), statics) for key in chunk]
         )
         looked_at += len(chunk)
         if progress is not None:
             progress(looked_at)
     return removed + sum(Orphans(store).forget(lost))
+
+
+def _entry_key(store: Store, orphan: Orphan) -> str:
+    """Return the key that the entry would have, in the part where the orphan is."""
+    if orphan.kind == "member":
+        return store.keys.entry_of(orphan.text)
+    if orphan.kind in ("static", "downgraded"):
+        return orphan.text if orphan.kind == "downgraded" else store.keys.entry(orphan.name)
+    key = orphan.text.partition("\0")[2] if orphan.kind == "deadline" else orphan.text
+    return store.parts.of(key).keys.entry(orphan.name)
+
+
+def _remains_of(store: Store, key: str, member: str | None, statics: StaticNames) -> Remains:
+    keys = store.parts.of(key).keys
+    name = keys.name(key)
+    return Remains(key, member or key, name, statics.pairs_of(name), keys.about(name).beside)

@@ -265,11 +265,14 @@ def read_all(store: Store, last_score: float | None = None) -> Iterator[tuple[st
     """
     seen: set[str] = set()
     for page in Members(store).in_order(last_score):
+        is_moving = store.config.layout.is_moving  # then an entry's member becomes another one
         members = [(member, score) for member, score in page if member not in seen]
         now, entries = store.read_entries([store.keys.entry_of(member) for member, _ in members])
         for (member, score), stored in zip(members, entries, strict=True):
-            if score < now.timestamp() + SOON_SECONDS and len(seen) < MAX_REMEMBERED:
-                seen.add(member)
+            if is_moving and (name := store.config.layout.name_of(member)) in seen:
+                continue
+            if (is_moving or score < now.timestamp() + SOON_SECONDS) and len(seen) < MAX_REMEMBERED:
+                seen.add(name if is_moving else member)
             yield member, _with_score(stored, score), now
 
 

@@ -7,11 +7,12 @@ whoever is refused finds in ``redbeat::layout`` what is right by then.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Sequence
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.connection.waiting import pause
@@ -38,6 +39,18 @@ if TYPE_CHECKING:
 MOVE_SECONDS, LOOK_SECONDS = 5.0, 0.01
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
+
+
+class Contents(NamedTuple):
+    """What is in one part.
+
+    Attributes:
+        guard: what its generation key holds; '': there is none.
+        entries: how many entries it has, and stored messages.
+    """
+
+    guard: str
+    entries: int
 
 
 class Layouts:
@@ -73,6 +86,23 @@ class Layouts:
         before = int(numbers[2]) or None
         return Layout(base, int(numbers[0]) or None, int(numbers[1]), before, is_moving=state == "moving")
 
+    def contents(self, parts: Sequence[Keys]) -> list[Contents]:
+        """Return what is in each of these parts; one round trip for each node."""
+
+        def ask(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for keys in parts:
+                    pipeline.get(keys.generation)
+                    pipeline.zcount(keys.schedule, "-inf", "+inf")
+                    pipeline.zcount(keys.later, "-inf", "+inf")
+                return list(pipeline.execute())
+
+        found = self._store.ask(ask) if parts else []
+        return [
+            Contents(text_of(guard) or "", int(entries) + int(messages))
+            for guard, entries, messages in zip(found[::3], found[1::3], found[2::3], strict=True)
+        ]
+
     def look(self) -> Layout:
         """Read the layout, and use it from now on; return where entries are.
 
@@ -80,6 +110,7 @@ class Layouts:
 
         Raises:
             ConfigurationError: it isn't what the settings say, and such a program may not start.
+            StoreUnavailable: this is a program that has just started.
             StoreCorrupt: what is there is no layout.
         """
         config = self._config
@@ -88,9 +119,11 @@ class Layouts:
             if config.looked_at is None and config.layout_rule is LayoutRule.REFUSE:
                 self._compare(layout)
         except StoreUnavailable:
+            if config.looked_at is None and config.layout_rule is not LayoutRule.FOLLOW:
+                raise  # a command isn't to wait twice
             return config.layout
         except StoreRefused:
-            config.looked_at = time.monotonic()
+            config.looked_at = math.inf  # nor will it be allowed later
             return config.layout
         self._use(layout)
         return config.layout
@@ -181,7 +214,7 @@ class Layouts:
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
-            config.looked_at = time.monotonic()
+            config.looked_at = math.inf
             return
         self._use(layout)
         if is_writer and layout is not None:

@@ -58,10 +58,27 @@ class Members:
             return list(pipeline.execute())
 
     def rank_of(self, member: str) -> int | None:
-        """Return its place among the members of its part, 0 for the next one due; None: it isn't there."""
+        """Return how many have a lower score, or the same and are before it; None: it isn't there."""
+        rank = self._rank_in_part(member)
+        if rank is None or not self._store.parts.is_divided:
+            return rank
+        [score] = self.scores_of([member])
+        if score is None:
+            return None
+        asks = [methodcaller("zcount", key, "-inf", last) for key, last in self._others(member, score)]
+        return rank + sum(self._numbers(asks))
+
+    def _rank_in_part(self, member: str) -> int | None:
         key = self._store.parts.of(member).keys.schedule
         rank: int | None = self._store.ask(lambda client: client.zrank(key, as_stored(member)))
         return rank
+
+    def _others(self, member: str, score: float) -> list[tuple[str, str]]:
+        """Return the schedules of the other parts, and the last score of those before ``member`` in each."""
+        keys, own = self._schedules, self._store.parts.of(member).keys.schedule
+        at = keys.index(own) if own in keys else 0
+        # those with the same score are shard by shard
+        return [(key, f"{'(' if n > at else ''}{score!r}") for n, key in enumerate(keys) if n != at]
 
     def slice(self, offset: int, count: int) -> list[tuple[str, float]]:
         """Return at most ``count`` of what ``in_order`` yields, from the place ``offset`` on; 0: the first.
@@ -169,17 +186,11 @@ class Members:
 
         ``member`` need not be there any more, or may have another score.
         """
-        parts = self._store.parts
-        own = parts.of(member)
-        place = self._place_in(own, member, score)
-        if len(parts) == 1:
+        place = self._place_in(self._store.parts.of(member), member, score)
+        if not self._store.parts.is_divided:
             return place
-        at = parts.index(own) if own in parts else 0
         asks = []
-        for number, key in enumerate(self._schedules):
-            if number == at:
-                continue
-            last = f"{'(' if number > at else ''}{score!r}"  # those with the same score are shard by shard
+        for key, last in self._others(member, score):
             if score < 0:
                 asks.append(methodcaller("zcount", key, "0", "+inf"))
             asks.append(methodcaller("zcount", key, "-inf" if score < 0 else "0", last))
@@ -189,7 +200,7 @@ class Members:
         """Return how many members of one part are ``member`` with ``score`` or before it."""
         key = part.keys.schedule
         [never], [number] = self._sizes([key])
-        rank = self.rank_of(member)
+        rank = self._rank_in_part(member)
         if rank is not None and self.scores_of([member]) == [score]:
             return (rank - never) % number + 1
 

@@ -8,7 +8,7 @@ it has, and after the others have answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -18,9 +18,18 @@ from redbeat.connection.retry import is_transient, without_retry
 from redbeat.keys import Keys
 from redbeat.store.scripts.script import Request
 
+#: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
+AS_BYTES: Mapping[str, Any] = {"NEVER_DECODE": []}
+
 
 class Callee(Protocol):
-    """A script, or a command."""
+    """A script, or a command.
+
+    Attributes:
+        options: what the redis client is told with it.
+    """
+
+    options: Mapping[str, Any]
 
     def __call__(
         self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
@@ -31,10 +40,15 @@ class Callee(Protocol):
 
 
 class Command:
-    """A command whose keys come first, such as GET."""
+    """A command whose keys come first, such as GET.
 
-    def __init__(self, name: str) -> None:
+    Arguments:
+        is_raw: its reply isn't decoded.
+    """
+
+    def __init__(self, name: str, *, is_raw: bool = False) -> None:
         self._name = name
+        self.options: Mapping[str, Any] = AS_BYTES if is_raw else {}
 
     def __call__(
         self,
@@ -43,7 +57,7 @@ class Command:
         args: Sequence[Any],
         within: Keys | None = None,  # noqa: ARG002
     ) -> Any:
-        return client.execute_command(self._name, *keys, *args)
+        return client.execute_command(self._name, *keys, *args, **self.options)
 
     def command(self, request: Request) -> list[Any]:
         """Return the words that are sent."""
@@ -69,6 +83,32 @@ def call_on_nodes(client: Any, calls: Sequence[Call]) -> list[Any]:
     for places in _ask_nodes(client, calls, left, replies):
         _ask_in_turn(client, calls, places, replies, len(places))
     return replies
+
+
+def ask_on_nodes(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the reply to each command, as bytes, or the error that it ends with, in their order.
+
+    Arguments:
+        commands: the words of each; the second one is its key.
+    """
+    named = {words[0]: Command(words[0], is_raw=True) for words in commands}
+    return call_on_nodes(client, [(named[words[0]], Request([words[1]], words[2:])) for words in commands])
+
+
+def scan_nodes(client: Any, pattern: bytes, count: int) -> Iterator[list[bytes]]:
+    """Yield all keys that match, page by page, of each node in turn; a key may come twice."""
+    cluster = without_retry(client)
+    nodes: list[Any] = [client]
+    if hasattr(cluster, "get_primaries"):
+        nodes = [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
+    for node in nodes:
+        cursor = 0
+        while True:
+            words = ["SCAN", cursor, "MATCH", pattern, "COUNT", count]
+            cursor, page = node.execute_command(*words, **AS_BYTES)
+            yield list(page)
+            if not int(cursor):
+                break
 
 
 def is_away(exc: Exception) -> bool:
@@ -124,7 +164,7 @@ def _call_on(node: Any, calls: Iterable[Call]) -> list[Any]:
     with node.pipeline(transaction=False) as pipeline:
         asked = 0
         for call, request in calls:
-            pipeline.execute_command(*call.command(request))
+            pipeline.execute_command(*call.command(request), **call.options)
             asked += 1
         try:
             return list(pipeline.execute(raise_on_error=False))
@@ -135,7 +175,8 @@ def _call_on(node: Any, calls: Iterable[Call]) -> list[Any]:
 def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
     """Return the client of each node, and the places of the calls that it is asked; None: the usual one."""
     cluster = without_retry(client)
-    if not hasattr(cluster, "get_node_from_key"):
+    # that of asyncio's sends scripts in its pipelines, to all nodes at once
+    if not (hasattr(cluster, "get_node_from_key") and hasattr(cluster, "get_redis_connection")):
         return [(client, [*places])] if places else []
     found: dict[Any, list[int]] = {}
     clients: dict[Any, Any] = {}

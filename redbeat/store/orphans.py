@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
+from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.chunks import CHUNK_SIZE
 from redbeat.store.members import Members
@@ -47,13 +48,25 @@ class Orphans:
             yield "static", name, name
         for key in self._store.read_downgraded():
             yield "downgraded", keys.name(key), key
-        yield from self._store.parts.read(self._kept)
+        yield from self._kept()
 
-    def _kept(self, part: Part) -> Iterator[tuple[str, str, str]]:
-        for start, type_ in part.keys.beside_types.items():
-            for found in Server(self._store).scan(start, type_):
-                for key in found:
-                    yield part.keys.name(start).strip(":"), key.removeprefix(start), key
+    def _kept(self) -> Iterator[tuple[str, str, str]]:
+        parts = self._store.parts
+        if len(parts) == 1:
+            keys = parts[0].keys
+            for start, type_ in keys.beside_types.items():
+                for found in Server(self._store).scan(start, type_):
+                    for key in found:
+                        yield keys.name(start).strip(":"), key.removeprefix(start), key
+            return
+        starts = {part.keys.prefix: part.keys.beside_types for part in parts}
+        for type_ in dict.fromkeys(chain.from_iterable(types.values() for types in starts.values())):
+            for page in Server(self._store).scan_parts(type_):
+                for key in page:
+                    keys = parts.of(key).keys
+                    for start, kind in starts.get(keys.prefix, {}).items():
+                        if kind == type_ and key.startswith(start):
+                            yield keys.name(start).strip(":"), key.removeprefix(start), key
 
     def lost_runs(self) -> Iterator[LostRun]:
         """Yield what is kept of runs in progress that nobody looks after: beat, that is, or a worker.
@@ -61,28 +74,46 @@ class Orphans:
         All keys under the prefix are looked at. A running beat removes such things by itself, when their
         time has come.
         """
-        parts = self._store.parts
-        if parts.is_divided:
-            return parts.read(lambda part: Orphans(self._store.of_part(part)).lost_runs())
-        return self._lost_in_part()
-
-    def _lost_in_part(self) -> Iterator[LostRun]:
-        latest, keys = self._latest(), self._store.keys
-        for found in Server(self._store).scan(keys.running(keys.entry("")), "hash"):
-            entries = [keys.entry_of_running(running) for running in found]
+        latest, parts = self._latest(), self._store.parts
+        for page in self._running_keys():
+            entries = [parts.of(running).keys.entry_of_running(running) for running in page]
             exist = Server(self._store).which_exist(entries)
-            gone = [entry for entry, exists in zip(entries, exist, strict=True) if not exists]
-            for entry in gone:
-                running = keys.running(entry)
+            gone = [
+                one for one, exists in zip(zip(page, entries, strict=True), exist, strict=True) if not exists
+            ]
+            for running, entry in gone:
                 task_ids = self._store.ask(partial(_fields_of, running), running, "hash")
-                if all(self._is_old(f"{text_of(task_id)}\0{running}", latest) for task_id in task_ids):
+                deadlines = parts.of(running).keys.deadlines
+                if all(
+                    self._is_old(deadlines, f"{text_of(task_id)}\0{running}", latest) for task_id in task_ids
+                ):
                     yield LostRun(entry)
+        for part in parts:
+            yield from self._lost_deadlines(part.keys, latest)
+
+    def _running_keys(self) -> Iterator[list[str]]:
+        """Yield the keys of runs in progress, page by page."""
+        parts = self._store.parts
+        if len(parts) == 1:
+            keys = parts[0].keys
+            yield from Server(self._store).scan(keys.running(keys.entry("")), "hash")
+            return
+        starts = {part.keys.prefix: part.keys.running(part.keys.entry("")) for part in parts}
+        for page in Server(self._store).scan_parts("hash"):
+            prefixes = [parts.of(key).keys.prefix for key in page]
+            yield [
+                key
+                for key, prefix in zip(page, prefixes, strict=True)
+                if prefix in starts and key.startswith(starts[prefix])
+            ]
+
+    def _lost_deadlines(self, keys: Keys, latest: float) -> Iterator[LostRun]:
         for start in count(0, CHUNK_SIZE):
             call = partial(_members_until, keys.deadlines, latest, start)
             members = [text_of(member) for member in self._store.ask(call, keys.deadlines, "zset")]
             for member in members:
                 task_id, _, running = member.partition("\0")
-                if task_id and not self._is_run(running, task_id):
+                if task_id and not self._is_run(keys, running, task_id):
                     yield LostRun(keys.entry_of_running(running), member)
             if len(members) < CHUNK_SIZE:
                 return
@@ -91,23 +122,25 @@ class Orphans:
         """Remove what nobody looks after, if that is still so; return which of it was removed."""
 
         def forget(groups: list[tuple[Part, list[LostRun]]]) -> Iterator[list[bool]]:
-            for part, those in groups:
-                with self._store.translating():
-                    yield forget_runs(self._store.client, part.keys, those, self._latest())
+            for part, chunk in groups:
+                yield self._store.following(partial(self._forget, part, chunk))
 
         return self._store.parts.in_order(lost, forget, lambda one: one.key)
+
+    def _forget(self, part: Part, chunk: list[LostRun]) -> list[bool]:
+        with self._store.translating():
+            keys = self._store.present(part.keys)
+            return forget_runs(self._store.client, keys, chunk, self._latest())
 
     def _latest(self) -> float:
         """Return the time up to which deadlines have been left for too long, UNIX seconds."""
         return Server(self._store).now().timestamp() - LEFT_SECONDS
 
-    def _is_old(self, member: str, latest: float) -> bool:
-        deadlines = self._store.keys.deadlines
+    def _is_old(self, deadlines: str, member: str, latest: float) -> bool:
         score = self._store.ask(lambda client: client.zscore(deadlines, as_stored(member)), deadlines, "zset")
         return score is None or score <= latest
 
-    def _is_run(self, running: str, task_id: str) -> bool:
-        keys = self._store.keys
+    def _is_run(self, keys: Keys, running: str, task_id: str) -> bool:
         if keys.running(keys.entry_of_running(running)) != running:
             return False  # it is no key of this schedule's
         return self._store.ask(partial(_field_of, running, task_id), running, "hash") is not None
@@ -116,9 +149,12 @@ class Orphans:
         """Remove all of it, unless the entries are there by now; return how many texts and keys it was."""
         removed = 0
         for part, chunk in self._store.parts.chunks(remains, lambda one: one.key):
-            with self._store.translating():
-                removed += remove_orphans(self._store.client, part.keys, chunk)
+            removed += self._store.following(partial(self._remove, part, chunk))
         return removed
+
+    def _remove(self, part: Part, chunk: list[Remains]) -> int:
+        with self._store.translating():
+            return remove_orphans(self._store.client, self._store.present(part.keys), chunk)
 
 
 def _fields_of(running: str, client: Any) -> Any:

@@ -180,37 +180,42 @@ class Owners:
         for one in changes:
             if not one.stored.exists and one.stored.key != store.keys.entry(one.name):
                 return Applied(one.stored.key)  # it would be elsewhere by now
-        base, done, applied = store.config.base_keys, list[str](), Applied()
+        base, applied = store.config.base_keys, Applied()
         gone = [one for one in calendars if one.fields == {} or one.is_owned is False]
         stored = [one for one in calendars if one not in gone]
-        steps: list[list[_Step]] = [
-            ([(base, [], stored)] if stored else []),
-            [(part.keys, those, []) for part, those in parts.by_part(changes, lambda one: one.stored.key)],
-            ([(base, [], gone)] if gone else []),
-        ]
-        for step in filter(None, steps):
-            questions = [
-                apply_entries(keys, some, of_calendars, keys.beside, is_checked=keys is not base)
-                for keys, some, of_calendars in step
-            ]
-            failed: RedisError | None = None
-            answers = store.try_all(questions)
-            for (keys, some, of_calendars), answer in zip(step, answers, strict=True):
-                if isinstance(answer, RedisError):
-                    failed = failed or answer
-                elif answer is None:  # it is elsewhere by now
-                    applied.changed = applied.changed or some[0].stored.key
-                elif not answer:
-                    done.append("calendars" if of_calendars else _called(store.config.layout.shard_of(keys)))
-                    applied.written.update(one.stored.key for one in some)
-                else:
-                    applied.changed = applied.changed or answer
-            applied.done = tuple(done)
-            if failed is not None:
-                self._tell(failed, applied, [one for keys, some, _ in step for one in sets_of(keys, some)])
+        entries = [(part.keys, those, ()) for part, those in parts.by_part(changes, _key_of)]
+        for step in ([(base, (), stored)] if stored else [], entries, [(base, (), gone)] if gone else []):
+            left: Sequence[_Step] = step
+            for _ in range(MAX_FOLLOWED):
+                left = self._make(left, applied) if left else ()
+            if left:
+                applied.changed = applied.changed or _key_of(left[0][1][0])
             if applied.changed is not None:
                 break
         return applied
+
+    def _make(self, step: Sequence[_Step], applied: Applied) -> list[_Step]:
+        """Make the changes of each part; return those that were refused, as the layout has changed."""
+        store, left = self._store, list[_Step]()
+        questions = [
+            apply_entries(keys, some, calendars, keys.beside, is_checked=bool(some))
+            for keys, some, calendars in step
+        ]
+        failed: RedisError | None = None
+        answers = store.try_all(questions)
+        for (keys, some, calendars), answer in zip(step, answers, strict=True):
+            if isinstance(answer, RedisError):
+                failed = failed or answer
+            elif answer is None:
+                left.append((store.parts.of(_key_of(some[0])).keys, some, calendars))
+            elif answer:
+                applied.changed = applied.changed or answer
+            else:
+                applied.done += (_called(store.config.layout.shard_of(keys)) if some else "calendars",)
+                applied.written.update(map(_key_of, some))
+        if failed is not None:
+            self._tell(failed, applied, [one for keys, some, _ in step for one in sets_of(keys, some)])
+        return left
 
     def _tell(self, failed: RedisError, applied: Applied, sets: Sequence[str]) -> None:
         """Raise what an error of the client means, and what was done all the same."""
@@ -243,6 +248,14 @@ class Owners:
 
 #: the names in a part, and what becomes of its entries, or of calendars
 _Step = tuple[Keys, Sequence[Change], Sequence[CalendarChange]]
+
+
+#: how often what a shard has refused is tried again, as the layout was another one
+MAX_FOLLOWED = 5
+
+
+def _key_of(change: Change) -> str:
+    return change.stored.key
 
 
 def _called(shard: int | None) -> str:

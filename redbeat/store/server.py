@@ -5,15 +5,16 @@ Invariant: nothing is written. In a cluster the node is asked that has the sched
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_refusal, without_retry
 from redbeat.errors import StoreRefused
 from redbeat.keys import glob_of
+from redbeat.layout import ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store.records import text_of
 from redbeat.store.store import Store
@@ -118,6 +119,27 @@ class Server:
         for page in self._store.scan(lambda client, cursor: client.scan(cursor, **options)):
             yield [text_of(key) for key in page]
 
+    def scan_parts(self, kind: str | None = None) -> Iterator[list[str]]:
+        """Yield the keys of all parts of the schedule, page by page, and perhaps only of one type.
+
+        Once all keys of the server are looked at, or of each node: also those of shards are found that are no
+        part of the schedule any more.
+        """
+        names = self._store.keys
+        if not isinstance(names, ShardedKeys):
+            yield from self.scan(names.prefix, kind)
+            return
+        options = {"match": f"{glob_of(names.beginning)}*", "count": SCAN_SIZE, "_type": kind}
+        nodes: list[Any] = [None]
+        if self._store.config.is_cluster:
+            nodes = [*without_retry(self._store.client).get_primaries()]
+        for node in nodes:
+            more = options if node is None else {**options, "target_nodes": node}
+            for page in self._store.scan(partial(_scan, more)):
+                yield [text_of(key) for key in page]
+        if any(part.keys.prefix == names.prefix for part in self._store.parts):  # entries move from there
+            yield from self.scan(names.prefix, kind)
+
     def scan_step(self, beginning: str, cursor: int) -> tuple[list[str], int]:
         """Return the keys with this beginning that one step of ``scan`` finds, and where the next begins.
 
@@ -128,3 +150,7 @@ class Server:
         if isinstance(following, dict):  # a cluster's
             following = next(iter(following.values()))
         return [str(text_of(key)) for key in page], int(following)
+
+
+def _scan(options: Mapping[str, Any], client: Any, cursor: Any) -> Any:
+    return client.scan(cursor, **options)

@@ -41,7 +41,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.keys import Keys
-from redbeat.layout import Layout, LayoutRule
+from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.budget import postpone_signals
@@ -98,9 +98,6 @@ TYPES_SECONDS = 60.0
 
 #: while entries are moved to other shards, how often it is looked whether they still are
 MOVE_LOOK_SECONDS = 1.0
-
-#: otherwise it isn't looked again until a script is refused
-NEVER_SECONDS = 1e9
 
 #: for how long a step is tried again while the layout changes again and again
 FOLLOW_SECONDS = 10.0
@@ -212,10 +209,6 @@ class Store:
         """Return a store with the same client that is about one part of the schedule."""
         return type(self)(self.config.app, self.client, part)
 
-    def narrow(self, part: Part) -> None:
-        """Be about one part of the schedule from now on, and whoever has this store with it."""
-        self._part = part
-
     def of_all_parts(self) -> Self:
         """Return a store with the same client that is about the whole schedule."""
         return self if self._part is None else type(self)(self.config.app, self.client)
@@ -256,13 +249,24 @@ class Store:
         """Where entries are. With ``redbeat_shards`` it is looked for in Redis when it is first needed."""
         config, looked_at = self.config, self.config.looked_at
         if looked_at is None:
-            is_old = config.shards is not None or config.layout_rule is not LayoutRule.FOLLOW
-        else:  # once all entries have been moved, it is enough to look where they are then
-            is_moving = config.found_layout is not None and config.found_layout.is_moving
-            is_old = time.monotonic() > looked_at + (MOVE_LOOK_SECONDS if is_moving else NEVER_SECONDS)
+            is_old = config.wants_layout
+        elif config.found_layout is not None and config.found_layout.is_moving:
+            # once all entries have been moved, it is enough to look where they are then
+            is_old = time.monotonic() > looked_at + MOVE_LOOK_SECONDS
+        else:
+            is_old = time.monotonic() > looked_at + config.look_seconds
         if is_old:
             Layouts(self).look()
         return config.layout
+
+    def _may_be_elsewhere(self) -> bool:
+        """Tell whether entries that weren't found could be where this process hasn't looked."""
+        layout, looked_at = self._layout, self.config.looked_at
+        if self._part is not None or not layout.generation or layout.is_moving:
+            return self._part is None and layout.is_moving
+        if looked_at is not None and time.monotonic() < looked_at + MOVE_LOOK_SECONDS:
+            return False
+        return Layouts(self).look().guard != layout.guard
 
     def locate(self, names: Sequence[str]) -> list[str]:
         """Return the keys under which entries are now, by their names, or would be if they were there.
@@ -678,7 +682,7 @@ class Store:
 
         stored = self.parts.in_order(keys, read)
         gone = [place for place, one in enumerate(stored) if not one.exists]
-        if gone and self._part is None and self._layout.is_moving:  # they may be elsewhere by now
+        if gone and self._may_be_elsewhere():
             found = self.parts.in_order(self._located([keys[place] for place in gone]), read)
             for place, one in zip(gone, found, strict=True):
                 stored[place] = one if one.exists else stored[place]

@@ -16,6 +16,9 @@ from redbeat.web.names import Names
 from redbeat.web.pages.changing import ending_of
 from redbeat.web.threads import HastyClient, Threads
 
+#: how old what pages know of the layout may be: they mostly read, so nothing else tells them of a change
+LAYOUT_SECONDS = 2.0
+
 
 class Dashboard:
     """The dashboard of one app.
@@ -31,6 +34,7 @@ class Dashboard:
     def __init__(self, app: Any, ways_in: Sequence[WayIn], *, is_live: bool, is_read_only: bool) -> None:
         self.app = app
         self.config: RedBeatConfig = ensure_conf(app)
+        self.config.look_seconds = LAYOUT_SECONDS
         self.is_live = is_live
         self.is_read_only = is_read_only
         client = HastyClient(app)

@@ -30,7 +30,7 @@ EVERY_KIND_OF_LOCK = pytest.mark.parametrize(
 
 
 #: rooms whose tests are about what a server does; those of the others are about what is made of it
-OF_SERVERS = {"broker", "connection", "leadership", "store", "support"}
+OF_SERVERS = {"broker", "connection", "leadership", "reshard", "store", "support"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -47,6 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         turn = crc32(metafunc.function.__name__.encode()) + sys.version_info.minor
         mark = pytest.mark.parametrize("server", [kinds[turn % len(kinds)]], indirect=True)
         metafunc.definition.add_marker(mark)
+    if metafunc.definition.get_closest_marker("also_sharded"):
+        metafunc.parametrize("shards", [None, 4], ids=["", "4 shards"])
 
 
 @pytest.fixture

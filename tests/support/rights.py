@@ -41,12 +41,16 @@ from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedulers import get_redis
+from redbeat.store.beats import Beats
 from redbeat.store.events import Events
 from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
+from redbeat.store.layouts import Layouts
+from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
 from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
+from redbeat.store.scripts.script import _OUT_OF_REACH
 from redbeat.store.standbys import Standbys
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.gathering import Gathering, View
@@ -83,7 +87,8 @@ class Ground:
         return Ground(self.server, self.admin, user)
 
     def let(self, rights: list[str], user: str = "") -> None:
-        """Let a user have these rights, and no others; what was refused so far is forgotten."""
+        """Let a user have these rights, and no others; what was refused so far is forgotten, here as well."""
+        _OUT_OF_REACH.clear()
         self.admin.execute_command("ACL SETUSER", user or self.user, "reset", "on", f">{PASSWORD}", *rights)
         self.admin.acl_log_reset()
         self.admin.script_flush()  # so that scripts must be sent again
@@ -242,6 +247,7 @@ def it_follows_the_recipes(ground: Ground) -> None:
         transaction.publish("redbeat::wake", "add")
         transaction.execute()
     assert client.hget("redbeat:report", "definition")
+    assert client.hmget("redbeat::layout", "shards", "state", "former") == [None] * 3
     client.hset("redbeat:report", "policy", "{}")
     client.hdel("redbeat:report", "policy")
     assert client.lrange("redbeat::history:report", 0, -1) == []
@@ -270,6 +276,18 @@ def it_stores_messages_and_takes_them_away(ground: Ground) -> None:
     assert later.cancel(["one", "gone"], app) == ["one"]
     assert Entry.delete_many(["later:two"], app) == 1
     assert ground.admin.zrange(Keys().later, 0, -1) == [Keys().stored_message("soon")]
+
+
+# -- all who write
+
+
+def it_looks_where_entries_are(ground: Ground) -> None:
+    layouts = Layouts(Store(ground.app()))
+    assert layouts.read() is None
+    ground.admin.hset("redbeat::layout", mapping={"shards": 0, "generation": 2, "former": 7})
+    layout = layouts.read()
+    assert layout is not None
+    assert (layout.shards, layout.generation) == (None, 2)
 
 
 # -- an application that stores messages
@@ -389,6 +407,10 @@ def it_asks_in_another_database(ground: Ground) -> None:
     assert read_status(ground.app(database=3)).backlog == 0
 
 
+def it_sees_who_shares_the_shards(ground: Ground) -> None:
+    assert Beats(Store(ground.app())).read() == {}
+
+
 def it_names_a_key_of_another_type(ground: Ground) -> None:
     ground.admin.hset(LOCK, "a", "b")
     with pytest.raises(StoreCorrupt, match="redbeat::lock"):
@@ -451,6 +473,16 @@ def it_stands_by(ground: Ground) -> None:
         standbys.note(who)  # False: this user may not
         assert read_status(ground.app()).leader is not None
         standbys.remove(who)
+
+
+def it_says_that_it_shares_the_shards(ground: Ground) -> None:
+    store = Store(ground.app())
+    beats, who = Beats(store), new_token()
+    [reply] = call_on_nodes(store.client, [beats.note_call(who, 15)])
+    company = beats.noted(reply)
+    assert company is not None
+    assert [*company.ages] == [who]
+    beats.remove(who)
 
 
 def it_sends_stored_messages(ground: Ground) -> None:
@@ -670,9 +702,11 @@ BEAT: tuple[Claim, ...] = (
     it_may_ask_who_leads, it_runs_the_schedule, it_runs_the_schedule_without_a_lock,
     it_runs_in_another_database, it_stands_by, it_ends_entries, it_tells_what_has_happened,
     it_ends_runs_that_are_lost, it_holds_back_runs, it_gathers_metrics, it_sends_stored_messages,
+    it_says_that_it_shares_the_shards,
 )  # fmt: skip
 STATUS: tuple[Claim, ...] = (
     it_asks_who_leads, it_counts_stored_messages, it_asks_in_another_database, it_names_a_key_of_another_type,
+    it_looks_where_entries_are, it_sees_who_shares_the_shards,
 )  # fmt: skip
 QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_what_only_one_of_two_queues_got)
 #: user to what it may do
@@ -685,7 +719,10 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
         it_gives_up_runs, it_writes_down_who_changes_what, it_stores_messages_and_takes_them_away,
     ),
-    "later": (it_stores_messages_of_any_kind, it_stores_messages_in_another_database),
+    "later": (
+        *(it_stores_messages_of_any_kind, it_stores_messages_in_another_database),
+        it_looks_where_entries_are,
+    ),
     "viewer": (
         it_looks_at_entries, it_looks_at_runs, it_lists_what_became_of_runs, it_looks_at_calendars,
         it_looks_at_stored_messages, *STATUS,
@@ -693,7 +730,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     "status": STATUS,
     "worker": (
         *(it_tracks_runs, it_tracks_runs_in_another_database),
-        it_counts_a_failure_that_is_delivered_twice_once,
+        *(it_counts_a_failure_that_is_delivered_twice_once, it_looks_where_entries_are),
     ),
     "dashboard": (
         *LOOKING, *CHANGING, it_works_in_another_database, it_saves_and_deletes_many, it_keeps_calendars,
@@ -715,4 +752,7 @@ SINCE_3_0: tuple[Claim, ...] = (
     it_stores_messages_and_takes_them_away,
     it_looks_at_stored_messages,
     it_counts_stored_messages,
+    it_looks_where_entries_are,
+    it_sees_who_shares_the_shards,
+    it_says_that_it_shares_the_shards,
 )

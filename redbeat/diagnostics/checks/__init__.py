@@ -29,6 +29,7 @@ from redbeat.diagnostics.checks.orphans import ORPHAN_CHECKS
 from redbeat.diagnostics.checks.pings import Pings
 from redbeat.diagnostics.checks.runs import RunChecks
 from redbeat.diagnostics.checks.server import SERVER_CHECKS
+from redbeat.diagnostics.checks.shards import SHARD_CHECKS, check_place
 from redbeat.diagnostics.checks.tasks import Tasks, check_message, check_routes
 from redbeat.diagnostics.checks.ways import Ways
 from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
@@ -158,6 +159,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
         ways.note_entry,
         runs.note_entry,
         pings.note_entry,
+        check_place,
     )
 
     def check_entries(context: Context) -> Iterator[Finding]:
@@ -170,6 +172,7 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
                     yield replace(finding, entry=name) if is_about_it else finding
 
     yield from LEADER_CHECKS
+    yield from SHARD_CHECKS
     yield from SERVER_CHECKS
     yield tasks.load
     yield check_declared
@@ -212,7 +215,7 @@ def _of_unseen(context: Context, max_seconds: float) -> Finding:
     return Finding(
         Severity.NOTE,
         "unseen",
-        context.store.keys.schedule,
+        context.place,
         f"Not all was looked at within {max_seconds:g} s: {', '.join(context.unseen)}.",
         "Give it longer with --max-seconds.",
     )

@@ -20,6 +20,7 @@ from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import PAGE_SIZE, read_all
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.leadership.status import Status
+from redbeat.log.text import counted
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.members import Members
 from redbeat.store.records import Stored
@@ -89,6 +90,14 @@ class Context:
         """Return the name of the entry under ``key``."""
         return self.store.keys.name(key)
 
+    @property
+    def place(self) -> str:
+        """What findings about the whole schedule are about: its key, or its prefix if it has several."""
+        parts = self.store.parts
+        if not parts.is_divided:
+            return parts[0].keys.schedule
+        return f"{self.store.keys.prefix} ({counted(len(parts), 'shard', 'shards')})"
+
     @cached_property
     def server(self) -> Server:
         """The schedule's server."""
@@ -123,8 +132,11 @@ class Context:
         give_calendars(entries, self._calendars)
 
     def keys_of_prefix(self) -> Iterator[list[str]]:
-        """Yield the keys with the given beginning, page by page, until there is no more time."""
-        pages = self.store.parts.read(lambda part: self.server.scan(part.keys.prefix))
+        """Yield the keys of the schedule, page by page, until there is no more time.
+
+        Some may be of shards that are no part of it any more.
+        """
+        pages = self.server.scan_parts()
         yield next(pages)
         for page in pages:
             if not self.has_time:

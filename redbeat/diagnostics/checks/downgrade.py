@@ -33,8 +33,11 @@ class Versions:
         yield from ()
 
     def tell(self, context: Context) -> Iterator[Finding]:
-        """Say how many there are, and which are taken out for it already."""
-        if self.unreadable:
+        """Say how many there are, and which are taken out for it already.
+
+        What is in shards celery-redbeat 2.x doesn't see.
+        """
+        if self.unreadable and not context.store.parts.is_divided:
             ignored = (
                 f", and would run {_named(self.ignored)} differently than asked for, as it knows no policies"
                 if self.ignored
@@ -43,7 +46,7 @@ class Versions:
             yield Finding(
                 Severity.NOTE,
                 "downgrade",
-                context.store.keys.schedule,
+                context.place,
                 f"celery-redbeat 2.x couldn't run {_named(self.unreadable)}{ignored}.",
                 "Nothing, unless you go back to 2.x: then call celery redbeat downgrade before.",
             )
@@ -54,7 +57,7 @@ class Versions:
             yield Finding(
                 Severity.NOTE,
                 "downgraded",
-                context.store.keys.downgraded,
+                context.store.parts.of(next(iter(found))).keys.downgraded,
                 f"Taken out for celery-redbeat 2.x: {_named(away)}.",
                 "Nothing: what is there comes back when a beat of version 3 leads.",
             )
@@ -62,7 +65,7 @@ class Versions:
             yield Finding(
                 Severity.WARNING,
                 "downgraded",
-                context.store.keys.downgraded,
+                context.store.parts.of(next(iter(found))).keys.downgraded,
                 f"It has no valid score for {_named(scoreless)}: they are due as soon as they come back.",
                 "Write when each is due, in UNIX seconds, into its field of that hash.",
             )

@@ -24,9 +24,12 @@ class Repair:
         action: 'drop' a member of the schedule without an entry, 'schedule' an entry that isn't a member,
             'forget' the name of a static entry that is gone, 'delete' what was kept beside one,
             'forget-run' what is kept of a run that nobody looks after, 'schedule-message' the entry of a
-            stored message that isn't to be sent, or 'delete-body' what is left of one.
-        entry_key: the key of the entry that it is about.
-        target: the member, the name, or the key that is deleted; of a run its key, or its deadline.
+            stored message that isn't to be sent, 'delete-body' what is left of one, 'move' an entry, or
+            all entries of a part that is none any more, to where they belong, or 'raise-generation' to let a
+            part be written by those who know the layout.
+        entry_key: the key of the entry that it is about; of a part its schedule.
+        target: the member, the name, or the key that is deleted or moved; of a run its key, or its deadline;
+            of a part its prefix, or its generation key.
     """
 
     action: str

@@ -29,7 +29,9 @@ def check_leader(context: Context) -> Iterator[Finding]:
     oldest = status.seconds_since(status.oldest_due)
     since = f", the oldest for {seconds_in_words(oldest)}" if oldest else ""
     due = f"{counted(status.backlog)} {'is' if status.backlog == 1 else 'are'} due"
-    if status.leader is None and status.lock_key is not None:
+    if status.shards and status.unled:
+        yield from _unled(context)
+    elif status.leader is None and status.lock_key is not None:
         if status.backlog:
             yield Finding(
                 Severity.ERROR,
@@ -42,10 +44,29 @@ def check_leader(context: Context) -> Iterator[Finding]:
         yield Finding(
             Severity.ERROR,
             "late",
-            context.store.keys.schedule,
+            context.place,
             f"Beat is late: {due}{since}.",
             "Look into beat's log: the broker may be away, beat may hang, or more is due than it can send.",
         )
+
+
+def _unled(context: Context) -> Iterator[Finding]:
+    """Find shards that nobody leads: some are late only if beats run that should lead them."""
+    status = context.status
+    for one in status.unled:
+        if not one.backlog and not status.beats:
+            continue  # nothing is to be done now, as without shards
+        due = f", and {counted(one.backlog)} {'is' if one.backlog == 1 else 'are'} due" if one.backlog else ""
+        if status.beats:
+            beats = counted(len(status.beats), "beat runs", "beats run")
+            problem = f"No beat leads shard {one.name}, though {beats}{due}."
+            advice = "Look into the beats' logs: one of them should take its lock within seconds."
+        else:
+            problem = f"No beat leads shard {one.name}{due}."
+            advice = (
+                "Start a beat; where one runs, compare its settings with these: server, database, prefix."
+            )
+        yield Finding(Severity.ERROR, "no-leader", one.lock_key or context.place, problem, advice)
 
 
 def check_lock_name(context: Context) -> Iterator[Finding]:
@@ -58,14 +79,22 @@ def check_lock_name(context: Context) -> Iterator[Finding]:
             "redbeat_lock_key",
             f"The lock's name {lock_key} could be an entry's, so a user with the documented rights of a "
             "writer may overwrite it and stop all beats.",
-            f"Stop all beats, set redbeat_lock_key to '{keys.lock}' or leave it out, and start them again; "
-            "where no other users write, leave it as it is.",
+            f"Stop all beats, set redbeat_lock_key to '{context.config.base_keys.lock}' or leave it out, and "
+            "start them again; where no other users write, leave it as it is.",
         )
 
 
 def check_lock(context: Context) -> Iterator[Finding]:
     """Find a lock whose holder isn't alive."""
-    leader, lock_key = context.status.leader, context.status.lock_key
+    status = context.status
+    if status.shards:
+        for one in status.shards:
+            yield from _check_lock(context, one.leader, one.lock_key)
+    else:
+        yield from _check_lock(context, status.leader, status.lock_key)
+
+
+def _check_lock(context: Context, leader: Leader | None, lock_key: str | None) -> Iterator[Finding]:
     if leader is None or lock_key is None:
         return
     if leader.ttl_seconds is None:

@@ -11,6 +11,7 @@ from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.diagnostics.checks.messages import check_stored_messages, find_lost_messages, without_messages
 from redbeat.entries.validation import find_name_problem
+from redbeat.keys import Keys
 from redbeat.log.text import is_utf8, printable
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
@@ -34,7 +35,8 @@ def check_statics(context: Context) -> Iterator[Finding]:
                 Severity.WARNING,
                 "orphan-static",
                 name,
-                f"{store.keys.statics} names it as an entry of beat_schedule, but there is no such entry.",
+                f"{store.parts.of(stored.key).keys.statics} names it as an entry of beat_schedule, but there "
+                "is no such entry.",
                 "The next start of a beat saves it again where beat_schedule has it; --fix removes the name.",
                 repair=Repair("forget", stored.key, name),
             )
@@ -57,16 +59,16 @@ def check_removed_statics(context: Context) -> Iterator[Finding]:
 
 def check_keys(context: Context) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
-    keys = context.store.keys
-    beside = keys.beside_types
+    parts, places = context.store.parts, {part.keys.prefix for part in context.store.parts}
     others: set[str] = set()
     unscheduled: list[str] = []
     unseen_before = len(context.unseen)
-    for page in context.keys_of_prefix():
+    for every in context.keys_of_prefix():
+        page = [key for key in every if parts.of(key).keys.prefix in places]
         others |= _other_prefixes(context, page)
-        owners = {key: _owner_of(context, key, beside) for key in page}
+        owners = {key: _owner_of(parts.of(key).keys, key) for key in page}
         kept = {key: owner for key, owner in owners.items() if owner is not None}
-        wrong = _of_wrong_type(context, kept, beside)
+        wrong = _of_wrong_type(context, kept)
         yield from wrong.values()
         yield from _orphans(context, {key: owner for key, owner in kept.items() if key not in wrong})
         yield from find_lost_messages(context, page)
@@ -86,7 +88,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
             Severity.WARNING,
             "unscheduled",
             context.name_of(key),
-            f"It isn't in {keys.schedule}, so beat doesn't know it.{useless}",
+            f"It isn't in {parts.of(key).keys.schedule}, so beat doesn't know it.{useless}",
             "Save it again, or delete it; --fix puts it into the schedule, at its next time.",
             repair=Repair("schedule", key, key) if is_complete else None,
         )
@@ -113,19 +115,23 @@ def check_lost_runs(context: Context) -> Iterator[Finding]:
             return
 
 
-def _owner_of(context: Context, key: str, beside: dict[str, str]) -> str | None:
+def _owner_of(keys: Keys, key: str) -> str | None:
     """Return the key of the entry beside which ``key`` is kept; None: it is kept beside none."""
-    for beginning in beside:
+    for beginning in keys.beside_types:
         if key.startswith(beginning):
-            return context.store.keys.about(key.removeprefix(beginning)).entry
+            return keys.entry(key.removeprefix(beginning))
     return None
 
 
-def _of_wrong_type(context: Context, keys: Iterable[str], beside: dict[str, str]) -> dict[str, Finding]:
+def _kind_of(keys: Keys, key: str) -> str:
+    return next(kind for start, kind in keys.beside_types.items() if key.startswith(start))
+
+
+def _of_wrong_type(context: Context, keys: Iterable[str]) -> dict[str, Finding]:
     """Return findings about keys beside entries that have a wrong type, by these keys."""
     texts = list(keys)
     types = context.server.types_of(texts)
-    wanted = [next(kind for start, kind in beside.items() if key.startswith(start)) for key in texts]
+    wanted = [_kind_of(context.store.parts.of(key).keys, key) for key in texts]
     return {
         key: Finding(
             Severity.WARNING,
@@ -172,12 +178,14 @@ def _without_score(context: Context, keys: Iterable[str]) -> list[Stored]:
 
 def _other_prefixes(context: Context, page: Iterable[str]) -> set[str]:
     """Return the prefixes of other schedules that begin with this one's, as keys on ``page`` show."""
-    prefix, found = context.store.keys.prefix, set()
+    found = set()
     for key in page:
+        keys = context.store.parts.of(key).keys
+        prefix, lock_key = keys.prefix, context.config.lock_key_in(keys)
         for mark, kind in _MARKS.items():
             other = key.removesuffix(mark)
             is_other = other not in (key, prefix) and other.startswith(prefix)
-            if is_other and key != context.config.lock_key and context.server.types_of([key]) == [kind]:
+            if is_other and key != lock_key and context.server.types_of([key]) == [kind]:
                 found.add(other)
     return found
 

@@ -180,8 +180,8 @@ _NEED = {
 
 def _needs(context: Context) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
     """Yield the commands that beat sends, each with how bad it is to lack the right to it."""
-    config, keys = context.config, context.store.keys
-    entry, lock = keys.about("doctor").entry, config.lock_key
+    config, keys = context.config, context.store.parts.home("doctor").keys
+    entry, lock = keys.about("doctor").entry, config.lock_key_in(keys)
     needed: list[tuple[Any, ...]] = [
         ("EVALSHA", "0" * 40, "0"),
         ("EVAL", "return 1", "0"),
@@ -200,6 +200,10 @@ def _needs(context: Context) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
         ("SADD", keys.statics, "doctor"),
         ("SREM", keys.statics, "doctor"),
     ]
+    if context.store.parts.is_divided:
+        needed += ("GET", keys.generation), ("HMGET", context.store.keys.layout, "shards")
+        if lock is not None:
+            needed.append(("ZADD", context.store.keys.beats, "0", "doctor"))
     if lock is not None:
         needed += (
             ("GET", lock),
@@ -208,7 +212,10 @@ def _needs(context: Context) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
             ("SET", keys.tick, "1", "PX", "1"),
         )
         needed.append(("PTTL", lock))
-    features: list[tuple[Any, ...]] = [("HGETALL", keys.calendar("doctor")), ("PUBLISH", keys.wake, "x")]
+    features: list[tuple[Any, ...]] = [
+        ("HGETALL", context.store.keys.calendar("doctor")),
+        ("PUBLISH", keys.wake, "x"),
+    ]
     if config.history:
         history = keys.about("doctor").history
         features += ("LPUSH", history, "x"), ("LTRIM", history, "0", "1")

@@ -6,7 +6,7 @@ with ``check_layout`` does nothing where entries aren't where its caller takes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -43,9 +43,11 @@ class Script:
 
     Arguments:
         names: of the files that it is made of. Those in front only define functions; ``check_layout`` acts.
+        is_raw: its replies aren't decoded, whatever the client's settings are.
     """
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, is_raw: bool = False) -> None:
+        self.options: Mapping[str, Any] = {"NEVER_DECODE": []} if is_raw else {}
         self.names = names
         self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
         self.sha1 = sha1_of_text(self.source)
@@ -66,6 +68,12 @@ class Script:
 
     def _call(self, client: Any, request: Request, *, is_checked: bool = True) -> Any:
         numkeys, values = self._values(request, is_checked=is_checked)
+        if self.options:  # only this passes them on
+            call = client.execute_command
+            try:
+                return call("EVALSHA", self.sha1, numkeys, *values, **self.options)
+            except NoScriptError:
+                return call("EVAL", self.source, numkeys, *values, **self.options)
         try:
             return client.evalsha(self.sha1, numkeys, *values)
         except NoScriptError:

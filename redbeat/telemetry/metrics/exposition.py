@@ -80,6 +80,7 @@ def _own_families(own: OwnFigures) -> Iterator[Any]:
     figures = own.figures
     yield _single("redbeat_info", 1, own.version)
     yield _single("redbeat_is_leader", int(own.is_leader))
+    yield _single("redbeat_shards", own.shards)
     yield _single("redbeat_lock_age_seconds", own.lock_age_seconds)
     yield _single("redbeat_last_tick_timestamp_seconds", figures.last_tick_at)
     for name, histogram in (

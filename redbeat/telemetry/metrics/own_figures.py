@@ -48,6 +48,12 @@ class OwnFigures:
         return self._leadership.lock_key is None or self._leadership.is_certain
 
     @property
+    def shards(self) -> int:
+        """Into how many shards the schedule is divided; 0: it isn't."""
+        shares = self._leadership
+        return len(shares.leaderships) if shares.is_divided else 0
+
+    @property
     def lock_age_seconds(self) -> float:
         """For how long it has led without interruption; 0: it doesn't lead."""
         since = self._led_since

@@ -119,6 +119,12 @@ METRICS = {
         Metric("redbeat_info", "gauge", False, "Always 1; ``version`` is RedBeat's.", ("version",)),
         Metric("redbeat_is_leader", "gauge", False, "1: this beat leads. Without a lock all beats do."),
         Metric(
+            "redbeat_shards",
+            "gauge",
+            False,
+            "Into how many shards the schedule is divided; 0: it isn't. All beats tell the same.",
+        ),
+        Metric(
             "redbeat_lock_age_seconds",
             "gauge",
             False,

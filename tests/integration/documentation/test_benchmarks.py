@@ -38,6 +38,23 @@ def test_the_published_picture_is_readable_on_a_telephone() -> None:
     check_readable_on_a_telephone((PUBLISHED / "performance.png").read_bytes())
 
 
+@pytest.mark.long_form
+def test_the_benchmark_of_a_large_cluster_works_with_few_entries() -> None:
+    small = "--entries=3000 --saved=1000 --shards=16 --due=160 --rounds=5 --page=10"
+    done = run([sys.executable, "-m", "tests.benchmarks.scale", *small.split()], ROOT, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "3,000 in 16 shards; on the nodes: 7, 4, 5" in done.stdout
+
+
+@pytest.mark.long_form
+def test_the_benchmark_of_shards_and_beats_works_with_few_entries() -> None:
+    small = "--entries=300 --shards=none,4 --beats=1,2 --every=5 --rounds=1 --repeats=1"
+    done = run([sys.executable, "-m", "tests.benchmarks.shards", *small.split()], ROOT, timeout=200)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split()[:2] for line in done.stdout.splitlines()[2:]]
+    assert rows == [["none", "1"], ["4", "1"], ["4", "2"]]
+
+
 #: what each case of a quick run must have found
 FOUND: dict[str, set[tuple[str, str, int]]] = {
     "burst": {

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from redbeat.store.layouts import Layouts
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import later
@@ -17,6 +16,7 @@ from redbeat.keys import Keys
 from redbeat.layout import Layout, shard_of
 from redbeat.leadership.status import read_status
 from redbeat.schedulers import get_redis
+from redbeat.store.layouts import Layouts
 from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.integration.conftest import ONE_SERVER

@@ -17,8 +17,9 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.config.config import ensure_conf
 from redbeat.errors import ConfigurationError, LayoutChanged, StoreRefused
 from redbeat.keys import Keys
-from redbeat.layout import Layout
+from redbeat.layout import Layout, shard_of
 from redbeat.store.layouts import Layouts
+from redbeat.store.members import Members
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -27,10 +28,13 @@ from tests.integration.conftest import ONE_SERVER
 from tests.support.committing import commits_of, push, target_of
 from tests.support.lua_headers import SCRIPTS, script_of
 from tests.support.polling import eventually
+from tests.support.rights import Ground
 from tests.support.schedule import write_raw
 from tests.unit.store import test_lua_callers as callers
 
 LAYOUT, GENERATION = Keys().layout, Keys().generation
+#: what is in one of the first four of 16 shards no more
+APART = next(name for name in map(str, range(100)) if shard_of(name, 16) > 3)
 
 
 def hourly(app: Celery, name: str = "report") -> Entry:
@@ -331,3 +335,37 @@ def test_a_process_that_knows_of_no_layout_writes_nothing_where_there_is_one(
     with pytest.raises(ResponseError, match=r'^RESHARDED the-:generation holds "1 4", not ""'):
         callers.CALLS[name][0](client)
     assert client.keys() == [base.generation]
+
+
+def test_who_only_reads_looks_again_for_an_entry_that_isn_t_there(
+    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.store.store.MOVE_LOOK_SECONDS", 0)
+    app, other = make_app(redbeat_shards=4), make_app(redbeat_shards=16)
+    hourly(app, "first").save()
+    write_layout(client, 16, 2)
+    hourly(other, APART).save()
+    assert Entry.from_key(ensure_conf(app).keys.entry(APART), app=app).name == APART
+    assert ensure_conf(app).layout.shards == 16
+
+
+def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redis.Redis) -> None:
+    app, other = make_app(redbeat_shards=4), make_app(redbeat_shards=16)
+    config = ensure_conf(app)
+    assert [*Members(Store(app)).entries()] == []
+    write_layout(client, 16, 2)
+    hourly(other, APART).save()
+    assert [*Members(Store(app)).entries()] == []
+    config.look_seconds = 0.0
+    assert [*Members(Store(app)).entries()] == [ensure_conf(other).keys.entry(APART)]
+
+
+def test_who_may_not_read_the_layout_asks_once(ground: Ground) -> None:
+    ground.let(["+@all", "~redbeat:[^:]*", "~redbeat::schedule"])
+    app = ground.app()
+    ensure_conf(app).look_seconds = 0.0
+    for _ in range(3):
+        assert [*Members(Store(app)).entries()] == []
+    assert [what for _, what in ground.refusals()] == [LAYOUT]
+    hourly(app).save()
+    assert places_of(ground.admin) == ["redbeat:report"]

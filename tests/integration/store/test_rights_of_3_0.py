@@ -18,10 +18,12 @@ from redbeat.keys import Keys
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.status import read_status
 from redbeat.store import rights
+from redbeat.store.beats import Beats
 from redbeat.store.changes import ChangeRecord, ChangeRecords
 from redbeat.store.events import Events
 from redbeat.store.later import LaterStore
 from redbeat.store.members import MemberRepair, Members
+from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import Fence
 from redbeat.store.rights import Feature
 from redbeat.store.store import Store
@@ -278,6 +280,14 @@ def stand_by_twice(ground: Ground) -> None:
     leadership.resign()
 
 
+def share_twice(ground: Ground) -> None:
+    store = Store(ground.app("beat"))
+    beats = Beats(store)
+    for _ in range(2):
+        [reply] = call_on_nodes(store.client, [beats.note_call("somebody", 15)])
+        assert beats.noted(reply) is None
+
+
 def ask_twice_who_leads(ground: Ground) -> None:
     app = ground.app("status")
     with leader(ground.app("default")):
@@ -315,6 +325,7 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.REMAINS, "writer", "~redbeat::history:*", delete_one_after_the_other),
     (rights.WAKE_UPS, "beat", "+subscribe", wait_for_a_change),
     (rights.STANDBYS, "beat", "", stand_by_twice),
+    (rights.BEATS, "beat", "", share_twice),
     (rights.STANDBYS, "status", "", ask_twice_who_leads),
     (rights.STORED, "status", "", ask_twice_for_messages),
     (rights.REPLICAS, "beat", "", wait_for_replicas),

@@ -500,7 +500,7 @@ def test_stored_messages_that_were_sent_are_counted(app: Celery, client: redis.R
         for task_id in ("one", "two"):
             make_late(client, task_id, 5.0)
         scheduler.tick()
-        own = OwnFigures(scheduler._shards.first.leadership, scheduler._figures, lambda: 0)  # noqa: SLF001
+        own = OwnFigures(scheduler._shares, scheduler._figures, lambda: 0)  # noqa: SLF001
     assert {message.id for message in take_messages(app)} == {"one", "two"}
     assert "redbeat_later_sent_total 2.0" in Exposition(tuple, own).text("")[1].decode()
 

@@ -22,7 +22,8 @@ LUA_WORDS = set(
         "add_event add_figure add_to_history bucket_of decode_record decode_waiting default_queue_seconds "
         "expected_at find_hold find_holder "
         "finish_run is_over is_same_time late_bounds later length_bounds members_of micros_of note_run poke "
-        "refusal_of reserve_run seconds_of text_of_error unrecorded with_members",
+        "refusal_of reserve_run seconds_of text_of_error unrecorded with_members "
+        "check_mover dump_hidden hide_entry merge_events merge_kept receive_entry take_kinds take_list",
     )
 )
 
@@ -147,6 +148,7 @@ OF_SCHEDULE = {
     *("schedule", "lock", "statics", "owners", "away", "tick", "mark", "standbys", "beats", "layout"),
     *("deadlines", "events", "told", "failures", "workers"),
     *("figures", "totals", "minutes", "labels", "expected", "streaks", "later", "other"),
+    *("mover", "moving", "left", "arrived", "arriving"),
     *("layout", "generation"),
 }
 #: the one that it is about, where that isn't among others,

@@ -1,0 +1,146 @@
+"""``celery redbeat reshard``: dividing the schedule into another number of shards, while beats run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from redbeat.cli.confirmation import DRY_RUN, YES, ask
+from redbeat.cli.documents import ONE_OBJECT
+from redbeat.cli.progress import meter
+from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
+from redbeat.cli.values import Value
+from redbeat.entries.wording import one_line
+from redbeat.layout import MAX_SHARDS
+from redbeat.log.text import counted
+from redbeat.process.exit_codes import CommandLineError
+from redbeat.reshard.resharding import Plan, Report, Resharding, words_of
+from redbeat.store.generations import SWEPT_SECONDS
+
+#: how many keys are named
+MAX_SHOWN = 20
+
+
+def _read_shards(text: str) -> int:
+    """Return the number of shards; 0: none."""
+    if text == "none":
+        return 0
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_SHARDS:
+        raise ValueError(f"{text!r} is no number of shards: give 1 to {MAX_SHARDS}, or none.")
+    return int(text)
+
+
+@click.command(cls=SessionCommand)
+@click.option(
+    "--to",
+    "shards",
+    metavar="N|none",
+    type=Value("shards", _read_shards),
+    required=True,
+    help="How many shards there are to be; none: the schedule isn't divided.",
+)
+@DRY_RUN
+@YES
+@ONE_OBJECT
+@click.pass_context
+def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_json: bool) -> None:
+    """Divide the schedule into another number of shards; beats may run meanwhile. Asks first.
+
+    Each entry is moved with all that is kept for it, and runs are sent in time meanwhile. If this is
+    interrupted, entries run wherever they are, and the same command goes on. Set redbeat_shards to the new
+    number in all settings when it is done, and before anything restarts.
+
+    Exit codes: 0 done; 75 another change is under way, or another process makes this one: call it again.
+    """
+    session = Session.of(ctx)
+    resharding = Resharding(session.app, shards or None)
+    plan = resharding.plan()
+    if not is_json:
+        _show(session, plan)
+    report = None
+    if not dry_run:
+        ask(_question(session, plan), is_yes=yes or plan.is_done)
+        details = {"from": plan.former or "none", "to": shards or "none"}
+        try:
+            with (
+                session.audited("reshard", (), details),
+                meter("Moving", plan.entries + plan.messages) as progress,
+            ):
+                report = resharding.run(progress, (lambda _words: None) if is_json else session.note)
+        except KeyboardInterrupt:
+            raise CommandLineError(
+                "Interrupted: entries run wherever they are by now. "
+                f"celery redbeat reshard --to {shards or 'none'} goes on.",
+                INTERRUPTED,
+            ) from None
+    if is_json:
+        session.print_json(_document(plan, report))
+    elif report is not None:
+        _conclude(session, plan, report)
+
+
+def _question(session: Session, plan: Plan) -> str:
+    verb = "Go on to move" if plan.is_resumed else "Move"
+    what = f"{plan.entries + plan.messages} entries and messages"
+    return f"{verb} up to {what} from {words_of(plan.former)} to {words_of(plan.shards)} in {session.server}?"
+
+
+def _show(session: Session, plan: Plan) -> None:
+    messages = f" and {counted(plan.messages, 'stored message', 'stored messages')}" if plan.messages else ""
+    what = f"{counted(plan.entries)}{messages}"
+    if plan.is_done:
+        session.say(f"The schedule has {words_of(plan.shards)} already: {what}.")
+        return
+    if plan.is_resumed:
+        session.say("This change has begun already, and is gone on with.")
+    session.say(f"From {words_of(plan.former)} to {words_of(plan.shards)}: {what}.")
+    if plan.are_led:
+        session.say("Beats run: they follow, and send what is due meanwhile.")
+    else:
+        session.say("No beat leads.")
+
+
+def _conclude(session: Session, plan: Plan, report: Report) -> None:
+    per_second = report.moved / report.seconds if report.seconds else 0.0
+    if not plan.is_done or report.moved:
+        session.say(
+            f"Moved {report.moved} in {report.seconds:.1f} s ({per_second:.0f} a second), none of them "
+            f"hidden for more than {report.longest_hidden_seconds:.3f} s.",
+            "green",
+        )
+    if report.unled:
+        names = ", ".join("none" if shard is None else str(shard) for shard in report.unled[:MAX_SHOWN])
+        session.note(f"No beat has come to lead these shards, where what is due waits for one: {names}")
+    _list_some(session, "Found in former places, and moved as well", report.swept)
+    _list_some(session, "Couldn't be merged with what stood there, and is kept as", report.unmerged)
+    _list_some(session, "Nobody knows these keys; they stay where they are", report.unknown)
+    setting = "remove redbeat_shards" if report.shards is None else f"set redbeat_shards = {report.shards}"
+    session.say(
+        f"Now {setting} in all settings, before anything restarts. What writers in other languages write to "
+        f"former places is moved on for {SWEPT_SECONDS // 60} minutes while beats run."
+    )
+
+
+def _list_some(session: Session, title: str, lines: list[str]) -> None:
+    if not lines:
+        return
+    session.say(f"{title} ({len(lines)}):", "bold")
+    for line in lines[:MAX_SHOWN]:
+        session.say(f"  {one_line(line)}")
+    if len(lines) > MAX_SHOWN:
+        session.say(f"  and {len(lines) - MAX_SHOWN} more; --json has them all.")
+
+
+def _document(plan: Plan, report: Report | None) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    return {
+        "from": plan.former,
+        "to": plan.shards,
+        "is_resumed": plan.is_resumed,
+        "is_dry_run": report is None,
+        "entries": plan.entries,
+        "messages": plan.messages,
+        "report": None if report is None else asdict(report),
+    }

@@ -1,0 +1,118 @@
+"""Checks of a schedule that is divided into shards, or was: whether everybody agrees on where entries are.
+
+Invariant: while entries are moved, what is on its way isn't out of place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from redbeat.diagnostics.checks.context import Context, Row
+from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
+from redbeat.keys import Keys
+from redbeat.layout import ShardedKeys
+from redbeat.leadership.status import hint_of
+from redbeat.log.text import counted
+from redbeat.store.layouts import Layouts
+
+
+def check_layout(context: Context) -> Iterator[Finding]:
+    """Find a setting that isn't what the schedule is, and parts that don't know the layout."""
+    layout, shards = context.config.layout, context.config.shards
+    if not layout.generation:
+        return
+    if not layout.is_moving and shards != layout.shards:
+        yield Finding(
+            Severity.ERROR,
+            "layout",
+            "redbeat_shards",
+            f"It is {shards or 'not set'}, and the schedule {_divided(layout.shards)}: a beat refuses to "
+            "start with it.",
+            f"{_set(layout.shards)}, or change the schedule: celery redbeat reshard --to {shards or 'none'}.",
+        )
+    wrong = [
+        (part, found.guard)
+        for part, found in zip(layout.parts, Layouts(context.store).contents(layout.parts), strict=True)
+        if found.guard != layout.guard and (found.guard or found.entries)  # the first writer makes it
+    ]
+    if wrong and Layouts(context.store).read() == layout:  # else it was changed meanwhile
+        for part, guard in wrong:
+            yield Finding(
+                Severity.WARNING,
+                "generation",
+                part.generation,
+                f"{f'It holds {guard!r}' if guard else 'It is missing'}; whoever writes there expects "
+                f"{layout.guard!r}, and is refused.",
+                "A beat that is started mends it; --fix does it now.",
+                repair=Repair("raise-generation", part.schedule, part.generation),
+            )
+
+
+def check_spread(context: Context) -> Iterator[Finding]:
+    """Find nodes of a cluster that have no shard, or too many."""
+    hint = hint_of(context.status)
+    if hint:
+        problem, _, advice = hint.partition(". ")
+        yield Finding(Severity.NOTE, "spread", context.place, f"{problem}.", advice)
+
+
+def check_place(context: Context, row: Row) -> Iterator[Finding]:
+    """Find entries that are in a shard where nobody looks for them, as others have written them there."""
+    parts, layout = context.store.parts, context.config.layout
+    if not parts.is_divided or layout.is_moving or not row.stored.exists:
+        return
+    name = context.name_of(row.key)
+    here, home = parts.of(row.key).keys, parts.home(name).keys
+    if here.prefix == home.prefix:
+        return
+    yield Finding(
+        Severity.ERROR,
+        "misplaced",
+        name,
+        f"It is in {_named(context, here)}, and belongs in {_named(context, home)}, so nobody finds it by "
+        "its name: a program with another number of shards has written it.",
+        "Correct that program; --fix moves it where it belongs.",
+        repair=Repair("move", row.key, row.key),
+    )
+
+
+def check_former_parts(context: Context) -> Iterator[Finding]:
+    """Find entries in parts that are no part of the schedule any more, where no beat looks."""
+    layout = context.config.layout
+    if not layout.generation or layout.is_moving:
+        return
+    keys, here = layout.keys, {part.prefix for part in layout.parts}
+    former = {part.prefix: part for part in replace(layout, is_moving=True).parts}
+    if isinstance(keys, ShardedKeys):
+        former[keys.prefix] = keys.undivided
+    parts = [part for prefix, part in former.items() if prefix not in here]
+    for part, found in zip(parts, Layouts(context.store).contents(parts), strict=True):
+        if found.entries:
+            is_one = found.entries == 1
+            yield Finding(
+                Severity.ERROR,
+                "former-part",
+                part.schedule,
+                f"{counted(found.entries)} {'is' if is_one else 'are'} there, where no beat looks any more: "
+                f"the schedule {_divided(layout.shards)}, and a program that doesn't know that has written "
+                f"{'it' if is_one else 'them'}.",
+                "Correct that program; --fix moves what it has written where it belongs.",
+                repair=Repair("move", part.schedule, part.prefix),
+            )
+
+
+def _divided(shards: int | None) -> str:
+    return "isn't divided into shards" if shards is None else f"has {counted(shards, 'shard', 'shards')}"
+
+
+def _set(shards: int | None) -> str:
+    return "Leave redbeat_shards out" if shards is None else f"Set redbeat_shards = {shards}"
+
+
+def _named(context: Context, part: Keys) -> str:
+    shard = context.config.layout.shard_of(part)
+    return part.prefix if shard is None else f"shard {shard}"
+
+
+SHARD_CHECKS = (check_layout, check_spread, check_former_parts)

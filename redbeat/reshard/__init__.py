@@ -1,0 +1,4 @@
+"""Changing into how many shards the schedule is divided, under running beats.
+
+Never: a Redis command.
+"""

@@ -1,0 +1,311 @@
+"""One change of the layout, from its beginning to its end; whoever calls it again goes on where it was.
+
+::
+
+    begin      the layout in Redis says where entries are to be; each part learns it (its generation)
+    lead       running beats become leaders of the new parts, too
+    move       entry by entry, those that are due last
+    settle     parts that aren't needed any more are closed; what is kept for no entry goes elsewhere
+    sweep      what was written to former places meanwhile is moved on
+
+Invariant: an entry runs wherever it is meanwhile; no run is lost, doubled, or late for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from redbeat.config.config import ensure_conf
+from redbeat.errors import ReshardRefused
+from redbeat.keys import Keys
+from redbeat.layout import Layout
+from redbeat.reshard.sweeping import ending_parts, sweep
+from redbeat.store.generations import Generations, LayoutRecord
+from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
+from redbeat.store.store import Store
+from redbeat.store.strays import Strays, heirs_of
+
+#: how long beats may take to lead the new parts
+LEAD_SECONDS = 30.0
+#: how often it is asked whether they do, and how often beats are woken meanwhile
+LOOK_SECONDS = 0.05
+WAKE_SECONDS = 0.5
+#: how often entries are tried again that were due
+AGAIN_SECONDS = 0.1
+#: if none of those runs for so long, they are moved as soon as they aren't due in this moment, and after as
+#: long again in any case
+PATIENCE_SECONDS = 5.0
+#: how often a part is looked through for what has come to it meanwhile
+MAX_LOOKS = 20
+
+
+@dataclass
+class Report:
+    """What was done.
+
+    Attributes:
+        former, shards: how many shards there were, and are; None: none.
+        generation: of the layout now.
+        entries, messages: how many entries and stored messages there are in all parts.
+        moved: how many entries, and other things, were moved.
+        seconds: how long it took.
+        longest_hidden_seconds: for how long any entry was hidden at most.
+        unled: the shards that no beat has come to lead though beats run; None: what isn't divided.
+        swept: the names of entries that were found in former places at the end.
+        unmerged: keys of what couldn't be merged with what stood where it belongs.
+        unknown: keys in parts that have ended which nobody knows; they were left there.
+    """
+
+    former: int | None
+    shards: int | None
+    generation: int = 0
+    entries: int = 0
+    messages: int = 0
+    moved: int = 0
+    seconds: float = 0.0
+    longest_hidden_seconds: float = 0.0
+    unled: list[int | None] = field(default_factory=list)
+    swept: list[str] = field(default_factory=list)
+    unmerged: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        former, shards: how many shards there are, and are to be; None: none.
+        is_resumed: it has begun already.
+        is_done: nothing is to be done.
+        entries, messages: how many entries and stored messages there are, in all parts.
+        are_led: whether a beat leads any part.
+    """
+
+    former: int | None
+    shards: int | None
+    is_resumed: bool
+    is_done: bool
+    entries: int
+    messages: int
+    are_led: bool
+
+
+class Resharding:
+    """The schedule of ``app`` is divided into ``shards``; None: it isn't divided any more.
+
+    Its methods raise what the store's do, and ReshardRefused: another change is under way, or another process
+    makes this one by now.
+    """
+
+    def __init__(self, app: object, shards: int | None, store: Store | None = None) -> None:
+        self._store = store or Store(app)
+        self._config = ensure_conf(app)
+        self._generations = Generations(self._store)
+        self._shards = shards
+        self._mover = Mover(self._store)
+        self._progress: Callable[[int], None] = lambda _moved: None
+        self._say: Callable[[str], None] = lambda _words: None
+
+    def plan(self) -> Plan:
+        """Return what is to be done.
+
+        Raises:
+            ReshardRefused: another change is under way.
+        """
+        record = self._read()
+        former = record.former if record.is_under_way else record.shards
+        layout = self._layout_of(record, former)
+        strays = Strays(self._store, layout)
+        entries, messages = strays.count(layout.parts)
+        return Plan(
+            former,
+            self._shards,
+            record.is_under_way,
+            not record.is_under_way and record.shards == self._shards and record.generation > 0,
+            entries,
+            messages,
+            any(strays.are_led([key for part in layout.parts if (key := self._lock_key(part))])),
+        )
+
+    def run(
+        self, progress: Callable[[int], None] | None = None, say: Callable[[str], None] | None = None
+    ) -> Report:
+        """Do all that is left to do.
+
+        Arguments:
+            progress: called with how many entries were moved by now.
+            say: called with a sentence on what is waited for.
+        """
+        self._progress, self._say = progress or self._progress, say or self._say
+        self._mover.on_progress = self._progress
+        began = time.monotonic()
+        record = self._read()
+        if not record.is_under_way and (record.shards != self._shards or not record.generation):
+            begun = self._generations.begin(record, record.shards, self._shards)
+            record = self._changed(begun)
+        report = Report(record.former, self._shards)
+        if record.state == "moving":
+            layout = record.layout(self._store)
+            self._mover.open(layout.parts)
+            self._adopt(layout)
+            report.unled = self._wait_for_leaders(layout)
+            self._mover.finish_hidden(layout.parts)
+            self._move(layout)
+            record = self._changed(self._generations.settle(record))
+        layout = record.layout(self._store)
+        self._mover.open(layout.parts)
+        self._adopt(layout)
+        report.unknown = self._settle(layout, record)
+        if record.state:
+            record = self._changed(self._generations.end(record))
+        self._close(layout, record)
+        report.swept = sweep(self._store)
+        strays, tally = Strays(self._store, layout), self._mover.tally
+        report.entries, report.messages = strays.count(layout.parts)
+        report.generation, report.moved, report.unmerged = record.generation, tally.moved, tally.unmerged
+        report.longest_hidden_seconds = tally.longest_hidden_seconds
+        report.seconds = time.monotonic() - began
+        return report
+
+    # -- the steps
+
+    def _read(self) -> LayoutRecord:
+        """Return the layout as it is.
+
+        Raises:
+            ReshardRefused: a change to another number is under way.
+        """
+        record = self._generations.read()
+        if record.is_under_way and record.shards != self._shards:
+            raise ReshardRefused(
+                f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}): "
+                f"finish it first, with celery redbeat reshard --to {record.shards or 'none'}."
+            )
+        if not record.generation and self._config.shards is not None:
+            undivided = Layout(self._config.base_keys)
+            if not any(Strays(self._store, undivided).count(undivided.parts)):
+                return replace(record, shards=self._config.shards)  # as the first writer would write it
+        return record
+
+    def _changed(self, record: LayoutRecord | None) -> LayoutRecord:
+        if record is None:
+            raise ReshardRefused("Another process changes the shards at this moment: this one stops.")
+        return record
+
+    def _layout_of(self, record: LayoutRecord, former: int | None) -> Layout:
+        return Layout(self._config.base_keys, self._shards, record.generation, former, is_moving=True)
+
+    def _adopt(self, layout: Layout) -> None:
+        """From now on, this process writes by ``layout``, too."""
+        self._config.found_layout = layout
+
+    def _lock_key(self, part: Keys) -> str | None:
+        if self._config.lock_key is None:
+            return None
+        return self._config.lock_key if part.is_part(self._config.base_keys) else part.lock
+
+    def _wait_for_leaders(self, layout: Layout) -> list[int | None]:
+        """Wait until running beats lead the new parts; return the shards that nobody leads."""
+        new = replace(layout, is_moving=False).parts
+        strays = Strays(self._store, layout)
+        locks = [key for part in layout.parts if (key := self._lock_key(part))]
+        if not any(strays.are_led(locks)):
+            return []
+        self._say("Waiting until beats lead the new shards ...")
+        began = time.monotonic()
+        woken_at = -WAKE_SECONDS
+        while True:
+            wanted = [(part, key) for part in new if (key := self._lock_key(part))]
+            are_led = strays.are_led([key for _, key in wanted])
+            unled = [part for (part, _), is_led in zip(wanted, are_led, strict=True) if not is_led]
+            waited = time.monotonic() - began
+            if not unled or waited > LEAD_SECONDS:
+                return [layout.shard_of(part) for part in unled]
+            if waited - woken_at >= WAKE_SECONDS:
+                woken_at = waited
+                strays.wake(layout.parts)
+            time.sleep(LOOK_SECONDS)
+
+    def _move(self, layout: Layout) -> None:
+        """Move all entries to where they belong."""
+        strays = Strays(self._store, layout)
+        sources = layout.parts
+        strays.look_for_requests(sources)
+        due: list[Stray] = []
+        for source in sources:
+            due += self._mover.move(strays.of_members(source), MARGIN_SECONDS)
+            due += self._mover.move(strays.of_names(source), MARGIN_SECONDS)
+        for _ in range(MAX_LOOKS):
+            self._move_due(strays, due)
+            due = []
+            moved = self._mover.tally.moved
+            for source in sources:
+                due += self._mover.move(strays.of_members(source), MARGIN_SECONDS)
+                due += self._mover.move(strays.of_names(source), MARGIN_SECONDS)
+            if not due and self._mover.tally.moved == moved:
+                return
+        self._move_due(strays, due)
+
+    def _move_due(self, strays: Strays, due: Sequence[Stray]) -> None:
+        """Move what was due when it was tried first: when it has run, or if it doesn't."""
+        since, fewest = time.monotonic(), len(due) + 1
+        while due:
+            if len(due) < fewest:
+                since, fewest = time.monotonic(), len(due)
+            waited = time.monotonic() - since
+            margin = MARGIN_SECONDS if waited < PATIENCE_SECONDS else 0.000001
+            if waited > 2 * PATIENCE_SECONDS:
+                due = self._mover.move(due, None)
+                continue
+            led = self._led_among({one.source: None for one in due}, strays)
+            waiting = self._mover.move([one for one in due if one.source in led], margin)
+            due = [*waiting, *self._mover.move([one for one in due if one.source not in led], None)]
+            if due:
+                time.sleep(AGAIN_SECONDS)
+
+    def _led_among(self, parts: dict[Keys, None], strays: Strays) -> set[Keys]:
+        """Return those parts that a beat leads; without a lock nobody knows."""
+        locks = {part: key for part in parts if (key := self._lock_key(part))}
+        are_led = dict(zip(locks, strays.are_led([*locks.values()]), strict=True))
+        return {part for part in parts if are_led.get(part, True)}
+
+    def _settle(self, layout: Layout, record: LayoutRecord) -> list[str]:
+        """Close the parts that have ended, and move what was left there; return the keys of what stays."""
+        ending = ending_parts(layout, record.former)
+        if not ending:
+            return []
+        self._mover.open(ending)
+        self._mover.finish_hidden(ending, layout.parts)
+        strays = Strays(self._store, layout)
+        unknown: list[str] = []
+        for _ in range(MAX_LOOKS):
+            for part in ending:
+                self._mover.move(self._members_and_names(strays, part), None)
+            found, unknown = strays.of_keys(ending, heirs_of(ending, layout.parts))
+            if not found:
+                break
+            moved = self._mover.tally.moved
+            self._mover.move(found, None)
+            if self._mover.tally.moved == moved:
+                break
+        return sorted(unknown)
+
+    def _members_and_names(self, strays: Strays, part: Keys) -> Iterator[Stray]:
+        yield from strays.of_members(part)
+        yield from strays.of_names(part)
+
+    def _close(self, layout: Layout, record: LayoutRecord) -> None:
+        """Forget what was noted of the moves."""
+        ending = ending_parts(layout, record.former)
+        strays = Strays(self._store, layout)
+        strays.remove_own(ending)
+        strays.forget_moves([*layout.parts, *ending])
+        self._mover.open([*layout.parts, *ending], is_mover=False)
+
+
+def words_of(shards: int | None) -> str:
+    """Return a number of shards as a phrase."""
+    return "no shards" if shards is None else f"{shards} shards" if shards > 1 else "1 shard"

@@ -1,0 +1,113 @@
+"""The layout in Redis as it is changed: ``redbeat::layout``, and when that was begun and ended.
+
+::
+
+    (none) or settled  --begin-->  moving  --settle-->  settling  --end-->  settled
+       generation g                 g + 1                 g + 2              g + 2
+
+Invariant: each step is made only by whoever has read the one before (compare and set), so one process changes
+the layout at a time, and another one can go on where it has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from redbeat.layout import Layout
+from redbeat.store.records import text_of
+from redbeat.store.scripts.moving import change_layout
+from redbeat.store.store import Store
+
+#: for how long what is written to former places is moved on
+SWEPT_SECONDS = 600
+
+
+@dataclass(frozen=True)
+class LayoutRecord:
+    """What ``redbeat::layout`` says.
+
+    Attributes:
+        shards: how many there are, or are to be; None: none.
+        generation: how many layouts there have been; 0: there is no record.
+        former: how many shards there were before; None: none.
+        state: 'moving', 'settling' or ''.
+        swept_until: until when former places are swept, UNIX seconds; None: they aren't.
+    """
+
+    shards: int | None = None
+    generation: int = 0
+    former: int | None = None
+    state: str = ""
+    swept_until: float | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a change has begun and hasn't ended."""
+        return self.state != ""
+
+    def layout(self, store: Store) -> Layout:
+        """Return the layout that it says."""
+        base = store.config.base_keys
+        return Layout(base, self.shards, self.generation, self.former, is_moving=self.state == "moving")
+
+
+class Generations:
+    """The layouts of the schedule of ``store``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._key = store.config.base_keys.layout
+
+    def read(self) -> LayoutRecord:
+        """Return what stands in Redis."""
+        found = self._store.ask(lambda client: client.hgetall(self._key), self._key, "hash")
+        texts = {text_of(name): text_of(value) for name, value in found.items()}
+        if "generation" not in texts:
+            return LayoutRecord()
+        until = texts.get("swept_until")
+        return LayoutRecord(
+            _shards_of(texts.get("shards")),
+            int(texts["generation"]),
+            _shards_of(texts.get("former")),
+            texts.get("state", ""),
+            None if until is None else float(until),
+        )
+
+    def begin(self, read: LayoutRecord, former: int | None, shards: int | None) -> LayoutRecord | None:
+        """Begin to move entries from ``former`` shards to others; None: somebody else has changed it."""
+        return self._change(
+            read, max(read.generation, 0 if former is None else 1) + 1, former, shards, "moving"
+        )
+
+    def settle(self, read: LayoutRecord) -> LayoutRecord | None:
+        """Note that all entries have arrived; None: somebody else has changed it."""
+        return self._change(read, read.generation + 1, read.former, read.shards, "settling")
+
+    def end(self, read: LayoutRecord) -> LayoutRecord | None:
+        """Note that nothing is on its way any more; None: somebody else has changed it."""
+        return self._change(read, read.generation, read.former, read.shards, "")
+
+    def _change(
+        self, read: LayoutRecord, generation: int, former: int | None, shards: int | None, state: str
+    ) -> LayoutRecord | None:
+        values: dict[str, Any] = {
+            "generation": generation,
+            "shards": shards,
+            "former": former,
+            "state": state,
+        }
+        with self._store.translating(self._key, "hash"):
+            is_changed = change_layout(
+                self._store.client,
+                self._key,
+                read=str(read.generation or ""),
+                before=read.state,
+                swept_seconds=SWEPT_SECONDS,
+                **values,
+            )
+        return LayoutRecord(**values) if is_changed else None
+
+
+def _shards_of(text: str | None) -> int | None:
+    return int(text) or None if text is not None and text.isdecimal() else None

@@ -1,0 +1,318 @@
+"""Moving entries from one part of the schedule to another, with all that is kept for them.
+
+::
+
+    source: hide  ->  target: receive  ->  source: drop
+
+Each step is one script in one part, checks that its caller is still the one who moves entries there, and does
+nothing when it is repeated. Invariant: at each moment an entry is whole in one place: in its part, hidden
+there, or in the other part; so whoever goes on after a mover that was killed loses and doubles nothing. While
+it is hidden, for some milliseconds, nobody sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, NamedTuple
+
+from redbeat.errors import ReshardRefused
+from redbeat.keys import Keys
+from redbeat.store.nodes import call_on_nodes
+from redbeat.store.scripts.moving import (
+    BORROW_PART,
+    DROP_HIDDEN,
+    FENCED,
+    HIDE_ENTRIES,
+    OPEN_PART,
+    READ_HIDDEN,
+    RECEIVE_ENTRIES,
+    Kept,
+    borrow_request,
+    drop_request,
+    found_hidden_of,
+    hidden_of,
+    hide_request,
+    open_request,
+    read_hidden_request,
+    receive_request,
+    received_of,
+)
+from redbeat.store.scripts.moving import Item as Item
+from redbeat.store.scripts.script import Request, Script
+from redbeat.store.store import Store
+
+#: how many entries one script hides at most, and how many bytes of them: the server does nothing else then
+CALL_ITEMS, CALL_BYTES = 50, 1024 * 1024
+#: how many entries are hidden at the same time: as many as are written within this time
+ROUND_SECONDS = 0.04
+MIN_ROUND, MAX_ROUND = 10, 500
+#: what is due within this time stays where it is, so that none is on its way when it is due
+MARGIN_SECONDS = 0.2
+#: for how long another process may not move entries of a part that this one moves some of
+LEASE_MS = 30_000
+
+
+class Stray(NamedTuple):
+    """What stands in one part of the schedule, and belongs to another."""
+
+    source: Keys
+    target: Keys
+    item: Item
+
+
+class Move(NamedTuple):
+    """Strays that are moved together, from one part to another.
+
+    Attributes:
+        id: the move's, one that no other move has.
+    """
+
+    id: str
+    source: Keys
+    target: Keys
+    items: Sequence[Item]
+
+
+@dataclass
+class Tally:
+    """What a mover has done.
+
+    Attributes:
+        moved: how many entries, and other things, were moved.
+        unmerged: the keys of what couldn't be merged with what stood there; it is kept under these.
+        longest_hidden_seconds: for how long any of them was hidden at most.
+    """
+
+    moved: int = 0
+    unmerged: list[str] = field(default_factory=list)
+    longest_hidden_seconds: float = 0.0
+
+
+class Mover:
+    """Who moves entries between parts of the schedule of ``store``; there is one at a time for each part.
+
+    Every method raises what the store's do, and ReshardRefused: another process moves these entries by now,
+    or they are in another layout.
+    """
+
+    def __init__(self, store: Store, token: str = "") -> None:
+        self._store = store
+        self.token = token or secrets.token_hex(16)
+        self.tally = Tally()
+        self._round_items = 5 * MIN_ROUND
+        #: called with how many were moved by now
+        self.on_progress: Callable[[int], None] = lambda _moved: None
+
+    def open(self, parts: Iterable[Keys], *, is_mover: bool = True) -> None:
+        """Let parts be written with their guards, and their entries be moved by this mover, or by nobody."""
+        opened, token = list(parts), self.token if is_mover else ""
+        found = self._call([(OPEN_PART, open_request(part, part.guard, token)) for part in opened])
+        for part, text in zip(opened, found, strict=True):
+            if text.decode() != part.guard:
+                raise ReshardRefused(f"The shards were changed once more meanwhile ({part.generation}).")
+
+    def borrow(self, parts: Sequence[Keys]) -> list[Keys]:
+        """Become the one who moves entries of parts for a while; return those that nobody else does now."""
+        found = self._call([(BORROW_PART, borrow_request(part, self.token, LEASE_MS)) for part in parts])
+        return [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
+
+    def give_back(self, parts: Sequence[Keys]) -> None:
+        """End what ``borrow`` has begun."""
+        self._call([(BORROW_PART, borrow_request(part, self.token, 0)) for part in parts])
+
+    def move(
+        self, strays: Iterable[Stray], margin_seconds: float | None, *, is_foreign: bool = False
+    ) -> list[Stray]:
+        """Move strays to where they belong; return those that stay, as they are due.
+
+        Arguments:
+            margin_seconds: what is due so soon stays; None: nothing does.
+            is_foreign: they were written where they are by somebody who doesn't know the layout.
+        """
+        remaining, due = iter(strays), list[Stray]()
+        while some := list(islice(remaining, MAX_ROUND)):
+            waiting = some
+            while waiting:
+                moves, waiting = _first_moves(waiting, self._round_items)
+                again = self._move(moves, margin_seconds, is_foreign=is_foreign)
+                due += again.due
+                waiting += again.full
+        return due
+
+    def _move(self, moves: Sequence[Move], margin_seconds: float | None, *, is_foreign: bool) -> _Again:
+        """Move all of ``moves`` at the same time."""
+        if margin_seconds:  # a slow network takes longer
+            margin_seconds = max(margin_seconds, 3 * self.tally.longest_hidden_seconds)
+        requests = [
+            hide_request(
+                *(one.source, self.token, one.id, one.target, one.items, margin_seconds, CALL_BYTES),
+                is_foreign=is_foreign,
+            )
+            for one in moves
+        ]
+        began = time.monotonic()
+        replies = self._try([(HIDE_ENTRIES, request) for request in requests])
+        again, hidden, busy = _Again([], []), list[_Hidden](), dict[Keys, None]()
+        for move, reply in zip(moves, replies, strict=True):
+            found = [] if isinstance(reply, Exception) else hidden_of(move.items, reply)[1]
+            for item, one in zip(move.items, found, strict=bool(found)):
+                if one == "due":
+                    again.due.append(Stray(move.source, move.target, item))
+                elif one == "full":
+                    again.full.append(Stray(move.source, move.target, item))
+                elif one == "busy":
+                    busy[move.source] = None
+            kept = [one for one in found if isinstance(one, Kept)]
+            if kept:
+                hidden.append(_Hidden(move.id, move.source, move.target, kept))
+        self._deliver(hidden, began)
+        self._raise_first(replies)
+        if busy:
+            self.finish_hidden([*busy])
+        return again
+
+    def _deliver(self, hidden: Sequence[_Hidden], began: float | None = None) -> None:
+        """Write what was hidden to where it belongs, and drop it.
+
+        Arguments:
+            began: when it was hidden, monotonic.
+        """
+        if not hidden:
+            return
+        replies = self._call(
+            [(RECEIVE_ENTRIES, receive_request(one.target, self.token, one.move, one.kept)) for one in hidden]
+        )
+        if began is not None:
+            self._note_seconds(time.monotonic() - began, sum(len(one.kept) for one in hidden))
+        arrived: list[_Hidden] = []
+        back: list[_Hidden] = []
+        problem = ""
+        for one, reply in zip(hidden, replies, strict=True):
+            problems, refused = received_of(reply)
+            self.tally.unmerged += refused
+            written = [kept for kept, why in zip(one.kept, problems, strict=True) if not why]
+            failed = [kept for kept, why in zip(one.kept, problems, strict=True) if why]
+            problem = problem or next(filter(None, problems), "")
+            if written:
+                arrived.append(one._replace(kept=written))
+            if failed:
+                back.append(one._replace(kept=failed))
+        self._drop(arrived)
+        self.tally.moved += sum(len(one.kept) for one in arrived)
+        self.on_progress(self.tally.moved)
+        if problem:
+            self._put_back(back)
+            name = back[0].kept[0].name.decode("utf-8", "backslashreplace")
+            raise ReshardRefused(
+                f"{name}: can't be written to {back[0].target.entry(name)}, and stays where it was: {problem}"
+            )
+
+    def _put_back(self, hidden: Sequence[_Hidden]) -> None:
+        """Undo what was hidden."""
+        requests = [
+            receive_request(one.source, self.token, one.move, one.kept, is_back=True) for one in hidden
+        ]
+        self._call([(RECEIVE_ENTRIES, request) for request in requests])
+
+    def _drop(self, hidden: Sequence[_Hidden]) -> None:
+        self._call(
+            [
+                (
+                    DROP_HIDDEN,
+                    drop_request(one.source, self.token, one.move, [kept.name for kept in one.kept]),
+                )
+                for one in hidden
+            ]
+        )
+
+    def finish_hidden(self, parts: Sequence[Keys], known: Iterable[Keys] = ()) -> None:
+        """Write what another mover has left hidden in ``parts`` to where it was to go.
+
+        Arguments:
+            known: other parts to which it may go.
+        """
+        by_beginning = {part.entry(""): part for part in (*known, *parts)}
+        waiting = list(parts)
+        while waiting:
+            found = self._call(
+                [(READ_HIDDEN, read_hidden_request(part, self.token, CALL_ITEMS)) for part in waiting]
+            )
+            hidden: list[_Hidden] = []
+            for part, reply in zip(waiting, found, strict=True):
+                if kept := found_hidden_of(reply):
+                    record = json.loads(kept[0].record.decode("utf-8", "surrogateescape"))
+                    target = by_beginning.get(record["to"], part)
+                    hidden.append(_Hidden(record["id"], part, target, kept))
+            waiting = [one.source for one in hidden]
+            self._deliver(hidden)
+
+    def _note_seconds(self, seconds: float, count: int) -> None:
+        self.tally.longest_hidden_seconds = max(self.tally.longest_hidden_seconds, seconds)
+        if seconds > 1.5 * ROUND_SECONDS:
+            self._round_items = max(self._round_items // 2, MIN_ROUND)
+        elif seconds < ROUND_SECONDS and count >= self._round_items:
+            self._round_items = min(self._round_items * 3 // 2, MAX_ROUND)
+
+    def _call(self, calls: Sequence[tuple[Script, Request]]) -> list[Any]:
+        replies = self._try(calls)
+        self._raise_first(replies)
+        return replies
+
+    def _try(self, calls: Sequence[tuple[Script, Request]]) -> list[Any]:
+        if not calls:
+            return []
+        with self._store.translating():
+            return call_on_nodes(self._store.client, calls)
+
+    def _raise_first(self, replies: Iterable[Any]) -> None:
+        for reply in replies:
+            if not isinstance(reply, Exception):
+                continue
+            if FENCED in str(reply):
+                raise ReshardRefused(
+                    "Another process moves these entries by now (celery redbeat reshard): this one stops."
+                ) from reply
+            if "RESHARDED" in str(reply):
+                raise ReshardRefused("The shards were changed once more meanwhile.") from reply
+            with self._store.translating():
+                raise reply
+
+
+class _Again(NamedTuple):
+    """What wasn't moved: what is due, and what is too large to be hidden together with the others."""
+
+    due: list[Stray]
+    full: list[Stray]
+
+
+class _Hidden(NamedTuple):
+    """What is hidden in one part, and belongs to another."""
+
+    move: str
+    source: Keys
+    target: Keys
+    kept: Sequence[Kept]
+
+
+def _first_moves(strays: Sequence[Stray], limit: int) -> tuple[list[Move], list[Stray]]:
+    """Return moves of at most ``limit`` strays, those with the same way together, and the other strays."""
+    by_way: dict[tuple[Keys, Keys], list[Stray]] = {}
+    for one in strays:
+        by_way.setdefault((one.source, one.target), []).append(one)
+    chosen = [one for those in by_way.values() for one in those][:limit]
+    rest = [one for those in by_way.values() for one in those][limit:]
+    return list(_moves_of(chosen)), rest
+
+
+def _moves_of(strays: Sequence[Stray]) -> Iterator[Move]:
+    by_way: dict[tuple[Keys, Keys], list[Item]] = {}
+    for one in strays:
+        by_way.setdefault((one.source, one.target), []).append(one.item)
+    for (source, target), items in by_way.items():
+        for first in range(0, len(items), CALL_ITEMS):
+            yield Move(secrets.token_hex(8), source, target, items[first : first + CALL_ITEMS])

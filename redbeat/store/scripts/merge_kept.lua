@@ -1,0 +1,177 @@
+-- merge_kept(kind, home, arriving, payload, is_foreign): add what arrives from another part to what stands under the key
+-- home; for a moment it stands under the key arriving. is_foreign: it was written where the entry was before, by somebody who
+-- doesn't know the layout, so it is newer than what stands here; else what stands here is newer.
+-- What is newer has the definition, and bookkeeping is that of the entry itself, so no run is forgotten. Returns nil, or
+-- the text 'refused': the two can't be merged, and what stands at home stays.
+-- merge_events(home, told, arriving, payload, told_payload): likewise of the stream of events, and up to where it was told of.
+-- Not scripts of their own, but put in front of receive_entries.
+local most_failures = 10000
+
+local function fields_of(flat)
+  local found = {}
+  for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+  return found
+end
+
+local is_of_writers = {definition = true, policy = true, owner = true, message = true, body_bytes = true, revision = true}
+
+-- the entry's hash: those who write entries, and beat, each have their fields
+local function merge_entry(home, theirs, is_foreign)
+  local ours = fields_of(redis.call('HGETALL', home))
+  local newer, before = is_foreign and theirs or ours, is_foreign and ours or theirs
+  local is_changed = newer.definition and newer.definition ~= before.definition or (newer.policy or before.policy) ~= before.policy
+  local bookkeeping = (is_foreign and ours or theirs)
+  for field, value in pairs(theirs) do
+    local is_wanted
+    if is_of_writers[field] then
+      is_wanted = is_foreign or not ours[field]
+    elseif field == 'meta_sha1' then
+      is_wanted = false
+    elseif field == 'meta' then
+      is_wanted = bookkeeping == theirs or not ours.meta
+      if is_wanted and theirs.meta_sha1 then
+        redis.call('HSET', home, 'meta_sha1', theirs.meta_sha1)
+      elseif is_wanted then
+        redis.call('HDEL', home, 'meta_sha1')
+      end
+    elseif field == 'error' then
+      is_wanted = bookkeeping == theirs and not is_changed
+    else
+      is_wanted = bookkeeping == theirs or not ours[field]
+    end
+    if is_wanted then redis.call('HSET', home, field, value) end
+  end
+  if is_changed then redis.call('HDEL', home, 'error') end
+end
+
+local function merge_hash(home, theirs, is_foreign)
+  for field, value in pairs(theirs) do redis.call(is_foreign and 'HSET' or 'HSETNX', home, field, value) end
+end
+
+local function merge_counts(home, theirs)
+  for field, value in pairs(theirs) do
+    if string.match(value, '^%d+$') and #value < 18 then redis.pcall('HINCRBY', home, field, value) end
+  end
+end
+
+-- minutes of the last hour: numbers of the same minute are added, else the later minute stays
+local function merge_minutes(home, theirs)
+  for slot, text in pairs(theirs) do
+    local is_read, minute = pcall(cjson.decode, text)
+    local is_ours, ours = pcall(cjson.decode, redis.call('HGET', home, slot) or '')
+    local has_sense = is_read and type(minute) == 'table' and tonumber(minute.minute) and type(minute.counted) == 'table'
+    is_ours = is_ours and type(ours) == 'table' and tonumber(ours.minute) and type(ours.counted) == 'table'
+    if has_sense and is_ours and ours.minute == minute.minute then
+      for word, amount in pairs(minute.counted) do
+        if type(amount) == 'number' then ours.counted[word] = (tonumber(ours.counted[word]) or 0) + amount end
+      end
+      redis.call('HSET', home, slot, cjson.encode(ours))
+    elseif has_sense and not (is_ours and ours.minute > minute.minute) then
+      redis.call('HSET', home, slot, text)
+    end
+  end
+end
+
+-- histories: the newest first, each record with its time
+local function merge_lists(home, arrived)
+  local ours, theirs = redis.call('LRANGE', home, 0, -1), redis.call('LRANGE', arrived, 0, -1)
+  local function at(text) return tonumber(string.match(text, '"at":([%d.e+]+)') or 0) or 0 end
+  local merged, next = {}, 1
+  for _, text in ipairs(ours) do
+    while theirs[next] and at(theirs[next]) > at(text) do merged[#merged + 1], next = theirs[next], next + 1 end
+    merged[#merged + 1] = text
+  end
+  while theirs[next] do merged[#merged + 1], next = theirs[next], next + 1 end
+  redis.call('DEL', home)
+  for first = 1, #merged, 1000 do
+    redis.call('RPUSH', home, unpack(merged, first, math.min(first + 999, #merged)))
+  end
+end
+
+-- the stream of failures: each keeps its time
+local function merge_streams(home, arrived)
+  local rows, last_ms, last_number = {}, 0, 0
+  for _, key in ipairs({home, arrived}) do
+    for _, row in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      local ms, number = string.match(row[1], '^(%d+)-(%d+)$')
+      rows[#rows + 1] = {tonumber(ms), tonumber(number), row[2]}
+    end
+  end
+  table.sort(rows, function(left, right)
+    if left[1] ~= right[1] then return left[1] < right[1] end
+    return left[2] < right[2]
+  end)
+  redis.call('DEL', home)
+  for i = math.max(1, #rows - most_failures + 1), #rows do
+    local ms, number = rows[i][1], rows[i][2]
+    if ms < last_ms or (ms == last_ms and number <= last_number) then ms, number = last_ms, last_number + 1 end
+    last_ms, last_number = ms, number
+    redis.call('XADD', home, string.format('%.0f-%.0f', ms, number), unpack(rows[i][3]))
+  end
+end
+
+local function merge_strings(home, arrived, kind)
+  if kind ~= 'failing' then return end
+  local ours, theirs = redis.call('GET', home), redis.call('GET', arrived)
+  if string.match(ours, '^%d+$') and string.match(theirs, '^%d+$') and #ours + #theirs < 24 then
+    redis.call('INCRBY', home, theirs)
+  end
+end
+
+local function merge_values(kind, home, arrived, is_foreign)
+  local type_ = redis.call('TYPE', arrived).ok
+  if type_ ~= redis.call('TYPE', home).ok then return 'refused' end
+  if type_ == 'hash' then
+    local theirs = fields_of(redis.call('HGETALL', arrived))
+    if kind == 'entry' then
+      merge_entry(home, theirs, is_foreign)
+    elseif kind == 'totals' or kind == 'figures' then
+      merge_counts(home, theirs)
+    elseif kind == 'minutes' then
+      merge_minutes(home, theirs)
+    else
+      merge_hash(home, theirs, is_foreign)
+    end
+  elseif type_ == 'list' then
+    merge_lists(home, arrived)
+  elseif type_ == 'set' then
+    redis.call('SUNIONSTORE', home, home, arrived)
+  elseif type_ == 'zset' then
+    local found = redis.call('ZRANGE', arrived, 0, -1, 'WITHSCORES')
+    for i = 1, #found, 2 do redis.call('ZADD', home, 'NX', found[i + 1], found[i]) end
+  elseif type_ == 'string' then
+    merge_strings(home, arrived, kind)
+  elseif type_ == 'stream' then
+    merge_streams(home, arrived)
+  else
+    return 'refused'
+  end
+  return nil
+end
+
+local function merge_kept(kind, home, arriving, payload, is_foreign)
+  redis.call('RESTORE', arriving, 0, payload, 'REPLACE')
+  local refused = merge_values(kind, home, arriving, is_foreign)
+  redis.call('DEL', arriving)
+  return refused
+end
+
+-- the stream of events: what was told of stays behind, and the rest is told of here
+local function merge_events(home, told, arriving, payload, told_payload)
+  local told_id = '0-0'
+  if told_payload then
+    redis.call('RESTORE', arriving, 0, told_payload, 'REPLACE')
+    told_id = string.match(redis.call('GET', arriving) or '', '^%d+%-%d+') or told_id
+  end
+  redis.call('RESTORE', arriving, 0, payload, 'REPLACE')
+  if told_payload and redis.call('EXISTS', told) == 0 then
+    local last = redis.call('XREVRANGE', home, '+', '-', 'COUNT', 1)
+    redis.call('SET', told, last[1] and last[1][1] or '0-0', 'PX', 604800000)
+  end
+  local untold = told_payload and redis.call('XREAD', 'STREAMS', arriving, told_id)
+  for _, row in ipairs(untold and untold[1][2] or {}) do
+    redis.call('XADD', home, 'MAXLEN', '~', 10000, '*', unpack(row[2]))
+  end
+  redis.call('DEL', arriving)
+end
+

@@ -1,0 +1,183 @@
+"""The scripts that move entries from one part of the schedule to another: their KEYS, ARGV and replies.
+
+What is kept for an entry is the server's own bytes of it (``DUMP``), so replies to these scripts aren't
+decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+from redbeat.keys import Keys
+from redbeat.log.text import as_stored
+from redbeat.store.scripts.script import Request, Script
+
+HIDE_ENTRIES = Script("check_layout", "move_keys", "hide_entry", "hide_entries", is_raw=True)
+RECEIVE_ENTRIES = Script(
+    *("check_layout", "move_keys", "merge_kept", "receive_entry", "receive_entries"), is_raw=True
+)
+DROP_HIDDEN = Script("check_layout", "move_keys", "drop_hidden", is_raw=True)
+READ_HIDDEN = Script("move_keys", "hide_entry", "read_hidden", is_raw=True)
+OPEN_PART = Script("open_part", is_raw=True)
+BORROW_PART = Script("borrow_part", is_raw=True)
+_CHANGE_LAYOUT = Script("change_layout")
+
+#: what a script says whose caller isn't the one any more who moves entries
+FENCED = "MOVER Another process"
+
+
+class Item(NamedTuple):
+    """What is moved: an entry, or something of a part's own.
+
+    Attributes:
+        name: the entry's; or what is the part's own, with a colon in front.
+        kept: which keys may be kept for it: of each its kind, as ``Keys.kinds`` has it, and the rest.
+        owners: whose ``beat_schedule`` has it, as far as is known.
+    """
+
+    name: str
+    kept: tuple[tuple[str, str], ...]
+    owners: tuple[str, ...] = ()
+
+
+class Kept(NamedTuple):
+    """What was hidden of an item, as the server's own bytes.
+
+    Attributes:
+        name: the item's.
+        record: what it was in its part, JSON.
+        values: four for each key: its kind, the rest of it, when it ends, and what it holds.
+    """
+
+    name: bytes
+    record: bytes
+    values: Sequence[bytes]
+
+
+def hide_request(
+    part: Keys,
+    token: str,
+    move: str,
+    target: Keys,
+    items: Sequence[Item],
+    margin_seconds: float | None,
+    max_bytes: int,
+    *,
+    is_foreign: bool,
+) -> Request:
+    """Return the request to hide ``items`` of ``part``.
+
+    Arguments:
+        margin_seconds: what is due so soon stays; None: nothing does.
+        is_foreign: they were written there by somebody who doesn't know the layout.
+    """
+    margin = "" if margin_seconds is None else f"{margin_seconds:.6f}"
+    args: list[Any] = [token, move, target.entry(""), margin, int(is_foreign), max_bytes]
+    args += *_kinds_in(part), len(items)
+    for item in items:
+        args += item.name, len(item.owners), *item.owners, len(item.kept), *chain.from_iterable(item.kept)
+    return Request([*_keys_in(part), part.mover, part.moving, part.left], args, part)
+
+
+def hidden_of(items: Sequence[Item], reply: Any) -> tuple[float, list[Kept | str]]:
+    """Return the server's clock, and what was hidden of each item, or a word that says why it wasn't."""
+    now, rows = reply
+    found: list[Kept | str] = []
+    for item, row in zip(items, rows, strict=True):
+        word = row[0].decode()
+        found.append(Kept(as_stored(item.name), row[1], row[2:]) if word == "hidden" else word)
+    return float(now), found
+
+
+def receive_request(
+    part: Keys, token: str, move: str, items: Iterable[Kept], *, is_back: bool = False
+) -> Request:
+    """Return the request to write what was hidden to ``part``.
+
+    Arguments:
+        is_back: ``part`` has hidden it itself, and it goes nowhere.
+    """
+    found = list(items)
+    args: list[Any] = [token, move, part.wake, int(is_back), *_kinds_in(part), len(found)]
+    for item in found:
+        args += item.name, item.record, len(item.values) // 4, *item.values
+    keys = [*_keys_in(part), part.mover, part.moving, part.arrived, part.arriving]
+    return Request(keys, args, part)
+
+
+def received_of(reply: Any) -> tuple[list[str], list[str]]:
+    """Return of each item why it couldn't be written, '' if it is, and keys of what couldn't be merged."""
+    written, refused = reply
+    problems = ["" if isinstance(one, int) else _text(one) for one in written]
+    return problems, [_text(key) for key in refused]
+
+
+def drop_request(part: Keys, token: str, move: str, names: Sequence[bytes]) -> Request:
+    """Return the request to remove what ``part`` has hidden of items that were written elsewhere."""
+    args = [token, move, *_kinds_in(part), len(names), *names]
+    return Request([part.mover, part.moving], args, part)
+
+
+def read_hidden_request(part: Keys, token: str, limit: int) -> Request:
+    """Return the request to read what ``part`` has hidden."""
+    return Request([part.mover, part.moving], [token, limit, *_kinds_in(part)])
+
+
+def found_hidden_of(reply: Any) -> list[Kept]:
+    """Return what a part has hidden."""
+    return [Kept(row[0], row[2], row[3:]) for row in reply]
+
+
+def open_request(part: Keys, text: str, token: str) -> Request:
+    """Return the request to let ``part`` be written within the layout ``text``, its entries be moved by
+    ``token``; '': by nobody.
+    """
+    return Request([part.generation, part.mover], [text, token])
+
+
+def borrow_request(part: Keys, token: str, lease_ms: int) -> Request:
+    """Return the request to be the one who moves entries of ``part``, unless somebody else is."""
+    return Request([part.mover], [token, lease_ms])
+
+
+def change_layout(
+    client: Any,
+    layout_key: str,
+    *,
+    read: str,
+    before: str,
+    generation: int,
+    shards: int | None,
+    former: int | None,
+    state: str,
+    swept_seconds: int,
+) -> bool:
+    """Change the layout if it is the one that was read; False: it isn't.
+
+    Arguments:
+        read, before: the generation and the state that were read; '': there was none.
+        state: 'moving', 'settling' or ''.
+        swept_seconds: for how long former places are swept, when entries don't move any more.
+    """
+    args = [read, before, generation, shards or 0, former or 0, state, swept_seconds]
+    return bool(_CHANGE_LAYOUT(client, [layout_key], args))
+
+
+def _keys_in(part: Keys) -> list[str]:
+    return [
+        *(part.schedule, part.later, part.statics, part.static_owners, part.downgraded),
+        *(part.deadlines, part.expected, part.streaks),
+    ]
+
+
+def _kinds_in(part: Keys) -> list[Any]:
+    args: list[Any] = [len(part.kinds)]
+    for word, beginning in part.kinds.items():
+        args += word, beginning, part.hidden(word), part.unmoved(word)
+    return args
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

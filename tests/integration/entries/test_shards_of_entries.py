@@ -1,0 +1,322 @@
+"""Entries of a schedule that is divided into shards: all that is done with them, and how many round trips it
+takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar, find_users
+from redbeat.diagnostics.downgrade import examine
+from redbeat.entries.search import ByNextRun, Place, Wanted, search
+from redbeat.errors import ConfigurationError, EntryError, EntryNotFound
+from redbeat.manifest.format import Declared
+from redbeat.store.members import Members
+from tests.support.applying import apply
+from tests.support.command_line import call
+from tests.support.sharded import TOPOLOGIES, Sharded, sharded
+
+
+@pytest.fixture(params=TOPOLOGIES, ids=["one server", "cluster"])
+def at(request: pytest.FixtureRequest) -> Sharded:
+    return sharded(request, *request.param)
+
+
+def make(at: Sharded, count: int, chance: random.Random | None = None) -> list[Entry]:
+    every = [60 if chance is None else chance.randrange(60, 90_000) for _ in range(count)]
+    entries = [Entry(f"e{number}", "echo", every[number], app=at.app) for number in range(count)]
+    Entry.save_many(entries)
+    return entries
+
+
+def test_an_entry_is_in_the_shard_of_its_name_with_all_that_is_kept_for_it(at: Sharded) -> None:
+    make(at, 300)
+    per_shard = at.shards_of("e")
+    assert sum(per_shard) == 300
+    assert all(per_shard), "each shard has some"
+    entry = Entry.get("e7", at.app)
+    part = at.store.parts.of("e7")
+    assert entry.key == part.keys.entry("e7")
+    assert at.client.zscore(part.keys.schedule, entry.key) == entry.score
+    entry.trigger()
+    assert len(entry.history()) == 1
+    assert at.client.exists(part.keys.about("e7").history)
+    entry.delete()
+    assert not at.client.exists(entry.key, *part.keys.beside(entry.key))
+    with pytest.raises(EntryNotFound):
+        Entry.get("e7", at.app)
+
+
+def test_many_are_read_and_saved_in_one_round_trip_a_node(at: Sharded) -> None:
+    entries = make(at, 500)
+    with at.counting() as sent:
+        _, found = at.store.read_entries([entry.key for entry in entries])
+        assert sent() == at.nodes
+    assert [stored.key for stored in found] == [entry.key for entry in entries], "in their order"
+    others = [Entry(f"new-{number}", "echo", 60, app=at.app) for number in range(500)]
+    with at.counting() as sent:
+        result = Entry.save_many(others)
+        assert sent() <= 2 * at.nodes, "one to read, one to write"
+    assert result.new == tuple(entry.name for entry in others)
+    with at.counting() as sent:
+        again = Entry.save_many([*entries[:250], Entry("e300", "other", 60, app=at.app)])
+        assert sent() <= 2 * at.nodes
+    assert (len(again.same), again.changed) == (250, ("e300",))
+    Entry.delete_many([entry.name for entry in entries[:250]], at.app)
+    with at.counting() as sent:
+        assert Entry.delete_many([f"new-{number}" for number in range(500)], at.app) == 500
+        assert sent() == at.nodes
+    assert Entry.count(at.app) == 250
+
+
+def test_what_one_can_not_be_saved_keeps_the_others_of_its_lot_from_being_so(at: Sharded) -> None:
+    entries = [Entry(f"e{number}", "echo", 60, app=at.app) for number in range(20)]
+    entries[7].kwargs = {"what": object()}
+    with pytest.raises(EntryError):
+        Entry.save_many(entries)
+    assert Entry.count(at.app) == 0
+
+
+def test_the_list_is_one_by_due_time(at: Sharded, chance: random.Random) -> None:
+    entries = make(at, 700, chance)
+    Entry("never", "echo", 60, enabled=False, app=at.app).save()
+    at.client.zadd(at.store.parts.of("never").keys.schedule, {at.store.keys.entry("never"): -1})
+    by_time = sorted(entries, key=lambda entry: entry.score)
+    listed = list(Entry.list(at.app))
+    assert [entry.next_due_at for entry in listed[:-1]] == [entry.next_due_at for entry in by_time]
+    assert listed[-1].name == "never", "those that never run again are last"
+    assert {entry.name for entry in listed} == {*(entry.name for entry in entries), "never"}
+    assert [entry.name for entry in Entry.list(at.app, offset=300, limit=20)] == [
+        entry.name for entry in listed[300:320]
+    ]
+    latest = by_time[100].next_due_at
+    assert latest is not None
+    assert len(list(Entry.list(at.app, due_before=latest))) == 101
+    assert len(list(Entry.list(at.app, match="e1*"))) == Entry.count(at.app, match="e1*") == 111
+    assert Members(at.store).count() == Entry.count(at.app) == 701
+
+
+def test_a_page_takes_few_round_trips_wherever_it_is(at: Sharded, chance: random.Random) -> None:
+    parts, number = at.store.parts, 0
+    scores: dict[str, float] = {}
+    for part in parts:
+        mine = {}
+        for _ in range(20_000 // len(parts)):
+            number += 1
+            mine[part.keys.entry(f"m{number}")] = float(chance.choice([-1, chance.randrange(1_000), number]))
+        at.client.zadd(part.keys.schedule, mine)
+        scores |= mine
+    rows = [row for page in Members(at.store).in_order() for row in page]
+    assert [score for _, score in rows] == sorted(scores.values(), key=lambda score: (score < 0, score))
+    assert dict(rows) == scores
+    for place in (0, 40, 3_000, 11_111, 19_000, 19_980, 20_000):
+        with at.counting() as sent:
+            assert Members(at.store).slice(place, 50) == rows[place : place + 50]
+            assert sent() <= (2 if not place else 6) * at.nodes, f"{place}"
+    for place in (0, 3_000, 12_345, 19_999):
+        with at.counting() as sent:
+            assert Members(at.store).place_after(*rows[place]) == place + 1
+            assert sent() <= 4 + at.nodes
+    with at.counting() as sent:
+        page = next(iter(Members(at.store).in_order()))
+        assert page == rows[:500]
+        assert sent() <= 2 * at.nodes, "only the first of each shard are read"
+
+
+def test_a_search_goes_on_where_it_has_stopped(at: Sharded, chance: random.Random) -> None:
+    make(at, 900, chance)
+    found: list[str] = []
+    place: Place | None = Place()
+    while place is not None:
+        part = search(
+            at.app,
+            ByNextRun(at.app),
+            Wanted(match="e*7*"),
+            place,
+            limit=25,
+            seconds=60,
+            queue_of=lambda _entry: "",
+        )
+        found += [str(entry.name) for entry in part.entries]
+        place = part.place
+    assert found == [entry.name for entry in Entry.list(at.app, match="e*7*")]
+
+
+def test_entries_are_paused_and_resumed_over_all_shards(at: Sharded) -> None:
+    make(at, 80)
+    names = [f"e{number}" for number in range(80)]
+    with at.counting() as sent:
+        assert Entry.pause_many(names, app=at.app, note="a deployment").changed == tuple(names)
+        assert sent() <= 10 * at.nodes
+    assert Entry.count(at.app, state="paused") == 80
+    assert Entry.resume_many(names, app=at.app).changed == tuple(names)
+    assert Entry.count(at.app, enabled=True) == 80
+
+
+def test_a_calendar_changes_its_entries_in_all_shards(at: Sharded) -> None:
+    Calendar("holidays", app=at.app).save()
+    noon = datetime.now(timezone.utc) + timedelta(days=1)
+    Entry.save_many(
+        [Entry(f"e{number}", "echo", 86_400, exclude="holidays", app=at.app) for number in range(60)]
+    )
+    assert find_users(at.store) == {"holidays": sorted(f"e{number}" for number in range(60))}
+    before = {entry.name: entry.next_due_at for entry in Entry.list(at.app)}
+    revisions = [stored.revision for stored in at.store.read_entries([*map(at.store.keys.entry, before)])[1]]
+    Calendar.change("holidays", [(noon.date(), noon.date() + timedelta(days=1))], app=at.app)
+    after = {entry.name: entry.next_due_at for entry in Entry.list(at.app)}
+    for name, due in before.items():
+        assert due is not None
+        moved = after[name]
+        assert moved is not None
+        assert moved > due
+    _, changed = at.store.read_entries([*map(at.store.keys.entry, before)])
+    assert all(one.revision and one.revision not in revisions for one in changed), "beat decides again"
+    assert Calendar.names(at.app) == ["holidays"]
+    assert at.client.exists(at.store.config.base_keys.calendar("holidays"))
+
+
+def test_everything_can_be_cleared_also_what_stands_in_a_wrong_shard(at: Sharded) -> None:
+    make(at, 40)
+    for part in at.store.parts:
+        at.client.zadd(part.keys.schedule, {"e1": 5, at.store.keys.entry("e2"): 6})
+    Entry.clear(at.app)
+    assert Entry.count(at.app) == 0
+    assert sum(at.shards_of("e")) == 0
+
+
+def test_celery_redbeat_2x_reads_no_shards(at: Sharded) -> None:
+    make(at, 3)
+    told = call(at.app, "downgrade", "--yes")
+    assert told.exit_code != 0
+    assert "reshard --to none" in f"{told.output}{told.exception}"
+    with pytest.raises(ConfigurationError, match="reshard --to none"):
+        examine(at.app)
+    assert Entry.count(at.app) == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["list", "--match", "e1*"], "e17"),
+        (["count"], "30"),
+        (["show", "e3"], "echo"),
+        (["why", "e3"], "e3"),
+        (["next"], "e0"),
+        (["timeline"], "e0"),
+        (["pause", "e1", "e2"], "Paused e2"),
+        (["set", "e4", "--every", "5m"], "e4"),
+        (["set", "e404", "--every", "5m"], "There is no entry 'e404' in "),
+        (["trigger", "e3"], "Sent echo for e3"),
+        (["later", "list"], "no stored messages"),
+        (["purge", "--yes"], "nothing to remove"),
+        (["delete", "e5", "--yes"], "Deleted 1"),
+    ],
+)
+def test_a_command_works_over_shards(make_app: Any, command: list[str], says: str) -> None:
+    app = make_app(redbeat_shards=4)
+    Entry.save_many([Entry(f"e{number}", "echo", 60, app=app) for number in range(30)])
+    told = call(app, *command)
+    assert says in f"{told.output}{getattr(told, 'stderr', '')}", told
+
+
+def test_tasks_of_asyncio_ask_a_node_once_too(at: Sharded) -> None:
+    async def live() -> None:
+        saved = await Entry.asave_many([Entry(f"e{number}", "echo", 60, app=at.app) for number in range(200)])
+        assert len(saved.new) == await Entry.acount(at.app) == 200
+        await (await Entry.aget("e7", at.app)).aupdate(args=[1])
+        assert {entry.name async for entry in Entry.alist(at.app)} == {*saved.new}
+        assert await Entry.adelete_many(saved.new[:50], at.app) == 50
+        assert await Entry.acount(at.app) == 150
+
+    asyncio.run(live())
+
+
+# -- while entries are moved from two shards to four
+
+
+@pytest.fixture
+def moving(request: pytest.FixtureRequest) -> Sharded:
+    """Entries e0 to e59 are in two shards; the layout says that they are on their way into four."""
+    former = sharded(request, 1, 2)
+    make(former, 60)
+    layout = former.store.config.base_keys.layout
+    former.client.hset(layout, mapping={"shards": 4, "generation": 2, "former": 2, "state": "moving"})
+    at = sharded(request, 1, 4)
+    for part in at.store.parts:
+        at.client.set(part.keys.generation, part.keys.guard)
+    return at
+
+
+def move(at: Sharded, name: str) -> None:
+    """Move an entry as `celery redbeat reshard` does, in one step."""
+    former, home = at.store.config.layout.former_keys.home(name), at.store.config.layout.keys.home(name)
+    if former.prefix == home.prefix or not at.client.exists(former.entry(name)):
+        return
+    score = at.client.zscore(former.schedule, former.entry(name))
+    at.client.zrem(former.schedule, former.entry(name))
+    at.client.rename(former.entry(name), home.entry(name))
+    at.client.zadd(home.schedule, {home.entry(name): score})
+
+
+def test_entries_that_have_not_been_moved_yet_are_found_and_written_where_they_are(moving: Sharded) -> None:
+    at = moving
+    assert Entry.count(at.app) == len([*Entry.list(at.app)]) == 60
+    assert Entry.get("e7", at.app).task == "echo"
+    for number in range(0, 60, 2):
+        move(at, f"e{number}")
+    assert sorted(entry.name for entry in Entry.list(at.app)) == sorted(f"e{number}" for number in range(60))
+    Entry.get("e7", at.app).update(args=[1])
+    result = Entry.save_many([Entry(f"e{number}", "other", 60, app=at.app) for number in range(80)])
+    assert (len(result.new), len(result.changed)) == (20, 60)
+    assert Entry.count(at.app) == 80
+    assert {entry.task for entry in Entry.list(at.app)} == {"other"}
+    assert Entry.pause_many([f"e{number}" for number in range(80)], app=at.app, note="x").changed
+    assert Entry.count(at.app, state="paused") == 80
+    assert Entry.delete_many([f"e{number}" for number in range(40)], at.app) == 40
+    assert Entry.count(at.app) == 40
+    assert sum(at.shards_of("e")) == 40, "nothing is left of any"
+
+
+def test_a_file_is_applied_to_entries_wherever_they_are(moving: Sharded) -> None:
+    at = moving
+    for number in range(0, 60, 2):
+        move(at, f"e{number}")
+    fields = {"task": "filed", "schedule": {"every": "1h"}}
+    declared = Declared(entries={f"e{number}": fields for number in range(70)})
+    plan = apply(at.app, declared)
+    assert (len(plan.difference.added), len(plan.difference.changed)) == (10, 60)
+    assert {entry.task for entry in Entry.list(at.app)} == {"filed"}
+    assert Entry.count(at.app) == 70
+    for number in range(60):
+        move(at, f"e{number}")
+    assert not apply(at.app, declared)
+
+
+def test_an_entry_that_is_moved_while_it_is_saved_is_saved_where_it_is_then(
+    moving: Sharded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = moving
+    names = [f"e{number}" for number in range(60)]
+    entries = [Entry(name, "other", 60, app=at.app) for name in names]
+    is_moved = False
+
+    def plan_save(entry: Entry, *given: Any) -> Any:
+        nonlocal is_moved
+        if not is_moved:
+            is_moved = True
+            for name in names:
+                move(at, name)
+        return original(entry, *given)
+
+    original = Entry.plan_save
+    monkeypatch.setattr(Entry, "plan_save", plan_save)
+    Entry.save_many(entries)
+    assert Entry.count(at.app) == sum(at.shards_of("e")) == 60
+    assert {entry.task for entry in Entry.list(at.app)} == {"other"}
+    assert all(at.client.exists(at.store.config.layout.keys.entry(name)) for name in names)

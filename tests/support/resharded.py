@@ -1,0 +1,192 @@
+"""A schedule with entries of every kind, and what stands in Redis of it, whatever the layout.
+
+Keys are spelled out here on purpose, and not taken from redbeat: they are the contract.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from binascii import crc_hqx
+from typing import Any
+
+BASE = b"redbeat:"
+SHARD = re.compile(rb"\{redbeat:(\d+)\}:")
+#: what is one for all shards, or says how they are changed
+APART = (b":layout", b":generation")
+ZSETS = {b":schedule", b":later", b":expected", b":streaks", b":deadlines"}
+SETS = {b":statics", b":static-owners"}
+
+
+def part_of(name: bytes, shards: int | None, base: bytes = BASE) -> bytes:
+    """The prefix of the part that an entry belongs to."""
+    return base if shards is None else b"{redbeat:%d}:" % (crc_hqx(name, 0) % shards)
+
+
+def fill(client: Any, chance: random.Random, count: int, base: bytes = BASE) -> list[bytes]:
+    """Write entries of every kind by hand to a schedule without shards; return their names.
+
+    Arguments:
+        client: one that doesn't decode.
+    """
+    names = [_name(chance, number) for number in range(count)]
+    with client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            _write(pipeline, chance, name, base)
+        pipeline.execute()
+    return names
+
+
+def _name(chance: random.Random, number: int) -> bytes:
+    kind = chance.random()
+    if kind < 0.1:
+        return b"later:%08x-%d" % (chance.getrandbits(32), number)
+    if kind < 0.2:
+        return f"n\u00e4me:{number}".encode()
+    if kind < 0.25:
+        return b"\xff\xfe{odd}%d" % number
+    if kind < 0.3:
+        return b"with space\t%d" % number
+    return b"entry-%d" % number
+
+
+def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> None:
+    now = time.time()
+    key, is_message = prefix + name, name.startswith(b"later:")
+    definition = {"name": name.decode("utf-8", "replace"), "task": "echo", "enabled": chance.random() < 0.9}
+    client.hset(key, "definition", json.dumps(definition))
+    score = chance.choice([now + 3600 * chance.random() + 60, float(int(now) + 900), -1.0, now + 86400.25])
+    if is_message:
+        client.hset(key, "message", json.dumps({"task_id": name[6:].decode()}))
+        if chance.random() < 0.5:
+            client.set(prefix + b":later:" + name[6:], bytes(chance.getrandbits(8) for _ in range(40)))
+            client.hset(key, "body_bytes", 40)
+        client.zadd(prefix + b":later", {key: score})
+        return
+    kind = chance.random()
+    if kind < 0.1:
+        client.zadd(prefix + b":schedule", {name: score})  # a bare name
+    elif kind < 0.2:
+        client.hset(prefix + b":downgraded", key, f"{score} static" if chance.random() < 0.5 else f"{score}")
+    elif kind < 0.25:
+        client.delete(key)  # a member without a hash, which beat removes
+        client.zadd(prefix + b":schedule", {key: score})
+        return
+    else:
+        client.zadd(prefix + b":schedule", {key: score})
+    if chance.random() < 0.7:
+        client.hset(key, "meta", json.dumps({"last_run_at": None, "total_run_count": chance.randrange(9)}))
+        client.hset(key, "meta_sha1", f"{chance.getrandbits(160):040x}")
+    if chance.random() < 0.3:
+        client.hset(key, "policy", json.dumps({"jitter": chance.randrange(60)}))
+    if chance.random() < 0.1:
+        client.hset(key, "error", json.dumps({"reason": "broken", "attempts": 0}))
+    if chance.random() < 0.1:
+        client.hset(key, "lease", f"{now - 99:.6f} {now - 100:.6f}")  # an old one
+    if chance.random() < 0.1:
+        client.hset(key, b"\x00binary\xff", bytes(range(256)))
+    for number in range(chance.choice([0, 0, 1, 3, 20])):
+        client.rpush(
+            prefix + b":history:" + name, json.dumps({"at": now - 60 * number, "due": now - 60 * number})
+        )
+    if chance.random() < 0.2:
+        client.sadd(prefix + b":backfilled:" + name, "1", "2")
+    if chance.random() < 0.2:
+        client.set(prefix + b":failing:" + name, chance.randrange(1, 9))
+        client.zadd(prefix + b":streaks", {prefix + b":running:" + name: 3})
+    if chance.random() < 0.3:
+        running = prefix + b":running:" + name
+        for number in range(chance.randrange(1, 4)):
+            task_id = b"id-%d" % number
+            client.hset(running, task_id, json.dumps({"state": "started", "due": f"{now - 60:.6f}"}))
+            client.zadd(prefix + b":deadlines", {task_id + b"\0" + running: now + 60 + number})
+        if chance.random() < 0.5:
+            client.hset(running, "", json.dumps({"due": "1.5", "for": "id-9"}))
+            client.zadd(prefix + b":deadlines", {b"\0" + running: now + 99})
+        client.zadd(prefix + b":expected", {running: now + 999})
+    if chance.random() < 0.1:
+        client.set(prefix + b":backfilling:" + name, "who", px=900_000)
+    if chance.random() < 0.1:
+        client.set(
+            prefix + b":backfilling:" + name + b":" + b"%064x" % chance.getrandbits(256), "2", px=900_000
+        )
+    if chance.random() < 0.2:
+        client.sadd(prefix + b":statics", name)
+        client.sadd(
+            prefix + b":static-owners",
+            *(b"owner%d\t%b" % (one, name) for one in range(chance.randrange(1, 3))),
+        )
+    if chance.random() < 0.2:
+        client.hset(key, "owner", "team")
+        client.sadd(prefix + b":owner:team", name)
+
+
+def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[str]]:
+    """All that is kept for entries, by key without prefix; and what is in a wrong place.
+
+    Where something belongs follows from redbeat::layout.
+    """
+    layout = client.hgetall(base + b":layout")
+    shards = int(layout.get(b"shards", 0)) or None
+    found: dict[bytes, Any] = {}
+    wrong: list[str] = []
+
+    def note(place: bytes, value: Any, name: bytes, prefix: bytes) -> None:
+        if prefix != part_of(name, shards, base):
+            wrong.append(f"{prefix!r} {place!r}")
+        if place in found:
+            wrong.append(f"twice: {place!r}")
+        found[place] = value
+
+    for key in sorted(client.scan_iter(count=1000)):
+        match = SHARD.match(key)
+        prefix = match[0] if match else base
+        if not key.startswith(prefix):
+            continue
+        rest = key[len(prefix) :]
+        if rest in APART:
+            continue
+        value = _value(client, key)
+        if rest in ZSETS:
+            for member, score in value.items():
+                owner = member.partition(b"\0")[2] if rest == b":deadlines" else member
+                if not owner.startswith(prefix):
+                    note(rest + b" bare " + owner, score, owner, prefix)
+                    continue
+                name = owner[len(prefix) :].removeprefix(b":running:")
+                note(rest + b" " + member.replace(prefix, b""), score, name, prefix)
+        elif rest in SETS or rest.startswith(b":owner:"):
+            for member in value:
+                name = member.partition(b"\t")[2] if rest == b":static-owners" else member
+                note(rest + b" " + member, True, name, prefix)
+        elif rest == b":downgraded":
+            for field, text in value.items():
+                note(rest + b" " + field[len(prefix) :], text, field[len(prefix) :], prefix)
+        elif rest.startswith(b":later:"):
+            note(rest, value, rest[1:], prefix)
+        elif rest.startswith(b":backfilling:"):
+            name = re.sub(rb":[0-9a-f]{64}$", b"", rest.removeprefix(b":backfilling:"))
+            lives_ms = client.pttl(key)
+            if not 600_000 < lives_ms <= 900_000:
+                wrong.append(f"{key!r} lives for {lives_ms}")
+            note(rest, value, name, prefix)
+        elif rest.startswith(b":") and rest.count(b":") > 1:
+            note(rest, value, rest.split(b":", 2)[2], prefix)
+        else:
+            note(rest, value, rest, prefix) if not rest.startswith(b":") else wrong.append(f"left: {key!r}")
+    return found, wrong
+
+
+def _value(client: Any, key: bytes) -> Any:
+    kind = client.type(key)
+    reads = {
+        b"hash": lambda: client.hgetall(key),
+        b"list": lambda: client.lrange(key, 0, -1),
+        b"set": lambda: client.smembers(key),
+        b"string": lambda: client.get(key),
+        b"zset": lambda: dict(client.zrange(key, 0, -1, withscores=True)),
+        b"stream": lambda: client.xrange(key),
+    }
+    return reads[kind]()
