@@ -1,7 +1,7 @@
 """The other beats that share a schedule, as one of them knows them.
 
-Owns this beat's id, and what was last told of who is there. A beat that leads any part says so
-by its heartbeat, in the step that renews its locks; another one does when it looks at them. Invariant: nothing
+Owns this beat's id, and what was last told of who is there. A beat that leads any part says so by its
+heartbeat, in the step that renews its locks; another one does when it looks at them. Invariant: nothing
 depends on it for safety. While it can't be told, those count that were there last.
 """
 

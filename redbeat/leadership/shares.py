@@ -233,7 +233,8 @@ class Shares:
         silent ones.
 
         Raises:
-            StoreUnavailable: no lock could be asked for. What this beat leads it still leads.
+            StoreUnavailable, StoreRefused, StoreCorrupt: no lock could be asked for. What this beat leads it
+                still leads.
         """
         if self._is_shared:
             return self._look_at_all() if time.monotonic() >= self._look_at else []
@@ -277,6 +278,9 @@ class Shares:
                 takes.append((leadership, lock.begin_take(rest_ms)))
         takes += self._takes_of_silent(silent)
         taken = self._take(takes)
+        errors = [rest_ms for rest_ms in found if isinstance(rest_ms, RedBeatError)]
+        if errors and len(errors) == len(found):
+            raise errors[0]
         lefts = [lock.seconds_to_takeover() for lock in locks]
         soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
         self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
@@ -322,6 +326,9 @@ class Shares:
             leadership.stand_by().note_take(take, is_ours=is_ours)
             if is_ours:
                 held.append((leadership, take))
+        errors = [answer for answer in answers if isinstance(answer, RedBeatError)]
+        if errors and len(errors) == len(answers) and not self.is_leader:
+            raise errors[0]
         renewed, _ = self._locks.renew([Held(one.store, one.stand_by().fence) for one, _ in held])
         taken: list[tuple[Leadership, Take]] = []
         for (leadership, take), error in zip(held, renewed, strict=True):

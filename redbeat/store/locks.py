@@ -156,7 +156,7 @@ class Locks:
         calls: list[Call] = [*((_PTTL, Request([lock.name], [])) for lock in locks), *besides]
         replies = self._call(calls)
         found = [
-            self._read(lock.store, lock.name, reply, int, lock.rest_ms)
+            self._read(lock.store, lock.name, reply, partial(_lifetime, lock), lock.rest_ms)
             for lock, reply in zip(locks, replies, strict=False)
         ]
         return found, replies[len(locks) :]
@@ -275,6 +275,13 @@ class Locks:
                 raise reply
         except RedBeatError as exc:
             return exc
+
+
+def _lifetime(lock: LockKey, reply: int) -> int:
+    rest_ms = int(reply)
+    if rest_ms == FOR_EVER:
+        lock.token()  # raises if the key isn't a string: no beat writes one without an end
+    return rest_ms
 
 
 def _refuse(lock: Held, reply: Exception) -> bool:
