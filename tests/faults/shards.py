@@ -327,6 +327,7 @@ class Crew:
 
     Attributes:
         beats: those that haven't been ended.
+        ended: the others.
         faults: how often each has happened.
     """
 
@@ -334,7 +335,7 @@ class Crew:
         self.beats: list[Process] = []
         self.faults: Counter[str] = Counter()
         self._chance, self._start, self._most = chance, start, most
-        self._ended: list[Process] = []
+        self.ended: list[Process] = []
         self._paused: dict[Process, float] = {}
 
     def __enter__(self) -> Crew:
@@ -397,9 +398,14 @@ class Crew:
             assert code == 0 or (code == -signal.SIGTERM and not has_begun), beat.output()
             self._note_end(beat)
 
+    def dismiss(self, beats: Iterable[Process]) -> None:
+        """Note that these have ended, as they should."""
+        for beat in beats:
+            self._note_end(beat)
+
     def _note_end(self, beat: Process) -> None:
         self.beats.remove(beat)
-        self._ended.append(beat)
+        self.ended.append(beat)
         self._paused.pop(beat, None)
 
     def _resume_some(self) -> None:
@@ -436,21 +442,23 @@ class Crew:
         self.recover()
         self.check()
         self.stop(*self.beats)
-        for beat in self._ended:
+        for beat in self.ended:
             assert not has_traceback(beat.output()), beat.output()
 
     def count(self, words: str) -> int:
         """How often one has logged this."""
-        return sum(beat.output().count(words) for beat in [*self.beats, *self._ended])
+        return sum(beat.output().count(words) for beat in [*self.beats, *self.ended])
 
 
-def starter(directory: Path, scene: Scene, module: str = "module", **settings: Any) -> Callable[[], Process]:
-    """Write an app for beats; return what starts one with as many shards as there are."""
+def starter(
+    directory: Path, scene: Scene, module: str = "module", shards: int | None = None, **settings: Any
+) -> Callable[[], Process]:
+    """Write an app for beats; return what starts one with as many shards as there are, or with `shards`."""
     directory.mkdir(exist_ok=True)
     settings = {"broker_url": scene.broker.url, **scene.settings, **settings}
     write_app(directory, module, extra=SHARDS_BY_ENVIRONMENT, **settings)
 
     def start() -> Process:
-        return celery_beat(directory, module, env={"SHARDS": str(scene.shards or 0)})
+        return celery_beat(directory, module, env={"SHARDS": str(shards or scene.shards or 0)})
 
     return start
