@@ -398,11 +398,6 @@ class Crew:
             assert code == 0 or (code == -signal.SIGTERM and not has_begun), beat.output()
             self._note_end(beat)
 
-    def dismiss(self, beats: Iterable[Process]) -> None:
-        """Note that these have ended, as they should."""
-        for beat in beats:
-            self._note_end(beat)
-
     def _note_end(self, beat: Process) -> None:
         self.beats.remove(beat)
         self.ended.append(beat)
