@@ -255,6 +255,7 @@ class Scene:
         settings: of the apps of beats and writers, with the broker.
         names: of the entries.
         layouts: how many shards there have been; None: none.
+        prefix: of what all shards share.
     """
 
     client: Any
@@ -262,6 +263,7 @@ class Scene:
     broker: Broker
     names: list[str] = field(default_factory=list)
     layouts: list[int | None] = field(default_factory=list)
+    prefix: str = "redbeat:"
 
     def app(self, **settings: Any) -> Celery:
         """An app in this process."""
@@ -290,14 +292,14 @@ class Scene:
     @property
     def shards(self) -> int | None:
         """How many there are by now, as Redis says."""
-        return int(self.client.hget("redbeat::layout", "shards") or 0) or None
+        return int(self.client.hget(f"{self.prefix}:layout", "shards") or 0) or None
 
     def next_dues(self) -> dict[str, float]:
         """When each entry is due next; those that aren't where they belong are left out."""
         shards = self.shards
         found: dict[str, float] = {}
         for name in self.names:
-            part = part_of(name.encode(), shards).decode()
+            part = part_of(name.encode(), shards, self.prefix.encode()).decode()
             score = self.client.zscore(f"{part}:schedule", f"{part}{name}")
             if score is not None and self.client.exists(f"{part}{name}"):
                 found[name] = score
