@@ -69,6 +69,7 @@ def test_it_asks_first_and_says_at_the_end_what_to_set(
     assert sum(client.zcard(f"{{redbeat:{shard}}}::schedule") for shard in range(4)) == 20
     [record] = [values for _, values in client.xrange("redbeat::audit") if values["verb"] == "reshard"]
     assert json.loads(record["details"]) == {"from": "none", "to": 4}
+    assert call(make_app(), "reshard", "--to", "4").exit_code == 0, "also by the setting of before"
     new = make_app(redbeat_shards=4)
     assert call(new, "reshard", "--to", "4").stdout.startswith(
         "The schedule has 4 shards already: 20 entries."
