@@ -134,14 +134,14 @@ def main() -> None:
     parser.add_argument("--running", type=int, default=1_000, help="how many of them run meanwhile")
     parser.add_argument("--every", type=float, default=5.0, help="how often each of these does, seconds")
     parser.add_argument("--beats", type=int, default=2)
-    rows = [HEADER]
+    rows: list[list[str]] = []
     for report, sent in measure(parser.parse_args()):
         per_second = report.moved / report.seconds
         ends = [str(report.former or "none"), str(report.shards or "none"), str(report.moved)]
         times = [f"{report.seconds:.1f}", f"{per_second:.0f}", f"{report.longest_hidden_seconds * 1000:.0f}"]
         runs = [str(sent.runs), str(sent.doubled), str(sent.missing), f"{sent.latest:.2f}"]
         rows.append([*ends, *times, *runs])
-        print(*aligned(rows), sep="\n", flush=True)
+        print(*aligned(HEADER, rows), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

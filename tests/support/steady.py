@@ -21,7 +21,7 @@ class Steady:
     every: float
 
     def write(self, client: redis.Redis, beginning: float) -> None:
-        """Write them by hand to a schedule without shards; the first is due at ``beginning``, UNIX seconds."""
+        """Write them by hand to a schedule without shards; the first is due at `beginning`, UNIX seconds."""
         with client.pipeline(transaction=False) as pipeline:
             for number in range(self.entries):
                 key = f"redbeat:entry-{number}"
