@@ -23,6 +23,8 @@ from redbeat.store.strays import Strays, names_of
 SWEPT_AT_ONCE = 100
 #: how often a beat looks for them
 SWEEP_SECONDS = 3.0
+#: a mover that works hides nothing for so long
+HIDDEN_SECONDS = 5.0
 
 
 def move_home(store: Store, strays: Sequence[Stray]) -> list[str]:
@@ -86,8 +88,24 @@ def _sweep(store: Store, record: LayoutRecord) -> list[str]:
     return list(dict.fromkeys(swept))
 
 
+def free_hidden(store: Store, layout: Layout) -> int:
+    """Move on what a mover has hidden that seems to have been killed; return how many entries that were.
+
+    From then on that mover is refused; whoever calls ``celery redbeat reshard`` again goes on.
+    """
+    hidden_at = Strays(store, layout).hidden_since(layout.parts)
+    if hidden_at is None or Server(store).now().timestamp() - hidden_at < HIDDEN_SECONDS:
+        return 0
+    mover = Mover(store)
+    mover.open(layout.parts)
+    mover.finish_hidden(layout.parts)
+    mover.open(layout.parts, is_mover=False)
+    return mover.tally.moved
+
+
 class Sweeper:
-    """Sweeps former parts for a beat, for as long as that is to be done after the layout has changed.
+    """Sweeps former parts for a beat, for as long as that is to be done after the layout has changed; while
+    entries move, it looks for those that a mover has left hidden.
 
     A look costs nothing when the time is over, and a round trip a node before that.
 
@@ -103,9 +121,14 @@ class Sweeper:
     def look(self) -> list[str]:
         """Sweep if it is time to; return the names of what was moved."""
         layout = self._store.config.layout
-        if not layout.generation or layout.is_moving:
+        if not layout.generation:
             return []
         now = time.monotonic()
+        if layout.is_moving:
+            if now >= self._looks_at:
+                self._looks_at = now + SWEEP_SECONDS
+                free_hidden(self._store, layout)
+            return []
         if self._record is None or self._record.generation != layout.generation or self._record.state:
             if now < self._looks_at:
                 return []
