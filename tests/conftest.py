@@ -340,15 +340,21 @@ def client(server: Server) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def make_app(server: Server) -> Iterator[MakeApp]:
+def shards() -> int | None:
+    """Into how many shards the schedules of `make_app` are divided; `also_sharded` tests run with four, too."""
+    return None
+
+
+@pytest.fixture
+def make_app(server: Server, shards: int | None) -> Iterator[MakeApp]:
     """Apps with their broker on database 0 and the schedule on database 1; settings given are laid over."""
     with ExitStack() as at_end:
 
         def make(**settings: Any) -> Celery:
             app = Celery("test", set_as_current=False)
             app.conf.update({"broker_url": server.url(0), "redbeat_redis_url": server.url(1)})
-            if os.environ.get("SHARDS"):
-                app.conf.update({"redbeat_shards": int(os.environ["SHARDS"])})
+            if shards is not None:
+                app.conf.update({"redbeat_shards": shards})
             app.conf.update(deepcopy(settings))  # Celery gives queues defaults of the app, in place
             at_end.callback(app.close)
             return app

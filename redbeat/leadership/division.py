@@ -78,13 +78,13 @@ class Division:
             return None
         return leader
 
-    def refuse(self, part: str, beat: str | None, now: float) -> None:
-        """Note that this beat has taken the part from that one, or in its place."""
-        if beat is not None and beat != self._beat:
+    def refuse(self, part: str, beat: str, now: float) -> None:
+        """Note that this beat has taken the part from that one, or in its place, which says it is there."""
+        if beat != self._beat:
             self._refused[part, beat] = now + REFUSED_SECONDS
 
     def forget_refusals(self, live: frozenset[str], now: float) -> None:
-        """Forget what concerns beats that aren't there: when one is there again, all is well with it."""
+        """Forget what is about beats that aren't there: when one is there again, all is well with it."""
         if self._refused:
             left = {pair: until for pair, until in self._refused.items() if until > now and pair[1] in live}
             self._refused = left

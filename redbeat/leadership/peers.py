@@ -1,8 +1,8 @@
 """The other beats that share a schedule, as one of them knows them.
 
-Owns this beat's id, and what was last told of who is there: by the look of its scheduler's thread, or by its
-heartbeat, as both say that it is there. Invariant: nothing depends on it for safety. While it can't be told,
-those count that were there last.
+Owns this beat's id, and what was last told of who is there. A beat that leads any part says so
+by its heartbeat, in the step that renews its locks; another one does when it looks at them. Invariant: nothing
+depends on it for safety. While it can't be told, those count that were there last.
 """
 
 from __future__ import annotations
@@ -51,10 +51,14 @@ class Peers:
         """A beat that hasn't said for so long that it is there is forgotten."""
         return self.timing.replaced_after_seconds
 
-    def call(self) -> Call:
-        """Return the call that says that this beat is there; it is sent along with others."""
-        self._is_noted = True
-        return self._beats.note_call(self.beat, self.life_seconds)
+    def call(self, *, is_silent: bool = False) -> Call:
+        """Return the call that says that this beat is there, and asks who else is; it is sent with others.
+
+        Arguments:
+            is_silent: it only asks.
+        """
+        self._is_noted = self._is_noted or not is_silent
+        return self._beats.note_call("" if is_silent else self.beat, self.life_seconds)
 
     def leave_call(self) -> Call:
         """Return the call that says that it isn't there any more."""

@@ -214,12 +214,15 @@ class Shares:
             LockLost: another beat leads a schedule that isn't divided.
         """
         retaken: list[Leadership] = []
+        lost: list[LockLost] = []
         for leadership in self.leaderships:
             try:
                 if leadership.check():
                     retaken.append(leadership)
             except LockLost as exc:
-                self.lose(exc)
+                lost.append(exc)
+        if lost:
+            self.lose(*lost)
         return retaken
 
     def look(self) -> list[Leadership]:
@@ -252,7 +255,9 @@ class Shares:
             return []  # it tells the others that this beat is there, and finds out who else is
         locks = [leadership.stand_by() for leadership in waiting]
         try:
-            found, [reply] = self._locks.look([lock.lock_key for lock in locks], self._peers.call())
+            # who renews locks says along with that that it is there: else it could seem well when they end
+            call = self._peers.call(is_silent=self._heartbeat.is_running)
+            found, [reply] = self._locks.look([lock.lock_key for lock in locks], call)
         except BaseException:
             for lock in locks:
                 lock.note_no_look()
@@ -334,7 +339,8 @@ class Shares:
         for leadership, take in taken:
             prefix = leadership.keys.prefix
             before = beat_of(take.silent) if take.silent else self._division.leader_of(prefix, live)
-            self._division.refuse(prefix, before, now)
+            if before is not None and self._peers.is_fresh(before):  # it says that it is there, and can't
+                self._division.refuse(prefix, before, now)
             if take.silent:
                 replaced.setdefault(take.silent, []).append(take.name)
             leadership.lead()
@@ -395,22 +401,26 @@ class Shares:
             extra=LEADER_HANDED_OVER.of(lock=" ".join(keys)),
         )
 
-    def lose(self, exc: LockLost) -> None:
-        """Note that another beat leads a part, by what a script has raised there; this one stands by for it.
+    def lose(self, *lost: LockLost) -> None:
+        """Note that other beats lead parts, by what scripts have raised there; this one stands by for them.
 
         Raises:
             LockLost: the schedule isn't divided; ``redbeat_lock_lost`` says what becomes of that.
         """
+        first, *others = lost
         if not self.is_divided:
-            raise exc
+            raise first
         logger.error(
-            "beat: %s It stands by for that part.",
-            exc,
-            extra=LEADER_LOST.of(lock=exc.lock_key, holder=exc.holder),
+            "beat: %s It stands by for that part%s.",
+            first,
+            f", and for {len(others)} others of which that is true" if others else "",
+            extra=LEADER_LOST.of(lock=" ".join(str(one.lock_key) for one in lost), holder=first.holder),
         )
-        for leadership in self.leaderships:
-            if leadership.lock_key == exc.lock_key:
-                leadership.forget()
+        keys = {one.lock_key for one in lost}
+        those = [leadership for leadership in self.leaderships if leadership.lock_key in keys]
+        self._heartbeat.remove(*(ended for one in those if (ended := one.end_renewal()) is not None))
+        for leadership in those:
+            leadership.forget()
 
     # -- waiting
 
@@ -501,9 +511,7 @@ class Shares:
             for leadership in leaderships:
                 leadership.resign()
             return
-        self._heartbeat.remove(
-            *(renewal for one in leaderships if (renewal := one.end_renewal()) is not None)
-        )
+        self._heartbeat.remove(*(ended for one in leaderships if (ended := one.end_renewal()) is not None))
         held: list[Held] = []
         for leadership in leaderships:
             lock, leadership.lock, leadership.candidacy = leadership.lock or leadership.candidacy, None, None

@@ -227,12 +227,14 @@ def ask_status(app: Any = None) -> Status:
 
 def status_in(store: Store) -> Status:
     """Return who leads and what is due in ``store``: one round trip for each node, with shards two."""
-    config, layout, vitals = store.config, store.config.layout, store.vitals_of_parts()
-    if len(layout.parts) == 1 and layout.shards is None:
+    config, parts = store.config, [part.keys for part in store.parts]
+    layout = config.layout  # it is known from here on
+    vitals = store.vitals_of_parts(parts)
+    if not store.parts.is_divided:
         return status_of(vitals[0], config)
     shards = [
         _shard_of(one, config.lock_key_in(keys), layout.shard_of(keys), store.node_of(keys))
-        for keys, one in zip(layout.parts, vitals, strict=True)
+        for keys, one in zip(parts, vitals, strict=True)
     ]
     whole = status_of(sum_of(vitals), config)
     ticks = [one.last_tick for one in shards if one.leader is not None and one.last_tick is not None]

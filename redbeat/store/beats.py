@@ -36,6 +36,7 @@ class Beats:
     def note_call(self, beat: str, life_seconds: float) -> tuple[Script, Request]:
         """Return the call that notes that ``beat`` is there, and forgets who wasn't for ``life_seconds``.
 
+        With '' it notes nobody.
         It is for ``store.nodes``, and its reply for :meth:`noted`.
         """
         return beat_call(self._key, self._store.config.keys.layout, beat, int(life_seconds * 1000))

@@ -47,6 +47,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         turn = crc32(metafunc.function.__name__.encode()) + sys.version_info.minor
         mark = pytest.mark.parametrize("server", [kinds[turn % len(kinds)]], indirect=True)
         metafunc.definition.add_marker(mark)
+    if metafunc.definition.get_closest_marker("also_sharded"):
+        metafunc.parametrize("shards", [None, 4], ids=["", "4 shards"])
 
 
 @pytest.fixture

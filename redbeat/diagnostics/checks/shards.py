@@ -24,7 +24,7 @@ def check_layout(context: Context) -> Iterator[Finding]:
         return
     if not layout.is_moving and shards != layout.shards:
         yield Finding(
-            Severity.WARNING,
+            Severity.ERROR,
             "layout",
             "redbeat_shards",
             f"It is {shards or 'not set'}, and the schedule {_divided(layout.shards)}: a beat refuses to "
@@ -60,7 +60,7 @@ def check_spread(context: Context) -> Iterator[Finding]:
 def check_place(context: Context, row: Row) -> Iterator[Finding]:
     """Find entries that are in a shard where nobody looks for them, as others have written them there."""
     parts, layout = context.store.parts, context.config.layout
-    if not parts.is_divided or layout.is_moving:
+    if not parts.is_divided or layout.is_moving or not row.stored.exists:
         return
     name = context.name_of(row.key)
     here, home = parts.of(row.key).keys, parts.home(name).keys

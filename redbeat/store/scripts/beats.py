@@ -24,7 +24,11 @@ class Company(NamedTuple):
 
 
 def beat_call(beats_key: str, layout_key: str, beat: str, life_ms: int) -> tuple[Script, Request]:
-    """Return the call that notes that ``beat`` is there, and forgets who hasn't been for ``life_ms``."""
+    """Return the call that notes that ``beat`` is there, and forgets who hasn't been for ``life_ms``.
+
+    Arguments:
+        beat: '': none is noted.
+    """
     return _NOTE_BEAT, Request([beats_key, layout_key], [beat, life_ms])
 
 

@@ -2,7 +2,7 @@
 --
 -- KEYS[1] beats    zset of the beats that share it, scored by when they said so last
 -- KEYS[2] layout   hash: into how many parts the schedule is divided
--- ARGV[1] beat     its id
+-- ARGV[1] beat     its id; '': nothing is noted, and it is only told who is there
 -- ARGV[2] life_ms  for how long it is noted, milliseconds
 --
 -- Returns how often the layout was changed, as the hash has it ('0' where there is none), and then each beat's id, and
@@ -17,7 +17,7 @@ local generation = redis.call('HGET', layout, 'generation')
 -- before anything is written, as who may not do this shall not leave a key that lives for ever
 redis.call('PEXPIRE', beats, life_ms)
 for _, one in ipairs(silent) do redis.call('ZREM', beats, one) end
-redis.call('ZADD', beats, string.format('%.6f', now), beat)
+if beat ~= '' then redis.call('ZADD', beats, string.format('%.6f', now), beat) end
 redis.call('PEXPIRE', beats, life_ms)
 
 local found = redis.call('ZRANGE', beats, 0, -1, 'WITHSCORES')

@@ -96,6 +96,7 @@ def test_if_unchanged_is_asked_of_an_entry_that_was_taken_for_new(
         assert field(client, "entry", "definition")["args"] == [1]
 
 
+@pytest.mark.also_sharded
 def test_what_is_read_back_equals_what_was_saved(app: Celery) -> None:
     saved = hourly(app, schedule=crontab(minute="*/5", hour={7, 13}), args=(1,), enabled=False).save()
     read = Entry.from_key(saved.key, app=app)

@@ -133,6 +133,7 @@ def test_an_entry_that_is_not_there_is_not_found(app: Celery) -> None:
 # -- changing
 
 
+@pytest.mark.also_sharded
 def test_an_update_changes_what_it_names_and_leaves_what_others_have_changed(
     app: Celery, client: redis.Redis
 ) -> None:
@@ -267,6 +268,7 @@ def test_a_pause_ends_by_itself(
     assert states == {"over": "scheduled", "not-yet": "paused"}
 
 
+@pytest.mark.also_sharded
 def test_a_pause_that_is_over_is_refused_and_changes_nothing(app: Celery, client: redis.Redis) -> None:
     entry = Entry("entry", "t", HOUR, app=app).save()
     before = client.hgetall("redbeat:entry")

@@ -35,6 +35,7 @@ def raw(client: redis.Redis, name: str) -> Any:
     return client.hgetall(f"redbeat:{name}")
 
 
+@pytest.mark.also_sharded
 def test_what_rests_already_stays_exactly_as_it_is(
     app: Celery, client: redis.Redis, names: list[str]
 ) -> None:
@@ -48,6 +49,7 @@ def test_what_rests_already_stays_exactly_as_it_is(
     )  # fmt: skip
 
 
+@pytest.mark.also_sharded
 def test_only_what_a_pause_has_stopped_goes_on(app: Celery, names: list[str]) -> None:
     assert Entry.resume_many(names, app) == PauseResult(("paused",), ("run-1", "run-2", "disabled"))
     entry = Entry.get("paused", app)
@@ -55,6 +57,7 @@ def test_only_what_a_pause_has_stopped_goes_on(app: Celery, names: list[str]) ->
     assert not Entry.get("disabled", app).enabled
 
 
+@pytest.mark.also_sharded
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
@@ -84,6 +87,7 @@ def test_one_that_can_not_be_used_stops_none_of_the_others(
     assert "no valid JSON" in done.failed["spoilt"]
 
 
+@pytest.mark.also_sharded
 def test_a_time_that_is_over_is_refused_and_changes_nothing(app: Celery, names: list[str]) -> None:
     done = Entry.pause_many(names, app, until=datetime(2020, 1, 1))
     assert (done.changed, list(done.failed)) == ((), ["run-1", "run-2"])
@@ -94,6 +98,7 @@ def test_a_time_that_is_over_is_refused_and_changes_nothing(app: Celery, names: 
 Meddle = Callable[[Entry], object]
 
 
+@pytest.mark.also_sharded
 @pytest.mark.parametrize(
     ("meddle", "expected"),
     [

@@ -100,6 +100,7 @@ def test_a_block_that_has_not_ended_forgets_what_is_revoked_in_it(app: Celery) -
     assert stored_ids(app) == [kept.id]
 
 
+@pytest.mark.also_sharded
 def test_a_result_that_cannot_be_noted_is_told_of_and_the_message_is_gone(
     app: Celery, make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,6 +135,7 @@ def test_an_app_s_own_class_of_control_and_one_in_use_stay_what_they_are(make_ap
         assert stored_ids(app) == []
 
 
+@pytest.mark.also_sharded
 def test_it_is_taken_away_while_beat_is_about_to_send_it(
     app: Celery,
     scheduler: RedBeatScheduler,
@@ -155,6 +157,7 @@ def test_it_is_taken_away_while_beat_is_about_to_send_it(
     assert (queued(broker), client.exists(LATER)) == ([], 0)
 
 
+@pytest.mark.also_sharded
 @ONE_SERVER
 def test_a_worker_with_durable_tasks_takes_away_what_others_revoke(
     server: Server, make_app: MakeApp, tmp_path: Path
@@ -173,6 +176,7 @@ def test_a_worker_with_durable_tasks_takes_away_what_others_revoke(
     assert "Traceback" not in worker.output()
 
 
+@pytest.mark.also_sharded
 def test_a_task_of_the_class_is_enough_to_revoke_it(make_app: MakeApp) -> None:
     app = make_app(redbeat_durable_after=1)
 

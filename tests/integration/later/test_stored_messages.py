@@ -240,6 +240,7 @@ def test_an_entry_with_a_message_is_deleted_with_it_and_is_neither_saved_nor_run
     assert client.keys("redbeat*later*") == []
 
 
+@pytest.mark.also_sharded
 def test_another_entry_may_have_such_a_name(
     app: Celery, scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:

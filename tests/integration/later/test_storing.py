@@ -25,6 +25,7 @@ def store(app: Celery, task_id: str = "id", **options: Any) -> Any:
     return app.tasks["add"].apply_async((1,), task_id=task_id, **{"countdown": 600, **options})
 
 
+@pytest.mark.also_sharded
 def test_a_message_is_stored_in_one_round_trip(app: Celery, server: Server) -> None:
     store(app, "first")  # now the server knows the script, and the client is connected
     with monitoring(server) as asked:

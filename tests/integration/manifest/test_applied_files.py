@@ -43,6 +43,7 @@ def test_a_file_is_applied_and_applied_again_nothing_is_written(app: Celery, cli
     assert Entry.get("two", app).args == [1]
 
 
+@pytest.mark.also_sharded
 def test_a_plan_writes_nothing(app: Celery, client: redis.Redis) -> None:
     plan = make_plan(app, read_file(FILE), "billing", prune=True)
     assert plan.difference.added["one"] == {"task": "echo", "schedule": {"every": "1h"}}
@@ -65,6 +66,7 @@ def test_a_changed_entry_keeps_its_bookkeeping(app: Celery, client: redis.Redis)
     assert Entry.get("one", app).total_run_count == 12
 
 
+@pytest.mark.also_sharded
 def test_what_somebody_has_paused_rests_until_the_file_says_otherwise(app: Celery) -> None:
     apply(app, FILE)
     Entry.get("one", app).pause("payment provider is down")

@@ -314,6 +314,7 @@ def same_meaning(app: Celery, key: str, before: dict[str, str], after: dict[str,
     assert json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
+@pytest.mark.also_sharded
 def test_an_export_of_some(app: Celery) -> None:
     for name in ("a1", "a2", "b1"):
         Entry(name, "echo", 60, app=app).save()
@@ -378,6 +379,7 @@ def test_halves_of_characters_and_names_that_are_no_text(app: Celery, client: re
     assert dump(client) == before
 
 
+@pytest.mark.also_sharded
 def test_an_exported_entry_is_a_form_too(app: Celery) -> None:
     entry = Entry("a", "echo", "0 9 L-1 * *", app=app, timezone="Asia/Kathmandu", jitter=90).save()
     document = json.loads(write_file(export_entries(app).declared, is_json=True))["entries"]["a"]

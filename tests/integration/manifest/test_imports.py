@@ -48,6 +48,7 @@ def test_a_name_that_appears_meanwhile_stops_the_import(app: Celery, client: red
     assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:two"]
 
 
+@pytest.mark.also_sharded
 @pytest.mark.parametrize(
     "fields",
     ["next_run: .nan", f"next_run: 1{'0' * 400}", "stored: {definition: !!binary aGVsbG8=}"],

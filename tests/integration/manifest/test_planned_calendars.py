@@ -48,6 +48,7 @@ def ask(app: Celery, tmp_path: Path) -> Ask:
     return run
 
 
+@pytest.mark.also_sharded
 def test_a_new_calendar_is_shown_with_its_days_and_counted(ask: Ask) -> None:
     shown = ask("plan", FILE)
     assert shown.exit_code == 2
@@ -57,6 +58,7 @@ def test_a_new_calendar_is_shown_with_its_days_and_counted(ask: Ask) -> None:
     assert "1 to add, 0 to change, 0 to remove, 0 the same.\nCalendars: 1 to add, 0 to change" in shown.output
 
 
+@pytest.mark.also_sharded
 def test_a_changed_calendar_is_shown_with_what_comes_and_what_goes(ask: Ask, app: Celery) -> None:
     apply(app, FILE)
     shown = ask("plan", CHANGED)
@@ -87,6 +89,7 @@ def test_of_many_days_some_are_shown(ask: Ask) -> None:
     assert "2040-01-01" not in shown
 
 
+@pytest.mark.also_sharded
 def test_pruning_removes_a_calendar_that_has_left_the_file_and_that_nobody_names(
     ask: Ask, app: Celery, client: redis.Redis
 ) -> None:
@@ -102,12 +105,14 @@ def test_pruning_removes_a_calendar_that_has_left_the_file_and_that_nobody_names
     assert ask("plan", NO_CALENDAR, "--prune").exit_code == 0
 
 
+@pytest.mark.also_sharded
 def test_entries_that_are_pruned_at_the_same_time_name_no_calendar(ask: Ask, app: Celery) -> None:
     apply(app, FILE)
     assert ask("apply", "entries: {}\n", "--prune", "--yes").exit_code == 0
     assert (Calendar.names(app), Entry.count(app)) == ([], 0)
 
 
+@pytest.mark.also_sharded
 @pytest.mark.parametrize("whose", ["file", "somebody", "disabled"])
 def test_a_calendar_that_an_entry_still_names_stays_and_who_it_is_is_told(
     ask: Ask, app: Celery, whose: str
@@ -126,6 +131,7 @@ def test_a_calendar_that_an_entry_still_names_stays_and_who_it_is_is_told(
     assert Calendar.names(app) == [], "it was still the owner's"
 
 
+@pytest.mark.also_sharded
 def test_a_calendar_that_an_entry_names_by_the_time_it_is_pruned_stays(
     ask: Ask, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +151,7 @@ def test_a_calendar_that_an_entry_names_by_the_time_it_is_pruned_stays(
     assert "- calendar holidays" in ask("plan", NO_CALENDAR, "--prune").output, "it is still the owner's"
 
 
+@pytest.mark.also_sharded
 def test_who_saves_an_entry_while_its_calendar_goes_is_told(app: Celery) -> None:
     apply(app, FILE)
     entry = Entry("late", "echo", "0 12 * * *", exclude="holidays", app=app)
@@ -159,6 +166,7 @@ def test_who_saves_an_entry_while_its_calendar_goes_is_told(app: Celery) -> None
         entry.save()
 
 
+@pytest.mark.also_sharded
 def test_what_no_file_or_another_one_has_applied_isn_t_pruned(ask: Ask, app: Celery) -> None:
     Calendar("by-hand", ["2098-01-01"], app=app).save()
     apply(app, FILE)

@@ -1,0 +1,440 @@
+"""A schedule in shards under several real beats: what befalls these, and what became of every second's run.
+
+Each entry is due once a second, and runs that were missed are made up for (`misfire` "all"): so each second of
+each entry must be on the queue once, whoever died, was paused or was cut off meanwhile, and wherever its entry
+was moved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.task_ids import task_id_of
+from tests.support.apps import celery_beat, write_app
+from tests.support.logs import has_traceback
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.resharded import part_of
+
+#: after so long without a renewal a lock is free; short, as no test waits for longer than it must
+LOCK_SECONDS = 2.0
+
+#: appended to each beat's app: how many shards there are is told to its process, as settings are by a deployment
+SHARDS_BY_ENVIRONMENT = """
+import os
+app.conf.redbeat_shards = int(os.environ["SHARDS"]) or None
+"""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message; `due` and `at`, when it was taken from the queue, are UNIX seconds."""
+
+    entry: str
+    due: float
+    id: str
+    at: float
+
+
+# -- the queue
+
+
+class Broker(Protocol):
+    """A queue from which a test takes what beats have sent."""
+
+    url: str
+
+    def take(self) -> list[dict[str, Any]]:
+        """Take all messages that wait, oldest first; return their headers."""
+
+
+class RedisBroker:
+    """The list `celery` of a server."""
+
+    def __init__(self, url: str, client: redis.Redis) -> None:
+        self.url, self._client = url, client
+
+    def take(self) -> list[dict[str, Any]]:
+        taken: Any = self._client.rpop("celery", 1000) or []
+        return [json.loads(message)["headers"] for message in taken]
+
+
+class AmqpBroker:
+    """The queue `celery` of a RabbitMQ."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._app = Celery("reader", broker=url, set_as_current=False)
+        self._channel: Any = self._app.connection_for_read().channel()
+        self._app.amqp.queues["celery"](self._channel).declare()
+
+    def take(self) -> list[dict[str, Any]]:
+        waiting = iter(lambda: self._channel.basic_get("celery", no_ack=True), None)
+        return [dict(message.headers) for message in waiting]
+
+
+class Taker:
+    """Takes what is sent, all the time, and keeps it.
+
+    Attributes:
+        sent: the runs of entries.
+        others: how often each task id came that is no entry's run: stored messages, and what was triggered.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.sent: list[Sent] = []
+        self.others: Counter[str] = Counter()
+        self.error: Exception | None = None
+        self._broker = broker
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Taker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        self._thread.join()
+
+    def newest(self) -> dict[str, float]:
+        """Until when each entry has run."""
+        found: dict[str, float] = {}
+        for sent in [*self.sent]:
+            found[sent.entry] = max(found.get(sent.entry, 0.0), sent.due)
+        return found
+
+    def _run(self) -> None:
+        try:
+            while not self._has_ended.wait(0.01):
+                self._take()
+            self._take()
+        except Exception as exc:  # noqa: BLE001 - the test fails of it
+            self.error = exc
+
+    def _take(self) -> None:
+        while taken := self._broker.take():
+            at = time.time()
+            for headers in taken:
+                if headers.get("redbeat_entry") is None or headers.get("redbeat_manual"):
+                    self.others[headers["id"]] += 1
+                else:
+                    due = datetime.fromisoformat(headers["redbeat_due"]).timestamp()
+                    self.sent.append(Sent(headers["redbeat_entry"], due, headers["id"], at))
+
+
+# -- the verdict
+
+
+@dataclass
+class Verdict:
+    """What became of the runs of entries that are due once a second.
+
+    Attributes:
+        lost: seconds of an entry that have no message, between its first and its next one that is to come.
+        doubled: messages beyond the first of the same run with the same id.
+        strange: messages off an entry's beat, with an id that no layout gives, or doubled with another one.
+        disordered: messages that left after a later one of the same entry.
+        late_seconds: how late any message was taken from the queue at most.
+    """
+
+    runs: int = 0
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    strange: list[str] = field(default_factory=list)
+    disordered: list[str] = field(default_factory=list)
+    late_seconds: float = 0.0
+
+    def counts(self, faults: int) -> list[int]:
+        """Numbers for the table of all tests (`summary`)."""
+        found = (self.lost, self.doubled, self.strange, self.disordered)
+        return [faults, self.runs, *map(len, found)]
+
+    def check(self, *, is_exactly_once: bool) -> None:
+        """Fail if a promise was broken."""
+        assert self.runs, "nothing was sent"
+        assert not self.lost, self
+        assert not self.strange, self
+        assert not self.disordered, self
+        assert not (is_exactly_once and self.doubled), self
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs} runs, {self.late_seconds:.2f} s late at most; lost {self.lost[:9]}, doubled "
+            f"{self.doubled[:9]}, strange {self.strange[:9]}, disordered {self.disordered[:9]}"
+        )
+
+
+def judge(
+    sent: Iterable[Sent], next_dues: dict[str, float], names: Sequence[str], layouts: Iterable[int | None]
+) -> Verdict:
+    """Return the verdict on the runs of entries.
+
+    Arguments:
+        next_dues: when each entry is due next, as Redis says.
+        names: of the entries.
+        layouts: how many shards there have been; None: none.
+    """
+    known = set(layouts)
+    by_entry: defaultdict[str, list[Sent]] = defaultdict(list)
+    for one in sent:
+        by_entry[one.entry].append(one)
+    verdict = Verdict()
+    for name in names:
+        runs = by_entry.get(name, [])
+        if not runs or name not in next_dues:
+            verdict.lost.append(f"{name}: all" if not runs else f"{name}: gone")
+            continue
+        parts = {part_of(name.encode(), shards).decode() for shards in known}
+        _judge_entry(parts, runs, next_dues[name], verdict)
+    verdict.strange += sorted(by_entry.keys() - set(names))
+    return verdict
+
+
+def _judge_entry(parts: set[str], runs: list[Sent], next_due: float, verdict: Verdict) -> None:
+    name = runs[0].entry
+    seen: dict[float, str] = {}
+    latest = -1.0
+    for run in runs:
+        what = f"{name} at {datetime.fromtimestamp(run.due, timezone.utc):%H:%M:%S.%f}"
+        if run.due in seen:
+            (verdict.doubled if seen[run.due] == run.id else verdict.strange).append(what)
+            continue
+        if run.id not in {_id_of(part + name, run.due) for part in parts} or abs((run.due - next_due) % 1.0 - 0.5) < 0.499:
+            verdict.strange.append(what)
+        if run.due < latest:
+            verdict.disordered.append(what)
+        seen[run.due] = run.id
+        latest = max(latest, run.due)
+        verdict.late_seconds = max(verdict.late_seconds, run.at - run.due)
+    verdict.runs += len(seen)
+    for earlier, later in pairwise([*sorted(seen), next_due]):
+        if round(later - earlier) != 1:
+            moment = datetime.fromtimestamp(earlier, timezone.utc)
+            verdict.lost.append(f"{name}: {round(later - earlier) - 1} after {moment:%H:%M:%S.%f}")
+
+
+def _id_of(key: str, due: float) -> str:
+    return task_id_of(key, datetime.fromtimestamp(due, timezone.utc).isoformat(timespec="microseconds"))
+
+
+# -- the entries
+
+
+@dataclass
+class Scene:
+    """A schedule of one server or cluster, and the entries of it that are due once a second.
+
+    Attributes:
+        client: of the schedule; it decodes.
+        settings: of the apps of beats and writers, with the broker.
+        names: of the entries.
+        layouts: how many shards there have been; None: none.
+    """
+
+    client: Any
+    settings: dict[str, Any]
+    broker: Broker
+    names: list[str] = field(default_factory=list)
+    layouts: list[int | None] = field(default_factory=list)
+
+    def app(self, **settings: Any) -> Celery:
+        """An app in this process."""
+        app = Celery("writer", set_as_current=False)
+        app.conf.update({"broker_url": self.broker.url, **self.settings, **settings})
+        return app
+
+    def save(self, count: int, **settings: Any) -> None:
+        """Save so many entries that are due once a second, each at a moment of its own."""
+        app = self.app(**settings)
+        self.names = [f"entry-{number}" for number in range(count)]
+        now = time.time()
+        RedBeatSchedulerEntry.save_many(
+            RedBeatSchedulerEntry(
+                name,
+                "echo",
+                1.0,
+                app=app,
+                misfire="all",
+                misfire_limit=1000,
+                last_run_at=datetime.fromtimestamp(now + number / count, timezone.utc),
+            )
+            for number, name in enumerate(self.names)
+        )
+
+    @property
+    def shards(self) -> int | None:
+        """How many there are by now, as Redis says."""
+        return int(self.client.hget("redbeat::layout", "shards") or 0) or None
+
+    def next_dues(self) -> dict[str, float]:
+        """When each entry is due next; those that aren't where they belong are left out."""
+        shards = self.shards
+        found: dict[str, float] = {}
+        for name in self.names:
+            part = part_of(name.encode(), shards).decode()
+            score = self.client.zscore(f"{part}:schedule", f"{part}{name}")
+            if score is not None and self.client.exists(f"{part}{name}"):
+                found[name] = score
+        return found
+
+    def await_runs_of(self, taker: Taker, at: float) -> None:
+        """Wait until each entry has run for what was due then."""
+
+        def has_come() -> bool:
+            assert taker.error is None, taker.error
+            newest = taker.newest()
+            return all(newest.get(name, 0.0) >= at for name in self.names)
+
+        eventually(has_come, 60, 0.1, "not every entry has run again")
+
+    def judge(self, taker: Taker) -> Verdict:
+        """Return what became of the runs, when no beat runs any more."""
+        assert taker.error is None, taker.error
+        return judge(taker.sent, self.next_dues(), self.names, self.layouts)
+
+
+# -- the beats
+
+
+class Crew:
+    """Beats, and what befalls them.
+
+    Attributes:
+        beats: those that haven't been ended.
+        faults: how often each has happened.
+    """
+
+    def __init__(self, chance: random.Random, start: Callable[[], Process], most: int) -> None:
+        self.beats: list[Process] = []
+        self.faults: Counter[str] = Counter()
+        self._chance, self._start, self._most = chance, start, most
+        self._ended: list[Process] = []
+        self._paused: dict[Process, float] = {}
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        for beat in self.beats:
+            if error is not None:
+                print(f"-- a beat, at the end:\n{beat.output()[-3000:]}")
+            beat.kill()
+
+    def start(self, count: int = 1) -> None:
+        """Let as many come."""
+        self.beats += [self._start() for _ in range(count)]
+
+    def suffer(self, seconds: float, also: Callable[[], None] = lambda: None) -> None:
+        """Let something befall one of them again and again; in between it calls `also`."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._resume_some()
+            self._befall()
+            also()
+            self.check()
+            time.sleep(self._chance.uniform(0.05, 0.8))  # the instant of the fault, not a wait for something
+
+    def _befall(self) -> None:
+        well = [beat for beat in self.beats if beat not in self._paused]
+        if len(self.beats) < self._most and (not well or self._chance.random() < 0.4):
+            self.faults["start"] += 1
+            self.start()
+            return
+        if not well:
+            return
+        beat = self._chance.choice(well)
+        fault = self._chance.choice(["kill", "kill", "pause", "pause", "stop"])
+        self.faults[fault] += 1
+        if fault == "kill":
+            self.kill(beat)
+        elif fault == "stop":
+            self.stop(beat)
+        else:
+            beat.signal(signal.SIGSTOP)
+            seconds = self._chance.choice([0.3, LOCK_SECONDS, 2 * LOCK_SECONDS]) * self._chance.uniform(0.5, 1.5)
+            self._paused[beat] = time.monotonic() + seconds
+
+    def kill(self, beat: Process) -> None:
+        """As a crash would."""
+        assert beat.kill() == -signal.SIGKILL, beat.output()
+        self._note_end(beat)
+
+    def stop(self, *beats: Process) -> None:
+        """As an operator would."""
+        for beat in beats:
+            beat.signal(signal.SIGTERM)
+        for beat in beats:
+            code = beat.wait()
+            has_begun = "beat: Starting" in beat.output()
+            assert code == 0 or (code == -signal.SIGTERM and not has_begun), beat.output()
+            self._note_end(beat)
+
+    def _note_end(self, beat: Process) -> None:
+        self.beats.remove(beat)
+        self._ended.append(beat)
+        self._paused.pop(beat, None)
+
+    def _resume_some(self) -> None:
+        for beat, until in [*self._paused.items()]:
+            if time.monotonic() >= until:
+                self._resume(beat)
+
+    def _resume(self, beat: Process) -> None:
+        del self._paused[beat]
+        beat.signal(signal.SIGCONT)
+
+    def recover(self) -> None:
+        """Let those that are paused go on, and one be there at least."""
+        for beat in [*self._paused]:
+            self._resume(beat)
+        if not self.beats:
+            self.start()
+
+    def check(self) -> None:
+        """Fail if one has ended by itself, or has raised what it shouldn't."""
+        for beat in self.beats:
+            assert beat.is_running, beat.output()
+            assert not has_traceback(beat.output()), beat.output()
+
+    def end(self) -> None:
+        """Stop all of them."""
+        self.recover()
+        self.check()
+        self.stop(*self.beats)
+        for beat in self._ended:
+            assert not has_traceback(beat.output()), beat.output()
+
+    def count(self, words: str) -> int:
+        """How often one has logged this."""
+        return sum(beat.output().count(words) for beat in [*self.beats, *self._ended])
+
+
+def starter(directory: Path, scene: Scene, module: str = "module", **settings: Any) -> Callable[[], Process]:
+    """Write an app for beats; return what starts one with as many shards as there are."""
+    directory.mkdir(exist_ok=True)
+    settings = {"broker_url": scene.broker.url, **scene.settings, **settings}
+    write_app(directory, module, extra=SHARDS_BY_ENVIRONMENT, **settings)
+
+    def start() -> Process:
+        return celery_beat(directory, module, env={"SHARDS": str(scene.shards or 0)})
+
+    return start

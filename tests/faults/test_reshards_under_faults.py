@@ -1,0 +1,290 @@
+"""The schedule divided anew again and again, by real commands that are killed, under beats that are killed, too.
+
+Writers go on meanwhile, some with settings of another layout, one that writes raw to former places.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import redbeat.later
+from redbeat import RedBeatSchedulerEntry
+from redbeat.later import batch
+from tests.faults.rounds import IS_LONG
+from tests.faults.shards import LOCK_SECONDS, Broker, Crew, RedisBroker, Scene, Taker, starter
+from tests.faults.summary import TALLY
+from tests.support.apps import celery_command
+from tests.support.logs import has_traceback
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.resharded import part_of, read_all
+from tests.support.schedule import SELDOM
+from tests.support.servers import Server
+
+ENTRIES = 30
+#: beside those that are due once a second, so that a reshard takes its time; these never run
+STILL = 20_000 if IS_LONG else 1_500
+RESHARDS = 24 if IS_LONG else 3
+KINDS: list[int | None] = [None, 1, 2, 4, 7, 16]
+SECONDS_A_YEAR = 365 * 86400.0
+
+
+class Resharder:
+    """`celery redbeat reshard`, killed again and again, until it is done."""
+
+    def __init__(self, directory: Path, scene: Scene, chance: random.Random) -> None:
+        self._directory, self._scene, self._chance = directory, scene, chance
+        self.kills = self.done = 0
+        self.process: Process | None = None
+
+    def _start(self, shards: int | None) -> Process:
+        words = ["redbeat", "reshard", "--to", str(shards or "none"), "--yes"]
+        env = {"SHARDS": str(self._scene.shards or 0)}
+        return celery_command(self._directory, "module", *words, env=env)
+
+    def run(self, shards: int | None, meanwhile: Callable[[], None]) -> None:
+        """Divide the schedule into so many shards."""
+        self._scene.layouts.append(shards)
+        most_kills = self._chance.choice([0, 1, 3])
+        for kill in range(most_kills + 1):
+            with self._start(shards) as process:
+                if kill < most_kills:
+                    state = self._chance.choice(["moving", "moving", "moving", "settling", ""])
+                    self._await(process, state)
+                    until = time.monotonic() + self._chance.choice([0.0, 0.1, 1.0]) * self._chance.random()
+                    while process.is_running and time.monotonic() < until:
+                        meanwhile()
+                    if process.is_running:
+                        assert process.kill() == -signal.SIGKILL
+                        self.kills += 1
+                        assert not has_traceback(process.output()), process.output()
+                        meanwhile()
+                        continue
+                while process.is_running:
+                    meanwhile()
+                assert process.returncode == 0, process.output()
+                assert not has_traceback(process.output()), process.output()
+        assert self._scene.shards == shards
+        self.done += 1
+
+    def _await(self, process: Process, state: str) -> None:
+        """Wait for a state of the layout, or the end."""
+        client = self._scene.client
+
+        def has_come() -> bool:
+            return not process.is_running or (client.hget("redbeat::layout", "state") or "") == state
+
+        eventually(has_come, interval=0.001)
+
+
+class Writer:
+    """Saves, changes, deletes and triggers entries of its own, and stores and cancels messages.
+
+    Attributes:
+        saved: what each of its entries is to have as arguments; those that were deleted aren't here.
+        sent: the task ids that must have been sent, each once.
+        cancelled: those that must not.
+    """
+
+    def __init__(self, scene: Scene, chance: random.Random, number: int, shards: int | None) -> None:
+        self._app = scene.app(redbeat_shards=shards, redbeat_durable_after=0)
+        redbeat.later.install(self._app)
+        self._chance, self._number, self._count = chance, number, 0
+        self.saved: dict[str, list[int]] = {}
+        self.deleted: set[str] = set()
+        self.sent: set[str] = set()
+        self.cancelled: set[str] = set()
+        self._stored: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.slowest_seconds = 0.0
+
+    def act(self) -> None:
+        """Do one thing."""
+        acts = [self._save, self._save_many, self._change, self._delete, self._trigger, self._store, self._cancel]
+        act = self._chance.choice(acts)
+        self.counts[act.__name__.strip("_")] += 1
+        self._count += 1
+        began = time.monotonic()
+        act()
+        self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
+
+    def _entry(self, name: str) -> RedBeatSchedulerEntry:
+        return RedBeatSchedulerEntry(name, "echo", SECONDS_A_YEAR, args=[self._count], app=self._app)
+
+    def _new_name(self, number: int = 0) -> str:
+        return f"of-{self._number}-{self._count}-{number}"
+
+    def _save(self) -> None:
+        name = self._new_name()
+        self._entry(name).save()
+        self.saved[name] = [self._count]
+
+    def _save_many(self) -> None:
+        names = [self._new_name(number) for number in range(5)]
+        RedBeatSchedulerEntry.save_many([*map(self._entry, names)])
+        self.saved.update(dict.fromkeys(names, [self._count]))
+
+    def _change(self) -> None:
+        if self.saved:
+            name = self._chance.choice([*self.saved])
+            self._entry(name).save()
+            self.saved[name] = [self._count]
+
+    def _delete(self) -> None:
+        if self.saved:
+            name = self._chance.choice([*self.saved])
+            self._entry(name).delete()
+            del self.saved[name]
+            self.deleted.add(name)
+
+    def _trigger(self) -> None:
+        if self.saved:
+            name = self._chance.choice([*self.saved])
+            self.sent.add(str(self._entry(name).trigger().id))
+
+    def _store(self) -> None:
+        ids = [f"message-{self._number}-{self._count}-{number}" for number in range(3)]
+        countdown = self._chance.choice([0.01, 0.3, 2.0, 3600.0])
+        with batch():
+            for task_id in ids:
+                options: dict[str, Any] = {"serializer": "pickle"} if self._chance.random() < 0.3 else {}
+                self._app.send_task("echo", [1], task_id=task_id, countdown=countdown, **options)
+        if countdown < 60:
+            self.sent.update(ids)
+        else:
+            self._stored += ids
+
+    def _cancel(self) -> None:
+        if self._stored:
+            task_id = self._stored.pop(self._chance.randrange(len(self._stored)))
+            assert redbeat.later.cancel(task_id, self._app) == [task_id]
+            self.cancelled.add(task_id)
+
+
+class Foreign:
+    """A program in another language that knows the layout of some time ago, and writes to that.
+
+    Attributes:
+        names: of its entries, each due once.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self._client = scene.client
+        self.shards: int | None = None
+        self.names: list[str] = []
+
+    def act(self) -> None:
+        name = f"foreign-{len(self.names)}"
+        part = part_of(name.encode(), self.shards).decode()
+        definition = {"name": name, "task": "echo", "schedule": SELDOM, "args": [], "kwargs": {}, "enabled": True}
+        self._client.hset(f"{part}{name}", "definition", json.dumps(definition))
+        self._client.zadd(f"{part}:schedule", {f"{part}{name}": 1.0})
+        self.names.append(name)
+
+
+class Writers:
+    """All of them, each in a thread of its own."""
+
+    def __init__(self, writers: list[Writer], foreign: Foreign, pause_seconds: float) -> None:
+        self.errors: list[BaseException] = []
+        self._has_ended = threading.Event()
+        self._pause_seconds = pause_seconds
+        acts = [writer.act for writer in writers] + [foreign.act]
+        self._threads = [threading.Thread(target=self._run, args=(act,)) for act in acts]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._has_ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, act: Callable[[], None]) -> None:
+        try:
+            while not self._has_ended.wait(self._pause_seconds):
+                act()
+        except BaseException as exc:  # noqa: BLE001 - the test fails of it
+            self.errors.append(exc)
+
+
+def check_all_came(taker: Taker, sent: set[str], names: set[str]) -> bool:
+    """Fail if something that was stored, triggered or written raw isn't sent, and say what."""
+    missing = sent - taker.others.keys()
+    assert not missing, missing
+    missing = names - {one.entry for one in [*taker.sent]}
+    assert not missing, missing
+    return True
+
+
+def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_nothing(
+    valkey: Server, chance: random.Random, tmp_path: Path, record_property: Any
+) -> None:
+    with valkey.client(db=1) as client, valkey.client(db=1, decode_responses=False) as raw:
+        broker: Broker = RedisBroker(valkey.url(1), client)
+        settings = {"redbeat_redis_url": valkey.url(1), "redbeat_lock_timeout": LOCK_SECONDS}
+        scene = Scene(client, settings, broker, layouts=[None])
+        scene.save(ENTRIES)
+        app = scene.app()
+        still = [f"still-{number}" for number in range(STILL)]
+        RedBeatSchedulerEntry.save_many(
+            RedBeatSchedulerEntry(name, "echo", SECONDS_A_YEAR, app=app) for name in still
+        )
+        start = starter(tmp_path, scene)
+        resharder, foreign = Resharder(tmp_path, scene, chance), Foreign(scene)
+        writers = [
+            Writer(scene, random.Random(chance.random()), number, chance.choice(KINDS)) for number in range(8)
+        ]
+        with Taker(broker) as taker, Crew(chance, start, 3) as crew:
+            crew.start(2)
+            eventually(lambda: taker.sent)
+            resharder.run(chance.choice(KINDS[1:]), meanwhile=lambda: crew.suffer(0.1))
+            # from now on also those write that have another setting
+            with Writers(writers, foreign, 0.1 if IS_LONG else 0.2) as at_work:
+                for _ in range(RESHARDS - 1):
+                    foreign.shards = scene.shards
+                    shards = chance.choice([one for one in KINDS if one != scene.shards])
+                    resharder.run(shards, meanwhile=lambda: crew.suffer(0.1))
+                    crew.suffer(chance.uniform(0, 2))
+                    assert not at_work.errors, at_work.errors
+            crew.recover()
+            scene.await_runs_of(taker, time.time() + 1)
+            sent = set().union(*(writer.sent for writer in writers))
+            names = {*foreign.names}
+            eventually(partial(check_all_came, taker, sent, names), 30 if IS_LONG else 15)
+            crew.end()
+        of_foreign = Counter(one.entry for one in taker.sent if one.entry in names)
+        taker.sent = [one for one in taker.sent if one.entry not in names]
+        verdict = scene.judge(taker)
+        found, wrong = read_all(raw)
+    print(f"{resharder.done} reshards by {scene.layouts}, killed {resharder.kills} times")
+    print(f"{dict(crew.faults)}; {verdict}; {len(of_foreign)} foreign entries")
+    print(sum((writer.counts for writer in writers), Counter()), max(one.slowest_seconds for one in writers))
+    faults = resharder.kills + crew.faults.total()
+    record_property(TALLY, ["reshards that are killed under beats", verdict.counts(faults)])
+    verdict.check(is_exactly_once=True)
+    assert wrong == []
+    assert {name: count for name, count in of_foreign.items() if count != 1} == {}
+    assert {task_id: taker.others[task_id] for task_id in sent if taker.others[task_id] != 1} == {}
+    cancelled = set().union(*(writer.cancelled for writer in writers))
+    assert not cancelled & taker.others.keys()
+    saved = {name: args for writer in writers for name, args in writer.saved.items()}
+    for name, args in saved.items():
+        assert json.loads(found[name.encode()][b"definition"])["args"] == args, name
+        assert f":schedule {name}".encode() in found, name
+    deleted = set().union(*(writer.deleted for writer in writers))
+    assert not [name for name in deleted if name.encode() in found]
+    assert not [name for name in still if f":schedule {name}".encode() not in found]

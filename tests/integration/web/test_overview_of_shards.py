@@ -1,0 +1,72 @@
+"""The overview of a schedule in shards: who leads each, and what the spread is."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.store.store import Store
+from redbeat.web.live import News
+from redbeat.web.threads import Threads
+from tests.support.dashboards import Browser, dashboard_of
+from tests.support.polling import eventually
+from tests.support.shards import EVERY_PLACE, announce, app_in, lead, names_in_every_shard, parts_of
+
+ANN, BOB = "ann:12:aabbccdd", "bob:7:aabbccde"
+
+
+@pytest.fixture
+def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
+    app = app_in(place, request)
+    lead(app, parts_of(app)[:9], ANN)
+    lead(app, parts_of(app)[9:], BOB)
+    announce(app, ANN, BOB)
+    return app
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """The cells of the table of shards."""
+    table = page.split("<h2>Shards</h2>")[1].split("</table>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table.split("<tbody>")[1], re.DOTALL)
+    cells = (re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows)
+    return [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells]
+
+
+@EVERY_PLACE
+def test_it_shows_who_leads_each_shard(sharded: Celery, place: str) -> None:
+    for name in names_in_every_shard(sharded):
+        Entry(name, "tasks.report", 3600, app=sharded).save()
+    browser = Browser(dashboard_of(sharded, ("read",)))
+    page = browser.read("/")
+    rows = rows_of(page)
+    assert [row[:2] for row in rows] == [
+        [str(shard), "ann, process 12" if shard < 9 else "bob, process 7"] for shard in range(16)
+    ]
+    assert {row[3] for row in rows} == {"1"}
+    assert len(rows[0]) == (7 if place == "cluster" else 6)
+    assert "each has a leader" in page
+    assert "ann, process 12, leads 9; bob, process 7, leads 7" in page
+    assert "Healthy" in page
+    page = str(eventually(lambda: "16 of 16 counted" in (found := browser.read("/")) and found))
+    part = parts_of(sharded)[5]
+    Store(sharded).client.delete(part.lock, part.tick)
+    page = browser.read("/")
+    assert "No beat leads shard 5 of 16." in page
+    assert "1 without a leader" in page
+    assert rows_of(page)[5][1] == "none"
+
+
+@EVERY_PLACE
+def test_pages_are_told_of_a_shard_that_another_beat_leads_from_now_on(sharded: Celery, place: str) -> None:
+    threads: Any = Threads
+    news = News(sharded, threads)
+    mark: Any = news._mark  # noqa: SLF001 - what is compared every two seconds
+    before = mark()
+    assert mark() == before, place
+    lead(sharded, parts_of(sharded)[3:4], BOB)
+    assert mark() != before
