@@ -23,6 +23,7 @@ from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
+from redbeat.beat.misplaced import sweep
 from redbeat.beat.service import BeatService
 from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
 from redbeat.beat.shards import Shards
@@ -65,6 +66,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
+from redbeat.reshard.sweeping import Sweeper
 from redbeat.store.layouts import Layouts
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
@@ -154,6 +156,7 @@ class RedBeatScheduler(Scheduler):
         )
         self._form_shards()
         self._feed = Feed(app, self._find_fences)
+        self._sweeper = Sweeper(self.store)
         self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
         self._gathering = Gathering(app, lambda: self._shares.leaderships, self._book, is_shown=is_shown)
@@ -272,6 +275,8 @@ class RedBeatScheduler(Scheduler):
             self._shards.renew_locks()  # trying the broker may take long
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
+        if self._beat is not None and self._shards.leads_first:
+            sweep(self._sweeper)
         began_at = time.monotonic()
         with garbage_kept():
             seconds = min(self._send_due(), self._send_messages())

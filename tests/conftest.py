@@ -342,7 +342,7 @@ def client(server: Server) -> Iterator[redis.Redis]:
 @pytest.fixture
 def shards() -> int | None:
     """Into how many shards the schedules of `make_app` are divided; `also_sharded` tests run with four, too."""
-    return None
+    return int(os.environ["SHARDS"]) if os.environ.get("SHARDS") else None
 
 
 @pytest.fixture

@@ -262,7 +262,10 @@ class Dispatcher:
         misplaced = self._misplaced.among(rows)
         if not misplaced:
             return rows
+        moved = self._misplaced.bring_home(misplaced)
         for claimed in misplaced:
+            if claimed.key in moved:
+                continue
             reason = self._misplaced.describe(claimed)
             batch.pending.append(self._recorder.quarantine(claimed, reason, batch.claim.now))
         keys = {claimed.key for claimed in misplaced}

@@ -137,6 +137,12 @@ class Shards:
         """Those that this beat leads, by what the last look has found."""
         return self._led
 
+    @property
+    def leads_first(self) -> bool:
+        """Whether this beat leads the first part, and so does what one beat is to do for all of them."""
+        first = self._config.layout.parts[0]
+        return any(shard.store.keys.is_part(first) for shard in self._led)
+
     def check_locks(self) -> None:
         """Find out whether a lock is lost, or was gone and is taken back.
 

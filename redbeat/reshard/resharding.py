@@ -236,15 +236,15 @@ class Resharding:
         strays.look_for_requests(sources)
         due: list[Stray] = []
         for source in sources:
-            due += self._mover.move(strays.of_members(source), MARGIN_SECONDS)
-            due += self._mover.move(strays.of_names(source), MARGIN_SECONDS)
+            due += self._mover.move_all(strays.of_members(source), MARGIN_SECONDS)
+            due += self._mover.move_all(strays.of_names(source), MARGIN_SECONDS)
         for _ in range(MAX_LOOKS):
             self._move_due(strays, due)
             due = []
             moved = self._mover.tally.moved
             for source in sources:
-                due += self._mover.move(strays.of_members(source), MARGIN_SECONDS)
-                due += self._mover.move(strays.of_names(source), MARGIN_SECONDS)
+                due += self._mover.move_all(strays.of_members(source), MARGIN_SECONDS)
+                due += self._mover.move_all(strays.of_names(source), MARGIN_SECONDS)
             if not due and self._mover.tally.moved == moved:
                 return
         self._move_due(strays, due)
@@ -258,11 +258,11 @@ class Resharding:
             waited = time.monotonic() - since
             margin = MARGIN_SECONDS if waited < PATIENCE_SECONDS else 0.000001
             if waited > 2 * PATIENCE_SECONDS:
-                due = self._mover.move(due, None)
+                due = self._mover.move_all(due, None)
                 continue
             led = self._led_among({one.source: None for one in due}, strays)
-            waiting = self._mover.move([one for one in due if one.source in led], margin)
-            due = [*waiting, *self._mover.move([one for one in due if one.source not in led], None)]
+            waiting = self._mover.move_all([one for one in due if one.source in led], margin)
+            due = [*waiting, *self._mover.move_all([one for one in due if one.source not in led], None)]
             if due:
                 time.sleep(AGAIN_SECONDS)
 
@@ -283,12 +283,12 @@ class Resharding:
         unknown: list[str] = []
         for _ in range(MAX_LOOKS):
             for part in ending:
-                self._mover.move(self._members_and_names(strays, part), None)
+                self._mover.move_all(self._members_and_names(strays, part), None)
             found, unknown = strays.of_keys(ending, heirs_of(ending, layout.parts))
             if not found:
                 break
             moved = self._mover.tally.moved
-            self._mover.move(found, None)
+            self._mover.move_all(found, None)
             if self._mover.tally.moved == moved:
                 break
         return sorted(unknown)

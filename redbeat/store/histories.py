@@ -37,9 +37,13 @@ class Histories:
     def __init__(self, store: Store) -> None:
         self._store = store
 
+    def _beside(self, key: str) -> tuple[str, str, str]:
+        """Return the keys of what is kept beside an entry, wherever that is now."""
+        return self._store.keys.beside(*self._store.located([key]))
+
     def read(self, key: str, limit: int) -> list[str]:
         """Return the records of one entry, the newest first."""
-        history, *_ = self._store.keys.beside(key)
+        history, *_ = self._beside(key)
         with self._store.translating(history, "list"):
             return read_history(self._store.client, history, limit=limit, record_bytes=RECORD_BYTES)
 
@@ -48,8 +52,9 @@ class Histories:
 
         A key of another type counts as empty.
         """
+        located = self._store.located(keys)
         with self._store.translating(), self._store.client.pipeline(transaction=False) as pipeline:
-            for key in keys:
+            for key in located:
                 history, backfilled, _ = self._store.keys.beside(key)
                 pipeline.lrange(history, 0, -1)
                 pipeline.smembers(backfilled)
@@ -66,7 +71,7 @@ class Histories:
                 [read_histories(past, limit=limit, record_bytes=RECORD_BYTES) for past in pasts]
             )
 
-        return self._store.parts.in_order(keys, read)
+        return self._store.parts.in_order(self._store.located(keys), read)
 
     def newest_allowed(self, keys: Sequence[str], limit: int) -> list[list[str]] | None:
         """Return what ``newest`` does; None where this user may not read histories."""
@@ -89,12 +94,13 @@ class Histories:
             logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
 
     def _add(self, key: str, record: str, at: datetime) -> None:
-        with self._store.translating(self._store.keys.beside(key)[0], "list"):
-            self._store.record_with(self._store.client, key, record, at)
+        [located] = self._store.located([key])
+        with self._store.translating(self._store.keys.beside(located)[0], "list"):
+            self._store.record_with(self._store.client, located, record, at)
 
     def take_back(self, key: str, record: str) -> None:
         """Remove a record that ``add`` has added, as the run wasn't sent; that is only logged if it fails."""
-        history, *_ = self._store.keys.beside(key)
+        history, *_ = self._beside(key)
         ending = f",{record}}}"
         try:
             for text in self.newest([key], self._store.config.history)[0]:
@@ -105,13 +111,13 @@ class Histories:
 
     def are_backfilled(self, key: str, dues: Sequence[str]) -> list[bool]:
         """Tell of each due time of an entry whether ``backfill`` has sent that run before."""
-        _, backfilled, _ = self._store.keys.beside(key)
+        _, backfilled, _ = self._beside(key)
         found = self._store.ask(lambda client: client.smismember(backfilled, list(dues)), backfilled, "set")
         return [*map(bool, found)]
 
     def note_backfilled(self, key: str, due: str) -> None:
         """Remember that ``backfill`` has sent the run of this due time."""
-        _, backfilled, _ = self._store.keys.beside(key)
+        _, backfilled, _ = self._beside(key)
         self._store.ask(lambda client: client.sadd(backfilled, due), backfilled, "set")
 
     def read_request(self, key: str, request: str) -> str | None:

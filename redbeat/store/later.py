@@ -139,7 +139,7 @@ class LaterStore(Store):
             # one that is on its way to another part may have left before it was its turn
             while left := [
                 (key, task_id)
-                for key, task_id in zip(self._located(names), chunk, strict=True)
+                for key, task_id in zip(self.located(names), chunk, strict=True)
                 if key not in asked_at
             ]:
                 groups = self.parts.by_part(left, lambda one: one[0])
@@ -217,13 +217,14 @@ class LaterStore(Store):
 
     def find(self, task_id: str) -> Listed | None:
         """Return the message with ``task_id``; None: it isn't stored."""
-        key = self.config.keys.stored_message(task_id)
+        [key] = self.located([self.config.keys.stored_message(task_id)])
         [score] = Members(self).scores_of([key])
         return None if score is None else next(iter(self._listed([(key, score)])))
 
     def named(self, task_ids: Sequence[str]) -> list[Listed]:
         """Return what is stored under each of ``task_ids``, whenever it is to be sent: that isn't read."""
-        return list(self._listed([(self.config.keys.stored_message(one), 0.0) for one in task_ids]))
+        keys = self.located([self.config.keys.stored_message(one) for one in task_ids])
+        return list(self._listed([(key, 0.0) for key in keys]))
 
     def scores_of(self, keys: Sequence[str]) -> list[float | None]:
         """Return when the message of each entry is to be sent; None: it isn't."""

@@ -125,7 +125,7 @@ class Mover:
         """End what ``borrow`` has begun."""
         self._call([(BORROW_PART, borrow_request(part, self.token, 0)) for part in parts])
 
-    def move(
+    def move_all(
         self, strays: Iterable[Stray], margin_seconds: float | None, *, is_foreign: bool = False
     ) -> list[Stray]:
         """Move strays to where they belong; return those that stay, as they are due.

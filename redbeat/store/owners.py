@@ -82,7 +82,8 @@ class Owners:
     def read(self, keys: Sequence[str]) -> list[str]:
         """Return the owner of each entry; '': it wasn't applied from a file."""
         return self._store.parts.in_order(
-            keys, lambda groups: self._store.ask_all([read_owners(those) for _, those in groups])
+            self._store.located(keys),
+            lambda groups: self._store.ask_all([read_owners(those) for _, those in groups]),
         )
 
     def names_of(self, owner: str) -> set[str]:
