@@ -18,7 +18,7 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
-from redbeat.beat.equipment import Equipment
+from redbeat.beat.equipment import Equipment, ServerClock
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
@@ -139,7 +139,8 @@ class RedBeatScheduler(Scheduler):
         self._broker = self._make_broker(app)
         self._reports = Reports(self._name_of)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
-        self._tracing = Tracing(lambda: self._shards.now, lambda: self._broker.peer)
+        clock = ServerClock()
+        self._tracing = Tracing(lambda: clock.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
         self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
         self._equipment = Equipment.of(
@@ -150,6 +151,7 @@ class RedBeatScheduler(Scheduler):
             self._tracing,
             self._book,
             self._figures,
+            clock,
             quarantine_seconds=self.max_interval,
         )
         self._form_shards()
