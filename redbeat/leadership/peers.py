@@ -13,7 +13,7 @@ from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import call_briefly
-from redbeat.errors import RedBeatError
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.leadership.lock import new_beat
 from redbeat.log.logger import logger
 from redbeat.store.beats import Beats
@@ -64,19 +64,20 @@ class Peers:
         """Return the call that says that it isn't there any more."""
         return self._beats.remove_call(self.beat)
 
-    def note(self, reply: Any) -> None:
-        """Note who is there, by the reply to that call, or the client's error."""
+    def note(self, reply: Any) -> bool:
+        """Note who is there, by the reply to that call or the client's error; tell whether it is one."""
         try:
             company = self._beats.noted(reply)
         except RedBeatError as exc:
             logger.debug("beat: Which beats are there isn't known: %s", exc)
-            return
+            return not isinstance(exc, StoreUnavailable)
         if company is None:  # this user has no right to it
-            return
+            return True
         now = time.monotonic()
         self._said_at = {beat: now - age for beat, age in company.ages.items()}
         self.generation = company.generation
         self.live = frozenset((self.beat, *company.ages))
+        return True
 
     def is_fresh(self, beat: str) -> bool:
         """Tell whether it has said lately that it is there: a part may be handed over to it."""
