@@ -130,6 +130,7 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
     of_nodes = ", ".join(f"{value / 1e6:,.0f}" for value in memory)
     shards = ", ".join(map(str, found["shards_on_nodes"]))
     here, there = (tick[f"burst_{name}_seconds"] * 1e6 / tick["burst"] for name in ("here", "server"))
+    idle_here, idle_there = (tick[f"idle_{name}_seconds"] * 1e3 for name in ("here", "server"))
     return [
         [
             "entries, shards",
