@@ -144,6 +144,7 @@ class Resharding:
         began = time.monotonic()
         record = self._read()
         if not record.is_under_way and (record.shards != self._shards or not record.generation):
+            sweep(self._store)  # from then on, nobody looks into the places of the layout before this one
             begun = self._generations.begin(record, record.shards, self._shards)
             record = self._changed(begun)
         report = Report(record.former, self._shards)
