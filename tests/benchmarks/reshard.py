@@ -141,7 +141,7 @@ def main() -> None:
         times = [f"{report.seconds:.1f}", f"{per_second:.0f}", f"{report.longest_hidden_seconds * 1000:.0f}"]
         runs = [str(sent.runs), str(sent.doubled), str(sent.missing), f"{sent.latest:.2f}"]
         rows.append([*ends, *times, *runs])
-        print(*aligned(HEADER, rows), sep="\n", flush=True)
+        print(aligned(HEADER, rows), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ def test_runs_are_sent_once_whoever_is_killed_while_the_shards_change(
         client = at_end.enter_context(server.client(db=1))
         broker = at_end.enter_context(server.client(db=0))
         steady.write(client, time.time() + 2)
-        write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
+        where = {"redbeat_redis_url": server.url(1)}
+        write_app(tmp_path, "module", server.url(0), **where)
 
         def beat() -> Process:
             process = celery_beat(tmp_path, "module")
@@ -42,7 +43,6 @@ def test_runs_are_sent_once_whoever_is_killed_while_the_shards_change(
 
         beats = [beat(), beat()]
         eventually(lambda: broker.llen("celery") > ENTRIES, 60, message="they don't begin")
-        number: int | None = None
         for shards in (4, 16, 3, None):
             for kill in range(MOVERS + 1):
                 command = ("redbeat", "reshard", "--to", str(shards or "none"), "--yes")
@@ -55,19 +55,13 @@ def test_runs_are_sent_once_whoever_is_killed_while_the_shards_change(
                     mover.kill()
                     if kill < BEATS:
                         assert beats.pop(0).kill() == -signal.SIGKILL
-                        # one that begins reads settings of its own
-                        write_app(
-                            tmp_path,
-                            "module",
-                            server.url(0),
-                            redbeat_redis_url=server.url(1),
-                            **({} if number is None else {"redbeat_shards": number}),
-                        )
+                        # one that begins reads settings of its own: by now the new number is right
+                        settings = {} if shards is None else {"redbeat_shards": shards}
+                        write_app(tmp_path, "module", server.url(0), **where, **settings)
                         beats.append(beat())
                 else:
                     eventually(lambda: not mover.is_running, 120, message="it doesn't end")  # noqa: B023
                     assert "in all settings" in mover.output(), mover.output()
-            number = shards
         sent = broker.llen("celery")
         eventually(lambda: broker.llen("celery") > sent + 2 * ENTRIES, 60, message="they don't go on")
         assert steady.faults(broker) == []
