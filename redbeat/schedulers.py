@@ -170,9 +170,9 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
+                check_eviction(self._shards.first.store)
                 Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
-                check_eviction(self._shards.first.store)
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 

@@ -218,7 +218,10 @@ def _judge_entry(parts: set[str], runs: list[Sent], next_due: float, verdict: Ve
         if run.due in seen:
             (verdict.doubled if seen[run.due] == run.id else verdict.strange).append(what)
             continue
-        if run.id not in {_id_of(part + name, run.due) for part in parts} or abs((run.due - next_due) % 1.0 - 0.5) < 0.499:
+        if (
+            run.id not in {_id_of(part + name, run.due) for part in parts}
+            or abs((run.due - next_due) % 1.0 - 0.5) < 0.499
+        ):
             verdict.strange.append(what)
         if run.due < latest:
             verdict.disordered.append(what)
@@ -370,7 +373,9 @@ class Crew:
             self.stop(beat)
         else:
             beat.signal(signal.SIGSTOP)
-            seconds = self._chance.choice([0.3, LOCK_SECONDS, 2 * LOCK_SECONDS]) * self._chance.uniform(0.5, 1.5)
+            seconds = self._chance.choice([0.3, LOCK_SECONDS, 2 * LOCK_SECONDS]) * self._chance.uniform(
+                0.5, 1.5
+            )
             self._paused[beat] = time.monotonic() + seconds
 
     def kill(self, beat: Process) -> None:

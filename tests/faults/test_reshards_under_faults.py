@@ -111,7 +111,15 @@ class Writer:
 
     def act(self) -> None:
         """Do one thing."""
-        acts = [self._save, self._save_many, self._change, self._delete, self._trigger, self._store, self._cancel]
+        acts = [
+            self._save,
+            self._save_many,
+            self._change,
+            self._delete,
+            self._trigger,
+            self._store,
+            self._cancel,
+        ]
         act = self._chance.choice(acts)
         self.counts[act.__name__.strip("_")] += 1
         self._count += 1
@@ -187,7 +195,14 @@ class Foreign:
     def act(self) -> None:
         name = f"foreign-{len(self.names)}"
         part = part_of(name.encode(), self.shards).decode()
-        definition = {"name": name, "task": "echo", "schedule": SELDOM, "args": [], "kwargs": {}, "enabled": True}
+        definition = {
+            "name": name,
+            "task": "echo",
+            "schedule": SELDOM,
+            "args": [],
+            "kwargs": {},
+            "enabled": True,
+        }
         self._client.hset(f"{part}{name}", "definition", json.dumps(definition))
         self._client.zadd(f"{part}:schedule", {f"{part}{name}": 1.0})
         self.names.append(name)
