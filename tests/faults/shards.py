@@ -8,17 +8,14 @@ was moved.
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol

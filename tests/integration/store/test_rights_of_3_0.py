@@ -43,6 +43,7 @@ from tests.support.rights import (
     gathering_of,
     it_ends_runs_that_are_lost,
     run_twice,
+    view_of,
 )
 from tests.support.schedule import LOCK, SCHEDULE, sent_names
 from tests.support.stored import store
@@ -193,7 +194,7 @@ def lose_twice(ground: Ground) -> None:
 def listen_twice(ground: Ground) -> None:
     events = Events(Store(ground.app("beat")))
     for _ in range(2):
-        assert events.read(Fence(), "teller") is None
+        assert events.read({Keys(): Fence()}, "teller") == {}
 
 
 def look_twice(ground: Ground) -> None:
