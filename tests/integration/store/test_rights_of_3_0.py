@@ -313,7 +313,11 @@ def gather_twice(ground: Ground) -> None:
     gathering = gathering_of(ground.app("beat"))
     for _ in range(2 * LASTING_REFUSALS):
         gathering.gather()
+<<<<<<< HEAD
         assert not gathering.views
+=======
+        assert view_of(gathering) is None
+>>>>>>> shards-F
 
 
 #: a feature, what of 3.0's rules is taken from which user, and what goes on all the same
