@@ -73,7 +73,7 @@ beat_schedule = {
 # redbeat_key_prefix = "redbeat:"
 
 # Into how many shards the schedule is divided, so that several beats lead at once, each a share of them,
-# and a cluster has them on all its nodes: 16 for each node, or more. To change it use `celery redbeat reshard`.
+# and a cluster has them on all its nodes: 16 a node, or more. To change it use `celery redbeat reshard`.
 # redbeat_shards = None
 
 # What to do at start about a server that may evict the schedule when its memory is full:
