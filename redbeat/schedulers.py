@@ -170,9 +170,9 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
+                check_eviction(self._shards.first.store)
                 Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
-                check_eviction(self._shards.first.store)
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
@@ -279,7 +279,9 @@ class RedBeatScheduler(Scheduler):
             sweep(self._sweeper)
         began_at = time.monotonic()
         with garbage_kept():
-            seconds = min(self._send_due(), self._send_messages())
+            with self._equipment.quick_way.found_once() if self._shards.is_divided else nullcontext():
+                seconds = self._send_due()
+            seconds = min(seconds, self._send_messages())
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
         self._shards.hand_over()
@@ -294,8 +296,7 @@ class RedBeatScheduler(Scheduler):
         claims = self._shards.claim(is_waiting=self._beat is not None)
         if self.lock:
             logger.debug("beat: Extending lock...")
-        with self._equipment.quick_way.found_once() if len(claims) > 1 else nullcontext():
-            seconds = self._send_batches(claims)
+        seconds = self._send_batches(claims)
         if seconds is None:  # what was asked for ahead may have missed something
             return self._send_due()
         return min(seconds, float(self.max_interval))

@@ -8,6 +8,7 @@ depends on it for safety. While it can't be told, those count that were there la
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -84,10 +85,14 @@ class Peers:
         said_at = self._said_at.get(beat)
         return said_at is not None and time.monotonic() - said_at < self.timing.renewal_seconds * 2
 
-    def leave(self) -> None:
-        """Say that this beat isn't there any more, if it has said that it is; Redis isn't waited for long."""
+    def leave(self, wake: Iterable[str] = ()) -> None:
+        """Say that this beat isn't there any more, if it has said that it is; Redis isn't waited for long.
+
+        Arguments:
+            wake: the channels on which the others listen.
+        """
         if self._is_noted:
             self._is_noted = False
             with suppress(RedBeatError):  # it is forgotten by itself
-                call_briefly(lambda: self._beats.remove(self.beat), LEAVE_SECONDS)
+                call_briefly(lambda: self._beats.remove(self.beat, wake), LEAVE_SECONDS)
         self.live = frozenset((self.beat,))

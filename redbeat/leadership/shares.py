@@ -52,6 +52,10 @@ from redbeat.store.store import Store
 #: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
 AWAY_SECONDS = 5.0
 
+#: the shortest time between two looks of a beat that is woken, mostly by writers, and isn't to lead any more
+#: parts, as far as it knows
+WOKEN_LOOK_SECONDS = 0.25
+
 #: what stands for the node of the key that all parts share, beside the parts' prefixes
 _BEATS = ""
 
@@ -459,9 +463,9 @@ class Shares:
         return {prefix for prefix in own if not self._leaderships[prefix].is_leader}
 
     def note_wake(self) -> None:
-        """Note that a wake-up channel has ended the wait: a lock may have been released."""
-        if self._awaited:
-            self._look_at = min(self._look_at, self._looked_at + MIN_LOOK_SECONDS)
+        """Note that a wake-up channel has ended the wait: a lock may be free, or a beat may have left."""
+        pause_seconds = MIN_LOOK_SECONDS if self._awaited else WOKEN_LOOK_SECONDS
+        self._look_at = min(self._look_at, self._looked_at + pause_seconds)
 
     @property
     def wake_channels(self) -> tuple[str, ...]:
@@ -531,8 +535,16 @@ class Shares:
         """Release all locks, and tell the other beats that this one ends; Redis isn't waited for long."""
         self._release(self.leaderships)
         if self._is_shared:
-            self._peers.leave()
+            self._peers.leave(self._channels_of_others())
         self._locks.close()
+
+    def _channels_of_others(self) -> set[str]:
+        """Return on which channel each of the other beats listens: of a part that it leads."""
+        live, channels = self._peers.live, dict[str, str]()
+        for prefix, leadership in self._leaderships.items():
+            channels.setdefault(self._division.leader_of(prefix, live), leadership.keys.wake)
+        channels.pop(self.beat, None)
+        return set(channels.values())
 
     def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
         """Release these locks, or those that were asked for without an answer."""

@@ -64,18 +64,11 @@ class Parts(tuple[Part, ...]):
         """Whether they are shards, or are about to be, or were, and not all of the schedule in one part."""
         return isinstance(self._names, ShardedKeys)
 
-    @cached_property
-    def _known_prefixes(self) -> dict[str, Part]:
-        return {part.keys.prefix: part for part in self if part.keys.prefix.endswith("}:")}
-
     def of(self, key: str) -> Part:
         """Return the part of an entry, by its key, its bare name or its member of the schedule."""
         names = self._names
         if not isinstance(names, ShardedKeys):
             return self[0]
-        known = self._known_prefixes.get(key[: key.find("}:") + 2])
-        if known is not None:  # that is all that most keys take
-            return known
         return Part(_of_messages(names.at(key)) if self._is_of_messages else names.at(key))
 
     def home(self, name: str) -> Part:

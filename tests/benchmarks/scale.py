@@ -140,7 +140,10 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
         ["save_many, entries/s", f"{options.saved / save['seconds']:,.0f}"],
         ["idle tick, ms", f"{tick['idle_seconds'] * 1e3:.2f} in {tick['idle_round_trips']:.0f} round trips"],
         ["processor time of it, ms", f"{idle_here:.2f} of beat, {idle_there:.2f} of the nodes"],
-        ["an entry of each shard due, ms until all are sent", f"{tick['one_each_seconds'] * 1e3:.1f}"],
+        [
+            "an entry of each shard due, ms until all are sent",
+            f"{tick['one_each_seconds'] * 1e3:.1f} in {tick['one_each_round_trips']:.0f} round trips",
+        ],
         [f"burst of {tick['burst']:,}, runs/s", f"{tick['burst'] / tick['burst_seconds']:,.0f}"],
         ["processor time of a run, µs", f"{here:.0f} of beat, {there:.0f} of the nodes"],
         *(

@@ -8,18 +8,15 @@ was moved.
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,7 +42,9 @@ app.conf.redbeat_shards = int(os.environ["SHARDS"]) or None
 """
 
 
-_REFUSED = re.compile(r"CRITICAL/MainProcess\] beat: redbeat_shards .* celery redbeat reshard --to (\d+|none)\.")
+_REFUSED = re.compile(
+    r"CRITICAL/MainProcess\] beat: redbeat_shards .* celery redbeat reshard --to (\d+|none)\."
+)
 
 
 @dataclass(frozen=True)

@@ -55,13 +55,17 @@ def generations(text: str) -> Meddle:
 
 def junk_beats(client: redis.Redis) -> None:
     now = client.time()[0]
-    client.zadd(BEATS, {"": now, "\xff\x00": now + 5, "x" * 5000: now, "a b c": 1e300, "{}": float("inf"), "z": -1})
+    client.zadd(
+        BEATS, {"": now, "\xff\x00": now + 5, "x" * 5000: now, "a b c": 1e300, "{}": float("inf"), "z": -1}
+    )
 
 
 def junk_moving(client: redis.Redis) -> None:
     for shard in range(SHARDS):
         key = f"{{redbeat:{shard}}}::moving"
-        client.hset(key, mapping={"entry-1": "nonsense", "": "{}", "gone": '{"to": "{redbeat:99}:", "id": "1"}'})
+        client.hset(
+            key, mapping={"entry-1": "nonsense", "": "{}", "gone": '{"to": "{redbeat:99}:", "id": "1"}'}
+        )
 
 
 #: what is done to a schedule in shards
@@ -142,7 +146,12 @@ def test_beats_go_on_or_refuse_with_a_sentence_and_lose_nothing(
         crew.end()
     verdict = scene.judge(taker)
     print(f"{what}: {len(ended)} of 2 beats refused, sent until {going_on:.1f} s after it; {verdict}")
-    lines = {line for beat in [*crew.ended, *ended] for line in beat.output().splitlines() if "CRIT" in line or "ERR" in line}
+    lines = {
+        line
+        for beat in [*crew.ended, *ended]
+        for line in beat.output().splitlines()
+        if "CRIT" in line or "ERR" in line
+    }
     print(*sorted(lines), *said, sep="\n")
     record_property(TALLY, ["nonsense where the layout is", verdict.counts(1)])
     verdict.check(is_exactly_once=True)

@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import redbeat.later
 from redbeat import RedBeatSchedulerEntry
 from redbeat.later import batch

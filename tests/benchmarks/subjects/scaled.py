@@ -82,6 +82,7 @@ def tick() -> dict[str, Any]:
         "idle_server_seconds": idling["server_seconds"] / options.rounds,
         "idle_round_trips": statistics.median(count for _, count in idle),
         "one_each_seconds": statistics.median(seconds for seconds, _ in one_each),
+        "one_each_round_trips": statistics.median(count for _, count in one_each),
         **{f"burst_{name}": value for name, value in burst.items()},
         "burst": options.due // len(parts) * len(parts),
     }

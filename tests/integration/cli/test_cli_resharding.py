@@ -96,3 +96,12 @@ def test_a_number_that_is_none_is_refused(ask: Call) -> None:
     for wrong in ("0", "-1", "many", "4097", "1.5"):
         assert "is no number of shards" in ask("reshard", "--to", wrong, code=64).stderr
     assert "Missing option '--to'" in ask("reshard", code=64).stderr
+
+
+def test_a_schedule_that_was_never_divided_stays_as_it_is(
+    ask: Call, app: Celery, client: redis.Redis
+) -> None:
+    save_some(app)
+    before = {*client.keys()}
+    assert ask("reshard", "--to", "none").stdout.startswith("The schedule has no shards already: 20 entries.")
+    assert {*client.keys()} - before == {"redbeat::audit"}

@@ -128,6 +128,23 @@ def test_a_beat_that_ends_hands_its_parts_to_the_others_with_their_next_look(com
     assert len(leaders(company.all)) == SHARDS
 
 
+def test_a_beat_that_ends_wakes_the_others_which_then_look_at_once(company: Company) -> None:
+    for _ in range(3):
+        company.join()
+    company.settle()
+    ended = company.all.pop()
+    channels = [beat.store.wake_channel(beat.shares.wake_channels) for beat in company.all]
+    for channel in channels:
+        channel.wait(0.05)  # it subscribes
+    ended.shares.resign()
+    assert [channel.wait(5) for channel in channels] == [True, True]
+    for beat in company.all:
+        beat.shares.note_wake()
+    eventually(lambda: step(company.all, at_once=False) or len(leaders(company.all)) == SHARDS)
+    for channel in channels:
+        channel.close()
+
+
 def test_a_part_is_not_left_unled_by_a_beat_that_says_it_is_there_and_takes_nothing(
     company: Company,
 ) -> None:
