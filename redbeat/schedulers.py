@@ -18,7 +18,7 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
-from redbeat.beat.equipment import Equipment
+from redbeat.beat.equipment import Equipment, ServerClock
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
@@ -139,7 +139,8 @@ class RedBeatScheduler(Scheduler):
         self._broker = self._make_broker(app)
         self._reports = Reports(self._name_of)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
-        self._tracing = Tracing(lambda: self._shards.now, lambda: self._broker.peer)
+        clock = ServerClock()
+        self._tracing = Tracing(lambda: clock.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
         self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
         self._equipment = Equipment.of(
@@ -150,6 +151,7 @@ class RedBeatScheduler(Scheduler):
             self._tracing,
             self._book,
             self._figures,
+            clock,
             quarantine_seconds=self.max_interval,
         )
         self._form_shards()
@@ -168,9 +170,9 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
+                check_eviction(self._shards.first.store)
                 Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
-                check_eviction(self._shards.first.store)
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
@@ -277,7 +279,9 @@ class RedBeatScheduler(Scheduler):
             sweep(self._sweeper)
         began_at = time.monotonic()
         with garbage_kept():
-            seconds = min(self._send_due(), self._send_messages())
+            with self._equipment.quick_way.found_once() if self._shards.is_divided else nullcontext():
+                seconds = self._send_due()
+            seconds = min(seconds, self._send_messages())
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
         self._shards.hand_over()
@@ -292,8 +296,7 @@ class RedBeatScheduler(Scheduler):
         claims = self._shards.claim(is_waiting=self._beat is not None)
         if self.lock:
             logger.debug("beat: Extending lock...")
-        with self._equipment.quick_way.found_once() if len(claims) > 1 else nullcontext():
-            seconds = self._send_batches(claims)
+        seconds = self._send_batches(claims)
         if seconds is None:  # what was asked for ahead may have missed something
             return self._send_due()
         return min(seconds, float(self.max_interval))

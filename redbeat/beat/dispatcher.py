@@ -132,7 +132,7 @@ class Dispatcher:
             if is_quick:
                 rows = self._send_first(batch, rows)
                 batch.is_quick = not rows
-            if not batch.is_quick:  # somebody's code may be called now
+            if rows:  # somebody's code may be called now
                 self._quick_way.look_again()
             runs = self._plan(batch, rows, is_quick=is_quick)
             self._broker.begin_sending()

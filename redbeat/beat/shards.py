@@ -266,11 +266,6 @@ class Shards:
 
     # -- while they wait
 
-    @property
-    def now(self) -> float:
-        """The server's time, UNIX seconds, as the last answer has told it."""
-        return max(shard.look_ahead.now for shard in self)
-
     def count_prepared(self) -> int:
         """Return how many runs are prepared and wait for their time; for any thread."""
         return sum(len(shard.look_ahead) for shard in list(self))

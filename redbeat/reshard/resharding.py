@@ -153,8 +153,8 @@ class Resharding:
             layout = record.layout(self._store)
             self._mover.open(layout.parts)
             self._adopt(layout)
+            self._mover.finish_hidden(layout.parts)  # first, as nobody runs what is hidden
             report.unled = self._wait_for_leaders(layout)
-            self._mover.finish_hidden(layout.parts)
             self._move(layout)
             record = self._changed(self._generations.settle(record))
         layout = record.layout(self._store)
