@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 
-from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, glob_of, shard_beginning, shard_prefix
+from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, glob_of, note_shards, shard_beginning, shard_prefix
 
 #: how many shards there may be at most: one beat could lead all of them
 MAX_SHARDS = 4096
@@ -44,6 +44,9 @@ class ShardedKeys(Keys):
     """
 
     shards: int | None = None
+
+    def __post_init__(self) -> None:
+        note_shards(self.prefix)
 
     def own(self, name: str, *, is_shared: bool = False) -> str:
         """Return a key of RedBeat's own that all shards share.
@@ -90,6 +93,9 @@ class ShardedKeys(Keys):
 
     def at(self, key: str) -> Keys:
         """Return the names in the shard that ``key`` says, else in that of the entry with this bare name."""
+        known = self._known_prefixes.get(key[: key.find("}:") + 2])
+        if known is not None:
+            return known
         found = self._shard_prefix.match(key)
         if found is not None:
             return self.of_shard(int(found[1]))
@@ -107,6 +113,12 @@ class ShardedKeys(Keys):
             rest = glob_of(rests.pop()) if len(rests) == 1 else ""
             patterns.append(f"{glob_of(shard_beginning(self.prefix))}*{rest}*".replace("**", "*"))
         return patterns
+
+    @cached_property
+    def _known_prefixes(self) -> dict[str, Keys]:
+        """The prefix of each shard, to the names in it: a look there is all that most keys take."""
+        found = map(self.of_shard, range(self.shards or 0))
+        return {keys.prefix: keys for keys in found}
 
     @cached_property
     def _shard_prefix(self) -> re.Pattern[str]:

@@ -18,11 +18,12 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
-from redbeat.beat.equipment import Equipment
+from redbeat.beat.equipment import Equipment, ServerClock
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
+from redbeat.beat.misplaced import sweep
 from redbeat.beat.service import BeatService
 from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
 from redbeat.beat.shards import Shards
@@ -65,6 +66,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
+from redbeat.reshard.sweeping import Sweeper
 from redbeat.store.layouts import Layouts
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
@@ -137,7 +139,8 @@ class RedBeatScheduler(Scheduler):
         self._broker = self._make_broker(app)
         self._reports = Reports(self._name_of)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
-        self._tracing = Tracing(lambda: self._shards.now, lambda: self._broker.peer)
+        clock = ServerClock()
+        self._tracing = Tracing(lambda: clock.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
         self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
         self._equipment = Equipment.of(
@@ -148,10 +151,12 @@ class RedBeatScheduler(Scheduler):
             self._tracing,
             self._book,
             self._figures,
+            clock,
             quarantine_seconds=self.max_interval,
         )
         self._form_shards()
         self._feed = Feed(app, self._find_fences)
+        self._sweeper = Sweeper(self.store)
         self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
         self._gathering = Gathering(app, lambda: self._shares.leaderships, self._book, is_shown=is_shown)
@@ -270,9 +275,13 @@ class RedBeatScheduler(Scheduler):
             self._shards.renew_locks()  # trying the broker may take long
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
+        if self._beat is not None and self._shards.leads_first:
+            sweep(self._sweeper)
         began_at = time.monotonic()
         with garbage_kept():
-            seconds = min(self._send_due(), self._send_messages())
+            with self._equipment.quick_way.found_once() if self._shards.is_divided else nullcontext():
+                seconds = self._send_due()
+            seconds = min(seconds, self._send_messages())
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
         self._shards.hand_over()
@@ -287,8 +296,7 @@ class RedBeatScheduler(Scheduler):
         claims = self._shards.claim(is_waiting=self._beat is not None)
         if self.lock:
             logger.debug("beat: Extending lock...")
-        with self._equipment.quick_way.found_once() if len(claims) > 1 else nullcontext():
-            seconds = self._send_batches(claims)
+        seconds = self._send_batches(claims)
         if seconds is None:  # what was asked for ahead may have missed something
             return self._send_due()
         return min(seconds, float(self.max_interval))

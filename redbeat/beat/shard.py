@@ -162,6 +162,7 @@ class Shard:
         self._messages.note(claim, self._claims.claimed_at)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
+            self._equipment.clock.note(claim.now)
             self._equipment.reports.note_clock(claim.now)
         self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
 
@@ -176,17 +177,20 @@ class Shard:
             batches: how many shards send one in this tick: they share the time that plans may take.
         """
         self._dispatcher.pace.batch_seconds = BATCH_SECONDS / batches
-        seconds = self._send(claim, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD)
+        seconds = self._send(
+            claim, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD, is_alone=batches == 1
+        )
         self.trouble = ""
         self._next_at = time.monotonic() + (seconds or 0.0)
         return seconds
 
-    def _send(self, claim: Claim, *, is_waiting: bool, is_ahead_wanted: bool) -> float | None:
+    def _send(self, claim: Claim, *, is_waiting: bool, is_ahead_wanted: bool, is_alone: bool) -> float | None:
         fence, pace = self.fence, self._dispatcher.pace
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
         began_at = time.monotonic()
         try:
-            self._dispatcher.dispatch(batch)
+            if claim.rows or is_alone:
+                self._dispatcher.dispatch(batch)
         except BaseException:
             self._claims.close()
             raise
@@ -257,6 +261,7 @@ class Shard:
         self._seen_at = time.monotonic()
         has_changed = head.score != self.head_score or head.later != self._messages.head_score
         self.look_ahead.note_clock(head.now)
+        self._equipment.clock.note(head.now)
         self._supervision.watch.note_answer(head.now)
         if has_changed or head.is_due:  # is_due: the server's clock may have jumped
             self._next_at = 0.0

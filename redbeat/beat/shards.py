@@ -137,6 +137,12 @@ class Shards:
         """Those that this beat leads, by what the last look has found."""
         return self._led
 
+    @property
+    def leads_first(self) -> bool:
+        """Whether this beat leads the first part, and so does what one beat is to do for all of them."""
+        first = self._config.layout.parts[0]
+        return any(shard.store.keys.is_part(first) for shard in self._led)
+
     def check_locks(self) -> None:
         """Find out whether a lock is lost, or was gone and is taken back.
 
@@ -259,11 +265,6 @@ class Shards:
                     raise error
 
     # -- while they wait
-
-    @property
-    def now(self) -> float:
-        """The server's time, UNIX seconds, as the last answer has told it."""
-        return max(shard.look_ahead.now for shard in self)
 
     def count_prepared(self) -> int:
         """Return how many runs are prepared and wait for their time; for any thread."""

@@ -124,7 +124,7 @@ class Resharding:
             former,
             self._shards,
             record.is_under_way,
-            not record.is_under_way and record.shards == self._shards and record.generation > 0,
+            self._is_done(record),
             entries,
             messages,
             any(strays.are_led([key for part in layout.parts if (key := self._lock_key(part))])),
@@ -143,7 +143,9 @@ class Resharding:
         self._mover.on_progress = self._progress
         began = time.monotonic()
         record = self._read()
-        if not record.is_under_way and (record.shards != self._shards or not record.generation):
+        if record.generation == 0 and self._is_done(record):
+            return Report(None, None)  # it was never divided, and stays as it is
+        if not record.is_under_way and not self._is_done(record):
             begun = self._generations.begin(record, record.shards, self._shards)
             record = self._changed(begun)
         report = Report(record.former, self._shards)
@@ -151,8 +153,8 @@ class Resharding:
             layout = record.layout(self._store)
             self._mover.open(layout.parts)
             self._adopt(layout)
+            self._mover.finish_hidden(layout.parts)  # first, as nobody runs what is hidden
             report.unled = self._wait_for_leaders(layout)
-            self._mover.finish_hidden(layout.parts)
             self._move(layout)
             record = self._changed(self._generations.settle(record))
         layout = record.layout(self._store)
@@ -189,6 +191,11 @@ class Resharding:
             if not any(Strays(self._store, undivided).count(undivided.parts)):
                 return replace(record, shards=self._config.shards)  # as the first writer would write it
         return record
+
+    def _is_done(self, record: LayoutRecord) -> bool:
+        """Whether the schedule is divided as it is to be, and that is written down where it has to be."""
+        is_known = record.generation > 0 or self._shards is None
+        return not record.is_under_way and record.shards == self._shards and is_known
 
     def _changed(self, record: LayoutRecord | None) -> LayoutRecord:
         if record is None:

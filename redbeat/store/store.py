@@ -1272,9 +1272,11 @@ class Store:
                 ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
-            parts = [part.keys for part in self.parts]
+            # the layout isn't looked at for that: it may be what has another type
+            parts = self.config.layout.parts if self._part is None else [self._part.keys]
             if not key and len(parts) > 1:
                 besides = {**{keys.schedule: expected for keys in parts}, **besides}
+            besides = {**{keys.generation: "string" for keys in parts}, **besides}
             key = key or parts[0].schedule
             for lock_key in filter(None, map(self.config.lock_key_in, parts)):
                 if self._type_of(lock_key) not in ("string", "none"):

@@ -72,7 +72,7 @@ def _members_of(exc: Exception, keys: Keys, place: Mapping[str, str]) -> dict[st
     if isinstance(exc, RunNotSent):
         return {"entry": exc.name, "field": "args" if isinstance(exc, CallRefused) else None}
     if isinstance(exc, EntryError):
-        name = keys.name(exc.key) if exc.key.startswith(keys.prefix) else exc.key or place.get("name", "")
+        name = keys.name(exc.key) if keys.owns(exc.key) else exc.key or place.get("name", "")
         busy = exc.task_id if isinstance(exc, EntryBusy) else None
         is_state = isinstance(exc, (EntryChanged, EntryBusy))
         field = None if is_state else _field_in(str(exc), exc.key, name)

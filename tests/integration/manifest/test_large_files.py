@@ -10,6 +10,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -157,9 +158,9 @@ def test_the_arguments_are_counted_before_they_are_sent(
     counts: list[int] = []
     call = Script.__call__
 
-    def count(self: Script, called: redis.Redis, keys: list[str], args: list[str]) -> object:
+    def count(self: Script, called: redis.Redis, keys: list[str], args: list[str], *within: Any) -> object:
         counts.append(len(keys) + len(args))
-        return call(self, called, keys, args)
+        return call(self, called, keys, args, *within)
 
     for plan, least in (
         (make_plan(app, declared, "billing", prune=True), 20 * 12 + 30 * 15 + 8),
