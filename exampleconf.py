@@ -72,8 +72,8 @@ beat_schedule = {
 # What every key starts with. Two applications on one database need two prefixes.
 # redbeat_key_prefix = "redbeat:"
 
-# Into how many shards the schedule is divided, so that several beats lead at once, each a share of them, and a
-# cluster has them on all its nodes: 16 for each node, or more. To change it use `celery redbeat reshard`.
+# Into how many shards the schedule is divided, so that several beats lead at once, each a share of them,
+# and a cluster has them on all its nodes: 16 a node, or more. To change it use `celery redbeat reshard`.
 # redbeat_shards = None
 
 # What to do at start about a server that may evict the schedule when its memory is full:

@@ -382,6 +382,27 @@ def shard_beginning(prefix: str) -> str:
     return f"{{{prefix.removesuffix(':').replace('{', '').replace('}', '')}:"
 
 
+#: how the prefixes of shards begin that this process has met, to the prefix without shards
+_UNDIVIDED: dict[str, str] = {}
+
+
+def note_shards(prefix: str) -> None:
+    """Note that the schedule under ``prefix`` is divided into shards, so that :func:`identity_of` knows."""
+    _UNDIVIDED[shard_beginning(prefix)] = prefix
+
+
+def identity_of(key: str) -> str:
+    """Return the key that the entry under ``key`` has without shards: what follows from an entry's key is
+    the same wherever it is, such as the task ids of its runs.
+    """
+    if not _UNDIVIDED or key[:1] != "{":
+        return key
+    shard, end, name = key.partition("}:")
+    beginning, colon, number = shard.rpartition(":")
+    prefix = _UNDIVIDED.get(f"{beginning}:") if end and colon and number.isdecimal() else None
+    return key if prefix is None else f"{prefix}{name}"
+
+
 def glob_of(text: str) -> str:
     """Return the pattern that matches ``text`` alone, for SCAN."""
     return _GLOB.sub(r"\\\1", text)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
 
-from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, glob_of, shard_beginning, shard_prefix
+from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, glob_of, note_shards, shard_beginning, shard_prefix
 
 #: how many shards there may be at most: one beat could lead all of them
 MAX_SHARDS = 4096
@@ -44,6 +44,9 @@ class ShardedKeys(Keys):
     """
 
     shards: int | None = None
+
+    def __post_init__(self) -> None:
+        note_shards(self.prefix)
 
     def own(self, name: str, *, is_shared: bool = False) -> str:
         """Return a key of RedBeat's own that all shards share.

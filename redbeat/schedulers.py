@@ -18,11 +18,12 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
-from redbeat.beat.equipment import Equipment
+from redbeat.beat.equipment import Equipment, ServerClock
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
+from redbeat.beat.misplaced import sweep
 from redbeat.beat.service import BeatService
 from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
 from redbeat.beat.shards import Shards
@@ -65,6 +66,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
+from redbeat.reshard.sweeping import Sweeper
 from redbeat.store.layouts import Layouts
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
@@ -137,7 +139,8 @@ class RedBeatScheduler(Scheduler):
         self._broker = self._make_broker(app)
         self._reports = Reports(self._name_of)
         self._stands_by_when_lost = self.config.lock_lost == "standby"
-        self._tracing = Tracing(lambda: self._shards.now, lambda: self._broker.peer)
+        clock = ServerClock()
+        self._tracing = Tracing(lambda: clock.now, lambda: self._broker.peer)
         self._figures = BeatFigures()
         self._book = LabelBook(queue_finder(app), self.config.metrics_entries)
         self._equipment = Equipment.of(
@@ -148,10 +151,12 @@ class RedBeatScheduler(Scheduler):
             self._tracing,
             self._book,
             self._figures,
+            clock,
             quarantine_seconds=self.max_interval,
         )
         self._form_shards()
         self._feed = Feed(app, self._find_fences)
+        self._sweeper = Sweeper(self.store)
         self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
         is_shown = self.config.http is not None
         self._gathering = Gathering(app, lambda: self._shares.leaderships, self._book, is_shown=is_shown)
@@ -165,9 +170,9 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
+                check_eviction(self._shards.first.store)
                 Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
-                check_eviction(self._shards.first.store)
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
 
@@ -237,7 +242,7 @@ class RedBeatScheduler(Scheduler):
             raise brief(exc) from None
         else:
             self._well_at = time.monotonic()
-            self._reports.report_trouble("")
+            self._report_trouble_of(self._shards.troubled)
             return delay_seconds
         finally:
             self._ticking_thread = None
@@ -246,6 +251,15 @@ class RedBeatScheduler(Scheduler):
                 self.close()
             if is_ending and self._beat is not None:
                 self._beat.stop()  # the signal handler's SystemExit may have been swallowed
+
+    def _report_trouble_of(self, shard: Shard | None) -> None:
+        """Tell of what keeps one shard from being sent; None: nothing keeps any."""
+        if shard is None:
+            self._reports.report_trouble("")
+            return
+        trouble = f"{shard.store.keys.schedule}: {shard.trouble}"
+        self._reports.report_trouble(trouble, of_all=False)
+        self._condition.note_trouble(trouble)
 
     def _tick(self) -> float:
         if self._beat is not None:
@@ -261,13 +275,17 @@ class RedBeatScheduler(Scheduler):
             self._shards.renew_locks()  # trying the broker may take long
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
+        if self._beat is not None and self._shards.leads_first:
+            sweep(self._sweeper)
         began_at = time.monotonic()
         with garbage_kept():
-            seconds = min(self._send_due(), self._send_messages())
+            with self._equipment.quick_way.found_once() if self._shards.is_divided else nullcontext():
+                seconds = self._send_due()
+            seconds = min(seconds, self._send_messages())
         if self._broker.is_away:
             self._broker_tried_at = time.monotonic()
         self._shards.hand_over()
-        self._shards.raise_trouble()
+        self._shards.raise_trouble(is_waiting=self._beat is not None)
         self._figures.ticks.observe(time.monotonic() - began_at)
         return self._wait(seconds) if seconds and not self._shards.is_outdated else 0
 
@@ -278,8 +296,7 @@ class RedBeatScheduler(Scheduler):
         claims = self._shards.claim(is_waiting=self._beat is not None)
         if self.lock:
             logger.debug("beat: Extending lock...")
-        with self._equipment.quick_way.found_once() if len(claims) > 1 else nullcontext():
-            seconds = self._send_batches(claims)
+        seconds = self._send_batches(claims)
         if seconds is None:  # what was asked for ahead may have missed something
             return self._send_due()
         return min(seconds, float(self.max_interval))
@@ -288,7 +305,7 @@ class RedBeatScheduler(Scheduler):
         """Send the prepared runs whose time has come; return whether to go on."""
         is_going_on = True
         for shard in self._shards.led:
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 is_going_on = shard.send_prepared()
             if not is_going_on:
                 break
@@ -300,10 +317,10 @@ class RedBeatScheduler(Scheduler):
         seconds: float | None = None
         while left and not (seconds is not None and self._is_ending_tick()):
             shard, claim = left.popleft()
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 seconds = shard.send(claim, is_waiting=is_waiting, batches=len(claims))
         for shard, claim in left:
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 shard.give_back(claim)
         if not self._shards.is_divided:
             return seconds
@@ -313,7 +330,7 @@ class RedBeatScheduler(Scheduler):
         """Send one batch of the stored messages that are due, of each shard; return how long to wait then."""
         seconds = math.inf
         for shard in self._shards.led:
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 seconds = min(seconds, shard.send_messages())
         return seconds
 
@@ -490,7 +507,7 @@ class RedBeatScheduler(Scheduler):
     def _store_code(self, shards: list[Shard]) -> None:
         """Store what the code has in ``shards``, after what was taken out of them is back."""
         for shard in shards:
-            with self._shards.apart():
+            with self._shards.apart(shard):
                 self._bring_back(shard)
         try:
             self.setup_schedule()
@@ -626,7 +643,7 @@ class RedBeatScheduler(Scheduler):
         statics, shards = read_statics(self.app), self._shards
         led = [shard for shard in shards.led if not shard.has_statics] or shards.led or list(shards)
         for shard in led:
-            with shards.apart():
+            with shards.apart(shard):
                 store_statics(
                     shard.store,
                     shard.fence,
@@ -636,7 +653,7 @@ class RedBeatScheduler(Scheduler):
                     is_telling=shard is led[0],
                 )
                 shard.has_statics = True
-        shards.raise_trouble()
+        shards.raise_trouble(is_waiting=False)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 
+from redbeat.keys import identity_of
 from redbeat.log.text import as_stored
 
 __all__ = ["TASK_ID_NAMESPACE", "request_id_of", "rerun_id_of", "task_id_of"]
@@ -18,10 +19,10 @@ def task_id_of(key: str, due: str) -> str:
     """Return the task id of an entry's run.
 
     Arguments:
-        key: the entry's key in Redis.
+        key: the entry's key in Redis; in a shard that which it has without shards counts.
         due: when the run is due, ISO 8601 in UTC with microseconds, as in the header ``redbeat_due``.
     """
-    name = _NAMESPACE + as_stored(f"{key}\n{due}")
+    name = _NAMESPACE + as_stored(f"{identity_of(key)}\n{due}")
     made = bytearray(hashlib.sha1(name, usedforsecurity=False).digest()[:16])
     # the same as uuid.uuid5(), which takes five times as long
     made[6], made[8] = made[6] & 0x0F | 0x50, made[8] & 0x3F | 0x80

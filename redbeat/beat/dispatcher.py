@@ -132,7 +132,7 @@ class Dispatcher:
             if is_quick:
                 rows = self._send_first(batch, rows)
                 batch.is_quick = not rows
-            if not batch.is_quick:  # somebody's code may be called now
+            if rows:  # somebody's code may be called now
                 self._quick_way.look_again()
             runs = self._plan(batch, rows, is_quick=is_quick)
             self._broker.begin_sending()
@@ -262,7 +262,10 @@ class Dispatcher:
         misplaced = self._misplaced.among(rows)
         if not misplaced:
             return rows
+        moved = self._misplaced.bring_home(misplaced)
         for claimed in misplaced:
+            if claimed.key in moved:
+                continue
             reason = self._misplaced.describe(claimed)
             batch.pending.append(self._recorder.quarantine(claimed, reason, batch.claim.now))
         keys = {claimed.key for claimed in misplaced}

@@ -5,6 +5,7 @@ Invariant: there is one of each in a beat, however many shards it has.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,6 +39,22 @@ class Hooks(Protocol):
     ) -> Any: ...
 
 
+class ServerClock:
+    """The time by Redis' clock; late by what its answer took, but never early."""
+
+    def __init__(self) -> None:
+        self._read_at, self._now = 0.0, 0.0
+
+    def note(self, now: float) -> None:
+        """Note the server's time, UNIX seconds, from an answer that has just arrived."""
+        self._read_at, self._now = time.monotonic(), now
+
+    @property
+    def now(self) -> float:
+        """The server's time, UNIX seconds."""
+        return self._now + time.monotonic() - self._read_at
+
+
 @dataclass(frozen=True)
 class Equipment:
     """What one beat sends with.
@@ -47,6 +64,7 @@ class Equipment:
         tracing: makes the spans of runs.
         book: under which labels runs are counted.
         figures: what this beat counts of itself.
+        clock: of the node that has answered last.
         quarantine_seconds: after how long an entry that can't be used is tried again.
         rest, rest_of_later: the pauses after costly batches, of entries and of stored messages.
         allowance: how much memory what is kept of messages and entries may take, with what is prepared.
@@ -64,6 +82,7 @@ class Equipment:
     tracing: Tracing
     book: LabelBook
     figures: BeatFigures
+    clock: ServerClock
     quarantine_seconds: float
     rest: Rest
     rest_of_later: Rest
@@ -80,6 +99,7 @@ class Equipment:
         tracing: Tracing,
         book: LabelBook,
         figures: BeatFigures,
+        clock: ServerClock,
         quarantine_seconds: float,
     ) -> Equipment:
         """Return what the beat of this scheduler sends with.
@@ -101,6 +121,7 @@ class Equipment:
             tracing,
             book,
             figures,
+            clock,
             quarantine_seconds,
             Rest(),
             Rest(),

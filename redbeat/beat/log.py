@@ -349,10 +349,15 @@ class Reports:
                 "beat: Standing by: %s.", words, extra=LEADER_STANDBY.of(lock=candidacy.key, reason=words)
             )
 
-    def report_trouble(self, trouble: str) -> None:
-        """Log what keeps all entries from being sent. '': nothing does, which is logged if something did."""
+    def report_trouble(self, trouble: str, *, of_all: bool = True) -> None:
+        """Log what keeps all entries from being sent. '': nothing does, which is logged if something did.
+
+        Arguments:
+            of_all: False: it keeps those of a shard.
+        """
         if trouble and self._said.is_news(("trouble", ""), trouble):
-            logger.error("beat: Nothing can be sent: %s", trouble, extra=SCHEDULE_BLOCKED.of(reason=trouble))
+            what = "Nothing can be sent" if of_all else "A shard can't be sent, the others go on"
+            logger.error("beat: %s: %s", what, trouble, extra=SCHEDULE_BLOCKED.of(reason=trouble))
         elif not trouble and self._said.pop(("trouble", ""), ""):
             logger.info("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import count, groupby, islice
 from sys import getsizeof
 
-from redbeat.beat.equipment import Equipment
+from redbeat.beat.equipment import Equipment, ServerClock
 from redbeat.beat.misplaced import Misplaced
 from redbeat.beat.planner import CompiledRun
 from redbeat.errors import RedBeatError
@@ -69,7 +69,7 @@ class LookAhead:
         #: keys of entries that are due again before the cursor; as a set that keeps their order
         self._again: dict[str, None] = {}
         self.next_at = 0.0  # monotonic
-        self._read_at, self._now = 0.0, 0.0
+        self._clock = ServerClock()  # that of the part's own node: nothing of it leaves early
 
     def __len__(self) -> int:
         """Return how many runs are prepared."""
@@ -77,12 +77,12 @@ class LookAhead:
 
     def note_clock(self, now: float) -> None:
         """Note the server's time, UNIX seconds, from an answer that has just arrived."""
-        self._read_at, self._now = time.monotonic(), now
+        self._clock.note(now)
 
     @property
     def now(self) -> float:
         """The server's time, UNIX seconds; late by what its answer took, but never early."""
-        return self._now + time.monotonic() - self._read_at
+        return self._clock.now
 
     def note_commits(self, commits: list[Commit]) -> None:
         """Note that entries have new due times: those that are in the time that was read are read again."""

@@ -1,18 +1,45 @@
 """Entries that stand in another shard than the one which their names say: whoever wrote them took the
 schedule to be divided into another number of shards.
 
-Invariant: such an entry isn't run, as its twin may be in its own shard; it is put aside with an error that
-says where it belongs. While entries move from one layout to another, each is run where it is.
+Invariant: such an entry isn't run, as its twin may be in its own shard. For some time after the layout has
+changed it is moved there; else it is put aside with an error that says where it belongs. While entries move
+from one layout to another, each is run where it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from redbeat.errors import EntryCorrupt
+from redbeat.errors import EntryCorrupt, ReshardRefused, StoreCorrupt, StoreRefused
 from redbeat.layout import Layout, shard_of
+from redbeat.log.events import ENTRIES_MOVED
+from redbeat.log.logger import logger
+from redbeat.log.text import counted
+from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
 from redbeat.store.records import Claimed
 from redbeat.store.store import Store
+
+
+def sweep(sweeper: Sweeper) -> None:
+    """Move home what was written to parts that aren't any more, if it is time to look for that.
+
+    What goes wrong with it keeps beat from nothing: ``celery redbeat doctor`` finds what is left.
+    """
+    try:
+        report_moved(sweeper.look())
+    except (ReshardRefused, StoreRefused, StoreCorrupt) as exc:
+        logger.debug("beat: Looking for entries in former shards: %s", exc)
+
+
+def report_moved(names: Sequence[str]) -> None:
+    """Tell of entries that were found where they don't belong."""
+    if names:
+        logger.warning(
+            "beat: Moved %s to where they belong, as something writes by another number of shards: %s",
+            counted(len(names)),
+            ", ".join(names[:5]),
+            extra=ENTRIES_MOVED.of(entries=list(names[:100])),
+        )
 
 
 class Misplaced:
@@ -39,6 +66,19 @@ class Misplaced:
             self._layout, self._shard = layout, numbers.get(prefix)
         skipped, shard = len(prefix), self._shard
         return [row for row in rows if shard_of(row.key[skipped:], shards) != shard]
+
+    def bring_home(self, rows: Sequence[Claimed]) -> set[str]:
+        """Move misplaced entries to where they belong; return the keys of those that were moved."""
+        if not seconds_left(self._store):
+            return set()
+        keys = self._store.keys
+        names = {keys.name(row.key): row.key for row in rows}
+        try:
+            moved = move_home(self._store, misplaced(self._store, keys, names))
+        except ReshardRefused:
+            return set()
+        report_moved(moved)
+        return {names[name] for name in moved}
 
     def describe(self, claimed: Claimed) -> EntryCorrupt:
         """Return what is wrong with an entry that is misplaced."""

@@ -51,6 +51,7 @@ class Shard:
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
         has_backlog: the last claim has left entries due.
         has_statics: the code's entries were stored since this beat leads it.
+        trouble: what kept it from being sent lately, while other shards were; '': nothing did.
     """
 
     def __init__(self, store: Store, leadership: Leadership, equipment: Equipment, lease_ms: int) -> None:
@@ -74,6 +75,7 @@ class Shard:
         self.head_score: float | None = None
         self.has_backlog = False
         self.has_statics = False
+        self.trouble = ""
         self._next_at = 0.0  # when to claim next, monotonic
         self._seen_at = 0.0  # when it was claimed from, or looked at, last
 
@@ -113,6 +115,12 @@ class Shard:
     def note_woken(self) -> None:
         """Note that somebody has changed this part: something may be due."""
         self._next_at = 0.0
+
+    def note_trouble(self, exc: Exception) -> None:
+        """Note why nothing can be sent of it now; it is tried again after a pause."""
+        now = time.monotonic()
+        self.trouble, self.has_backlog = str(exc), False
+        self._next_at, self._seen_at = now + self.leadership.timing.look_seconds, now
 
     # -- one batch
 
@@ -154,6 +162,7 @@ class Shard:
         self._messages.note(claim, self._claims.claimed_at)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
+            self._equipment.clock.note(claim.now)
             self._equipment.reports.note_clock(claim.now)
         self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
 
@@ -168,16 +177,20 @@ class Shard:
             batches: how many shards send one in this tick: they share the time that plans may take.
         """
         self._dispatcher.pace.batch_seconds = BATCH_SECONDS / batches
-        seconds = self._send(claim, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD)
+        seconds = self._send(
+            claim, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD, is_alone=batches == 1
+        )
+        self.trouble = ""
         self._next_at = time.monotonic() + (seconds or 0.0)
         return seconds
 
-    def _send(self, claim: Claim, *, is_waiting: bool, is_ahead_wanted: bool) -> float | None:
+    def _send(self, claim: Claim, *, is_waiting: bool, is_ahead_wanted: bool, is_alone: bool) -> float | None:
         fence, pace = self.fence, self._dispatcher.pace
         batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
         began_at = time.monotonic()
         try:
-            self._dispatcher.dispatch(batch)
+            if claim.rows or is_alone:
+                self._dispatcher.dispatch(batch)
         except BaseException:
             self._claims.close()
             raise
@@ -248,6 +261,7 @@ class Shard:
         self._seen_at = time.monotonic()
         has_changed = head.score != self.head_score or head.later != self._messages.head_score
         self.look_ahead.note_clock(head.now)
+        self._equipment.clock.note(head.now)
         self._supervision.watch.note_answer(head.now)
         if has_changed or head.is_due:  # is_due: the server's clock may have jumped
             self._next_at = 0.0
@@ -257,7 +271,7 @@ class Shard:
     def forget(self) -> None:
         """Forget what was prepared, and what was known: another beat leads."""
         self.look_ahead.forget()
-        self.has_backlog, self.head_score, self._next_at = False, None, 0.0
+        self.has_backlog, self.head_score, self._next_at, self.trouble = False, None, 0.0, ""
 
     def close(self) -> None:
         """Wait for what is on its way, while the lock is held, and drop it."""

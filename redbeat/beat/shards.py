@@ -16,7 +16,7 @@ from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.shard import Shard
 from redbeat.config.config import RedBeatConfig
 from redbeat.config.timing import Timing
-from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreCorrupt, StoreRefused
+from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.leadership.elector import Leadership
@@ -137,6 +137,12 @@ class Shards:
         """Those that this beat leads, by what the last look has found."""
         return self._led
 
+    @property
+    def leads_first(self) -> bool:
+        """Whether this beat leads the first part, and so does what one beat is to do for all of them."""
+        first = self._config.layout.parts[0]
+        return any(shard.store.keys.is_part(first) for shard in self._led)
+
     def check_locks(self) -> None:
         """Find out whether a lock is lost, or was gone and is taken back.
 
@@ -174,30 +180,41 @@ class Shards:
         self._note_led()
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def apart(self, shard: Shard) -> Iterator[None]:
         """Within this block what goes wrong with one part of several keeps none of the others from going on.
 
         Raises:
             LockLost, StoreRefused, StoreCorrupt: of the only part, as they come.
-            LayoutChanged: in any case.
         """
         try:
             yield
         except LockLost as exc:
             self.shares.lose(exc)  # raises it if the schedule isn't divided
             self._note_led()
-        except LayoutChanged:
-            raise
         except (StoreRefused, StoreCorrupt) as exc:
             if not self.is_divided:
                 raise
-            self._troubles.append(exc)
+            self._note_trouble(shard, exc)
 
-    def raise_trouble(self) -> None:
-        """Raise what has gone wrong with a part while others went on, if anything has."""
+    def _note_trouble(self, shard: Shard, exc: RedBeatError) -> None:
+        shard.note_trouble(exc)
+        self._troubles.append(exc)
+
+    def raise_trouble(self, *, is_waiting: bool) -> None:
+        """Raise what has gone wrong with parts while others went on, if the beat can't go on by itself.
+
+        Arguments:
+            is_waiting: the ticks wait; else their caller wants to know in any case.
+        """
         troubles, self._troubles = self._troubles, []
-        if troubles:
-            raise troubles[0]
+        changes = [exc for exc in troubles if isinstance(exc, LayoutChanged)]
+        if changes or (troubles and not (is_waiting and any(not shard.trouble for shard in self._led))):
+            raise [*changes, *troubles][0]
+
+    @property
+    def troubled(self) -> Shard | None:
+        """A part of which nothing could be sent lately, though others are; None: there is none."""
+        return next((shard for shard in self._led if shard.trouble), None)
 
     # -- whose turn it is
 
@@ -221,14 +238,17 @@ class Shards:
         together = [turn for turn in turns if not turn[0].claims_alone]
         asked = [shard.begin_claim(entries) for shard, entries in together]
         for (shard, _), what, answer in zip(together, asked, claim_together(asked), strict=True):
-            with self.apart():
-                if isinstance(answer, RedBeatError):
+            with self.apart(shard):
+                if isinstance(answer, StoreUnavailable):  # and other nodes have answered
+                    self._note_trouble(shard, answer)
+                elif isinstance(answer, RedBeatError):
                     raise answer
-                shard.note_claim(what, answer)
-                found[shard] = answer
+                else:
+                    shard.note_claim(what, answer)
+                    found[shard] = answer
         for shard, _ in turns:
             if shard not in found and shard.claims_alone and shard.leadership.is_leader:
-                with self.apart():
+                with self.apart(shard):
                     found[shard] = shard.claim()
         return [(shard, found[shard]) for shard, _ in turns if shard in found]
 
@@ -239,17 +259,12 @@ class Shards:
                 shard.store.renew_lock(shard.fence)
             return
         errors, _ = self._locks.renew([Held(shard.store, shard.fence) for shard in self._led])
-        for error in errors:
-            with self.apart():
+        for shard, error in zip(self._led, errors, strict=True):
+            with self.apart(shard):
                 if error is not None:
                     raise error
 
     # -- while they wait
-
-    @property
-    def now(self) -> float:
-        """The server's time, UNIX seconds, as the last answer has told it."""
-        return max(shard.look_ahead.now for shard in self)
 
     def count_prepared(self) -> int:
         """Return how many runs are prepared and wait for their time; for any thread."""
@@ -291,10 +306,13 @@ class Shards:
             return any(shard.note_head(shard.store.look()) for shard in self._led)
         is_due = False
         for shard, head in zip(self._led, look_together([one.store for one in self._led]), strict=True):
-            with self.apart():
-                if isinstance(head, RedBeatError):
+            with self.apart(shard):
+                if isinstance(head, StoreUnavailable):
+                    self._note_trouble(shard, head)
+                elif isinstance(head, RedBeatError):
                     raise head
-                is_due = shard.note_head(head) or is_due
+                else:
+                    is_due = shard.note_head(head) or is_due
         return is_due
 
     def close(self) -> None:

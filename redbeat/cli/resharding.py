@@ -10,7 +10,7 @@ import click
 from redbeat.cli.confirmation import DRY_RUN, YES, ask
 from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
-from redbeat.cli.session import INTERRUPTED, Session, SessionCommand
+from redbeat.cli.session import INTERRUPTED, AdoptingCommand, Session
 from redbeat.cli.values import Value
 from redbeat.entries.wording import one_line
 from redbeat.layout import MAX_SHARDS
@@ -32,7 +32,7 @@ def _read_shards(text: str) -> int:
     return int(text)
 
 
-@click.command(cls=SessionCommand)
+@click.command(cls=AdoptingCommand)
 @click.option(
     "--to",
     "shards",

@@ -1,19 +1,20 @@
 """The other beats that share a schedule, as one of them knows them.
 
-Owns this beat's id, and what was last told of who is there. A beat that leads any part says so
-by its heartbeat, in the step that renews its locks; another one does when it looks at them. Invariant: nothing
+Owns this beat's id, and what was last told of who is there. A beat that leads any part says so by its
+heartbeat, in the step that renews its locks; another one does when it looks at them. Invariant: nothing
 depends on it for safety. While it can't be told, those count that were there last.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import call_briefly
-from redbeat.errors import RedBeatError
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.leadership.lock import new_beat
 from redbeat.log.logger import logger
 from redbeat.store.beats import Beats
@@ -64,29 +65,34 @@ class Peers:
         """Return the call that says that it isn't there any more."""
         return self._beats.remove_call(self.beat)
 
-    def note(self, reply: Any) -> None:
-        """Note who is there, by the reply to that call, or the client's error."""
+    def note(self, reply: Any) -> bool:
+        """Note who is there, by the reply to that call or the client's error; tell whether it is one."""
         try:
             company = self._beats.noted(reply)
         except RedBeatError as exc:
             logger.debug("beat: Which beats are there isn't known: %s", exc)
-            return
+            return not isinstance(exc, StoreUnavailable)
         if company is None:  # this user has no right to it
-            return
+            return True
         now = time.monotonic()
         self._said_at = {beat: now - age for beat, age in company.ages.items()}
         self.generation = company.generation
         self.live = frozenset((self.beat, *company.ages))
+        return True
 
     def is_fresh(self, beat: str) -> bool:
         """Tell whether it has said lately that it is there: a part may be handed over to it."""
         said_at = self._said_at.get(beat)
         return said_at is not None and time.monotonic() - said_at < self.timing.renewal_seconds * 2
 
-    def leave(self) -> None:
-        """Say that this beat isn't there any more, if it has said that it is; Redis isn't waited for long."""
+    def leave(self, wake: Iterable[str] = ()) -> None:
+        """Say that this beat isn't there any more, if it has said that it is; Redis isn't waited for long.
+
+        Arguments:
+            wake: the channels on which the others listen.
+        """
         if self._is_noted:
             self._is_noted = False
             with suppress(RedBeatError):  # it is forgotten by itself
-                call_briefly(lambda: self._beats.remove(self.beat), LEAVE_SECONDS)
+                call_briefly(lambda: self._beats.remove(self.beat, wake), LEAVE_SECONDS)
         self.live = frozenset((self.beat,))

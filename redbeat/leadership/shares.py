@@ -49,6 +49,16 @@ from redbeat.process.memory import Memory
 from redbeat.store.locks import NO_KEY, Held, Locks, Take
 from redbeat.store.store import Store
 
+#: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
+AWAY_SECONDS = 5.0
+
+#: the shortest time between two looks of a beat that is woken, mostly by writers, and isn't to lead any more
+#: parts, as far as it knows
+WOKEN_LOOK_SECONDS = 0.25
+
+#: what stands for the node of the key that all parts share, beside the parts' prefixes
+_BEATS = ""
+
 
 class Shares:
     """One beat's part in who leads what. All methods but ``pulse`` are the scheduler's thread's.
@@ -80,9 +90,10 @@ class Shares:
         self._heartbeat = Heartbeat(store.config.app, timing)
         self._peers = Peers(store.config.app, timing)
         self._division = Division(self._peers.beat, timing)
-        self._locks = Locks(self._store)
+        self._locks = Locks(self._store, timing.renewal_seconds / 2)
         self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None
+        self._away_until: dict[str, float] = {}  # by the parts' prefixes
         self._said = Memory[str, str]()
 
     # -- the parts
@@ -233,7 +244,8 @@ class Shares:
         silent ones.
 
         Raises:
-            StoreUnavailable: no lock could be asked for. What this beat leads it still leads.
+            StoreUnavailable, StoreRefused, StoreCorrupt: no lock could be asked for. What this beat leads it
+                still leads.
         """
         if self._is_shared:
             return self._look_at_all() if time.monotonic() >= self._look_at else []
@@ -250,20 +262,25 @@ class Shares:
         now = self._looked_at = time.monotonic()
         self._look_at = now + self._timing.look_seconds
         self._division.forget_refusals(self._peers.live, now)
-        waiting = [leadership for leadership in self.leaderships if not leadership.is_leader]
-        if not waiting and self._heartbeat.is_running:
+        others = [leadership for leadership in self.leaderships if not leadership.is_leader]
+        waiting = [leadership for leadership in others if not self._is_away(leadership.keys.prefix)]
+        if not others and self._heartbeat.is_running:
             return []  # it tells the others that this beat is there, and finds out who else is
         locks = [leadership.stand_by() for leadership in waiting]
+        # who renews locks says along with that that it is there: else it could seem well when they end
+        is_silent = self._heartbeat.is_running
+        calls = [] if self._is_away(_BEATS) else [self._peers.call(is_silent=is_silent)]
         try:
-            # who renews locks says along with that that it is there: else it could seem well when they end
-            call = self._peers.call(is_silent=self._heartbeat.is_running)
-            found, [reply] = self._locks.look([lock.lock_key for lock in locks], call)
+            found, replies = self._locks.look([lock.lock_key for lock in locks], *calls)
         except BaseException:
             for lock in locks:
                 lock.note_no_look()
             raise
         self._answered_at = now
-        self._peers.note(reply)
+        took_seconds = time.monotonic() - now
+        for reply in replies:
+            if not self._peers.note(reply):
+                self._note_away(_BEATS, took_seconds)
         self._follow_layout()
         takes: list[tuple[Leadership, Take]] = []
         silent: list[tuple[Leadership, int]] = []
@@ -271,16 +288,28 @@ class Shares:
             if isinstance(rest_ms, RedBeatError):
                 lock.note_no_look()
                 self._report(lock.key, rest_ms)
+                if isinstance(rest_ms, StoreUnavailable):
+                    self._note_away(leadership.keys.prefix, took_seconds)
             elif lock.note_look(rest_ms):
                 silent.append((leadership, rest_ms))
             elif lock.token or (rest_ms == NO_KEY and self._may_take_free(leadership, lock)):
                 takes.append((leadership, lock.begin_take(rest_ms)))
         takes += self._takes_of_silent(silent)
         taken = self._take(takes)
+        errors = [rest_ms for rest_ms in found if isinstance(rest_ms, RedBeatError)]
+        if errors and len(errors) == len(found) == len(others):
+            raise errors[0]
         lefts = [lock.seconds_to_takeover() for lock in locks]
         soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
         self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
         return taken
+
+    def _is_away(self, part: str) -> bool:
+        """Whether a part's node isn't asked again yet, as it has just kept all others waiting."""
+        return self._away_until.get(part, 0.0) > time.monotonic()
+
+    def _note_away(self, part: str, took_seconds: float) -> None:
+        self._away_until[part] = time.monotonic() + min(2 * took_seconds, AWAY_SECONDS)
 
     def _follow_layout(self) -> None:
         """Find out where entries are, if that has changed: who leads nothing isn't refused anything."""
@@ -322,6 +351,9 @@ class Shares:
             leadership.stand_by().note_take(take, is_ours=is_ours)
             if is_ours:
                 held.append((leadership, take))
+        errors = [answer for answer in answers if isinstance(answer, RedBeatError)]
+        if errors and len(errors) == len(answers) and not self.is_leader:
+            raise errors[0]
         renewed, _ = self._locks.renew([Held(one.store, one.stand_by().fence) for one, _ in held])
         taken: list[tuple[Leadership, Take]] = []
         for (leadership, take), error in zip(held, renewed, strict=True):
@@ -431,9 +463,9 @@ class Shares:
         return {prefix for prefix in own if not self._leaderships[prefix].is_leader}
 
     def note_wake(self) -> None:
-        """Note that a wake-up channel has ended the wait: a lock may have been released."""
-        if self._awaited:
-            self._look_at = min(self._look_at, self._looked_at + MIN_LOOK_SECONDS)
+        """Note that a wake-up channel has ended the wait: a lock may be free, or a beat may have left."""
+        pause_seconds = MIN_LOOK_SECONDS if self._awaited else WOKEN_LOOK_SECONDS
+        self._look_at = min(self._look_at, self._looked_at + pause_seconds)
 
     @property
     def wake_channels(self) -> tuple[str, ...]:
@@ -503,7 +535,16 @@ class Shares:
         """Release all locks, and tell the other beats that this one ends; Redis isn't waited for long."""
         self._release(self.leaderships)
         if self._is_shared:
-            self._peers.leave()
+            self._peers.leave(self._channels_of_others())
+        self._locks.close()
+
+    def _channels_of_others(self) -> set[str]:
+        """Return on which channel each of the other beats listens: of a part that it leads."""
+        live, channels = self._peers.live, dict[str, str]()
+        for prefix, leadership in self._leaderships.items():
+            channels.setdefault(self._division.leader_of(prefix, live), leadership.keys.wake)
+        channels.pop(self.beat, None)
+        return set(channels.values())
 
     def _release(self, leaderships: Sequence[Leadership], *, is_ending: bool = True) -> None:
         """Release these locks, or those that were asked for without an answer."""

@@ -184,6 +184,13 @@ class Status:
                 return one
         return None
 
+    def in_shard(self, number: int | None) -> Status:
+        """Return the same, with the leader of one shard; where the schedule isn't divided as it is."""
+        for one in self.shards:
+            if one.number == number:
+                return replace(self, leader=one.leader, last_tick=one.last_tick, lock_key=one.lock_key)
+        return self
+
     @property
     def unled(self) -> list[ShardStatus]:
         """The shards that nobody leads, but those that were led a moment ago: they are being handed over."""

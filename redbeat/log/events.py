@@ -256,6 +256,12 @@ LAYOUT_FOLLOWED = _event(
     "shards",
     "``redbeat_shards`` isn't what the schedule in Redis is divided into (0: it isn't), which is used.",
 )
+ENTRIES_MOVED = _event(
+    "entries.moved",
+    "WARNING",
+    "entries",
+    "Entries that somebody has written by another number of shards were moved to where they belong.",
+)
 REPLICAS_SHORT = _event(
     "replicas.short", "WARNING", "replicas", "Fewer replicas have a batch than ``redbeat_wait_replicas``."
 )

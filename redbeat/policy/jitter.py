@@ -1,7 +1,7 @@
 """Jitter: each run of an entry is sent later by an amount of its own. Pure.
 
-The amount follows from the entry's key and the run's due time, so every beat computes the same, and nothing
-is stored.
+The amount follows from the entry's key without shards and the run's due time, so every beat computes the
+same, and nothing is stored.
 Invariant: a run is always sent before the next one is due.
 """
 
@@ -11,6 +11,7 @@ import hashlib
 from datetime import datetime, timedelta
 from typing import Any
 
+from redbeat.keys import identity_of
 from redbeat.log.text import as_stored
 from redbeat.policy.policy import Policy
 from redbeat.schedules.occurrences import last_runs, next_run
@@ -36,7 +37,7 @@ def delayed_before(key: str, policy: Policy, due: datetime, following: datetime 
     room = timedelta(seconds=policy.jitter)
     if following is not None:
         room = min(room, (following - due) * _PART)
-    digest = hashlib.sha256(as_stored(f"{key}\n{due.isoformat()}")).digest()
+    digest = hashlib.sha256(as_stored(f"{identity_of(key)}\n{due.isoformat()}")).digest()
     return due + room * (int.from_bytes(digest[:6], "big") / 2**48)
 
 

@@ -124,7 +124,7 @@ class Resharding:
             former,
             self._shards,
             record.is_under_way,
-            not record.is_under_way and record.shards == self._shards and record.generation > 0,
+            self._is_done(record),
             entries,
             messages,
             any(strays.are_led([key for part in layout.parts if (key := self._lock_key(part))])),
@@ -143,7 +143,9 @@ class Resharding:
         self._mover.on_progress = self._progress
         began = time.monotonic()
         record = self._read()
-        if not record.is_under_way and (record.shards != self._shards or not record.generation):
+        if record.generation == 0 and self._is_done(record):
+            return Report(None, None)  # it was never divided, and stays as it is
+        if not record.is_under_way and not self._is_done(record):
             begun = self._generations.begin(record, record.shards, self._shards)
             record = self._changed(begun)
         report = Report(record.former, self._shards)
@@ -151,8 +153,8 @@ class Resharding:
             layout = record.layout(self._store)
             self._mover.open(layout.parts)
             self._adopt(layout)
+            self._mover.finish_hidden(layout.parts)  # first, as nobody runs what is hidden
             report.unled = self._wait_for_leaders(layout)
-            self._mover.finish_hidden(layout.parts)
             self._move(layout)
             record = self._changed(self._generations.settle(record))
         layout = record.layout(self._store)
@@ -189,6 +191,11 @@ class Resharding:
             if not any(Strays(self._store, undivided).count(undivided.parts)):
                 return replace(record, shards=self._config.shards)  # as the first writer would write it
         return record
+
+    def _is_done(self, record: LayoutRecord) -> bool:
+        """Whether the schedule is divided as it is to be, and that is written down where it has to be."""
+        is_known = record.generation > 0 or self._shards is None
+        return not record.is_under_way and record.shards == self._shards and is_known
 
     def _changed(self, record: LayoutRecord | None) -> LayoutRecord:
         if record is None:
@@ -236,15 +243,15 @@ class Resharding:
         strays.look_for_requests(sources)
         due: list[Stray] = []
         for source in sources:
-            due += self._mover.move(strays.of_members(source), MARGIN_SECONDS)
-            due += self._mover.move(strays.of_names(source), MARGIN_SECONDS)
+            due += self._mover.move_all(strays.of_members(source), MARGIN_SECONDS)
+            due += self._mover.move_all(strays.of_names(source), MARGIN_SECONDS)
         for _ in range(MAX_LOOKS):
             self._move_due(strays, due)
             due = []
             moved = self._mover.tally.moved
             for source in sources:
-                due += self._mover.move(strays.of_members(source), MARGIN_SECONDS)
-                due += self._mover.move(strays.of_names(source), MARGIN_SECONDS)
+                due += self._mover.move_all(strays.of_members(source), MARGIN_SECONDS)
+                due += self._mover.move_all(strays.of_names(source), MARGIN_SECONDS)
             if not due and self._mover.tally.moved == moved:
                 return
         self._move_due(strays, due)
@@ -258,11 +265,11 @@ class Resharding:
             waited = time.monotonic() - since
             margin = MARGIN_SECONDS if waited < PATIENCE_SECONDS else 0.000001
             if waited > 2 * PATIENCE_SECONDS:
-                due = self._mover.move(due, None)
+                due = self._mover.move_all(due, None)
                 continue
             led = self._led_among({one.source: None for one in due}, strays)
-            waiting = self._mover.move([one for one in due if one.source in led], margin)
-            due = [*waiting, *self._mover.move([one for one in due if one.source not in led], None)]
+            waiting = self._mover.move_all([one for one in due if one.source in led], margin)
+            due = [*waiting, *self._mover.move_all([one for one in due if one.source not in led], None)]
             if due:
                 time.sleep(AGAIN_SECONDS)
 
@@ -283,12 +290,12 @@ class Resharding:
         unknown: list[str] = []
         for _ in range(MAX_LOOKS):
             for part in ending:
-                self._mover.move(self._members_and_names(strays, part), None)
+                self._mover.move_all(self._members_and_names(strays, part), None)
             found, unknown = strays.of_keys(ending, heirs_of(ending, layout.parts))
             if not found:
                 break
             moved = self._mover.tally.moved
-            self._mover.move(found, None)
+            self._mover.move_all(found, None)
             if self._mover.tally.moved == moved:
                 break
         return sorted(unknown)

@@ -7,18 +7,24 @@ process at a time.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from redbeat.keys import Keys
 from redbeat.layout import Layout
-from redbeat.store.generations import Generations
+from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.mover import Mover, Stray
+from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays, names_of
 
 #: how many entries of a former part are swept at a time
 SWEPT_AT_ONCE = 100
+#: how often a beat looks for them
+SWEEP_SECONDS = 3.0
+#: a mover that works hides nothing for so long
+HIDDEN_SECONDS = 5.0
 
 
 def move_home(store: Store, strays: Sequence[Stray]) -> list[str]:
@@ -34,7 +40,7 @@ def move_home(store: Store, strays: Sequence[Stray]) -> list[str]:
     try:
         mover.finish_hidden(mine)
         ready = [one for one in strays if one.source in mine and one.target in mine]
-        mover.move(ready, None, is_foreign=True)
+        mover.move_all(ready, None, is_foreign=True)
         return names_of(ready)
     finally:
         mover.give_back(mine)
@@ -52,19 +58,25 @@ def misplaced(store: Store, part: Keys, names: Iterable[str]) -> list[Stray]:
     return [one for name in names for one in strays.of_name(part, name)]
 
 
+def seconds_left(store: Store) -> float:
+    """Return for how long former parts are swept; 0: they aren't, or aren't yet, as entries move."""
+    record = Generations(store).read()
+    if record.is_under_way or record.swept_until is None:
+        return 0.0
+    return max(record.swept_until - Server(store).now().timestamp(), 0.0)
+
+
 def sweep(store: Store) -> list[str]:
-    """Move home what was written to parts that aren't any more, in two round trips a node where there is
-    nothing; return the names.
+    """Move home what was written to parts that aren't any more; return the names.
 
     It does nothing when the time is over for which former parts are swept, or while entries move.
     """
-    record = Generations(store).read()
-    if record.is_under_way or record.swept_until is None:
+    if not seconds_left(store):
         return []
-    with store.translating():
-        now = int(store.client.time()[0])
-    if now > record.swept_until:
-        return []
+    return _sweep(store, Generations(store).read())
+
+
+def _sweep(store: Store, record: LayoutRecord) -> list[str]:
     layout = record.layout(store)
     ending = ending_parts(layout, record.former)
     swept: list[str] = []
@@ -74,6 +86,59 @@ def sweep(store: Store) -> list[str]:
         if not moved:
             break
     return list(dict.fromkeys(swept))
+
+
+def free_hidden(store: Store, layout: Layout) -> int:
+    """Move on what a mover has hidden that seems to have been killed; return how many entries that were.
+
+    From then on that mover is refused; whoever calls ``celery redbeat reshard`` again goes on.
+    """
+    hidden_at = Strays(store, layout).hidden_since(layout.parts)
+    if hidden_at is None or Server(store).now().timestamp() - hidden_at < HIDDEN_SECONDS:
+        return 0
+    mover = Mover(store)
+    mover.open(layout.parts)
+    mover.finish_hidden(layout.parts)
+    mover.open(layout.parts, is_mover=False)
+    return mover.tally.moved
+
+
+class Sweeper:
+    """Sweeps former parts for a beat, for as long as that is to be done after the layout has changed; while
+    entries move, it looks for those that a mover has left hidden.
+
+    A look costs nothing when the time is over, and a round trip a node before that.
+
+    Arguments:
+        store: the whole schedule.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._record: LayoutRecord | None = None
+        self._ends_at = self._looks_at = 0.0  # monotonic
+
+    def look(self) -> list[str]:
+        """Sweep if it is time to; return the names of what was moved."""
+        layout = self._store.config.layout
+        if not layout.generation:
+            return []
+        now = time.monotonic()
+        if layout.is_moving:
+            if now >= self._looks_at:
+                self._looks_at = now + SWEEP_SECONDS
+                free_hidden(self._store, layout)
+            return []
+        if self._record is None or self._record.generation != layout.generation or self._record.state:
+            if now < self._looks_at:
+                return []
+            self._looks_at = now + SWEEP_SECONDS
+            self._record = Generations(self._store).read()
+            self._ends_at = now + seconds_left(self._store)
+        if now < self._looks_at or now > self._ends_at:
+            return []
+        self._looks_at = now + SWEEP_SECONDS
+        return _sweep(self._store, self._record)
 
 
 def ending_parts(layout: Layout, former: int | None) -> list[Keys]:

@@ -6,10 +6,11 @@ ends without a word is forgotten as soon as its locks may be taken over, and the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from redbeat.connection.retry import without_retry
-from redbeat.store.nodes import Command
+from redbeat.store.nodes import Command, call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.rights import BEATS
 from redbeat.store.scripts.beats import Company as Company
@@ -17,7 +18,7 @@ from redbeat.store.scripts.beats import beat_call, company_of
 from redbeat.store.scripts.script import Request, Script
 from redbeat.store.store import Store
 
-_ZREM = Command("ZREM")
+_ZREM, _PUBLISH = Command("ZREM"), Command("PUBLISH")
 
 
 class Beats:
@@ -73,7 +74,17 @@ class Beats:
 
         return self._store.rights.ask(BEATS, read, lambda: None)
 
-    def remove(self, beat: str) -> None:
-        """Note that ``beat`` isn't there any more. It isn't tried again if Redis is away."""
+    def remove(self, beat: str, wake: Iterable[str] = ()) -> None:
+        """Note that ``beat`` isn't there any more. It isn't tried again if Redis is away.
+
+        Arguments:
+            wake: the channels on which the others are told that after it.
+        """
         call, request = self.remove_call(beat)
-        self._store.ask(lambda client: call(without_retry(client), *request), self._key)
+        tells = [(_PUBLISH, Request([channel], ["left"])) for channel in wake]
+
+        def remove(client: Any) -> None:
+            call(client, *request)
+            call_on_nodes(client, tells)
+
+        self._store.ask(lambda client: remove(without_retry(client)), self._key)

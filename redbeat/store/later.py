@@ -8,7 +8,7 @@ its entry and its body come and go together.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
@@ -133,6 +133,7 @@ class LaterStore(Store):
             seen: only a message with this revision; '': any.
         """
         texts: dict[str, str] = {}
+        found_at: dict[str, str] = {}  # the key of each message's entry
         for chunk in in_chunks(task_ids):
             names = [self.config.keys.stored_message(one) for one in chunk]
             asked_at: set[str] = set()
@@ -150,22 +151,32 @@ class LaterStore(Store):
                     for (key, task_id), text in zip(those, found or (), strict=found is not None):
                         asked_at.add(key)
                         if text is not None:
-                            texts[task_id] = text
+                            texts[task_id], found_at[task_id] = text, key
         apart = [task_id for task_id, text in texts.items() if not has_body(text)]
-        bodies = dict(zip(apart, self.take_bodies(apart), strict=True))
+        bodies = dict(zip(apart, self._take_bodies(apart, found_at), strict=True))
         return [
             None if task_id not in texts else MessageTexts(texts[task_id], bodies.get(task_id) or "")
             for task_id in task_ids
         ]
 
-    def take_bodies(self, task_ids: Sequence[str]) -> list[str | None]:
-        """Remove the bodies of messages that are gone; return each; None: it isn't there, or out of reach."""
+    def _take_bodies(self, task_ids: Sequence[str], found_at: Mapping[str, str]) -> list[str | None]:
+        """Remove the bodies of messages that are gone; return each; None: it isn't there, or out of reach.
+
+        Arguments:
+            found_at: the key that the entry of each had; its body is in the same part.
+        """
+
+        def place_of(task_id: str) -> str:
+            key = found_at[task_id]
+            is_gone = self.parts.of(key) not in self.parts  # what was left there was moved
+            return self.config.keys.stored_message(task_id) if is_gone else key
+
         try:
             return self.following(
                 lambda: self.parts.in_order(
                     task_ids,
                     lambda groups: self.ask_all([take_bodies(part.keys, ids) for part, ids in groups]),
-                    self.config.keys.stored_message,
+                    place_of,
                 )
             )
         except StoreRefused as exc:
@@ -302,7 +313,8 @@ class LaterStore(Store):
 
 
 def _body_of(keys: Keys, key: str) -> str:
-    return keys.message_body(keys.message_id(key) or "")
+    beside = keys.at(key) if isinstance(keys, ShardedKeys) else keys  # wherever the entry is
+    return beside.message_body(beside.message_id(key) or "")
 
 
 def _lots_of(messages: Sequence[NewMessage]) -> Iterator[list[NewMessage]]:

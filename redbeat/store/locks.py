@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from redbeat.connection.retry import call_briefly, without_retry
-from redbeat.errors import RedBeatError
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.store.nodes import Call, Command, call_on_nodes, is_away
 from redbeat.store.records import Fence, text_of
@@ -145,10 +145,28 @@ class Locks:
 
     Arguments:
         store: of the whole schedule.
+        patience_seconds: for how long one node of a cluster is waited for at first, as parts on others are to
+            go on meanwhile; None: as ``store`` does.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, patience_seconds: float | None = None) -> None:
         self._store = store
+        self._patience_seconds = patience_seconds if store.config.is_cluster else None
+        self._quick: Store | None = None
+
+    def close(self) -> None:
+        """Close the connections that were made for this."""
+        quick, self._quick = self._quick, None
+        if quick is not None:
+            quick.close()
+
+    def _quick_client(self) -> Any:
+        """Return the client that is asked first: it gives up soon."""
+        if self._patience_seconds is None:
+            return without_retry(self._store.client)
+        if self._quick is None:
+            self._quick = Store.hasty(self._store.config.app, self._patience_seconds)
+        return self._quick.client
 
     def look(self, locks: Sequence[LockKey], *besides: Call) -> tuple[list[int | RedBeatError], list[Any]]:
         """Return how long each lock lives, as :meth:`LockKey.rest_ms`, and the replies to what is called
@@ -156,7 +174,7 @@ class Locks:
         calls: list[Call] = [*((_PTTL, Request([lock.name], [])) for lock in locks), *besides]
         replies = self._call(calls)
         found = [
-            self._read(lock.store, lock.name, reply, int, lock.rest_ms)
+            self._read(lock.store, lock.name, reply, partial(_lifetime, lock), lock.rest_ms)
             for lock, reply in zip(locks, replies, strict=False)
         ]
         return found, replies[len(locks) :]
@@ -237,21 +255,25 @@ class Locks:
             ),
             *besides,
         ]
-        client = without_retry(self._store.client)
         with self._store.translating():
-            replies = call_briefly(lambda: call_on_nodes(client, calls))
+            replies = call_briefly(lambda: call_on_nodes(self._quick_client(), calls))
         return [
             self._read(lock.store, lock.fence.lock_key or "", reply, bool, partial(_refuse, lock, reply))
             for lock, reply in zip(locks, replies, strict=False)
         ]
 
     def _call(self, calls: Sequence[Call]) -> list[Any]:
-        client = self._store.client
         if not calls:
             return []
+        client = self._store.client
         with self._store.translating():
-            replies = call_on_nodes(without_retry(client), calls)
-            if _are_all_away(replies) and without_retry(client) is not client:
+            try:
+                quick = self._quick_client()
+            except StoreUnavailable:  # a cluster's client connects at once
+                quick, replies = None, []
+            else:
+                replies = call_on_nodes(quick, calls)
+            if _are_all_away(replies) and quick is not client:
                 replies = call_on_nodes(client, calls)
             if _are_all_away(replies):
                 raise replies[0]
@@ -275,6 +297,13 @@ class Locks:
                 raise reply
         except RedBeatError as exc:
             return exc
+
+
+def _lifetime(lock: LockKey, reply: int) -> int:
+    rest_ms = int(reply)
+    if rest_ms == FOR_EVER:
+        lock.token()  # raises if the key isn't a string: no beat writes one without an end
+    return rest_ms
 
 
 def _refuse(lock: Held, reply: Exception) -> bool:

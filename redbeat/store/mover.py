@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
+from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.scripts.moving import (
     BORROW_PART,
@@ -53,6 +54,8 @@ ROUND_SECONDS = 0.04
 MIN_ROUND, MAX_ROUND = 10, 500
 #: what is due within this time stays where it is, so that none is on its way when it is due
 MARGIN_SECONDS = 0.2
+#: how long Ctrl-C waits for what is hidden to arrive
+INTERRUPT_SECONDS = 5.0
 #: for how long another process may not move entries of a part that this one moves some of
 LEASE_MS = 30_000
 
@@ -125,7 +128,7 @@ class Mover:
         """End what ``borrow`` has begun."""
         self._call([(BORROW_PART, borrow_request(part, self.token, 0)) for part in parts])
 
-    def move(
+    def move_all(
         self, strays: Iterable[Stray], margin_seconds: float | None, *, is_foreign: bool = False
     ) -> list[Stray]:
         """Move strays to where they belong; return those that stay, as they are due.
@@ -139,7 +142,8 @@ class Mover:
             waiting = some
             while waiting:
                 moves, waiting = _first_moves(waiting, self._round_items)
-                again = self._move(moves, margin_seconds, is_foreign=is_foreign)
+                with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
+                    again = self._move(moves, margin_seconds, is_foreign=is_foreign)
                 due += again.due
                 waiting += again.full
         return due

@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from redbeat.connection.retry import without_retry
 from redbeat.errors import RedBeatError
 from redbeat.store import scripts as lua
-from redbeat.store.nodes import call_on_nodes
+from redbeat.store.nodes import call_on_nodes, is_away
 from redbeat.store.records import Claim, Fence, Head, Sizes
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
@@ -81,7 +82,8 @@ def _ask_together(
     readers: Sequence[Callable[[Any], Answer]],
     alone: Sequence[Callable[[], Answer]],
 ) -> list[Answer | RedBeatError]:
-    """Return each part's answer, or RedBeat's error about it.
+    """Return each part's answer, or RedBeat's error about it; a node that is away isn't waited for if another
+    one has answered.
 
     Arguments:
         stores: have one part each, by the same client.
@@ -93,12 +95,17 @@ def _ask_together(
     replies: dict[int, Any] = {}
     if len(together) > 1:
         with _asking(stores):
-            found = call_on_nodes(stores[0].client, [call for call in calls if call is not None])
+            client = without_retry(stores[0].client)
+            found = call_on_nodes(client, [call for call in calls if call is not None])
         replies.update(zip(together, found, strict=True))
+    are_some_there = not all(isinstance(one, Exception) and is_away(one) for one in replies.values())
     answers: list[Answer | RedBeatError] = []
     for place in range(len(stores)):
         reply = replies.get(place)
         try:
+            if isinstance(reply, Exception) and is_away(reply) and are_some_there:
+                with stores[place].translating():
+                    raise reply
             if reply is None or isinstance(reply, Exception):  # it says why, or is asked in portions
                 answers.append(alone[place]())
             else:

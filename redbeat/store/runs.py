@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from enum import Enum
 from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.errors import RedBeatError
@@ -38,6 +38,9 @@ from redbeat.store.scripts.runs import (
 )
 from redbeat.store.server import Server
 from redbeat.store.store import Store
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 _WORKERS = attrgetter("workers")
 
@@ -152,8 +155,7 @@ class Runs:
                 had begun it.
         """
 
-        def begin() -> Begun:
-            [keys] = self._homes([delivery.name])
+        def begin(keys: Keys) -> Begun:
             about = keys.about(delivery.name)
             besides = {about.history: "list", keys.deadlines: "sorted set"}
             with self._store.translating(about.running, "hash", besides=besides):
@@ -161,7 +163,7 @@ class Runs:
                 answer, rest_ms = begin_run(client, keys, delivery, lease_ms, is_expired=is_expired)
             return Begun(Answer(answer), rest_ms / 1000)
 
-        return self._store.following(begin)
+        return self._at_home(delivery.name, begin)
 
     def renew(
         self, held: Sequence[tuple[Delivery, float]], lease_ms: int, worker: str, row: str = ""
@@ -194,27 +196,30 @@ class Runs:
 
     def end(self, ends: Sequence[End]) -> None:
         """Note what became of deliveries, in one round trip for each node."""
-        if ends:
-            self._store.following(lambda: self._end(ends))
+        left = ends
+        while left:
+            homes = self._store.following(partial(self._end, left))
+            left = self._moved(homes, left, lambda end: end.delivery.name)
 
-    def _end(self, ends: Sequence[End]) -> None:
+    def _end(self, ends: Sequence[End]) -> list[Keys]:
+        """Note them, and return in which parts that was."""
         homes = self._homes([end.delivery.name for end in ends])
         wanted = {keys.deadlines: "sorted set" for keys in homes}
         for keys, end in zip(homes, ends, strict=True):
             wanted[keys.about(end.delivery.name).running] = "hash"
         with self._store.translating(homes[0].deadlines, besides=wanted):
             self._store.call_scripts([end_call(*one) for one in zip(homes, ends, strict=True)])
+        return homes
 
     def note_child(self, delivery: Delivery, task_id: str, task: str = "") -> None:
         """Note a task that ``delivery``, a task of a workflow, is about to send; ``task`` is its name."""
 
-        def note() -> None:
-            [keys] = self._homes([delivery.name])
+        def note(keys: Keys) -> None:
             running = keys.about(delivery.name).running
             with self._store.translating(keys.deadlines, besides={running: "hash"}):
                 note_child(self._store.client, keys, delivery, task_id, task)
 
-        self._store.following(note)
+        self._at_home(delivery.name, note)
 
     def forget_worker(self, worker: str) -> None:
         """Note that a worker has ended."""
@@ -222,10 +227,13 @@ class Runs:
 
     def leased(self, delivery: Delivery) -> RunRecord | None:
         """Return the record of the run whose lease is ``delivery``'s; None: it isn't."""
-        [keys] = self._homes([delivery.name])
-        key = keys.about(delivery.name).running
-        text = text_of(self._store.ask(lambda client: client.hget(key, delivery.task_id), key, "hash"))
-        record = None if text is None else decode_record(delivery.task_id, text)
+
+        def read(keys: Keys) -> RunRecord | None:
+            key = keys.about(delivery.name).running
+            text = text_of(self._store.ask(lambda client: client.hget(key, delivery.task_id), key, "hash"))
+            return None if text is None else decode_record(delivery.task_id, text)
+
+        record = self._at_home(delivery.name, read)
         return record if record is not None and record.delivery == delivery.token else None
 
     def is_mine(self, delivery: Delivery) -> bool:
@@ -264,12 +272,11 @@ class Runs:
         """
         asked = [(one.task_id, one.due, one.state.value, one.attempt) for one in runs]
 
-        def give_up() -> tuple[str, list[bool]]:
-            [keys] = self._homes([name])
+        def give_up(keys: Keys) -> tuple[str, list[bool]]:
             with self._store.translating(keys.deadlines, besides={keys.about(name).running: "hash"}):
                 return give_up_runs(self._store.client, keys, name, asked, problem)
 
-        unrecorded, done = self._store.following(give_up)
+        unrecorded, done = self._at_home(name, give_up)
         if is_no_permission(unrecorded):
             self._store.rights.note(GIVING_UP, unrecorded)
         return done
@@ -418,6 +425,35 @@ class Runs:
             if at >= max(now - WORKER_SECONDS, said_at.get(worker, 0.0)):
                 rows[worker], said_at[worker] = row, at
         return rows
+
+    def _at_home(self, name: str, call: Callable[[Keys], Value]) -> Value:
+        """Return ``call(keys)``, with the names in the part that has the runs of the entry called ``name``.
+
+        It is called again where the entry was moved meanwhile, as it may have found nothing.
+        """
+
+        def ask() -> tuple[list[Keys], Value]:
+            homes = self._homes([name])
+            return homes, call(homes[0])
+
+        while True:
+            homes, found = self._store.following(ask)
+            if not self._moved(homes, [name], str):
+                return found
+
+    def _moved(
+        self, homes: Sequence[Keys], items: Sequence[Item], name_of: Callable[[Item], str]
+    ) -> list[Item]:
+        """Return those of ``items`` whose entries aren't in these parts any more.
+
+        That costs nothing as long as the number of shards isn't being changed.
+        """
+        if not self._store.config.layout.is_moving:
+            return []
+        now = self._homes([name_of(one) for one in items])
+        return [
+            one for one, before, after in zip(items, homes, now, strict=True) if before.prefix != after.prefix
+        ]
 
     def _homes(self, names: Sequence[str]) -> list[Keys]:
         """Return the names in the parts that have the runs of the entries with these names."""

@@ -259,14 +259,18 @@ class Store:
             Layouts(self).look()
         return config.layout
 
-    def _may_be_elsewhere(self) -> bool:
-        """Tell whether entries that weren't found could be where this process hasn't looked."""
-        layout, looked_at = self._layout, self.config.looked_at
-        if self._part is not None or not layout.generation or layout.is_moving:
-            return self._part is None and layout.is_moving
-        if looked_at is not None and time.monotonic() < looked_at + MOVE_LOOK_SECONDS:
+    def _has_changed(self, layout: Layout, wanted: int) -> bool:
+        """Look whether the layout is another one than when entries weren't found; use that one then.
+
+        Arguments:
+            wanted: how many entries: of many some are often missing, so it isn't looked each time.
+        """
+        looked_at = self.config.looked_at or -math.inf
+        if self._part is not None or looked_at == math.inf:
             return False
-        return Layouts(self).look().guard != layout.guard
+        if wanted > 1 and (not layout.generation or time.monotonic() < looked_at + MOVE_LOOK_SECONDS):
+            return False
+        return Layouts(self).look() != layout
 
     def locate(self, names: Sequence[str]) -> list[str]:
         """Return the keys under which entries are now, by their names, or would be if they were there.
@@ -669,8 +673,28 @@ class Store:
     def read_entries(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return the server's time (UTC) and the entries under ``keys``, in their order.
 
-        At most 500 are read in one round trip a node, whatever their parts are.
+        At most 500 are read in one round trip a node, whatever their parts are. What isn't there is looked
+        for again: it may be on its way to another part, or the layout has changed.
         """
+        layout = self._layout
+        read_at = self.located(keys) if layout.is_moving else [*keys]
+        now, stored = self._read_at(read_at)
+        while gone := [place for place, one in enumerate(stored) if not one.exists]:
+            located = zip(gone, self.located([keys[place] for place in gone]), strict=True)
+            # one that was located before it was read, and still is there, doesn't exist
+            moved = {place: key for place, key in located if key != read_at[place]}
+            if moved:
+                now, found = self._read_at([*moved.values()])
+                for (place, key), one in zip(moved.items(), found, strict=True):
+                    read_at[place], stored[place] = key, one if one.exists else stored[place]
+            elif self._has_changed(layout, len(keys)):
+                layout, read_at = self._layout, [""] * len(keys)
+            else:
+                break
+        return now, stored
+
+    def _read_at(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return the server's time (UTC) and what is under ``keys``, in their order."""
         now = datetime.now(timezone.utc)
 
         def read(groups: list[tuple[Part, list[str]]]) -> Iterator[list[Stored]]:
@@ -681,11 +705,6 @@ class Store:
             return (stored for _, stored in found)
 
         stored = self.parts.in_order(keys, read)
-        gone = [place for place, one in enumerate(stored) if not one.exists]
-        if gone and self._may_be_elsewhere():
-            found = self.parts.in_order(self.located([keys[place] for place in gone]), read)
-            for place, one in zip(gone, found, strict=True):
-                stored[place] = one if one.exists else stored[place]
         return now, stored
 
     def _read_groups(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
@@ -718,6 +737,7 @@ class Store:
         """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
         now, (stored,) = self.read_entries([key])
         if stored.exists and stored.score is None:
+            key = stored.key  # it may have been moved to another part
             keys = self.parts.of(key).keys
             with self.translating():
                 stored.score = self.client.zscore(keys.schedule, keys.name(key))
@@ -752,7 +772,7 @@ class Store:
         read_at, now = self._recent.clock
         elapsed = time.monotonic() - read_at
         if elapsed > CLOCK_SECONDS:
-            return self.read_entries(keys)
+            return self._read_at(keys)
         return now + timedelta(seconds=elapsed), [Stored(key) for key in keys]
 
     def write_entries(
@@ -811,7 +831,7 @@ class Store:
             those = [keys[place] for place in places]
             located = self.located(those)
             is_guess = are_new and not attempt and located == those
-            now, found = self._foresee_new(located) if is_guess else self.read_entries(located)
+            now, found = self._foresee_new(located) if is_guess else self._read_at(located)
             self.refuse_messages(one.key for one in found if one.exists)
             decided = self._decide(those, found, now, decide)
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
@@ -1252,9 +1272,11 @@ class Store:
                 ) from exc.__cause__
             if "WRONGTYPE" not in str(exc):
                 raise
-            parts = [part.keys for part in self.parts]
+            # the layout isn't looked at for that: it may be what has another type
+            parts = self.config.layout.parts if self._part is None else [self._part.keys]
             if not key and len(parts) > 1:
                 besides = {**{keys.schedule: expected for keys in parts}, **besides}
+            besides = {**{keys.generation: "string" for keys in parts}, **besides}
             key = key or parts[0].schedule
             for lock_key in filter(None, map(self.config.lock_key_in, parts)):
                 if self._type_of(lock_key) not in ("string", "none"):

@@ -6,6 +6,7 @@ is, and is named.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -161,6 +162,15 @@ class Strays:
         """Return how many entries and how many stored messages there are in ``parts``."""
         found = self._ask([["ZCARD", key] for part in parts for key in (part.schedule, part.later)])
         return sum(found[::2]), sum(found[1::2])
+
+    def hidden_since(self, parts: Sequence[Keys]) -> float | None:
+        """Return since when entries of ``parts`` have been hidden, UNIX seconds; None: none is."""
+        sizes = self._ask([["HLEN", part.moving] for part in parts])
+        busy = [part for part, size in zip(parts, sizes, strict=True) if size]
+        times: list[float] = []
+        for texts in self._ask([["HVALS", part.moving] for part in busy]):
+            times += (float(json.loads(text.decode("utf-8", "surrogateescape"))["at"]) for text in texts)
+        return min(times, default=None)
 
     def are_led(self, lock_keys: Sequence[str]) -> list[bool]:
         """Tell of each lock whether somebody holds it."""

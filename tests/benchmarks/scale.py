@@ -130,6 +130,7 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
     of_nodes = ", ".join(f"{value / 1e6:,.0f}" for value in memory)
     shards = ", ".join(map(str, found["shards_on_nodes"]))
     here, there = (tick[f"burst_{name}_seconds"] * 1e6 / tick["burst"] for name in ("here", "server"))
+    idle_here, idle_there = (tick[f"idle_{name}_seconds"] * 1e3 for name in ("here", "server"))
     return [
         [
             "entries, shards",
@@ -138,7 +139,11 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
         ["memory of an entry, bytes", f"{sum(memory) / options.entries:,.0f}; of the nodes, MB: {of_nodes}"],
         ["save_many, entries/s", f"{options.saved / save['seconds']:,.0f}"],
         ["idle tick, ms", f"{tick['idle_seconds'] * 1e3:.2f} in {tick['idle_round_trips']:.0f} round trips"],
-        ["an entry of each shard due, ms until all are sent", f"{tick['one_each_seconds'] * 1e3:.1f}"],
+        ["processor time of it, ms", f"{idle_here:.2f} of beat, {idle_there:.2f} of the nodes"],
+        [
+            "an entry of each shard due, ms until all are sent",
+            f"{tick['one_each_seconds'] * 1e3:.1f} in {tick['one_each_round_trips']:.0f} round trips",
+        ],
         [f"burst of {tick['burst']:,}, runs/s", f"{tick['burst'] / tick['burst_seconds']:,.0f}"],
         ["processor time of a run, µs", f"{here:.0f} of beat, {there:.0f} of the nodes"],
         *(

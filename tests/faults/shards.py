@@ -8,17 +8,15 @@ was moved.
 from __future__ import annotations
 
 import json
-import os
 import random
+import re
 import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +40,11 @@ SHARDS_BY_ENVIRONMENT = """
 import os
 app.conf.redbeat_shards = int(os.environ["SHARDS"]) or None
 """
+
+
+_REFUSED = re.compile(
+    r"CRITICAL/MainProcess\] beat: redbeat_shards .* celery redbeat reshard --to (\d+|none)\."
+)
 
 
 @dataclass(frozen=True)
@@ -218,7 +221,10 @@ def _judge_entry(parts: set[str], runs: list[Sent], next_due: float, verdict: Ve
         if run.due in seen:
             (verdict.doubled if seen[run.due] == run.id else verdict.strange).append(what)
             continue
-        if run.id not in {_id_of(part + name, run.due) for part in parts} or abs((run.due - next_due) % 1.0 - 0.5) < 0.499:
+        if (
+            run.id not in {_id_of(part + name, run.due) for part in parts}
+            or abs((run.due - next_due) % 1.0 - 0.5) < 0.499
+        ):
             verdict.strange.append(what)
         if run.due < latest:
             verdict.disordered.append(what)
@@ -248,6 +254,7 @@ class Scene:
         settings: of the apps of beats and writers, with the broker.
         names: of the entries.
         layouts: how many shards there have been; None: none.
+        prefix: of what all shards share.
     """
 
     client: Any
@@ -255,6 +262,7 @@ class Scene:
     broker: Broker
     names: list[str] = field(default_factory=list)
     layouts: list[int | None] = field(default_factory=list)
+    prefix: str = "redbeat:"
 
     def app(self, **settings: Any) -> Celery:
         """An app in this process."""
@@ -283,14 +291,14 @@ class Scene:
     @property
     def shards(self) -> int | None:
         """How many there are by now, as Redis says."""
-        return int(self.client.hget("redbeat::layout", "shards") or 0) or None
+        return int(self.client.hget(f"{self.prefix}:layout", "shards") or 0) or None
 
     def next_dues(self) -> dict[str, float]:
         """When each entry is due next; those that aren't where they belong are left out."""
         shards = self.shards
         found: dict[str, float] = {}
         for name in self.names:
-            part = part_of(name.encode(), shards).decode()
+            part = part_of(name.encode(), shards, self.prefix.encode()).decode()
             score = self.client.zscore(f"{part}:schedule", f"{part}{name}")
             if score is not None and self.client.exists(f"{part}{name}"):
                 found[name] = score
@@ -320,6 +328,7 @@ class Crew:
 
     Attributes:
         beats: those that haven't been ended.
+        ended: the others.
         faults: how often each has happened.
     """
 
@@ -327,7 +336,7 @@ class Crew:
         self.beats: list[Process] = []
         self.faults: Counter[str] = Counter()
         self._chance, self._start, self._most = chance, start, most
-        self._ended: list[Process] = []
+        self.ended: list[Process] = []
         self._paused: dict[Process, float] = {}
 
     def __enter__(self) -> Crew:
@@ -370,7 +379,9 @@ class Crew:
             self.stop(beat)
         else:
             beat.signal(signal.SIGSTOP)
-            seconds = self._chance.choice([0.3, LOCK_SECONDS, 2 * LOCK_SECONDS]) * self._chance.uniform(0.5, 1.5)
+            seconds = self._chance.choice([0.3, LOCK_SECONDS, 2 * LOCK_SECONDS]) * self._chance.uniform(
+                0.5, 1.5
+            )
             self._paused[beat] = time.monotonic() + seconds
 
     def kill(self, beat: Process) -> None:
@@ -390,7 +401,7 @@ class Crew:
 
     def _note_end(self, beat: Process) -> None:
         self.beats.remove(beat)
-        self._ended.append(beat)
+        self.ended.append(beat)
         self._paused.pop(beat, None)
 
     def _resume_some(self) -> None:
@@ -410,8 +421,15 @@ class Crew:
             self.start()
 
     def check(self) -> None:
-        """Fail if one has ended by itself, or has raised what it shouldn't."""
-        for beat in self.beats:
+        """Fail if one has ended by itself, or has raised what it shouldn't.
+
+        One that has been told how many shards there were a moment ago may have refused to start.
+        """
+        for beat in [*self.beats]:
+            if not beat.is_running and _REFUSED.search(beat.output()) and "Acquir" not in beat.output():
+                self.faults["refused"] += 1
+                self._note_end(beat)
+                continue
             assert beat.is_running, beat.output()
             assert not has_traceback(beat.output()), beat.output()
 
@@ -420,21 +438,23 @@ class Crew:
         self.recover()
         self.check()
         self.stop(*self.beats)
-        for beat in self._ended:
+        for beat in self.ended:
             assert not has_traceback(beat.output()), beat.output()
 
     def count(self, words: str) -> int:
         """How often one has logged this."""
-        return sum(beat.output().count(words) for beat in [*self.beats, *self._ended])
+        return sum(beat.output().count(words) for beat in [*self.beats, *self.ended])
 
 
-def starter(directory: Path, scene: Scene, module: str = "module", **settings: Any) -> Callable[[], Process]:
-    """Write an app for beats; return what starts one with as many shards as there are."""
+def starter(
+    directory: Path, scene: Scene, module: str = "module", shards: int | None = None, **settings: Any
+) -> Callable[[], Process]:
+    """Write an app for beats; return what starts one with as many shards as there are, or with `shards`."""
     directory.mkdir(exist_ok=True)
     settings = {"broker_url": scene.broker.url, **scene.settings, **settings}
     write_app(directory, module, extra=SHARDS_BY_ENVIRONMENT, **settings)
 
     def start() -> Process:
-        return celery_beat(directory, module, env={"SHARDS": str(scene.shards or 0)})
+        return celery_beat(directory, module, env={"SHARDS": str(shards or scene.shards or 0)})
 
     return start

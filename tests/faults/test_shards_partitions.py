@@ -33,7 +33,15 @@ class Way:
         if time.monotonic() < self._until:
             return
         self._end()
-        faults = [self._cut, self._withhold, self._lose, self._refuse, self._silence, self._be_slow, self._be_mute]
+        faults = [
+            self._cut,
+            self._withhold,
+            self._lose,
+            self._refuse,
+            self._silence,
+            self._be_slow,
+            self._be_mute,
+        ]
         fault = self._chance.choice([*faults, self._proxy.heal])
         self.faults[fault.__name__.strip("_")] += 1
         self._end = self._proxy.heal

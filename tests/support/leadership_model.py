@@ -1,5 +1,7 @@
 """A model of the lock: two beats, one server, and everything that may happen to them, in every order.
 
+A schedule that is divided into shards has many locks, and no script touches two: each is as this one.
+
 The server is a real one and runs the real scripts. The beats' steps are explored breadth first. No state
 holds a time: what takes long may happen at once, so that whatever a clock might do is among the orders.
 
@@ -12,7 +14,7 @@ takes, takes over  ``take_lock.lua``: the lock is free, or its holder was silent
 renews             ``renew_lock.lua``, sent by the heartbeat
 claims             ``claim_due.lua``
 commits            ``commit_runs.lua``: pushes the run's message and records it, in one step
-releases           ``release_lock.lua``; the process ends
+releases           ``release_lock.lua``; the process ends. With a start after it, that is a hand-over, too
 notices            ``Leadership.check``: the heartbeat was told that another beat leads
 =================  ========================================================================================
 

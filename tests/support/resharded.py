@@ -149,6 +149,8 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
         if rest in APART:
             continue
         value = _value(client, key)
+        if value is None:  # it has ended meanwhile
+            continue
         if rest in ZSETS:
             for member, score in value.items():
                 owner = member.partition(b"\0")[2] if rest == b":deadlines" else member
@@ -188,5 +190,6 @@ def _value(client: Any, key: bytes) -> Any:
         b"string": lambda: client.get(key),
         b"zset": lambda: dict(client.zrange(key, 0, -1, withscores=True)),
         b"stream": lambda: client.xrange(key),
+        b"none": lambda: None,
     }
     return reads[kind]()

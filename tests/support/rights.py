@@ -247,7 +247,6 @@ def it_follows_the_recipes(ground: Ground) -> None:
         transaction.publish("redbeat::wake", "add")
         transaction.execute()
     assert client.hget("redbeat:report", "definition")
-    assert client.hmget("redbeat::layout", "shards", "state", "former") == [None] * 3
     client.hset("redbeat:report", "policy", "{}")
     client.hdel("redbeat:report", "policy")
     assert client.lrange("redbeat::history:report", 0, -1) == []
@@ -718,6 +717,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
         it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
         it_gives_up_runs, it_writes_down_who_changes_what, it_stores_messages_and_takes_them_away,
+        it_looks_where_entries_are,
     ),
     "later": (
         *(it_stores_messages_of_any_kind, it_stores_messages_in_another_database),

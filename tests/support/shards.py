@@ -79,6 +79,8 @@ def write_sent(app: Celery, name: str, task_id: str, due: float = 1000.0, **limi
     record = {"due": f"{due:.6f}", "state": "sent", "sent": f"{now:.6f}", **limits}
     store.client.hset(running, task_id, json.dumps(record))
     store.client.zadd(keys.deadlines, {f"{task_id}\0{running}": now + 86_400})
+    history = f'{{"at":{now:.6f},"due":{due:.6f},"id":"{task_id}"}}'
+    store.client.lpush(keys.about(name).history, history)
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """A model of beats that share a schedule: a real server whose clock jumps, and all that happens to beats.
 
 That no lock has two leaders is explored lock by lock, in every order (``leadership_model``), as no script
-touches two. This one shows that all locks are led again soon, whatever has happened, and that each beat has its share.
-The beats' own code runs; the steps of their threads are the model's: one is a second of all clocks.
+touches two. This one shows that all locks are led again soon, whatever has happened, and that each beat has
+its share. The beats' own code runs; the steps of their threads are the model's: one is a second of all
+clocks.
 
 =============  ============================================================================================
 disturbance    stands for

@@ -10,6 +10,7 @@ from redbeat.beat.startup import eviction_warning
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
+from redbeat.store.server import Server
 
 #: clocks that differ by less than this do no harm
 MAX_SKEW_SECONDS = 2.0
@@ -31,47 +32,51 @@ def check_settings(context: Context) -> Iterator[Finding]:
 
 def check_eviction(context: Context) -> Iterator[Finding]:
     """Find a server that may evict the schedule."""
-    try:
-        warning = eviction_warning(context.store)
-    except StoreRefused as exc:
-        yield _unknown("eviction", "Whether the server may evict the schedule", exc)
-        return
-    if warning:
-        yield Finding(
-            Severity.ERROR,
-            "eviction",
-            "maxmemory-policy",
-            warning.partition(". ")[0] + ".",
-            "Set maxmemory-policy to noeviction or one of volatile-*, or use a server of its own.",
-        )
+    for which, store in context.nodes():
+        try:
+            warning = eviction_warning(store)
+        except StoreRefused as exc:
+            yield _unknown("eviction", "Whether the server may evict the schedule", exc)
+            return
+        if warning:
+            yield Finding(
+                Severity.ERROR,
+                "eviction",
+                "maxmemory-policy",
+                f"{warning.partition('. ')[0]}.{which}",
+                "Set maxmemory-policy to noeviction or one of volatile-*, or use a server of its own.",
+            )
 
 
 def check_persistence(context: Context) -> Iterator[Finding]:
     """Find a server that loses the schedule when it is started again, or can't write it."""
-    try:
-        info = context.server.info("persistence")
-        has_file = bool(info.get("aof_enabled")) or bool(context.server.setting("save").strip())
-    except StoreRefused as exc:
-        yield _unknown("persistence", "Whether the server keeps the schedule on disk", exc)
-        return
-    if not has_file:
-        yield Finding(
-            Severity.WARNING,
-            "persistence",
-            "appendonly, save",
-            "The server keeps nothing on disk, so a restart of it loses all entries that aren't in "
-            "beat_schedule.",
-            "Switch appendonly on.",
-        )
-    for field in ("aof_last_write_status", "rdb_last_bgsave_status"):
-        if info.get(field, "ok") != "ok":
+    for which, store in context.nodes():
+        server = Server(store)
+        try:
+            info = server.info("persistence")
+            has_file = bool(info.get("aof_enabled")) or bool(server.setting("save").strip())
+        except StoreRefused as exc:
+            yield _unknown("persistence", "Whether the server keeps the schedule on disk", exc)
+            return
+        if not has_file:
             yield Finding(
                 Severity.WARNING,
                 "persistence",
-                field,
-                f"The server's last attempt to write to its disk has failed ({field} is {info[field]}).",
-                "Look into the server's log, and at its disk.",
+                "appendonly, save",
+                "The server keeps nothing on disk, so a restart of it loses all entries that aren't in "
+                f"beat_schedule.{which}",
+                "Switch appendonly on.",
             )
+        for field in ("aof_last_write_status", "rdb_last_bgsave_status"):
+            if info.get(field, "ok") != "ok":
+                yield Finding(
+                    Severity.WARNING,
+                    "persistence",
+                    field,
+                    f"The server's last attempt to write to its disk has failed ({field} is {info[field]})."
+                    f"{which}",
+                    "Look into the server's log, and at its disk.",
+                )
 
 
 def check_clock(context: Context) -> Iterator[Finding]:

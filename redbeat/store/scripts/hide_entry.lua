@@ -3,28 +3,12 @@
 -- aren't empty; kinds; move, target, margin, is_foreign, now, now_ms; bytes, how many are hidden by now, and max_bytes.
 -- kept is what may be kept for it: of each the kind and the rest of the key. Returns a row of hide_entries.
 -- is_due(zone, score, lease): whether an entry stays where it is, as it is due, or will be soon.
--- dump_hidden(row, kinds, kept, now_ms): add what is hidden to a row, three for each key.
 -- Not scripts of their own, but put in front of those that hide entries.
 local function is_due(zone, score, lease)
   if not score or zone.margin == '' then return false end
   local hidden_by = lease and string.match(lease, '^([%d.e+]+) ')
   if hidden_by and tonumber(hidden_by) == tonumber(score) then return true end
   return tonumber(score) >= 0 and tonumber(score) <= tonumber(zone.now) + tonumber(zone.margin)
-end
-
-local function dump_hidden(row, kinds, kept, now_ms)
-  local bytes = 0
-  for _, one in ipairs(kept) do
-    local hidden = kinds[one[1]].hidden .. one[2]
-    local payload, rest_ms = redis.call('DUMP', hidden), redis.call('PTTL', hidden)
-    if payload then  -- else its time is over
-      local length = #row
-      row[length + 1], row[length + 2], row[length + 4] = one[1], one[2], payload
-      row[length + 3] = rest_ms < 0 and '0' or string.format('%.0f', now_ms + rest_ms)
-      bytes = bytes + #payload
-    end
-  end
-  return bytes
 end
 
 -- those of kept that are there

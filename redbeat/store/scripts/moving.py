@@ -16,10 +16,10 @@ from redbeat.store.scripts.script import Request, Script
 
 HIDE_ENTRIES = Script("check_layout", "move_keys", "hide_entry", "hide_entries", is_raw=True)
 RECEIVE_ENTRIES = Script(
-    *("check_layout", "move_keys", "merge_kept", "receive_entry", "receive_entries"), is_raw=True
+    "check_layout", "move_keys", "merge_kept", "receive_entry", "receive_entries", is_raw=True
 )
 DROP_HIDDEN = Script("check_layout", "move_keys", "drop_hidden", is_raw=True)
-READ_HIDDEN = Script("move_keys", "hide_entry", "read_hidden", is_raw=True)
+READ_HIDDEN = Script("move_keys", "read_hidden", is_raw=True)
 OPEN_PART = Script("open_part", is_raw=True)
 BORROW_PART = Script("borrow_part", is_raw=True)
 _CHANGE_LAYOUT = Script("change_layout")

@@ -47,6 +47,7 @@ NOT_HERE: Mapping[str, str] = {
     "web": "it starts this interface",
     "monitoring": "it is a folder of files",
     "downgrade": "it is done once, by whoever replaces the beats",
+    "reshard": "it takes long, and is done by whoever changes the settings of all programs",
     "singleton": "it runs a command on the machine that calls it",
     "later release": "it is done once, by whoever goes back to another scheduler",
 }

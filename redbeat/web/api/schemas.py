@@ -47,6 +47,12 @@ def _object(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "required": [*properties], "properties": properties}
 
 
+def _with(schema: dict[str, Any], when: str, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object that has more properties at times; ``when``, in words."""
+    more = {name: {**one, "description": f"Only {when}."} for name, one in properties.items()}
+    return {**schema, "properties": {**schema["properties"], **more}}
+
+
 def _array(items: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
@@ -310,20 +316,41 @@ def _of_files() -> dict[str, Any]:
 def _of_the_whole() -> dict[str, Any]:
     """Return those of what is answered about the schedule as a whole."""
     return {
-        "Status": _object(
-            state=TEXT,
-            exit_code=COUNT,
-            problem=MAYBE_TEXT,
-            server=TEXT,
-            now=MOMENT,
-            lock_key=MAYBE_TEXT,
-            leader={"type": ["object", "null"]},
-            last_tick=MAYBE_MOMENT,
-            backlog=COUNT,
-            oldest_due=MAYBE_MOMENT,
-            stored_messages=MAYBE_COUNT,
-            overdue_messages=COUNT,
-            oldest_message=MAYBE_MOMENT,
+        "Status": _with(
+            _object(
+                state=TEXT,
+                exit_code=COUNT,
+                problem=MAYBE_TEXT,
+                server=TEXT,
+                now=MOMENT,
+                lock_key=MAYBE_TEXT,
+                leader={"type": ["object", "null"]},
+                last_tick=MAYBE_MOMENT,
+                backlog=COUNT,
+                oldest_due=MAYBE_MOMENT,
+                stored_messages=MAYBE_COUNT,
+                overdue_messages=COUNT,
+                oldest_message=MAYBE_MOMENT,
+            ),
+            "where the schedule is divided into shards",
+            shards=_array(
+                _object(
+                    shard=MAYBE_COUNT,
+                    leader={"type": ["object", "null"]},
+                    lock_key=MAYBE_TEXT,
+                    last_tick=MAYBE_MOMENT,
+                    entries=COUNT,
+                    backlog=COUNT,
+                    oldest_due=MAYBE_MOMENT,
+                    node=MAYBE_TEXT,
+                )
+            ),
+            beats={
+                "type": ["array", "null"],
+                "items": _object(host=TEXT, pid=COUNT, last_look=MOMENT, shards=_array(MAYBE_COUNT)),
+            },
+            is_moving=FLAG,
+            hint=MAYBE_TEXT,
         ),
         "Timeline": _object(
             begin=MOMENT,

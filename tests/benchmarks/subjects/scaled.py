@@ -66,7 +66,8 @@ def tick() -> dict[str, Any]:
         scheduler.tick()
     for _ in range(20):
         scheduler.tick()
-    idle = [timed(scheduler.tick, trips) for _ in range(options.rounds)]
+    idle: list[tuple[float, int]] = []
+    idling = worked(lambda: idle.extend(timed(scheduler.tick, trips) for _ in range(options.rounds)))
     one_each = []
     for _ in range(5):
         let_be_due(client, parts, 1)
@@ -77,8 +78,11 @@ def tick() -> dict[str, Any]:
     return {
         "parts": len(parts),
         "idle_seconds": statistics.median(seconds for seconds, _ in idle),
+        "idle_here_seconds": idling["here_seconds"] / options.rounds,
+        "idle_server_seconds": idling["server_seconds"] / options.rounds,
         "idle_round_trips": statistics.median(count for _, count in idle),
         "one_each_seconds": statistics.median(seconds for seconds, _ in one_each),
+        "one_each_round_trips": statistics.median(count for _, count in one_each),
         **{f"burst_{name}": value for name, value in burst.items()},
         "burst": options.due // len(parts) * len(parts),
     }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from redbeat.errors import StoreCorrupt
 from redbeat.leadership.lock import beat_of
 from redbeat.leadership.rendezvous import find_leaders, max_parts
 from redbeat.store.beats import Beats
@@ -125,6 +126,23 @@ def test_a_beat_that_ends_hands_its_parts_to_the_others_with_their_next_look(com
     step(company.all)
     step(company.all)
     assert len(leaders(company.all)) == SHARDS
+
+
+def test_a_beat_that_ends_wakes_the_others_which_then_look_at_once(company: Company) -> None:
+    for _ in range(3):
+        company.join()
+    company.settle()
+    ended = company.all.pop()
+    channels = [beat.store.wake_channel(beat.shares.wake_channels) for beat in company.all]
+    for channel in channels:
+        channel.wait(0.05)  # it subscribes
+    ended.shares.resign()
+    assert [channel.wait(5) for channel in channels] == [True, True]
+    for beat in company.all:
+        beat.shares.note_wake()
+    eventually(lambda: step(company.all, at_once=False) or len(leaders(company.all)) == SHARDS)
+    for channel in channels:
+        channel.close()
 
 
 def test_a_part_is_not_left_unled_by_a_beat_that_says_it_is_there_and_takes_nothing(
@@ -249,3 +267,54 @@ def test_a_beat_that_waits_listens_where_it_leads_or_is_to_lead(company: Company
     second.shares.note_wake()
     eventually(lambda: second.step(at_once=False) or second.led == awaited)
     channel.close()
+
+
+def test_a_beat_that_leads_nothing_notices_another_layout_with_its_next_look(company: Company) -> None:
+    first = company.join()
+    first.step()
+    idle = company.join()
+    idle.step()
+    assert not idle.led
+    assert not idle.shares.has_new_layout
+    generation = idle.store.config.layout.generation
+    first.store.client.hset("redbeat::layout", mapping={"shards": 2 * SHARDS, "generation": generation + 1})
+    idle.step()
+    assert idle.store.config.layout.generation == generation + 1
+    assert len(idle.store.config.layout.parts) == 2 * SHARDS
+
+
+def test_a_user_without_a_right_to_the_beats_leads_and_stands_by(
+    company: Company, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    patterns = ["~{redbeat:*", "~redbeat::[^b]*", "&*"]
+    with server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "beat", "on", ">pw", "+@all", *patterns)
+    url = f"redis://beat:pw@{server.host}:{server.port}/1"
+    first, second = (company.join(redbeat_redis_url=url) for _ in range(2))
+    first.step()
+    second.step()
+    assert (len(first.led), len(second.led)) == (SHARDS, 0)
+    warning = (
+        "beat: Beats don't know of each other, and don't share the shards, as the user of Redis seems to lack"
+    )
+    assert caplog.text.count(warning) == 2, "once by each"
+    first.shares.resign()
+    second.step()
+    assert len(second.led) == SHARDS
+
+
+def test_where_no_lock_can_be_asked_for_that_is_an_error_and_else_the_others_are_led(
+    company: Company, caplog: pytest.LogCaptureFixture
+) -> None:
+    beat = company.join()
+    prefixes = [leadership.keys.prefix for leadership in beat.shares.leaderships]
+    beat.store.client.sadd(f"{prefixes[0]}:lock", "spoilt")
+    beat.step()
+    assert beat.led == set(prefixes[1:])
+    assert f"The lock {prefixes[0]}:lock can't be asked for, the rest goes on" in caplog.text
+    other = company.join()
+    other.set_parts(other.store.parts[:2])
+    beat.shares.resign()
+    beat.store.client.sadd(f"{prefixes[1]}:lock", "spoilt")
+    with pytest.raises(StoreCorrupt, match="holds something that is no string"):
+        other.step()

@@ -67,8 +67,14 @@ def test_taking_all_parts_and_renewing_them_are_a_few_round_trips_a_node(
     cluster: ClusterTopology, beats: list[SharingBeat], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = beats
-    first.step()
+    first.step()  # it writes the layout
     first.shares.resign()
+    keys = [str(leadership.lock_key) for leadership in first.shares.leaderships]
+    for key in keys:
+        first.store.client.set(key, "somebody", px=60_000)
+    first.step()  # it connects
+    for key in keys:
+        first.store.client.delete(key)
     trips = RoundTrips(monkeypatch)
     first.step()
     assert len(first.led) == SHARDS

@@ -14,7 +14,6 @@ from redbeat.reshard.resharding import Resharding
 from tests.support.resharded import fill, read_all
 from tests.support.topologies import ClusterTopology
 
-
 BASE = b"{redbeat}:"
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from celery import Celery
 from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.runs import find_runs, read_failures
+from redbeat.reshard.resharding import Resharding
 from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.support.polling import eventually
@@ -110,6 +112,42 @@ def test_runs_in_progress_are_found_in_all_shards(
         find_runs(sharded)
     given_up = Entry.from_key(Store(sharded).keys.entry(names[3]), sharded)
     assert [run.state for run in given_up.running()] == ["started"]
+
+
+@EVERY_PLACE
+def test_runs_at_work_are_renewed_and_end_once_while_the_schedule_is_divided_otherwise(
+    sharded: Celery, request: pytest.FixtureRequest, place: str
+) -> None:
+    names = names_in_every_shard(sharded, 8)
+    for name in names:
+        Entry(name, "tasks.report", 3600, app=sharded).save()
+    worker = app_in(place, request)  # it knows the layout of before
+    runs, deliveries = Runs(Store(worker)), deliveries_of(sharded, names)
+    assert {runs.begin(one, 30_000).answer.value for one in deliveries} == {"go"}
+    left, failed = list(deliveries), list[BaseException]()
+
+    def reshard() -> None:
+        try:
+            for shards in (4, 32, 1, 16):
+                Resharding(sharded, shards).run()
+        except BaseException as exc:  # it is raised where it is looked for
+            failed.append(exc)
+
+    mover = Thread(target=reshard)
+    mover.start()
+    renewals = 0
+    while mover.is_alive():
+        assert runs.renew([(one, 1.0) for one in left[:30]], 30_000, "celery@here", '"pool":"solo"') == {}
+        renewals += 1
+        if len(left) > 20:
+            runs.end([End(left.pop(), "succeeded", run_seconds=1.0)])
+    mover.join()
+    assert not failed, failed
+    runs.end([End(one, "succeeded", run_seconds=1.0) for one in left])
+    found = {name: [run.outcome for run in Entry.from_key(Store(worker).keys.entry(name), worker).runs()]
+             for name in names}  # fmt: skip
+    assert found == {name: ["succeeded"] for name in names}, f"{renewals} renewals"
+    assert list(find_runs(worker)) == [], "nothing is left behind in any shard"
 
 
 # -- with a beat and a worker

@@ -13,10 +13,13 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.store.store import Store
 from redbeat.web.live import News
 from redbeat.web.threads import Threads
+from tests.support.command_line import call
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.polling import eventually
 from tests.support.shards import EVERY_PLACE, announce, app_in, lead, names_in_every_shard, parts_of
 
+#: of the status: what follows from other fields, and what the command line's documentation describes
+UNDESCRIBED = {"standbys", "last_tick_age_seconds", "oldest_due_age_seconds", "oldest_message_age_seconds"}
 ANN, BOB = "ann:12:aabbccdd", "bob:7:aabbccde"
 
 
@@ -31,7 +34,7 @@ def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
 
 def rows_of(page: str) -> list[list[str]]:
     """The cells of the table of shards."""
-    table = page.split("<h2>Shards</h2>")[1].split("</table>")[0]
+    table = page.split("<h2>Shards</h2>")[1].split("</table>", maxsplit=1)[0]
     rows = re.findall(r"<tr>(.*?)</tr>", table.split("<tbody>")[1], re.DOTALL)
     cells = (re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows)
     return [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells]
@@ -70,3 +73,17 @@ def test_pages_are_told_of_a_shard_that_another_beat_leads_from_now_on(sharded: 
     assert mark() == before, place
     lead(sharded, parts_of(sharded)[3:4], BOB)
     assert mark() != before
+
+
+@EVERY_PLACE
+def test_the_api_tells_the_same_as_its_schema_says(sharded: Celery, place: str) -> None:
+    token = call(sharded, "token", "add", "me", "--right", "read").output.split()[0]
+    browser = Browser(dashboard_of(sharded))
+    answer = browser.get("/api/v1/status", {"Authorization": f"Bearer {token}"})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    document = browser.get("/api/v1/openapi.json", {"Authorization": f"Bearer {token}"}).json()
+    schema = document["components"]["schemas"]["Status"]
+    assert set(schema["required"]) <= found.keys() <= schema["properties"].keys() | UNDESCRIBED, place
+    row = schema["properties"]["shards"]["items"]
+    assert set(row["required"]) <= found["shards"][0].keys() <= set(row["required"]) | UNDESCRIBED

@@ -36,6 +36,7 @@ BASES: dict[str, tuple[type[BaseException], ...]] = {
     "StoreUnavailable": (errors.RedBeatError, redis.exceptions.ConnectionError),
     "LayoutChanged": (errors.StoreRefused,),
     "StoreRefused": (errors.RedBeatError, redis.exceptions.ResponseError),
+    "ReshardRefused": (errors.RedBeatError,),
     "StoreCorrupt": (errors.RedBeatError,),
     "EntryError": (errors.RedBeatError,),
     "DeclarationError": (errors.EntryError, errors.ConfigurationError),

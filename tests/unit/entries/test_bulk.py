@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -194,13 +195,14 @@ def test_what_is_taken_for_new_and_is_no_hash_is_named_and_left_alone(fake_app: 
 def test_the_servers_clock_counts_and_is_read_again_when_that_is_long_ago(
     fake_app: Celery, monkeypatch: pytest.MonkeyPatch, clock_seconds: float, chunks_read: list[int]
 ) -> None:
-    server_now, sizes, read = 5e9, [], lua.read_entries
+    server_now, sizes, ask = 5e9, [], lua.ask_entries
 
-    def read_in_2128(client: Any, schedule_key: str, keys: Any, **options: Any) -> Any:
+    def ask_in_2128(schedule_key: str, keys: Any, **options: Any) -> Any:
         sizes.append(len(keys))
-        return server_now, read(client, schedule_key, keys, **options)[1]
+        question = ask(schedule_key, keys, **options)
+        return replace(question, read=lambda reply: (server_now, question.read(reply)[1]))
 
-    monkeypatch.setattr(lua, "read_entries", read_in_2128)
+    monkeypatch.setattr(lua, "ask_entries", ask_in_2128)
     monkeypatch.setattr(store, "CLOCK_SECONDS", clock_seconds)
     Entry.save_many(made(fake_app, number) for number in range(1100))
     assert sizes == chunks_read

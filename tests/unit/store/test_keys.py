@@ -31,11 +31,16 @@ EXCEPTIONS = {
     "declared/declaration.py": {"RESERVED_NAMES"},  # refuses such names
     "diagnostics/checks/context.py": {"prefix"},  # looks at every key that begins so
     "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
+    "diagnostics/checks/shards.py": {"prefix"},  # tells parts by it
+    "diagnostics/fixes.py": {"prefix"},  # tells parts by it
     "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
     "layout.py": {"prefix", "MESSAGE_NAMES"},  # tells shards by it
     "leadership/shares.py": {"prefix"},  # tells parts by it
     "store/scripts/downgrades.py": {"prefix"},  # for bring_back
     "store/layouts.py": {"prefix"},  # tells parts by it
+    "store/orphans.py": {"prefix"},  # tells parts by it
+    "store/runs.py": {"prefix"},  # tells parts by it
+    "store/server.py": {"prefix"},  # looks at every key that begins so
     "store/store.py": {"prefix"},  # for claim_due
     "store/upcoming.py": {"prefix"},  # for read_upcoming
     "testing/apps.py": {"prefix"},  # Celery's namespace

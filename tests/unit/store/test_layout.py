@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
-from redbeat.keys import Keys, shard_prefix
+from redbeat.keys import Keys, identity_of, shard_prefix
 from redbeat.layout import Layout, ShardedKeys, assumed_layout, shard_of
+from redbeat.policy.jitter import delayed_before
+from redbeat.policy.policy import Policy
+from redbeat.task_ids import task_id_of
 
 
 def test_the_shard_is_the_checksum_of_a_cluster_s_slots() -> None:
@@ -66,3 +71,25 @@ def test_while_entries_move_the_former_parts_are_parts_too() -> None:
     assert none.keys.entry("report") == "redbeat:report"
     assert none.keys.name("{redbeat:1}:report") == "report"
     assert {keys.guard for keys in none.parts} == {"4 0"}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "shard"), [("app:", "{app:12}:"), ("{own}:", "{own:3}:"), ("x", "{x:0}:")]
+)
+def test_what_follows_from_an_entry_s_key_is_the_same_in_each_shard(prefix: str, shard: str) -> None:
+    assert Layout(Keys(prefix), 16, 2).keys.prefix == prefix  # this is how a process learns of shards
+    assert identity_of(f"{shard}a}}:b{{c") == f"{prefix}a}}:b{{c"
+    due = "2026-01-31T07:30:00.000000+00:00"
+    assert task_id_of(f"{shard}report", due) == task_id_of(f"{prefix}report", due)
+    at, bounds = datetime(2026, 1, 31, 7, 30, tzinfo=timezone.utc), Policy(jitter=60)
+    assert delayed_before(f"{shard}report", bounds, at, None) == delayed_before(
+        f"{prefix}report", bounds, at, None
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["redbeat:report", "{redbeat}:report", "{unknown:3}:report", "{redbeat:x}:report", ""]
+)
+def test_other_keys_say_themselves_what_entry_they_are(key: str) -> None:
+    assert Layout(Keys(), 16, 2).keys.prefix == "redbeat:"
+    assert identity_of(key) == key

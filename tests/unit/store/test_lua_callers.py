@@ -24,6 +24,7 @@ from redbeat.store.scripts import (
     figures,
     later,
     layouts,
+    moving,
     orphans,
     owners,
     repairs,
@@ -48,6 +49,9 @@ UNCHECKED = {
     "replace_calendar": "calendars stay where they are",
     "create_layout": "it is what says where entries are",
     "raise_generation": "it is what others compare",
+    "change_layout": "it is what says where entries are",
+    "open_part": "it is what others compare",
+    "borrow_part": "it only says who moves entries",
     "note_beat": "beats share all parts",
 }
 #: what has the same names in Python and in the header
@@ -119,6 +123,24 @@ def called(client: Any, call: tuple[lua.Script, lua.Request]) -> Any:
     script, request = call
     return script(client, *request)
 
+
+#: what moves entries: all its kinds of keys, and how these begin
+MOVED = {"mover": "the-:mover", "token": "the-token"}
+OF_MOVING = {
+    "schedule": "the-schedule",
+    "later": "the-:later",
+    "statics": "the-statics",
+    "owners": "the-:static-owners",
+    "away": "the-:downgraded",
+    "deadlines": "the-:deadlines",
+    "expected": "the-:expected",
+    "streaks": "the-:streaks",
+}
+ITEM = moving.Item("n", (("entry", "n"), ("history", "n")), ("the-owner",))
+KEPT = moving.Kept(b"n", b"the-record", [b"entry", b"n", b"0", b"the-dump"])
+KINDS: list[Any] = [len(KEYS.kinds)]
+for word, beginning in KEYS.kinds.items():
+    KINDS += word, beginning, KEYS.hidden(word), KEYS.unmoved(word)
 
 OF_RUNS = ["the-deadlines", "the-events", "the-figures", "the-expected"]
 
@@ -263,6 +285,94 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "away": "the-:downgraded",
             "shards": 16,
         },
+        {},
+    ),
+    "change_layout": (
+        lambda client: moving.change_layout(
+            *(client, "the-:layout"),
+            read="4",
+            before="moving",
+            generation=5,
+            shards=16,
+            former=None,
+            state="settling",
+            swept_seconds=60,
+        ),
+        1,
+        {
+            "layout": "the-:layout",
+            "read": "4",
+            "before": "moving",
+            "generation": 5,
+            "shards": 16,
+            "former": 0,
+            "state": "settling",
+            "swept_seconds": 60,
+        },
+        {},
+    ),
+    "open_part": (
+        lambda client: moving.OPEN_PART(client, *moving.open_request(KEYS, "5 4", "the-token")),
+        b"5 4",
+        {**MOVED, "generation": "the-:generation", "text": "5 4"},
+        {},
+    ),
+    "borrow_part": (
+        lambda client: moving.BORROW_PART(client, *moving.borrow_request(KEYS, "the-token", 34)),
+        1,
+        {**MOVED, "lease_ms": 34},
+        {},
+    ),
+    "hide_entries": (
+        lambda client: moving.HIDE_ENTRIES(
+            client,
+            *moving.hide_request(
+                *(KEYS, "the-token", "the-move", Keys("other-"), [ITEM], 1.5, 34), is_foreign=True
+            ),
+        ),
+        [b"1.5", [[b"due"]]],
+        {
+            **OF_MOVING,
+            **MOVED,
+            "moving": "the-:moving",
+            "left": "the-:left",
+            "move": "the-move",
+            "target": "other-",
+            "margin": "1.500000",
+            "is_foreign": 1,
+            "max_bytes": 34,
+        },
+        {},
+    ),
+    "receive_entries": (
+        lambda client: moving.RECEIVE_ENTRIES(
+            client, *moving.receive_request(KEYS, "the-token", "the-move", [KEPT])
+        ),
+        [[1], []],
+        {
+            **OF_MOVING,
+            **MOVED,
+            "moving": "the-:moving",
+            "arrived": "the-:arrived",
+            "arriving": "the-:arriving",
+            "move": "the-move",
+            "wake": "the-:wake",
+            "is_back": 0,
+        },
+        {},
+    ),
+    "drop_hidden": (
+        lambda client: moving.DROP_HIDDEN(
+            client, *moving.drop_request(KEYS, "the-token", "the-move", [b"n"])
+        ),
+        1,
+        {**MOVED, "moving": "the-:moving", "move": "the-move"},
+        {},
+    ),
+    "read_hidden": (
+        lambda client: moving.READ_HIDDEN(client, *moving.read_hidden_request(KEYS, "the-token", 3)),
+        [],
+        {**MOVED, "moving": "the-:moving", "limit": 3},
         {},
     ),
     "raise_generation": (
@@ -600,7 +710,13 @@ SHARED = {
     "apply_entries": {"kind": "calendar", "place": 4, "content": '{"d": "l"}'},
 }
 #: script to what it is sent last
-VALUES = {"commit_runs": ["the-id"] * 2}
+VALUES = {
+    "commit_runs": ["the-id"] * 2,
+    "hide_entries": [*KINDS, 1, "n", 1, "the-owner", 2, "entry", "n", "history", "n"],
+    "receive_entries": [*KINDS, 1, "n", "the-record", 1, "entry", "n", "0", "the-dump"],
+    "drop_hidden": [*KINDS, 1, "n"],
+    "read_hidden": KINDS,
+}
 
 
 def text_or_number(value: Any) -> Any:
@@ -618,6 +734,10 @@ class Replying:
 
     def __init__(self, reply: Any) -> None:
         self.reply = reply
+
+    def execute_command(self, command: str, *words: Any, **options: Any) -> Any:
+        assert (command, options) == ("EVALSHA", {"NEVER_DECODE": []})
+        return self.evalsha(*words)
 
     def evalsha(self, sha1: str, number_of_keys: int, *values: Any) -> Any:
         sent = [text_or_number(value) for value in values]

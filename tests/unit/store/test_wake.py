@@ -149,3 +149,61 @@ def test_closing_a_broken_connection_is_no_error(world: World, wake: WakeChannel
     world.error = exceptions.ConnectionError("away")
     wake.close()
     assert world.closed == 1
+
+
+class Channels(World):
+    """A subscription to several channels, which may change."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(monkeypatch)
+        self.heard: set[str] = set()
+
+    def subscribe(self, *channels: str) -> None:
+        if self.error:
+            raise self.error
+        self.subscriptions += channels
+        self.heard.update(channels)
+
+    def unsubscribe(self, *channels: str) -> None:
+        self.heard.difference_update(channels)
+
+    def close(self) -> None:
+        self.heard.clear()
+        super().close()
+
+
+def test_one_connection_listens_to_several_channels_which_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Channels(monkeypatch)
+    wake = WakeChannel(world, ["b", "a"])
+    wake.wait(1)
+    assert world.heard == {"a", "b"}
+    wake.listen_to(["c", "b"])
+    assert world.heard == {"a", "b"}, "until it waits"
+    wake.wait(1)
+    assert world.heard == {"b", "c"}
+    wake.listen_to(["b", "c"])
+    wake.wait(1)
+    assert world.subscriptions == ["a", "b", "c"]
+    assert world.closed == 0
+
+
+def test_after_an_outage_it_listens_to_all_of_them_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Channels(monkeypatch)
+    wake = WakeChannel(world, ["a", "b"])
+    wake.wait(1)
+    world.error = exceptions.ConnectionError("away")
+    wake.wait(1)
+    wake.listen_to(["b", "c"])
+    world.error = None
+    wake.wait(RECONNECT_SECONDS)
+    wake.wait(1)
+    assert world.heard == {"b", "c"}
+
+
+def test_many_channels_that_cannot_be_used_are_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = Channels(monkeypatch)
+    world.error = exceptions.ConnectionError("away")
+    WakeChannel(world, [f"wake-{number}" for number in range(9)]).wait(1)
+    assert "The wake-up channel wake-0, wake-1, wake-2 and 6 more can't be used" in caplog.text

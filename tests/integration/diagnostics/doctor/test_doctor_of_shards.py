@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.orphans import find_orphans, purge_orphans
 from redbeat.keys import Keys
 from redbeat.store.store import Store
@@ -23,6 +24,7 @@ from tests.support.shards import (
     names_in_every_shard,
     parts_of,
 )
+from tests.support.topologies import ClusterTopology
 
 DEFINITION = json.dumps(
     {"name": "stray", "task": "tasks.report", "schedule": {"__type__": "interval", "every": 60}}
@@ -169,6 +171,26 @@ def test_what_is_left_of_entries_is_found_in_its_shard(
     ]
     assert purge_orphans(sharded, orphans) == 4
     assert examine() == {}
+
+
+def test_the_servers_of_all_nodes_are_looked_at(
+    cluster: ClusterTopology, request: pytest.FixtureRequest
+) -> None:
+    app = app_in("cluster", request)
+    lead(app, parts_of(app), BEAT)
+    found = json.loads(call(app, "doctor", "--json").output)["findings"]
+    told = [one["problem"] for one in found if one["kind"] == "persistence"]
+    assert len(told) == 3
+    assert all(any(f"the node {node.host}:{node.port}." in one for one in told) for node in cluster.nodes)
+
+
+@EVERY_PLACE
+def test_why_goes_by_the_leader_of_the_entry_s_shard(sharded: Celery, place: str) -> None:
+    names, part = names_in_every_shard(sharded), parts_of(sharded)[5]
+    Store(sharded).client.delete(part.lock, part.tick)
+    found = [read_facts(sharded, name).status for name in names]
+    assert [status.leader is None for status in found] == [shard == 5 for shard in range(16)], place
+    assert found[5].lock_key == part.lock
 
 
 @EVERY_PLACE

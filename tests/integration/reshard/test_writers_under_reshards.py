@@ -1,0 +1,91 @@
+"""Processes that save, read and delete entries all the time while the schedule is divided again and again."""
+
+from __future__ import annotations
+
+import random
+import threading
+from datetime import timedelta
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.config.config import ensure_conf
+from redbeat.keys import Keys
+from redbeat.layout import Layout
+from redbeat.reshard.resharding import Resharding
+from tests.conftest import SEED, MakeApp
+
+NUMBERS = [None, 1, 2, 4, 16]
+
+
+class Writer(threading.Thread):
+    """One process, as it were, with entries of its own.
+
+    Attributes:
+        expected: of each of its names that exist the seconds of its interval.
+        error: what it ended with.
+    """
+
+    def __init__(self, app: Celery, number: int, is_over: threading.Event) -> None:
+        super().__init__()
+        self._app, self._is_over = app, is_over
+        self._chance = random.Random(f"{SEED} writer {number}")
+        self._names = [f"{number}-{place}" for place in range(25)]
+        self.expected: dict[str, int] = {}
+        self.steps = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do random things with entries until it is over."""
+        try:
+            while not self._is_over.is_set():
+                self._step(self._chance.choice(self._names))
+                self.steps += 1
+        except BaseException as exc:  # noqa: BLE001 - it is raised in the main thread
+            self.error = exc
+
+    def _step(self, name: str) -> None:
+        if name not in self.expected or self._chance.random() < 0.3:
+            seconds = self._chance.randrange(1000, 9000)
+            Entry(name, "echo", timedelta(seconds=seconds), app=self._app).save()
+            self.expected[name] = seconds
+            return
+        entry = Entry.from_key(ensure_conf(self._app).keys.entry(name), app=self._app)
+        assert entry.schedule.run_every == timedelta(seconds=self.expected[name]), name
+        if self._chance.random() < 0.5:
+            entry.delete()
+            del self.expected[name]
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.long_form)])
+def test_nothing_that_was_saved_is_lost_or_doubled_and_nothing_deleted_comes_back(
+    make_app: MakeApp, client: redis.Redis, rounds: int, chance: random.Random
+) -> None:
+    is_over = threading.Event()
+    writers = [Writer(make_app(), number, is_over) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    try:
+        for _ in range(rounds):
+            shards = chance.choice(NUMBERS)
+            Resharding(make_app(), shards).run()
+            steps = [writer.steps for writer in writers]
+            while any(w.is_alive() and w.steps <= s + 5 for w, s in zip(writers, steps, strict=True)):
+                is_over.wait(0.005)
+    finally:
+        is_over.set()
+        for writer in writers:
+            writer.join()
+    for writer in writers:
+        if writer.error is not None:
+            raise writer.error
+    layout = Layout(Keys(), shards, 1)
+    homes = layout.keys if shards else Keys()
+    expected = {homes.entry(name) for writer in writers for name in writer.expected}
+    found = {key for key in client.scan_iter(_type="hash") if "::" not in key}
+    assert found == expected
+    parts = layout.parts if shards else [Keys()]
+    members = [member for part in parts for member in client.zrange(part.schedule, 0, -1)]
+    assert sorted(members) == sorted(expected)

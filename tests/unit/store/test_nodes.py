@@ -1,0 +1,142 @@
+"""Several parts are asked at once: one round trip a node; what a node can't answer is asked once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from redis import exceptions
+
+from redbeat.store.nodes import Call, Command, call_on_nodes
+from redbeat.store.scripts.script import Request
+
+GET = Command("GET")
+
+
+class Node:
+    """A node of a cluster, by its own client."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name = name
+        self.redis_connection = self
+        self.answers: Callable[[Sequence[str]], list[Any]] = lambda keys: [f"{name} {key}" for key in keys]
+        self._log = log
+
+    def pipeline(self, transaction: bool) -> Pipeline:
+        assert not transaction
+        return Pipeline(self, self._log)
+
+
+class Pipeline:
+    def __init__(self, node: Node, log: list[str]) -> None:
+        self._node, self._log, self._keys = node, log, list[str]()
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def execute_command(self, *words: str) -> None:
+        self._keys.append(words[1])
+
+    def execute(self, raise_on_error: bool) -> list[Any]:
+        assert not raise_on_error
+        self._log.append(f"{self._node.name}: {' '.join(self._keys)}")
+        return self._node.answers(self._keys)
+
+
+class Cluster:
+    """Three nodes; the first letter of a key says on which it is."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.nodes = {name: Node(name, self.log) for name in "abc"}
+        self.alone: Callable[[str], Any] = lambda key: f"alone {key}"
+
+    def get_node_from_key(self, key: str) -> Node | None:
+        return self.nodes.get(key[0])
+
+    def get_redis_connection(self, node: Node) -> Node:
+        return node
+
+    def execute_command(self, _name: str, key: str) -> Any:
+        self.log.append(key)
+        return self.alone(key)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def ask(cluster: Cluster, keys: str) -> list[Any]:
+    calls: list[Call] = [(GET, Request([key], [])) for key in keys.split()]
+    return call_on_nodes(cluster, calls)
+
+
+def fail_once(error: Exception) -> Callable[[Sequence[str]], list[Any]]:
+    errors = [error]
+
+    def answers(keys: Sequence[str]) -> list[Any]:
+        if errors:
+            raise errors.pop()
+        return [f"again {key}" for key in keys]
+
+    return answers
+
+
+def test_each_node_is_asked_once_and_answers_come_in_the_order_of_the_calls(cluster: Cluster) -> None:
+    assert ask(cluster, "b1 a1 b2 a2") == ["b b1", "a a1", "b b2", "a a2"]
+    assert cluster.log == ["b: b1 b2", "a: a1 a2"]
+
+
+def test_nothing_is_asked_for_nothing(cluster: Cluster) -> None:
+    assert ask(cluster, "") == []
+    assert cluster.log == []
+
+
+def test_a_node_with_one_call_is_asked_in_the_ordinary_way(cluster: Cluster) -> None:
+    assert ask(cluster, "a1 x1 x2") == ["alone a1", "alone x1", "alone x2"]
+
+
+def test_a_refusal_is_an_answer_and_concerns_one_call(cluster: Cluster) -> None:
+    refusal = exceptions.ResponseError("WRONGTYPE Operation against a key")
+    cluster.nodes["a"].answers = lambda keys: [refusal, *keys[1:]]
+    assert ask(cluster, "a1 a2") == [refusal, "a2"]
+    assert cluster.log == ["a: a1 a2"]
+
+
+def test_after_one_has_come_through_in_the_ordinary_way_the_rest_is_asked_together(cluster: Cluster) -> None:
+    cluster.nodes["a"].answers = fail_once(exceptions.ConnectionError("it was restarted"))
+    assert ask(cluster, "a1 a2 a3 b1 b2") == ["alone a1", "again a2", "again a3", "b b1", "b b2"]
+    assert cluster.log == ["a: a1 a2 a3", "b: b1 b2", "a1", "a: a2 a3"]
+
+
+def test_slots_that_have_moved_are_asked_for_one_by_one_where_that_helps_only(cluster: Cluster) -> None:
+    cluster.nodes["a"].answers = lambda keys: [exceptions.MovedError("1 host:1") for _ in keys]
+    assert ask(cluster, "a1 a2 a3") == ["alone a1", "alone a2", "alone a3"]
+    assert cluster.log == ["a: a1 a2 a3", "a1", "a: a2 a3", "a2", "a3"]
+
+
+def test_a_node_that_is_away_is_waited_for_once_and_after_the_others(cluster: Cluster) -> None:
+    away = exceptions.ConnectionError("away")
+
+    def raise_away(_: object) -> Any:
+        raise away
+
+    cluster.nodes["a"].answers = cluster.alone = raise_away
+    assert ask(cluster, "a1 a2 a3 b1 b2") == [away, away, away, "b b1", "b b2"]
+    assert cluster.log == ["a: a1 a2 a3", "b: b1 b2", "a1"]
+    cluster.log.clear()
+    assert ask(cluster, "a1 a2 a3 b1 b2") == [away, away, away, "b b1", "b b2"]
+    assert cluster.log == ["b: b1 b2", "a: a1 a2 a3", "a1"], "the next time it is asked last"
+
+
+def test_on_one_server_all_go_out_together() -> None:
+    log: list[str] = []
+    server = Node("server", log)
+    calls: list[Call] = [(GET, Request([key], [])) for key in ("k1", "k2")]
+    assert call_on_nodes(server, calls) == ["server k1", "server k2"]
+    assert log == ["server: k1 k2"]
