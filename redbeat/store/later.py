@@ -153,13 +153,13 @@ class LaterStore(Store):
                         if text is not None:
                             texts[task_id], found_at[task_id] = text, key
         apart = [task_id for task_id, text in texts.items() if not has_body(text)]
-        bodies = dict(zip(apart, self._take_bodies(apart, found_at), strict=True))
+        bodies = dict(zip(apart, self.take_bodies(apart, found_at), strict=True))
         return [
             None if task_id not in texts else MessageTexts(texts[task_id], bodies.get(task_id) or "")
             for task_id in task_ids
         ]
 
-    def _take_bodies(self, task_ids: Sequence[str], found_at: Mapping[str, str]) -> list[str | None]:
+    def take_bodies(self, task_ids: Sequence[str], found_at: Mapping[str, str]) -> list[str | None]:
         """Remove the bodies of messages that are gone; return each; None: it isn't there, or out of reach.
 
         Arguments:
