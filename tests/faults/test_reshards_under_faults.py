@@ -177,7 +177,11 @@ class Writer:
         if self._stored:
             task_id = self._stored.pop(self._chance.randrange(len(self._stored)))
             cancelled = redbeat.later.cancel(task_id, self._app)
-            assert cancelled == [task_id], places_of(self._scene, task_id)
+            assert cancelled == [task_id], (
+                places_of(self._scene, task_id),
+                self._app.redbeat_conf.layout,
+                self._scene.client.hgetall("redbeat::layout"),
+            )
             self.cancelled.add(task_id)
 
 
