@@ -1,8 +1,8 @@
 """A schedule in shards under several real beats: what befalls these, and what became of every second's run.
 
-Each entry is due once a second, and runs that were missed are made up for (`misfire` "all"): so each second of
-each entry must be on the queue once, whoever died, was paused or was cut off meanwhile, and wherever its entry
-was moved.
+Each entry is due once a second, and runs that were missed are made up for (`misfire` "all"): so each second
+of each entry must be on the queue once, whoever died, was paused or was cut off meanwhile, and wherever its
+entry was moved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.resharded import part_of
 #: after so long without a renewal a lock is free; short, as no test waits for longer than it must
 LOCK_SECONDS = 2.0
 
-#: appended to each beat's app: how many shards there are is told to its process, as settings are by a deployment
+#: appended to each beat's app: how many shards there are is told to its process, as deployments tell settings
 SHARDS_BY_ENVIRONMENT = """
 import os
 app.conf.redbeat_shards = int(os.environ["SHARDS"]) or None

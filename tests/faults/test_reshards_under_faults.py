@@ -1,4 +1,4 @@
-"""The schedule divided anew again and again, by real commands that are killed, under beats that are killed, too.
+"""The schedule divided anew again and again, by commands that are killed, under beats that are killed, too.
 
 Writers go on meanwhile, some with settings of another layout, one that writes raw to former places.
 """
@@ -141,7 +141,7 @@ class Writer:
     def _save_many(self) -> None:
         names = [self._new_name(number) for number in range(5)]
         RedBeatSchedulerEntry.save_many([*map(self._entry, names)])
-        self.saved.update(dict.fromkeys(names, [self._count]))
+        self.saved.update({name: [self._count] for name in names})
 
     def _change(self) -> None:
         if self.saved:

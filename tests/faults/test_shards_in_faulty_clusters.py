@@ -1,7 +1,7 @@
 """A schedule in shards over the nodes of a cluster: slots move, and a node dies and its replica is promoted.
 
-Beats are killed, paused and started meanwhile. The broker is another server, so a run may leave twice, with the
-same task id; none may be lost.
+Beats are killed, paused and started meanwhile. The broker is another server, so a run may leave twice, with
+the same task id; none may be lost.
 """
 
 from __future__ import annotations

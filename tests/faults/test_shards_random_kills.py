@@ -61,9 +61,7 @@ def test_beats_killed_paused_and_started_at_random_while_shards_move(
             scene.await_runs_of(taker, time.time() + 1)
             crew.end()
         verdict = scene.judge(taker)
-    print(
-        f"{dict(crew.faults)}, {crew.count('Hands ')} handed over, {crew.count('Took ')} taken over; {verdict}"
-    )
+    print(f"{dict(crew.faults)}, {crew.count('Hands ')} parts handed over; {verdict}")
     where = request.node.callspec.params["broker"]
     title = f"beats that share shards: {where}"
     record_property(TALLY, [title, verdict.counts(crew.faults.total())])
