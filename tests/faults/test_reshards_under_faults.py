@@ -11,10 +11,12 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import redbeat.later
 from redbeat import RedBeatSchedulerEntry
@@ -261,14 +263,28 @@ def places_of(scene: Scene, name: str) -> list[str]:
     return found
 
 
+@pytest.fixture(params=["one server", "two servers"])
+def broker(request: pytest.FixtureRequest, valkey: Server) -> Iterator[Broker]:
+    """On two servers a run may be sent twice, with the same id."""
+    server = valkey if request.param == "one server" else request.getfixturevalue("redis")
+    with server.client(db=1) as client:
+        yield RedisBroker(server.url(1), client)
+
+
+@pytest.mark.few_cases(1)
 def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_nothing(
-    valkey: Server, chance: random.Random, tmp_path: Path, record_property: Any
+    valkey: Server,
+    broker: Broker,
+    chance: random.Random,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    record_property: Any,
 ) -> None:
+    where = request.node.callspec.params["broker"]
+    # a beat whose lock is lost stands by, as those in shards do in any case
+    settings = {"redbeat_lock_timeout": LOCK_SECONDS, "redbeat_lock_lost": "standby"}
     with valkey.client(db=1) as client, valkey.client(db=1, decode_responses=False) as raw:
-        broker: Broker = RedisBroker(valkey.url(1), client)
-        settings: dict[str, Any] = {"redbeat_redis_url": valkey.url(1), "redbeat_lock_timeout": LOCK_SECONDS}
-        settings["redbeat_lock_lost"] = "standby"  # as beats in shards do in any case
-        scene = Scene(client, settings, broker, layouts=[None])
+        scene = Scene(client, {"redbeat_redis_url": valkey.url(1), **settings}, broker, layouts=[None])
         scene.save(ENTRIES)
         app = scene.app()
         still = [f"still-{number}" for number in range(STILL)]
@@ -288,7 +304,6 @@ def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_no
             with Writers(writers, foreign, 0.1 if IS_LONG else 0.2) as at_work:
                 for _ in range(RESHARDS - 1):
                     foreign.shards = scene.shards
-                    print(f"{scene.shards} shards when there are {len(foreign.names)} foreign entries")
                     shards = chance.choice([one for one in KINDS if one != scene.shards])
                     resharder.run(shards, meanwhile=lambda: crew.suffer(0.1))
                     crew.suffer(chance.uniform(0, 2))
@@ -296,29 +311,32 @@ def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_no
             crew.recover()
             scene.await_runs_of(taker, time.time() + 1)
             sent = set().union(*(writer.sent for writer in writers))
-            names = {*foreign.names}
             print(f"{resharder.done} reshards by {scene.layouts}, killed {resharder.kills} times")
-            eventually(partial(check_all_came, scene, taker, sent, names), 30 if IS_LONG else 15, 0.5)
+            eventually(partial(check_all_came, scene, taker, sent, {*foreign.names}), 30, 0.5)
             crew.end()
-        of_foreign = Counter(one.entry for one in taker.sent if one.entry in names)
-        taker.sent = [one for one in taker.sent if one.entry not in names]
+        of_foreign = Counter(one.entry for one in taker.sent if one.entry.startswith("foreign-"))
+        taker.sent = [one for one in taker.sent if one.entry not in of_foreign]
         verdict = scene.judge(taker)
         found, wrong = read_all(raw)
     print(f"{dict(crew.faults)}; {verdict}; {len(of_foreign)} foreign entries")
     print(sum((writer.counts for writer in writers), Counter()), max(one.slowest_seconds for one in writers))
     faults = resharder.kills + crew.faults.total()
-    record_property(TALLY, ["reshards that are killed under beats", verdict.counts(faults)])
-    verdict.check(is_exactly_once=True)
+    record_property(TALLY, [f"reshards that are killed under beats: {where}", verdict.counts(faults)])
+    verdict.check(is_exactly_once=where == "one server")
+    if where == "one server":
+        assert {name: count for name, count in of_foreign.items() if count > 1} == {}
+        assert {task_id: taker.others[task_id] for task_id in sent if taker.others[task_id] > 1} == {}
     # beats have left what is theirs; and what triggers is told too late that the entry has moved
     assert [one for one in wrong if not one.startswith("left: ") and ":history:of-" not in one] == []
-    assert {name: count for name, count in of_foreign.items() if count != 1} == {}
-    assert {task_id: taker.others[task_id] for task_id in sent if taker.others[task_id] != 1} == {}
-    cancelled = set().union(*(writer.cancelled for writer in writers))
-    assert not cancelled & taker.others.keys()
-    saved = {name: args for writer in writers for name, args in writer.saved.items()}
-    for name, args in saved.items():
+    assert not [name for name in still if f":schedule {name}".encode() not in found]
+    for writer in writers:
+        check_is_as_told(writer, taker, found)
+
+
+def check_is_as_told(writer: Writer, taker: Taker, found: dict[bytes, Any]) -> None:
+    """Fail unless all is there that it has saved, and nothing that it has taken away."""
+    for name, args in writer.saved.items():
         assert json.loads(found[name.encode()][b"definition"])["args"] == args, name
         assert f":schedule {name}".encode() in found, name
-    deleted = set().union(*(writer.deleted for writer in writers))
-    assert not [name for name in deleted if name.encode() in found]
-    assert not [name for name in still if f":schedule {name}".encode() not in found]
+    assert not [name for name in writer.deleted if name.encode() in found]
+    assert not writer.cancelled & taker.others.keys()
