@@ -55,6 +55,7 @@ from redbeat.errors import (
     RedBeatError,
     StoreCorrupt,
     StoreRefused,
+    StoreUnavailable,
 )
 from redbeat.keys import Keys
 from redbeat.later.sending import publish
@@ -223,11 +224,7 @@ class RedBeatScheduler(Scheduler):
             period = self.config.redbeat_redis_options.get("retry_period")
             if isinstance(exc, StoreRefused) and not is_period_left(period, self._well_at):
                 raise brief(exc) from None
-            self._reports.report_trouble(str(exc))
-            self._condition.note_trouble(str(exc))
-            self._shares.note_progress()
-            time.sleep(self._look_seconds)
-            return 0
+            return self._wait_for_mending(exc)
         except LockLost as exc:
             if self._beat is None or not self._stands_by_when_lost:
                 raise told_of_loss(brief(exc)) from None
@@ -239,6 +236,11 @@ class RedBeatScheduler(Scheduler):
         except RedBeatError as exc:
             if self._beat is None:
                 raise
+            period = self.config.redbeat_redis_options.get("retry_period")
+            # of several nodes only the others have answered, so the client hasn't waited for this one
+            is_one_node = isinstance(exc, StoreUnavailable) and self._shards.is_divided
+            if is_one_node and self.config.is_cluster and is_period_left(period, self._well_at):
+                return self._wait_for_mending(exc)
             raise brief(exc) from None
         else:
             self._well_at = time.monotonic()
@@ -251,6 +253,14 @@ class RedBeatScheduler(Scheduler):
                 self.close()
             if is_ending and self._beat is not None:
                 self._beat.stop()  # the signal handler's SystemExit may have been swallowed
+
+    def _wait_for_mending(self, exc: RedBeatError) -> float:
+        """Wait a little as nothing can be sent, and say why; return how long to wait then."""
+        self._reports.report_trouble(str(exc))
+        self._condition.note_trouble(str(exc))
+        self._shares.note_progress()
+        time.sleep(self._look_seconds)
+        return 0
 
     def _report_trouble_of(self, shard: Shard | None) -> None:
         """Tell of what keeps one shard from being sent; None: nothing keeps any."""

@@ -400,6 +400,7 @@ class Crew:
         for beat in beats:
             beat.signal(signal.SIGTERM)
         for beat in beats:
+            eventually(partial(_has_ended, beat), interval=0.05, message=beat.output())
             code = beat.wait()
             is_well = code == 0 or (code == -signal.SIGTERM and "beat: Starting" not in beat.output())
             assert is_well or self._has_refused(beat), beat.output()
@@ -449,6 +450,12 @@ class Crew:
     def count(self, words: str) -> int:
         """How often one has logged this."""
         return sum(beat.output().count(words) for beat in [*self.beats, *self.ended])
+
+
+def _has_ended(beat: Process) -> bool:
+    if "Exception ignored" in beat.output():
+        beat.signal(signal.SIGTERM)  # once more, as Python has lost the first in a destructor
+    return not beat.is_running
 
 
 def starter(
