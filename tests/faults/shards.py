@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
