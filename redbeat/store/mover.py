@@ -50,8 +50,8 @@ from redbeat.store.store import Store
 #: how many entries one script hides at most, and how many bytes of them: the server does nothing else then
 CALL_ITEMS, CALL_BYTES = 50, 1024 * 1024
 #: how many entries are hidden at the same time: as many as are written within this time
-ROUND_SECONDS = 0.04
-MIN_ROUND, MAX_ROUND = 10, 500
+ROUND_SECONDS = 0.08
+MIN_ROUND, MAX_ROUND = 50, 500
 #: what is due within this time stays where it is, so that none is on its way when it is due
 MARGIN_SECONDS = 0.2
 #: how long Ctrl-C waits for what is hidden to arrive
@@ -107,7 +107,7 @@ class Mover:
         self._store = store
         self.token = token or secrets.token_hex(16)
         self.tally = Tally()
-        self._round_items = 5 * MIN_ROUND
+        self._round_items = 2 * MIN_ROUND
         #: called with how many were moved by now
         self.on_progress: Callable[[int], None] = lambda _moved: None
 
