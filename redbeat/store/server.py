@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from redbeat.connection.client import user_of
@@ -29,9 +29,11 @@ class Server:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @cached_property
+    @property
     def _on_node(self) -> dict[str, Any]:
         """The option by which a command without a key reaches the node of the schedule in a cluster."""
+        if not self._store.config.is_cluster:
+            return {}
         return self._on_node_of(self._store.parts[0].keys.schedule)
 
     def _on_node_of(self, key: str) -> dict[str, Any]:

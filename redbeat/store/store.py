@@ -678,13 +678,13 @@ class Store:
         """
         layout = self._layout
         read_at = self.located(keys) if layout.is_moving else [*keys]
-        now, stored = self._read_at(read_at)
+        now, stored = self.read_at(read_at)
         while gone := [place for place, one in enumerate(stored) if not one.exists]:
             located = zip(gone, self.located([keys[place] for place in gone]), strict=True)
             # one that was located before it was read, and still is there, doesn't exist
             moved = {place: key for place, key in located if key != read_at[place]}
             if moved:
-                now, found = self._read_at([*moved.values()])
+                now, found = self.read_at([*moved.values()])
                 for (place, key), one in zip(moved.items(), found, strict=True):
                     read_at[place], stored[place] = key, one if one.exists else stored[place]
             elif self._has_changed(layout, len(keys)):
@@ -693,8 +693,8 @@ class Store:
                 break
         return now, stored
 
-    def _read_at(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
-        """Return the server's time (UTC) and what is under ``keys``, in their order."""
+    def read_at(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
+        """Return the server's time (UTC) and what is under ``keys``, in their order, and nowhere else."""
         now = datetime.now(timezone.utc)
 
         def read(groups: list[tuple[Part, list[str]]]) -> Iterator[list[Stored]]:
@@ -772,7 +772,7 @@ class Store:
         read_at, now = self._recent.clock
         elapsed = time.monotonic() - read_at
         if elapsed > CLOCK_SECONDS:
-            return self._read_at(keys)
+            return self.read_at(keys)
         return now + timedelta(seconds=elapsed), [Stored(key) for key in keys]
 
     def write_entries(
@@ -831,7 +831,7 @@ class Store:
             those = [keys[place] for place in places]
             located = self.located(those)
             is_guess = are_new and not attempt and located == those
-            now, found = self._foresee_new(located) if is_guess else self._read_at(located)
+            now, found = self._foresee_new(located) if is_guess else self.read_at(located)
             self.refuse_messages(one.key for one in found if one.exists)
             decided = self._decide(those, found, now, decide)
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]

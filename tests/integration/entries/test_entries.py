@@ -69,6 +69,7 @@ def test_of_new_entries_saved_one_after_the_other_each_takes_a_round_trip_and_on
     assert server_now(client) + HOUR - 60 < (score_of(client, "new-3") or 0) < server_now(client) + HOUR + 1
 
 
+@pytest.mark.also_sharded
 def test_an_entry_that_was_saved_is_read_before_it_is_saved_again(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_next_records_a_run_and_leaves_its_argument_alone(app: Celery, client: r
     assert score_of(client, "entry") == pytest.approx(server_now(client) + HOUR, abs=5)
 
 
+@pytest.mark.also_sharded
 def test_rank_is_the_place_in_the_schedule(app: Celery) -> None:
     late, early = hourly(app, "late", schedule=schedule(9)), hourly(app, "early", schedule=schedule(5))
     assert late.rank is None

@@ -282,6 +282,7 @@ def test_a_pause_that_is_over_is_refused_and_changes_nothing(app: Celery, client
 # -- by hand
 
 
+@pytest.mark.also_sharded
 def test_a_triggered_run_is_manual_has_its_own_id_and_leaves_the_schedule_alone(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -376,6 +377,7 @@ def test_a_killed_backfill_keeps_others_away_for_a_while_only(app: Celery, clien
     assert not client.exists("redbeat::backfilling:entry")
 
 
+@pytest.mark.also_sharded
 def test_a_span_with_more_runs_than_the_limit_sends_none(app: Celery, broker: redis.Redis) -> None:
     entry = Entry("entry", "t", HOUR, app=app).save()
     with pytest.raises(EntryError, match="more than 5 runs, which is the limit; name a shorter one"):
@@ -393,6 +395,7 @@ def test_mistyped_words_of_a_run_by_hand_are_told(app: Celery, broker: redis.Red
     assert messages(broker) == []
 
 
+@pytest.mark.also_sharded
 def test_a_backfill_sends_each_run_of_a_span_once_however_often_it_is_called(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:

@@ -113,7 +113,7 @@ def test_who_is_faster_is_not_overwritten(
     app: Celery, names: list[str], monkeypatch: pytest.MonkeyPatch, meddle: Meddle, expected: PauseResult
 ) -> None:
     """Between the reading and the writing somebody else writes."""
-    read, meddlers = Store.read_entries, [meddle]
+    read, meddlers = Store.read_at, [meddle]
 
     def read_and_be_late(self: Store, keys: Any) -> Any:
         found = read(self, keys)
@@ -121,7 +121,7 @@ def test_who_is_faster_is_not_overwritten(
             meddlers.pop()(Entry.get("run-1", app))
         return found
 
-    monkeypatch.setattr(Store, "read_entries", read_and_be_late)
+    monkeypatch.setattr(Store, "read_at", read_and_be_late)
     assert Entry.pause_many(["run-1"], app, note="theirs", by="bob") == expected
     stored = list(Entry.list(app, match="run-1"))
     if expected.changed:

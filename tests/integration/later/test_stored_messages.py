@@ -185,6 +185,7 @@ def test_all_tasks_of_an_app_with_that_class_are_durable(server: Any) -> None:
         assert len(stored_ids(app)) == 2
 
 
+@pytest.mark.also_sharded
 def test_parts_of_a_canvas_are_stored_each_with_its_place_in_it(app: Celery, broker: redis.Redis) -> None:
     app.conf.result_backend = app.conf.redbeat_redis_url
     add = add_of(app)

@@ -57,6 +57,7 @@ def test_of_a_block_that_raises_nothing_is_stored(app: Celery) -> None:
     assert stored_ids(app) == ["id"], "the block is over"
 
 
+@pytest.mark.also_sharded
 def test_a_block_in_a_block_is_part_of_it_and_each_app_has_its_own(app: Celery, make_app: MakeApp) -> None:
     other = make_app(redbeat_key_prefix="other:", redbeat_durable_after=1)
     redbeat.later.install(other)

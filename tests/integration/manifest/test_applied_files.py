@@ -78,6 +78,7 @@ def test_what_somebody_has_paused_rests_until_the_file_says_otherwise(app: Celer
     assert (Entry.get("one", app).enabled, Entry.get("one", app).paused) == (True, False)
 
 
+@pytest.mark.also_sharded
 def test_a_pause_of_the_file_that_is_over_and_taken_away_is_no_change(app: Celery) -> None:
     paused = "{task: echo, schedule: 60, enabled: false, paused: true, paused_until: '2020-01-01T00:00:00Z'}"
     apply(app, "entries: {one: {task: echo, schedule: 60}}")  # as beat has left it
@@ -237,6 +238,7 @@ def test_a_step_whose_reply_was_lost_is_done(app: Celery, client: redis.Redis) -
         commit(plan)
 
 
+@pytest.mark.also_sharded
 def test_a_run_that_is_tried_again_and_one_that_is_still_to_come_stay_the_same(
     app: Celery, client: redis.Redis
 ) -> None:
@@ -291,6 +293,7 @@ def test_two_owners_at_once_end_with_the_entries_of_both(make_app: MakeApp, clie
 ROUNDS = 15
 
 
+@pytest.mark.also_sharded
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
 def test_runs_go_on_and_are_counted_while_files_are_applied(

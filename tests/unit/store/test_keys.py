@@ -44,7 +44,6 @@ EXCEPTIONS = {
     "store/store.py": {"prefix"},  # for claim_due
     "store/upcoming.py": {"prefix"},  # for read_upcoming
     "testing/apps.py": {"prefix"},  # Celery's namespace
-    "web/api/problems.py": {"prefix"},  # tells an entry's key from its name
     "web/application.py": {"key_prefix"},  # tells the cookies of two dashboards apart
 }
 #: and the modules that have text like a part of a key: what other schedules' keys end with; help; a right
