@@ -341,7 +341,10 @@ def client(server: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def shards() -> int | None:
-    """Into how many shards the schedules of `make_app` are divided; `also_sharded` tests run with four, too."""
+    """Into how many shards `make_app` divides schedules; `also_sharded` tests run with four, too.
+
+    SHARDS=4 divides those of all tests: what then fails looks at keys itself, or isn't of all shards.
+    """
     return int(os.environ["SHARDS"]) if os.environ.get("SHARDS") else None
 
 

@@ -162,7 +162,8 @@ def _schedule_messages(store: Store, repairs: Sequence[Repair], is_dry: bool) ->
 def _delete_bodies(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     later, gone = LaterStore.beside(store), _without_entry(store, repairs)
     ids = [store.keys.message_id(one.entry_key) or "" for one in gone]
-    done = [""] * len(ids) if is_dry else later.take_bodies(ids)
+    found_at = {one: repair.entry_key for one, repair in zip(ids, gone, strict=True)}
+    done = [""] * len(ids) if is_dry else later.take_bodies(ids, found_at)
     would = "would be " if is_dry else ""
     yield from (
         f"{one.target}: {would}deleted." for one, body in zip(gone, done, strict=True) if body is not None

@@ -146,6 +146,7 @@ class Resharding:
         if record.generation == 0 and self._is_done(record):
             return Report(None, None)  # it was never divided, and stays as it is
         if not record.is_under_way and not self._is_done(record):
+            sweep(self._store)  # from then on, nobody looks into the places of the layout before this one
             begun = self._generations.begin(record, record.shards, self._shards)
             record = self._changed(begun)
         report = Report(record.former, self._shards)

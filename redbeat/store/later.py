@@ -67,9 +67,9 @@ class LaterStore(Store):
         return keys if isinstance(keys, ShardedKeys) else replace(keys, schedule_key=keys.later)
 
     @property
-    def parts(self) -> Parts:
+    def _known_parts(self) -> Parts:
         """The parts of the schedule; in their names that of the schedule is the stored messages'."""
-        return super().parts.of_messages
+        return super()._known_parts.of_messages
 
     @property
     def claim_keys(self) -> lua.ClaimKeys:
@@ -117,14 +117,16 @@ class LaterStore(Store):
             StoreUnavailable, StoreRefused, StoreCorrupt: some may have been stored.
         """
 
-        def store() -> None:
-            keys = self.config.keys
-            groups = self.parts.by_part(messages, lambda one: keys.stored_message(one.task_id))
+        left = list(messages)
+        while left:
+            located = self.located([self.config.keys.stored_message(one.task_id) for one in left])
+            places = {one.task_id: key for one, key in zip(left, located, strict=True)}
+            groups = self.parts.by_part(left, lambda one: places[one.task_id])  # noqa: B023 - called at once
             lots = [(part.keys, lot) for part, those in groups for lot in _lots_of(those)]
-            if lots:
-                self.ask_all([store_messages(keys, lot) for keys, lot in lots])
-
-        self.following(store)
+            answers = self.write_all([store_messages(keys, lot) for keys, lot in lots])
+            # those of parts that have accepted theirs must not be stored once more, in another part perhaps
+            refused = [lot for (_, lot), answer in zip(lots, answers, strict=True) if answer is None]
+            left = [one for lot in refused for one in lot]
 
     def cancel(self, task_ids: Sequence[str], seen: str = "") -> list[MessageTexts | None]:
         """Remove the messages with ``task_ids``; return each; None: it isn't stored.
@@ -153,13 +155,13 @@ class LaterStore(Store):
                         if text is not None:
                             texts[task_id], found_at[task_id] = text, key
         apart = [task_id for task_id, text in texts.items() if not has_body(text)]
-        bodies = dict(zip(apart, self._take_bodies(apart, found_at), strict=True))
+        bodies = dict(zip(apart, self.take_bodies(apart, found_at), strict=True))
         return [
             None if task_id not in texts else MessageTexts(texts[task_id], bodies.get(task_id) or "")
             for task_id in task_ids
         ]
 
-    def _take_bodies(self, task_ids: Sequence[str], found_at: Mapping[str, str]) -> list[str | None]:
+    def take_bodies(self, task_ids: Sequence[str], found_at: Mapping[str, str]) -> list[str | None]:
         """Remove the bodies of messages that are gone; return each; None: it isn't there, or out of reach.
 
         Arguments:

@@ -242,7 +242,14 @@ class Store:
     @property
     def parts(self) -> Parts:
         """The parts of the schedule that this store is about."""
-        return Parts.of_layout(self._layout) if self._part is None else Parts.of_one(self._part.keys)
+        if self._part is None:
+            self._layout  # noqa: B018 - it looks for it, if it is time to
+        return self._known_parts
+
+    @property
+    def _known_parts(self) -> Parts:
+        """The same, as far as they are known: Redis isn't asked."""
+        return Parts.of_layout(self.config.layout) if self._part is None else Parts.of_one(self._part.keys)
 
     @property
     def _layout(self) -> Layout:
@@ -1273,7 +1280,7 @@ class Store:
             if "WRONGTYPE" not in str(exc):
                 raise
             # the layout isn't looked at for that: it may be what has another type
-            parts = self.config.layout.parts if self._part is None else [self._part.keys]
+            parts = [part.keys for part in self._known_parts]
             if not key and len(parts) > 1:
                 besides = {**{keys.schedule: expected for keys in parts}, **besides}
             besides = {**{keys.generation: "string" for keys in parts}, **besides}

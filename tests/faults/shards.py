@@ -384,9 +384,15 @@ class Crew:
             )
             self._paused[beat] = time.monotonic() + seconds
 
+    def _has_refused(self, beat: Process) -> bool:
+        if "Acquir" in beat.output() or not _REFUSED.search(beat.output()):
+            return False
+        self.faults["refused"] += 1
+        return True
+
     def kill(self, beat: Process) -> None:
         """As a crash would."""
-        assert beat.kill() == -signal.SIGKILL, beat.output()
+        assert beat.kill() == -signal.SIGKILL or self._has_refused(beat), beat.output()
         self._note_end(beat)
 
     def stop(self, *beats: Process) -> None:
@@ -395,8 +401,8 @@ class Crew:
             beat.signal(signal.SIGTERM)
         for beat in beats:
             code = beat.wait()
-            has_begun = "beat: Starting" in beat.output()
-            assert code == 0 or (code == -signal.SIGTERM and not has_begun), beat.output()
+            is_well = code == 0 or (code == -signal.SIGTERM and "beat: Starting" not in beat.output())
+            assert is_well or self._has_refused(beat), beat.output()
             self._note_end(beat)
 
     def _note_end(self, beat: Process) -> None:
@@ -426,8 +432,7 @@ class Crew:
         One that has been told how many shards there were a moment ago may have refused to start.
         """
         for beat in [*self.beats]:
-            if not beat.is_running and _REFUSED.search(beat.output()) and "Acquir" not in beat.output():
-                self.faults["refused"] += 1
+            if not beat.is_running and self._has_refused(beat):
                 self._note_end(beat)
                 continue
             assert beat.is_running, beat.output()

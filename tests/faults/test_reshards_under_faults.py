@@ -6,7 +6,6 @@ Writers go on meanwhile, some with settings of another layout, one that writes r
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import threading
@@ -65,7 +64,8 @@ class Resharder:
                     while process.is_running and time.monotonic() < until:
                         meanwhile()
                     if process.is_running:
-                        assert process.kill() == -signal.SIGKILL
+                        if process.kill() != -signal.SIGKILL:
+                            break  # it has just ended by itself
                         self.kills += 1
                         assert not has_traceback(process.output()), process.output()
                         meanwhile()
@@ -98,6 +98,7 @@ class Writer:
 
     def __init__(self, scene: Scene, chance: random.Random, number: int, shards: int | None) -> None:
         self._app = scene.app(redbeat_shards=shards, redbeat_durable_after=0)
+        self._scene = scene
         redbeat.later.install(self._app)
         self._chance, self._number, self._count = chance, number, 0
         self.saved: dict[str, list[int]] = {}
@@ -175,7 +176,8 @@ class Writer:
     def _cancel(self) -> None:
         if self._stored:
             task_id = self._stored.pop(self._chance.randrange(len(self._stored)))
-            assert redbeat.later.cancel(task_id, self._app) == [task_id]
+            cancelled = redbeat.later.cancel(task_id, self._app)
+            assert cancelled == [task_id], places_of(self._scene, task_id)
             self.cancelled.add(task_id)
 
 
@@ -214,7 +216,7 @@ class Writers:
         self.errors: list[BaseException] = []
         self._has_ended = threading.Event()
         self._pause_seconds = pause_seconds
-        acts = [writer.act for writer in writers] + [foreign.act] * (not os.environ.get("NOFOREIGN"))
+        acts = [writer.act for writer in writers] + [foreign.act]
         self._threads = [threading.Thread(target=self._run, args=(act,)) for act in acts]
 
     def __enter__(self) -> Writers:
@@ -257,7 +259,8 @@ def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_no
 ) -> None:
     with valkey.client(db=1) as client, valkey.client(db=1, decode_responses=False) as raw:
         broker: Broker = RedisBroker(valkey.url(1), client)
-        settings = {"redbeat_redis_url": valkey.url(1), "redbeat_lock_timeout": LOCK_SECONDS}
+        settings: dict[str, Any] = {"redbeat_redis_url": valkey.url(1), "redbeat_lock_timeout": LOCK_SECONDS}
+        settings["redbeat_lock_lost"] = "standby"  # as beats in shards do in any case
         scene = Scene(client, settings, broker, layouts=[None])
         scene.save(ENTRIES)
         app = scene.app()
@@ -278,6 +281,7 @@ def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_no
             with Writers(writers, foreign, 0.1 if IS_LONG else 0.2) as at_work:
                 for _ in range(RESHARDS - 1):
                     foreign.shards = scene.shards
+                    print(f"{scene.shards} shards when there are {len(foreign.names)} foreign entries")
                     shards = chance.choice([one for one in KINDS if one != scene.shards])
                     resharder.run(shards, meanwhile=lambda: crew.suffer(0.1))
                     crew.suffer(chance.uniform(0, 2))
@@ -286,19 +290,20 @@ def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_no
             scene.await_runs_of(taker, time.time() + 1)
             sent = set().union(*(writer.sent for writer in writers))
             names = {*foreign.names}
+            print(f"{resharder.done} reshards by {scene.layouts}, killed {resharder.kills} times")
             eventually(partial(check_all_came, scene, taker, sent, names), 30 if IS_LONG else 15, 0.5)
             crew.end()
         of_foreign = Counter(one.entry for one in taker.sent if one.entry in names)
         taker.sent = [one for one in taker.sent if one.entry not in names]
         verdict = scene.judge(taker)
         found, wrong = read_all(raw)
-    print(f"{resharder.done} reshards by {scene.layouts}, killed {resharder.kills} times")
     print(f"{dict(crew.faults)}; {verdict}; {len(of_foreign)} foreign entries")
     print(sum((writer.counts for writer in writers), Counter()), max(one.slowest_seconds for one in writers))
     faults = resharder.kills + crew.faults.total()
     record_property(TALLY, ["reshards that are killed under beats", verdict.counts(faults)])
     verdict.check(is_exactly_once=True)
-    assert [one for one in wrong if not one.startswith("left: ")] == []  # beats have left what is theirs
+    # beats have left what is theirs; and what triggers is told too late that the entry has moved
+    assert [one for one in wrong if not one.startswith("left: ") and ":history:of-" not in one] == []
     assert {name: count for name, count in of_foreign.items() if count != 1} == {}
     assert {task_id: taker.others[task_id] for task_id in sent if taker.others[task_id] != 1} == {}
     cancelled = set().union(*(writer.cancelled for writer in writers))
