@@ -50,6 +50,7 @@ FIELDS = {
     "service": "scheme, host and port of a URL that is called; the rest is secret",
     "part": "what doesn't work",
     "address": "where the endpoint listens, as ``redbeat_http`` has it",
+    "shards": "into how many shards the schedule is divided, 0 for none",
 }
 
 
