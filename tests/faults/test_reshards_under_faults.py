@@ -177,7 +177,11 @@ class Writer:
         if self._stored:
             task_id = self._stored.pop(self._chance.randrange(len(self._stored)))
             cancelled = redbeat.later.cancel(task_id, self._app)
-            assert cancelled == [task_id], places_of(self._scene, task_id)
+            assert cancelled == [task_id], (
+                places_of(self._scene, task_id),
+                self._app.redbeat_conf.layout,
+                self._scene.client.hgetall("redbeat::layout"),
+            )
             self.cancelled.add(task_id)
 
 
@@ -248,9 +252,12 @@ def check_all_came(scene: Scene, taker: Taker, sent: set[str], names: set[str]) 
 
 def places_of(scene: Scene, name: str) -> list[str]:
     """The keys of an entry or a stored message, and the sorted sets that have it."""
-    found = [*scene.client.scan_iter(f"*{name}*", count=10_000)]
-    for key in scene.client.scan_iter("*", count=10_000, _type="zset"):
-        found += [f"{key}: {member}" for member, _ in scene.client.zscan_iter(key, f"*{name}*", count=10_000)]
+    client, found = scene.client, list[str]()
+    for key in client.scan_iter(f"*{name}", count=10_000):
+        reads = {"hash": client.hgetall, "list": lambda key: client.lrange(key, 0, -1)}
+        found.append(f"{key}: {reads.get(client.type(key), client.type)(key)}")
+    for key in client.scan_iter("*", count=10_000, _type="zset"):
+        found += [f"{key}: {one}" for one in client.zscan_iter(key, f"*{name}", count=10_000)]
     return found
 
 
