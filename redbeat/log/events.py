@@ -46,7 +46,6 @@ FIELDS = {
     "guarantee": "how often a run is delivered",
     "replicas": "how many replicas have it",
     "setting": "the setting's name",
-    "shards": "into how many shards the schedule is divided, 0: it isn't",
     "service": "scheme, host and port of a URL that is called; the rest is secret",
     "part": "what doesn't work",
     "address": "where the endpoint listens, as ``redbeat_http`` has it",
