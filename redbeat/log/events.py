@@ -39,7 +39,7 @@ FIELDS = {
     "keys": "the unknown keys",
     "processor_seconds": "how much processor time it took",
     "bytes": "how many bytes it has",
-    "lock": "the lock's key",
+    "lock": "the lock's key, or those of several, with spaces between",
     "holder": "the token of the beat that holds the lock, or has held it: host, process id, start",
     "seconds": "for how long",
     "broker": "the broker's URL, without passwords",
@@ -49,6 +49,7 @@ FIELDS = {
     "service": "scheme, host and port of a URL that is called; the rest is secret",
     "part": "what doesn't work",
     "address": "where the endpoint listens, as ``redbeat_http`` has it",
+    "shards": "into how many shards the schedule is divided, 0 for none",
 }
 
 

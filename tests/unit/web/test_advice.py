@@ -13,7 +13,7 @@ from redbeat.diagnostics import checks
 from redbeat.web.pages.doctor import on_page
 
 #: commands that have no page, and one that is to be called with the settings of beat
-_WITHOUT_A_PAGE = re.compile(r"celery redbeat (downgrade|doctor)\b")
+_WITHOUT_A_PAGE = re.compile(r"celery redbeat (downgrade|doctor|reshard --to NAME)")
 
 
 def sentences() -> Iterator[str]:
