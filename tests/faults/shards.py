@@ -158,6 +158,7 @@ class Verdict:
         strange: messages off an entry's beat, with an id that no layout gives, or doubled with another one.
         disordered: messages that left after a later one of the same entry.
         late_seconds: how late any message was taken from the queue at most.
+        latest: which one that was.
     """
 
     runs: int = 0
@@ -166,6 +167,7 @@ class Verdict:
     strange: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
     late_seconds: float = 0.0
+    latest: str = ""
 
     def counts(self, faults: int) -> list[int]:
         """Numbers for the table of all tests (`summary`)."""
@@ -182,7 +184,7 @@ class Verdict:
 
     def __str__(self) -> str:
         return (
-            f"{self.runs} runs, {self.late_seconds:.2f} s late at most; lost {self.lost[:9]}, doubled "
+            f"{self.runs} runs, {self.late_seconds:.2f} s late at most ({self.latest}); lost {self.lost[:9]}, doubled "
             f"{self.doubled[:9]}, strange {self.strange[:9]}, disordered {self.disordered[:9]}"
         )
 
@@ -231,7 +233,8 @@ def _judge_entry(parts: set[str], runs: list[Sent], next_due: float, verdict: Ve
             verdict.disordered.append(what)
         seen[run.due] = run.id
         latest = max(latest, run.due)
-        verdict.late_seconds = max(verdict.late_seconds, run.at - run.due)
+        if run.at - run.due > verdict.late_seconds:
+            verdict.late_seconds, verdict.latest = run.at - run.due, what
     verdict.runs += len(seen)
     for earlier, later in pairwise([*sorted(seen), next_due]):
         if round(later - earlier) != 1:
