@@ -183,9 +183,10 @@ class Verdict:
         assert not (is_exactly_once and self.doubled), self
 
     def __str__(self) -> str:
+        late = f"{self.late_seconds:.2f} s late at most ({self.latest})"
         return (
-            f"{self.runs} runs, {self.late_seconds:.2f} s late at most ({self.latest}); lost {self.lost[:9]}, doubled "
-            f"{self.doubled[:9]}, strange {self.strange[:9]}, disordered {self.disordered[:9]}"
+            f"{self.runs} runs, {late}; lost {self.lost[:9]}, doubled {self.doubled[:9]}, "
+            f"strange {self.strange[:9]}, disordered {self.disordered[:9]}"
         )
 
 
