@@ -293,11 +293,15 @@ class Shards:
     def prepare(self) -> bool:
         """Prepare some runs that are due soon; tell whether there was anything to do."""
         wanting = [shard.look_ahead for shard in self._led if shard.wants_to_prepare]
-        if len(wanting) == 1:
-            wanting[0].prepare()
-        elif wanting:
-            wanting.sort(key=lambda look_ahead: look_ahead.next_at)
-            LookAhead.prepare_together(wanting[:PREPARED_TOGETHER])
+        try:
+            if len(wanting) == 1:
+                wanting[0].prepare()
+            elif wanting:
+                wanting.sort(key=lambda look_ahead: look_ahead.next_at)
+                LookAhead.prepare_together(wanting[:PREPARED_TOGETHER])
+        except LockLost as exc:  # that of one of them: the others are prepared the next time
+            self.shares.lose(exc)  # raises it if the schedule isn't divided
+            self._note_led()
         return bool(wanting)
 
     def look(self) -> bool:
