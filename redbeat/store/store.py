@@ -1284,6 +1284,8 @@ class Store:
             if not key and len(parts) > 1:
                 besides = {**{keys.schedule: expected for keys in parts}, **besides}
             besides = {**{keys.generation: "string" for keys in parts}, **besides}
+            if self.config.layout.is_moving:
+                besides = {**{keys.moving: "hash" for keys in parts}, **besides}
             key = key or parts[0].schedule
             for lock_key in filter(None, map(self.config.lock_key_in, parts)):
                 if self._type_of(lock_key) not in ("string", "none"):
