@@ -11,9 +11,10 @@ import pytest
 AWAY = "can't be reached, due runs wait for it"
 BACK = "The broker is back."
 
-#: what Python itself prints of a signal that came in a destructor, which can't end anything
+#: what Python itself prints of a signal that came in a destructor, or as a weak reference ended: neither can
+#: end anything
 _IN_A_DESTRUCTOR = re.compile(
-    r"Exception ignored in:(?:\s|\[[^]]*\])*<function \S+\.__del__ at "
+    r"Exception ignored in:(?:\s|\[[^]]*\])*<function \S+\.(?:__del__|remove) at "
     r"(?:(?!Error\b|Exception\b).)*?(?:SystemExit|KeyboardInterrupt)",
     re.DOTALL,
 )
