@@ -262,10 +262,11 @@ class Dispatcher:
         misplaced = self._misplaced.among(rows)
         if not misplaced:
             return rows
-        moved = self._misplaced.bring_home(misplaced)
-        for claimed in misplaced:
-            if claimed.key in moved:
-                continue
+        left, strays = self._misplaced.bring_home(misplaced)
+        if left:
+            batch.leave(left)
+            batch.is_in_doubt = True  # they are tried again in a moment, and not at once
+        for claimed in strays:
             reason = self._misplaced.describe(claimed)
             batch.pending.append(self._recorder.quarantine(claimed, reason, batch.claim.now))
         keys = {claimed.key for claimed in misplaced}

@@ -16,6 +16,7 @@ from redbeat.log.events import ENTRIES_MOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import counted
 from redbeat.reshard.sweeping import Sweeper, misplaced, move_home, seconds_left
+from redbeat.store.generations import Generations
 from redbeat.store.records import Claimed
 from redbeat.store.store import Store
 
@@ -67,18 +68,24 @@ class Misplaced:
         skipped, shard = len(prefix), self._shard
         return [row for row in rows if shard_of(row.key[skipped:], shards) != shard]
 
-    def bring_home(self, rows: Sequence[Claimed]) -> set[str]:
-        """Move misplaced entries to where they belong; return the keys of those that were moved."""
+    def bring_home(self, rows: Sequence[Claimed]) -> tuple[list[Claimed], list[Claimed]]:
+        """Move misplaced entries to where they belong, for as long as that is done.
+
+        Returns those that are left due, as somebody else moves entries at this moment, and those that are to
+        be put aside.
+        """
+        if Generations(self._store).read().is_under_way:
+            return [*rows], []
         if not seconds_left(self._store):
-            return set()
+            return [], [*rows]
         keys = self._store.keys
-        names = {keys.name(row.key): row.key for row in rows}
+        names = {keys.name(row.key): row for row in rows}
         try:
             moved = move_home(self._store, misplaced(self._store, keys, names))
         except ReshardRefused:
-            return set()
+            return [*rows], []
         report_moved(moved)
-        return {names[name] for name in moved}
+        return [row for name, row in names.items() if name not in moved], []
 
     def describe(self, claimed: Claimed) -> EntryCorrupt:
         """Return what is wrong with an entry that is misplaced."""

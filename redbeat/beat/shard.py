@@ -93,14 +93,14 @@ class Shard:
     @property
     def is_due(self) -> bool:
         """Whether something of it is known to be due."""
-        return self.has_backlog or (self.head_score is not None and time.monotonic() >= self._next_at)
+        return (self.has_backlog or self.head_score is not None) and time.monotonic() >= self._next_at
 
     @property
     def wants_claim(self) -> bool:
         """Whether it is time to claim: something may be due, or nobody has looked for long."""
         now = time.monotonic()
         unseen_seconds = MOVING_SECONDS if self.store.config.layout.is_moving else UNSEEN_SECONDS
-        return self.has_backlog or now >= self._next_at or now >= self._seen_at + unseen_seconds
+        return now >= self._next_at or now >= self._seen_at + unseen_seconds
 
     @property
     def claimed_at(self) -> float:
@@ -110,7 +110,7 @@ class Shard:
     @property
     def seconds_left(self) -> float:
         """The seconds until the next claim."""
-        return 0.0 if self.has_backlog else max(self._next_at - time.monotonic(), 0.0)
+        return max(self._next_at - time.monotonic(), 0.0)
 
     def note_woken(self) -> None:
         """Note that somebody has changed this part: something may be due."""
@@ -222,7 +222,8 @@ class Shard:
         """Leave all that was claimed due: this tick ends before its turn has come."""
         if self._lease_ms and claim.rows:
             self._dispatcher.give_back(Batch(claim, self.fence, is_leased=True))
-        self.has_backlog = self.has_backlog or bool(claim.rows)
+        if claim.rows:
+            self.has_backlog, self._next_at = True, 0.0
 
     def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
         scores = [float(commit.new_score) for commit in commits if isinstance(commit.new_score, str)]

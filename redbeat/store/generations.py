@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redbeat.layout import Layout
+from redbeat.store.layouts import LAYOUT_FIELDS, layout_of
 from redbeat.store.records import text_of
 from redbeat.store.scripts.moving import change_layout
 from redbeat.store.store import Store
@@ -60,19 +61,23 @@ class Generations:
         self._key = store.config.base_keys.layout
 
     def read(self) -> LayoutRecord:
-        """Return what stands in Redis."""
-        found = self._store.ask(lambda client: client.hgetall(self._key), self._key, "hash")
-        texts = {text_of(name): text_of(value) for name, value in found.items()}
-        if "generation" not in texts:
+        """Return what stands in Redis.
+
+        Raises:
+            StoreCorrupt: it is no layout.
+        """
+        fields = *LAYOUT_FIELDS, "swept_until"
+        found = self._store.ask(lambda client: client.hmget(self._key, fields), self._key, "hash")
+        *texts, until = map(text_of, found)
+        layout = layout_of(self._store.config.base_keys, *texts)
+        if layout is None:
             return LayoutRecord()
-        until = texts.get("swept_until")
-        return LayoutRecord(
-            _shards_of(texts.get("shards")),
-            int(texts["generation"]),
-            _shards_of(texts.get("former")),
-            texts.get("state", ""),
-            None if until is None else float(until),
-        )
+        try:
+            swept_until = None if until is None else float(until)
+        except ValueError:
+            swept_until = None
+        state = texts[-1] or ""
+        return LayoutRecord(layout.shards, layout.generation, layout.former, state, swept_until)
 
     def begin(self, read: LayoutRecord, former: int | None, shards: int | None) -> LayoutRecord | None:
         """Begin to move entries from ``former`` shards to others; None: somebody else has changed it."""
@@ -107,7 +112,3 @@ class Generations:
                 **values,
             )
         return LayoutRecord(**values) if is_changed else None
-
-
-def _shards_of(text: str | None) -> int | None:
-    return int(text) or None if text is not None and text.isdecimal() else None

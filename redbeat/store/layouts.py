@@ -53,6 +53,33 @@ class Contents(NamedTuple):
     entries: int
 
 
+#: what stands in ``redbeat::layout``, besides when it was changed
+LAYOUT_FIELDS = ("shards", "generation", "former", "state")
+
+
+def layout_of(
+    base: Keys, shards: str | None, generation: str | None, former: str | None, state: str | None
+) -> Layout | None:
+    """Return the layout that these fields say; None: there is none.
+
+    Raises:
+        StoreCorrupt: it is no layout.
+    """
+    if (shards, generation) == (None, None):
+        return None
+    numbers = shards or "", generation or "", former or "0"
+    if not all(map(_NUMBER.fullmatch, numbers)) or int(numbers[0]) > MAX_SHARDS or numbers[1] == "0":
+        raise StoreCorrupt(
+            f"{base.layout} holds something that is no layout of a schedule: celery redbeat doctor says "
+            "where entries are.",
+            base.layout,
+        )
+    is_moving = state == "moving"
+    return Layout(
+        base, int(numbers[0]) or None, int(numbers[1]), int(numbers[2]) or None, is_moving=is_moving
+    )
+
+
 class Layouts:
     """The layout of the schedule of ``store``; all of them are about the app's, whatever part the store has.
 
@@ -71,20 +98,8 @@ class Layouts:
             StoreCorrupt: what is there is no layout.
         """
         base = self._config.base_keys
-        fields = "shards", "generation", "former", "state"
-        found = self._store.ask(lambda client: client.hmget(base.layout, fields), base.layout, "hash")
-        shards, generation, former, state = map(text_of, found)
-        if (shards, generation) == (None, None):
-            return None
-        numbers = shards or "", generation or "", former or "0"
-        if not all(map(_NUMBER.fullmatch, numbers)) or int(numbers[0]) > MAX_SHARDS or numbers[1] == "0":
-            raise StoreCorrupt(
-                f"{base.layout} holds something that is no layout of a schedule: celery redbeat doctor says "
-                "where entries are.",
-                base.layout,
-            )
-        before = int(numbers[2]) or None
-        return Layout(base, int(numbers[0]) or None, int(numbers[1]), before, is_moving=state == "moving")
+        found = self._store.ask(lambda client: client.hmget(base.layout, LAYOUT_FIELDS), base.layout, "hash")
+        return layout_of(base, *map(text_of, found))
 
     def contents(self, parts: Sequence[Keys]) -> list[Contents]:
         """Return what is in each of these parts; one round trip for each node."""

@@ -169,7 +169,7 @@ class Strays:
         busy = [part for part, size in zip(parts, sizes, strict=True) if size]
         times: list[float] = []
         for texts in self._ask([["HVALS", part.moving] for part in busy]):
-            times += (float(json.loads(text.decode("utf-8", "surrogateescape"))["at"]) for text in texts)
+            times += (at for text in texts if (at := _hidden_at(text)) is not None)
         return min(times, default=None)
 
     def are_led(self, lock_keys: Sequence[str]) -> list[bool]:
@@ -261,6 +261,14 @@ def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
 def heirs_of(ending: Sequence[Keys], parts: Sequence[Keys]) -> dict[str, Keys]:
     """Return the generation key of each part that ends to the part that gets what it keeps for no entry."""
     return {part.generation: parts[number % len(parts)] for number, part in enumerate(ending)}
+
+
+def _hidden_at(record: bytes) -> float | None:
+    """Return when an entry was hidden, by its record; None: what stands there is no record."""
+    try:
+        return float(json.loads(record.decode("utf-8", "surrogateescape"))["at"])
+    except (ValueError, TypeError, LookupError):
+        return None
 
 
 def _text(value: Any) -> str:

@@ -247,8 +247,6 @@ class Writers:
 def check_all_came(scene: Scene, taker: Taker, sent: set[str], names: set[str]) -> bool:
     """Fail if something that was stored, triggered or written raw isn't sent, and say what."""
     late = names - {one.entry for one in [*taker.sent]}
-    # what a beat has met in a wrong shard just as a change ended waits for some minutes, and isn't lost
-    late = {name for name in late if "it belongs into shard" not in str(places_of(scene, name))}
     missing = sent - taker.others.keys() or late
     assert not missing, f"{len(missing)} are missing:" + "".join(
         f"\n{one}: {places_of(scene, one)}" for one in sorted(missing)[:5]

@@ -131,6 +131,22 @@ def test_an_entry_in_another_shard_than_its_name_s_is_put_aside_and_its_twin_run
         assert send_all(scheduler) == ["report"]
 
 
+def test_a_misplaced_entry_waits_until_a_reshard_has_ended_and_is_moved_home_then(make_app: MakeApp) -> None:
+    app = make_app(redbeat_shards=4)
+    save(app, ["report"])
+    client, home = app.redbeat_redis, app.redbeat_conf.keys.home("report")
+    other = next(keys for keys in parts_of(app) if keys != home)
+    client.hset(other.entry("report"), mapping=client.hgetall(home.entry("report")))
+    with leader(app) as scheduler:
+        client.zadd(other.schedule, {other.entry("report"): 0})
+        client.hset("redbeat::layout", "state", "settling")
+        assert not send_all(scheduler)
+        assert not client.hexists(other.entry("report"), "error")
+        client.hset("redbeat::layout", mapping={"state": "", "swept_until": time.time() + 60})
+        assert send_all(scheduler) == ["report"]
+        assert not client.exists(other.entry("report"))
+
+
 def test_stored_messages_of_all_shards_are_sent_and_gone(make_app: MakeApp) -> None:
     app = make_app(redbeat_shards=4, redbeat_durable_after=1)
     redbeat.later.install(app)

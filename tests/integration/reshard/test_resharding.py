@@ -271,6 +271,18 @@ def test_what_is_about_to_be_due_is_left_to_its_leader(make_app: MakeApp, raw: r
     assert raw.zscore("redbeat::schedule", "redbeat:e") == 5
 
 
+@pytest.mark.parametrize("junk", [b"nonsense", b"{}", b"[]", b"7", b'{"id": "1", "kept": 5}'])
+def test_junk_among_what_is_hidden_keeps_nothing_from_moving(
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random, junk: bytes
+) -> None:
+    fill(raw, chance, 30)
+    before, _ = read_all(raw)
+    raw.hset("redbeat::moving", "junk", junk)
+    reshard(make_app, 4)
+    after, left = read_all(raw)
+    assert (after, left) == (before, ["left: b'redbeat::moving'"])
+
+
 def test_what_a_killed_mover_has_hidden_is_moved_on_by_beats(
     make_app: MakeApp, raw: redis.Redis, chance: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
