@@ -123,8 +123,12 @@ def _lines(found: Status | None) -> list[tuple[str, str]]:
 
 def _describe_shards(found: Status) -> str:
     entries = counted(sum(one.entries for one in found.shards), "entry", "entries")
-    moving = "; their number is being changed" if found.is_moving else ""
-    return f"{len(found.shards)}, with {entries}{moving}"
+    if not found.is_moving:
+        return f"{len(found.shards)}, with {entries}"
+    return (
+        f"{len(found.shards)} old and new ones, with {entries}; their number is being changed. If celery "
+        "redbeat reshard was interrupted, call it again"
+    )
 
 
 def _describe_beats(found: Status) -> str:
