@@ -6,7 +6,7 @@ use strict;
 use warnings;
 use IO::Socket::INET;
 
-my ($name, $base) = ('report', 'redbeat:');    # in a cluster '{redbeat}:'
+my ($name, $base) = ('report', 'redbeat:');    # in a cluster '{redbeat}:', and a client that follows MOVED
 my ($schedule, $wake, $key, $history, $backfilled);
 my $task = $ENV{TASK} // 'proj.tasks.report';
 my $command = $ARGV[0] // '';

@@ -5,7 +5,7 @@ set -eu
 : "${REDIS_URL:?is not set; use the value of redbeat_redis_url}"
 
 name=report
-base=redbeat: # in a cluster {redbeat}:
+base=redbeat: # in a cluster "{redbeat}:", and redis-cli -c below
 task=${TASK:-proj.tasks.report}
 
 # definition EVERY-SECONDS ARGUMENT ENABLED

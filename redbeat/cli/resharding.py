@@ -12,6 +12,7 @@ from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
 from redbeat.cli.session import INTERRUPTED, AdoptingCommand, Session
 from redbeat.cli.values import Value
+from redbeat.config.config import ensure_conf
 from redbeat.entries.wording import one_line
 from redbeat.layout import MAX_SHARDS
 from redbeat.log.text import counted
@@ -105,9 +106,11 @@ def _show(session: Session, plan: Plan) -> None:
 def _conclude(session: Session, plan: Plan, report: Report) -> None:
     per_second = report.moved / report.seconds if report.seconds else 0.0
     if not plan.is_done or report.moved:
+        what = counted(report.moved, "entry or other thing", "entries and other things")
+        rest = " The others belong where they are." if report.moved < report.entries + report.messages else ""
         session.say(
-            f"Moved {report.moved} in {report.seconds:.1f} s ({per_second:.0f} a second), none of them "
-            f"hidden for more than {report.longest_hidden_seconds:.3f} s.",
+            f"Moved {what} in {report.seconds:.1f} s ({per_second:.0f} a second), none "
+            f"of them hidden for more than {report.longest_hidden_seconds:.3f} s.{rest}",
             "green",
         )
     if report.unled:
@@ -116,7 +119,9 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
     _list_some(session, "Found in former places, and moved as well", report.swept)
     _list_some(session, "Couldn't be merged with what stood there, and is kept as", report.unmerged)
     _list_some(session, "Nobody knows these keys; they stay where they are", report.unknown)
-    setting = "remove redbeat_shards" if report.shards is None else f"set redbeat_shards = {report.shards}"
+    if plan.is_done and not report.moved and ensure_conf(session.app).shards == plan.shards:
+        return  # nothing was to be done
+    setting = "remove redbeat_shards" if plan.shards is None else f"set redbeat_shards = {plan.shards}"
     session.say(
         f"Now {setting} in all settings, before anything restarts. What writers in other languages write to "
         f"former places is moved on for {SWEPT_SECONDS // 60} minutes while beats run."

@@ -56,6 +56,18 @@ INTERRUPTED = 130
 ZONE_GIVEN = "redbeat.zone"
 
 
+@contextmanager
+def ending_unread() -> Iterator[None]:
+    """End the block silently if the reader of the output, such as ``head``, stops reading."""
+    try:
+        yield
+        if sys.stdout is not None:  # None: the caller has closed it
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python writes the rest of the output when it ends, and would print an error then
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class SessionCommand(ExitingCommand):
     """A command that reports each expected error in one sentence.
 
@@ -72,17 +84,10 @@ class SessionCommand(ExitingCommand):
         session = Session.of(ctx)
         session.keep_layout_rule(self.layout_rule)
         try:
-            with telling_of_silence(session), stating_errors():
-                done = super().invoke(ctx)
-                if sys.stdout is not None:  # None: the caller has closed it
-                    sys.stdout.flush()
-                return done
+            with ending_unread(), telling_of_silence(session), stating_errors():
+                return super().invoke(ctx)
         except (KeyboardInterrupt, click.Abort):
             raise CommandLineError("Interrupted.", INTERRUPTED) from None
-        except BrokenPipeError:
-            # Python writes the rest of the output when it ends, and would print an error then
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(0)
 
 
 class AdoptingCommand(SessionCommand):

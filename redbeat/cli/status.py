@@ -13,7 +13,7 @@ from rich.text import Text
 
 from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.grid import Column, Row, cut_middle, cut_start, lines_of
-from redbeat.cli.session import Session
+from redbeat.cli.session import Session, ending_unread
 from redbeat.cli.tables import fields_lines
 from redbeat.cli.zone import zone_options
 from redbeat.config.config import ensure_conf
@@ -79,19 +79,20 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
         problem = exc.plain if isinstance(exc, StoreUnavailable) else str(exc)
     else:
         state, problem = judge(found, late_after_seconds)
-    if is_json:
-        session.print_json(document_of(ensure_conf(app), found, state, problem))
-    else:
-        word = _name(state)
-        lines = [("state", f"{word}: {problem}" if problem else word), ("server", url), *_lines(found)]
-        shown = [(title, in_words_of(printable(text), zone)) for title, text in lines]
-        session.draw(fields_lines(shown, session.console, _COLOURS[state], indent=11))
-        if found is not None and found.shards:
-            session.console.print()
-            session.draw(_shards_lines(found, session))
-            if hint := hint_of(found):
+    with ending_unread():
+        if is_json:
+            session.print_json(document_of(ensure_conf(app), found, state, problem))
+        else:
+            word = _name(state)
+            lines = [("state", f"{word}: {problem}" if problem else word), ("server", url), *_lines(found)]
+            shown = [(title, in_words_of(printable(text), zone)) for title, text in lines]
+            session.draw(fields_lines(shown, session.console, _COLOURS[state], indent=11))
+            if found is not None and found.shards:
                 session.console.print()
-                session.say(hint)
+                session.draw(_shards_lines(found, session))
+                if hint := hint_of(found):
+                    session.console.print()
+                    session.say(hint)
     ctx.exit(state)
 
 
@@ -122,8 +123,12 @@ def _lines(found: Status | None) -> list[tuple[str, str]]:
 
 def _describe_shards(found: Status) -> str:
     entries = counted(sum(one.entries for one in found.shards), "entry", "entries")
-    moving = "; their number is being changed" if found.is_moving else ""
-    return f"{len(found.shards)}, with {entries}{moving}"
+    if not found.is_moving:
+        return f"{len(found.shards)}, with {entries}"
+    return (
+        f"{len(found.shards)} old and new ones, with {entries}; their number is being changed. If celery "
+        "redbeat reshard was interrupted, call it again"
+    )
 
 
 def _describe_beats(found: Status) -> str:

@@ -68,9 +68,17 @@ class Applied:
         if not self.done:
             return "Nothing was written."
         return (
-            f"Not all was written, only {', '.join(self.done)}: do the same again to write the rest, which "
-            "is what differs then."
+            f"Not all was written, only {self._named()}: do the same again to write the rest, which is what "
+            "differs then."
         )
+
+    def _named(self) -> str:
+        """Return what was done in words: 'shards 0, 3, 14 and calendars'."""
+        shards = {one.removeprefix("shard ") for one in self.done if one.startswith("shard ")}
+        noun = "shard" if len(shards) == 1 else "shards"
+        words = [f"{noun} {', '.join(sorted(shards, key=int))}"] if shards else []
+        words += dict.fromkeys(one for one in self.done if not one.startswith("shard "))
+        return " and ".join(words)
 
 
 class Owners:

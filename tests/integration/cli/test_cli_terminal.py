@@ -119,6 +119,15 @@ def test_a_reader_that_has_seen_enough_ends_the_list_in_silence(run: Run, app: C
         assert done.stderr == ""
 
 
+@pytest.mark.parametrize("command", ["status", "status --json"])
+def test_a_reader_that_has_seen_enough_changes_nothing_about_the_exit_code_of_status(
+    command: str, run: Run
+) -> None:
+    piped = f"{sys.executable} -m celery -A project redbeat {command} | true; echo ${{PIPESTATUS[0]}}"
+    done = run(command=["bash", "-c", piped])
+    assert (done.stdout, done.stderr) == ("1\n", ""), "no leader"
+
+
 @pytest.mark.parametrize("command", ["doctor --all", "doctor --all --json", "why one"])
 def test_a_reader_that_has_seen_enough_ends_a_diagnosis_in_silence(
     command: str, run: Run, client: redis.Redis, app: Celery
