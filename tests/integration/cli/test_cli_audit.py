@@ -190,9 +190,9 @@ def test_a_file_whose_plan_changes_is_written_down_once_more(
     file.write_text(json.dumps({"owner": "me", "entries": {"a": {"task": "t", "schedule": 60}}}))
     commit, interferes = plan.commit, iter([lambda: client.hset("redbeat:a", "definition", '{"task": "x"}')])
 
-    def commit_late(made: plan.Plan) -> None:
+    def commit_late(made: plan.Plan, *args: Any) -> Any:
         next(interferes, lambda: None)()
-        commit(made)
+        return commit(made, *args)
 
     monkeypatch.setattr(plan, "commit", commit_late)
     assert call(app, "apply", str(file), "--yes", "--take-over").exit_code == 0

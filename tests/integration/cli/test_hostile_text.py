@@ -188,6 +188,8 @@ def commands(folder: Path) -> list[list[str]]:
             ["calendar", "show", f"calendar{HOSTILE}"],
             ["calendar", "show", f"wrong{HOSTILE}"],
             ["downgrade"],
+            ["reshard", "--to", "4", "--dry-run"],
+            ["reshard", "--to", HOSTILE],
             ["route", NAME],
             ["route", f"1{HOSTILE}"],
             ["list", "--later"],
@@ -227,6 +229,7 @@ def commands(folder: Path) -> list[list[str]]:
         ["doctor", "--all", "--fix"],
         ["delete", NAME],
         ["delete", "--match", f"*{HOSTILE}", "--yes"],
+        ["reshard", "--to", "4", "--yes"],
     ]
 
 
