@@ -76,15 +76,8 @@ class Layouts:
         shards, generation, former, state = map(text_of, found)
         if (shards, generation) == (None, None):
             return None
-        numbers = shards or "", generation or "", former or "0"
-        if not all(map(_NUMBER.fullmatch, numbers)) or int(numbers[0]) > MAX_SHARDS or numbers[1] == "0":
-            raise StoreCorrupt(
-                f"{base.layout} holds something that is no layout of a schedule: celery redbeat doctor says "
-                "where entries are.",
-                base.layout,
-            )
-        before = int(numbers[2]) or None
-        return Layout(base, int(numbers[0]) or None, int(numbers[1]), before, is_moving=state == "moving")
+        numbers = numbers_of(base.layout, shards, generation, former)
+        return Layout(base, *numbers, is_moving=state == "moving")
 
     def contents(self, parts: Sequence[Keys]) -> list[Contents]:
         """Return what is in each of these parts; one round trip for each node."""
@@ -299,6 +292,26 @@ class Layouts:
             elif is_hidden:
                 hidden.append(name)
         return hidden
+
+
+def numbers_of(
+    layout_key: str, shards: str | None, generation: str | None, former: str | None
+) -> tuple[int | None, int, int | None]:
+    """Return the numbers of a layout by the texts in Redis; no shards are None.
+
+    Raises:
+        StoreCorrupt: they are none.
+    """
+    texts = shards or "", generation or "", former or "0"
+    if all(map(_NUMBER.fullmatch, texts)):
+        numbers = int(texts[0]), int(texts[1]), int(texts[2])
+        if numbers[1] and max(numbers[0], numbers[2]) <= MAX_SHARDS:
+            return numbers[0] or None, numbers[1], numbers[2] or None
+    raise StoreCorrupt(
+        f"{layout_key} holds something that is no layout of a schedule: celery redbeat doctor says "
+        "where entries are.",
+        layout_key,
+    )
 
 
 def _allowed(layout: Layout) -> Sequence[int | None]:

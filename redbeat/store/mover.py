@@ -12,7 +12,6 @@ it is hidden, for some milliseconds, nobody sees it.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,8 +19,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from redbeat.errors import ReshardRefused
+from redbeat.errors import ReshardRefused, StoreCorrupt
 from redbeat.keys import Keys
+from redbeat.log.text import printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.scripts.moving import (
@@ -38,6 +38,7 @@ from redbeat.store.scripts.moving import (
     found_hidden_of,
     hidden_of,
     hide_request,
+    on_its_way,
     open_request,
     read_hidden_request,
     receive_request,
@@ -249,9 +250,15 @@ class Mover:
             hidden: list[_Hidden] = []
             for part, reply in zip(waiting, found, strict=True):
                 if kept := found_hidden_of(reply):
-                    record = json.loads(kept[0].record.decode("utf-8", "surrogateescape"))
-                    target = by_beginning.get(record["to"], part)
-                    hidden.append(_Hidden(record["id"], part, target, kept))
+                    noted = on_its_way(kept[0].record)
+                    if noted is None:
+                        field = printable(kept[0].name.decode("utf-8", "backslashreplace"))
+                        raise StoreCorrupt(
+                            f"{part.moving}: {field} stands there for no entry on its way; remove this field.",
+                            part.moving,
+                        )
+                    target = by_beginning.get(noted.target, part)
+                    hidden.append(_Hidden(noted.move, part, target, kept))
             waiting = [one.source for one in hidden]
             self._deliver(hidden)
 

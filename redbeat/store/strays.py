@@ -6,7 +6,6 @@ is, and is named.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store.mover import Stray
 from redbeat.store.nodes import ask_on_nodes, scan_nodes
-from redbeat.store.scripts.moving import Item
+from redbeat.store.scripts.moving import Item, on_its_way
 from redbeat.store.store import Store
 
 #: how many members, or keys, are read at a time
@@ -169,7 +168,7 @@ class Strays:
         busy = [part for part, size in zip(parts, sizes, strict=True) if size]
         times: list[float] = []
         for texts in self._ask([["HVALS", part.moving] for part in busy]):
-            times += (float(json.loads(text.decode("utf-8", "surrogateescape"))["at"]) for text in texts)
+            times += (noted.since for text in texts if (noted := on_its_way(text)))
         return min(times, default=None)
 
     def are_led(self, lock_keys: Sequence[str]) -> list[bool]:

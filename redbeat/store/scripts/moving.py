@@ -6,6 +6,7 @@ decoded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -54,6 +55,29 @@ class Kept(NamedTuple):
     name: bytes
     record: bytes
     values: Sequence[bytes]
+
+
+class OnItsWay(NamedTuple):
+    """What a part notes of something that it has hidden.
+
+    Attributes:
+        move: the id of the move.
+        target: how the keys of entries begin in the part to which it goes.
+        since: when it was hidden, UNIX seconds.
+    """
+
+    move: str
+    target: str
+    since: float
+
+
+def on_its_way(record: bytes) -> OnItsWay | None:
+    """Return what a part notes of something that it has hidden; None: somebody else has written that."""
+    try:
+        noted = json.loads(record.decode("utf-8", "surrogateescape"))
+        return OnItsWay(str(noted["id"]), str(noted["to"]), float(noted["at"]))
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def hide_request(

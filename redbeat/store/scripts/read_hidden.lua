@@ -17,7 +17,10 @@ local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local kinds = take_kinds(3)
 local found, rows, move = redis.call('HGETALL', moving), {}, nil
 for place = 1, #found, 2 do
-  local record = cjson.decode(found[place + 1])
+  local is_read, record = pcall(cjson.decode, found[place + 1])
+  if not is_read or type(record) ~= 'table' or not (record.id and record.to and record.at) then
+    return {{found[place], 'hidden', found[place + 1]}}  -- nobody's; the caller says so
+  end
   move = move or record.id
   if record.id == move and #rows < limit then
     local row = {found[place], 'hidden', found[place + 1]}
