@@ -124,19 +124,46 @@ class Layouts:
     def create(self, shards: int) -> Layout:
         """Divide a schedule without entries into so many shards, unless it is divided already.
 
-        Returns the layout that there is then.
+        Returns the layout that there is then. One that was lost gets a later generation than its parts know.
 
         Raises:
             ConfigurationError: it has entries.
+            StoreRefused: the layout was lost, and the parts know of another number of shards.
         """
         store, base = self._store, self._config.base_keys
-        answer = store.ask(lambda client: create_layout(client, base, shards), base.layout, "hash")
+        held = self._held_by([base, *Layout(base, shards, 1).parts])
+        others = [key for key, (_, known) in held.items() if known not in (str(shards), "closed")]
+        if others:
+            layout = self.read()
+            if layout is None:
+                raise _missing(others[0], " ".join(held[others[0]]), base)
+            return layout
+        after = max((int(number) for number, _ in held.values()), default=0)
+        answer = store.ask(lambda client: create_layout(client, base, shards, after), base.layout, "hash")
         if answer == "undivided":
             raise _undivided(shards, base)
         layout = self.read()
         if layout is None:
             raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
         return layout
+
+    def _held_by(self, parts: Sequence[Keys]) -> dict[str, tuple[str, str]]:
+        """Return the generation keys of those parts that know of a layout, each to what it holds: the number
+        of the layout, and how many shards it has; one round trip a node.
+        """
+
+        def ask(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for part in parts:
+                    pipeline.get(part.generation)
+                return list(pipeline.execute())
+
+        found: dict[str, tuple[str, str]] = {}
+        for part, text in zip(parts, self._store.ask(ask, parts[0].generation, "string"), strict=True):
+            number, _, shards = (text_of(text) or "").partition(" ")
+            if _NUMBER.fullmatch(number):
+                found[part.generation] = number, shards
+        return found
 
     def follow(self, refusal: Refusal, *others: Refusal) -> None:
         """Use the layout that is in Redis now, as a script was refused; the first writer writes it.
@@ -151,10 +178,12 @@ class Layouts:
         if layout is None and self._config.shards is not None:
             layout = self.create(self._config.shards)
         if layout is None and refusal.held:
+            raise _missing(refusal.generation_key, refusal.held, self._config.base_keys)
+        if layout is not None and _number_in(refusal.held) > layout.generation:
             raise StoreRefused(
-                f'{refusal.generation_key} holds "{refusal.held}", so the schedule is divided, or was, '
-                f"but {self._config.base_keys.layout} is missing, which says how: celery redbeat doctor "
-                "says what to do."
+                f'{refusal.generation_key} holds "{refusal.held}", which is later than what '
+                f"{layout.base.layout} says, {layout.guard!r}: one of them was changed by hand, or restored "
+                "from a backup. If the layout is right, delete the other key."
             )
         self._use(layout)
         refused = {one.generation_key for one in (refusal, *others)}
@@ -327,6 +356,19 @@ def _difference(shards: int | None, layout: Layout) -> str:
     return (
         f"redbeat_shards {setting}, and the schedule in Redis {found} ({layout.base.layout}): {remedy}, or "
         f"change the schedule by celery redbeat reshard --to {shards or 'none'}."
+    )
+
+
+def _number_in(guard: str) -> int:
+    """Return the number of the layout that a generation key holds; 0: none."""
+    found = re.match("[0-9]+", guard)
+    return int(found[0][:20]) if found else 0
+
+
+def _missing(generation_key: str, held: str, base: Keys) -> StoreRefused:
+    return StoreRefused(
+        f'{generation_key} holds "{held}", so the schedule is divided, or was, but {base.layout} is missing, '
+        "which says how: celery redbeat doctor says what to do."
     )
 
 

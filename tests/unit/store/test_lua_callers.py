@@ -275,7 +275,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "create_layout": (
-        lambda client: layouts.create_layout(client, KEYS, 16),
+        lambda client: layouts.create_layout(client, KEYS, 16, 3),
         "created",
         {
             "layout": "the-:layout",
@@ -284,6 +284,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "later": "the-:later",
             "away": "the-:downgraded",
             "shards": 16,
+            "after": 3,
         },
         {},
     ),
