@@ -79,7 +79,8 @@ class Generations:
         state = texts.get("state", "")
         if state not in _STATES:
             raise StoreCorrupt(
-                f"{self._key} says that the schedule is {state!r}, which this version doesn't know.", self._key
+                f"{self._key} says that the schedule is {state!r}, which this version doesn't know.",
+                self._key,
             )
         return LayoutRecord(shards, generation, former, state, _time_of(texts.get("swept_until")))
 

@@ -235,11 +235,15 @@ class Mover:
             ]
         )
 
-    def finish_hidden(self, parts: Sequence[Keys], known: Iterable[Keys] = ()) -> None:
+    def finish_hidden(
+        self, parts: Sequence[Keys], known: Iterable[Keys] = (), *, are_all_known: bool = True
+    ) -> None:
         """Write what another mover has left hidden in ``parts`` to where it was to go.
 
         Arguments:
             known: other parts to which it may go.
+            are_all_known: what was to go elsewhere goes nowhere; else that stays hidden, as it may have
+                arrived there.
         """
         by_beginning = {part.entry(""): part for part in (*known, *parts)}
         waiting = list(parts)
@@ -254,11 +258,12 @@ class Mover:
                     if noted is None:
                         field = printable(kept[0].name.decode("utf-8", "backslashreplace"))
                         raise StoreCorrupt(
-                            f"{part.moving}: {field} stands there for no entry on its way; remove this field.",
+                            f"{part.moving}: {field} stands there for no entry on its way: remove it.",
                             part.moving,
                         )
-                    target = by_beginning.get(noted.target, part)
-                    hidden.append(_Hidden(noted.move, part, target, kept))
+                    target = by_beginning.get(noted.target, part if are_all_known else None)
+                    if target is not None:
+                        hidden.append(_Hidden(noted.move, part, target, kept))
             waiting = [one.source for one in hidden]
             self._deliver(hidden)
 

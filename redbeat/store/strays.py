@@ -162,12 +162,15 @@ class Strays:
         found = self._ask([["ZCARD", key] for part in parts for key in (part.schedule, part.later)])
         return sum(found[::2]), sum(found[1::2])
 
+    def hiding(self, parts: Sequence[Keys]) -> list[Keys]:
+        """Return those of ``parts`` that have hidden anything."""
+        sizes = self._ask([["HLEN", part.moving] for part in parts])
+        return [part for part, size in zip(parts, sizes, strict=True) if size]
+
     def hidden_since(self, parts: Sequence[Keys]) -> float | None:
         """Return since when entries of ``parts`` have been hidden, UNIX seconds; None: none is."""
-        sizes = self._ask([["HLEN", part.moving] for part in parts])
-        busy = [part for part, size in zip(parts, sizes, strict=True) if size]
         times: list[float] = []
-        for texts in self._ask([["HVALS", part.moving] for part in busy]):
+        for texts in self._ask([["HVALS", part.moving] for part in self.hiding(parts)]):
             times += (noted.since for text in texts if (noted := on_its_way(text)))
         return min(times, default=None)
 

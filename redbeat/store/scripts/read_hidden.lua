@@ -19,7 +19,8 @@ local found, rows, move = redis.call('HGETALL', moving), {}, nil
 for place = 1, #found, 2 do
   local is_read, record = pcall(cjson.decode, found[place + 1])
   if not is_read or type(record) ~= 'table' or not (record.id and record.to and record.at) then
-    return {{found[place], 'hidden', found[place + 1]}}  -- nobody's; the caller says so
+    rows = {{found[place], 'hidden', found[place + 1]}}  -- it is nobody's, which the caller says
+    break
   end
   move = move or record.id
   if record.id == move and #rows < limit then

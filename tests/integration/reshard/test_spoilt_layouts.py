@@ -59,7 +59,9 @@ def test_nothing_is_swept_until_a_time_that_is_none(make_app: MakeApp, raw: redi
     assert Sweeper(store).look() == []
 
 
-@pytest.mark.parametrize("text", ["odd", "{}", "[]", '{"at": "soon"}', "\xff", '{"at":"1","id":"a","kept":[]}'])
+@pytest.mark.parametrize(
+    "text", ["odd", "{}", "[]", '{"at": "soon"}', "\xff", '{"at":"1","id":"a","kept":[]}']
+)
 def test_a_beat_goes_on_when_something_stands_where_entries_are_hidden_and_a_reshard_says_so(
     make_app: MakeApp, raw: redis.Redis, text: str
 ) -> None:
