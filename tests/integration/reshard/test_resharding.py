@@ -331,9 +331,11 @@ def test_what_cannot_be_written_is_back_where_it_was(
         part: Keys, token: str, move: str, items: Sequence[Kept], *, is_back: bool = False
     ) -> Request:
         """As if a node of an older version didn't understand what one of a newer version has dumped."""
-        if not is_back and any(one.values for one in items):
-            first, *others = sorted(items, key=lambda one: not one.values)
-            items = [first._replace(values=[*first.values[:3], b"garbage", *first.values[4:]]), *others]
+        place = next((place for place, one in enumerate(items) if one.values), None)
+        if not is_back and place is not None:
+            values = items[place].values
+            bad = items[place]._replace(values=[*values[:3], b"garbage", *values[4:]])
+            items = [*items[:place], bad, *items[place + 1 :]]
         return receive_request(part, token, move, items, is_back=is_back)
 
     with monkeypatch.context() as patched:
