@@ -18,7 +18,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-__all__ = ["find_leaders", "max_parts"]
+__all__ = ["find_leaders", "max_parts", "score"]
 
 
 def max_parts(parts: int, beats: int) -> int:
@@ -79,11 +79,12 @@ class _Row(NamedTuple):
 
 @lru_cache(maxsize=256)  # when a beat comes or goes, those of the others stay
 def _row(parts: tuple[str, ...], beat: str) -> _Row:
-    scores = array("Q", (_score(part, beat) for part in parts))
+    scores = array("Q", (score(part, beat) for part in parts))
     ranked = sorted(range(len(parts)), key=lambda part: (scores[part], part), reverse=True)
     return _Row(scores, array("L", ranked))
 
 
-def _score(part: str, beat: str) -> int:
+def score(part: str, beat: str) -> int:
+    """Return how much a beat prefers a part: a hash of both."""
     text = f"{part}\0{beat}".encode("utf-8", "surrogateescape")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

@@ -56,7 +56,7 @@ def test_all_find_the_same_in_whatever_order_they_know_them() -> None:
 def test_it_is_as_if_all_pairs_were_gone_through_from_the_highest_score_on() -> None:
     for shards, there, _ in companies(100):
         pairs = sorted(
-            ((rendezvous._score(shard, beat), shard, beat) for shard in shards for beat in there),
+            ((rendezvous.score(shard, beat), shard, beat) for shard in shards for beat in there),
             reverse=True,
         )
         leaders: dict[str, str] = {}
@@ -73,13 +73,13 @@ def test_when_a_beat_comes_or_goes_nothing_is_computed_again_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scored: list[str] = []
-    score = rendezvous._score
+    score = rendezvous.score
 
     def note(shard: str, beat: str) -> int:
         scored.append(beat)
         return score(shard, beat)
 
-    monkeypatch.setattr(rendezvous, "_score", note)
+    monkeypatch.setattr(rendezvous, "score", note)
     chance = random.Random(f"{SEED} company")
     shards, there = parts(50), beats(9, chance)
     find_leaders(shards, there)
