@@ -308,9 +308,7 @@ class Resharding:
     def _close(self, layout: Layout, record: LayoutRecord) -> None:
         """Forget what was noted of the moves."""
         ending = ending_parts(layout, record.former)
-        strays = Strays(self._store, layout)
-        strays.remove_own(ending)
-        strays.forget_moves([*layout.parts, *ending])
+        self._mover.close(layout.parts, ending)
         self._mover.open([*layout.parts, *ending], is_mover=False)
 
 

@@ -26,6 +26,7 @@ from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.scripts.moving import (
     BORROW_PART,
+    CLOSE_PART,
     DROP_HIDDEN,
     FENCED,
     HIDE_ENTRIES,
@@ -34,6 +35,7 @@ from redbeat.store.scripts.moving import (
     RECEIVE_ENTRIES,
     Kept,
     borrow_request,
+    close_request,
     drop_request,
     found_hidden_of,
     hidden_of,
@@ -119,6 +121,12 @@ class Mover:
         for part, text in zip(opened, found, strict=True):
             if text.decode() != part.guard:
                 raise ReshardRefused(f"The shards were changed once more meanwhile ({part.generation}).")
+
+    def close(self, parts: Iterable[Keys], ending: Iterable[Keys]) -> None:
+        """Forget what was noted of moves in parts, and remove a beat's own in those that end."""
+        unneeded = [(part, [part.left, part.arrived]) for part in parts]
+        unneeded += [(part, sorted({part.left, part.arrived, *part.beats_own})) for part in ending]
+        self._call([(CLOSE_PART, close_request(part, self.token, keys)) for part, keys in unneeded])
 
     def borrow(self, parts: Sequence[Keys]) -> list[Keys]:
         """Become the one who moves entries of parts for a while; return those that nobody else does now."""

@@ -146,17 +146,6 @@ class Strays:
             strays += _of_a_part(part, heirs[part.generation], kinds)
         return strays, unknown_keys
 
-    def remove_own(self, parts: Sequence[Keys]) -> None:
-        """Remove what ends with a part."""
-        kept = {key for part in parts for key in (part.schedule, part.later, part.statics, part.moving)}
-        self._ask(
-            [["UNLINK", key] for part in parts for key in part.passing - kept - {part.mover, part.wake}]
-        )
-
-    def forget_moves(self, parts: Sequence[Keys]) -> None:
-        """Remove what moves have noted in ``parts``."""
-        self._ask([["UNLINK", key] for part in parts for key in (part.left, part.arrived)])
-
     def count(self, parts: Sequence[Keys]) -> tuple[int, int]:
         """Return how many entries and how many stored messages there are in ``parts``."""
         found = self._ask([["ZCARD", key] for part in parts for key in (part.schedule, part.later)])

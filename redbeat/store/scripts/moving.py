@@ -20,6 +20,7 @@ RECEIVE_ENTRIES = Script(
     "check_layout", "move_keys", "merge_kept", "receive_entry", "receive_entries", is_raw=True
 )
 DROP_HIDDEN = Script("check_layout", "move_keys", "drop_hidden", is_raw=True)
+CLOSE_PART = Script("check_layout", "move_keys", "close_part", is_raw=True)
 READ_HIDDEN = Script("move_keys", "read_hidden", is_raw=True)
 OPEN_PART = Script("open_part", is_raw=True)
 BORROW_PART = Script("borrow_part", is_raw=True)
@@ -159,6 +160,11 @@ def open_request(part: Keys, text: str, token: str) -> Request:
     ``token``; '': by nobody.
     """
     return Request([part.generation, part.mover], [text, token])
+
+
+def close_request(part: Keys, token: str, keys: Sequence[str]) -> Request:
+    """Return the request to remove ``keys`` of ``part``."""
+    return Request([part.mover, *keys], [token], part)
 
 
 def borrow_request(part: Keys, token: str, lease_ms: int) -> Request:

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import redis
@@ -148,6 +149,27 @@ def test_a_mover_that_was_paused_moves_nothing_when_another_has_gone_on(
         reshard(make_app, None)
     assert taken_over
     assert refused > 10
+
+
+def test_one_that_was_paused_at_its_end_removes_nothing_of_a_later_layout(
+    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reshard(make_app, 8)
+    close = Resharding._close  # noqa: SLF001 - its last step
+    lock, noted = b"{redbeat:5}::lock", b"{redbeat:1}::arrived"
+
+    def close_later(resharding: Resharding, *args: Any) -> None:
+        monkeypatch.undo()
+        reshard(make_app, 4)
+        reshard(make_app, 8)
+        raw.set(lock, "a beat's")
+        raw.hset(noted, "a move", "")
+        close(resharding, *args)
+
+    monkeypatch.setattr(Resharding, "_close", close_later)
+    with pytest.raises(ReshardRefused):
+        reshard(make_app, 4)
+    assert raw.exists(lock, noted) == 2
 
 
 def test_what_is_kept_for_no_entry_goes_to_a_part_that_stays(make_app: MakeApp, raw: redis.Redis) -> None:

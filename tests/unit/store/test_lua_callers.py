@@ -362,6 +362,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         },
         {},
     ),
+    "close_part": (
+        lambda client: moving.CLOSE_PART(
+            client, *moving.close_request(KEYS, "the-token", [KEYS.left, KEYS.arrived])
+        ),
+        1,
+        {"mover": "the-:mover", "token": "the-token"},
+        {},
+    ),
     "drop_hidden": (
         lambda client: moving.DROP_HIDDEN(
             client, *moving.drop_request(KEYS, "the-token", "the-move", [b"n"])
@@ -655,6 +663,7 @@ CHECKING = {script.sha1 for script in sent_scripts() if script.is_checking}
 #: script to the keys of its entries, where they aren't the entries' own
 LISTED = {
     "cancel_messages": ["the-later:the-id"] * 2,
+    "close_part": ["the-:left", "the-:arrived"],
     "forget_runs": ["the-n"] * 2,
     "store_messages": ["the-later:the-id"] * 2,
     "take_bodies": ["the-later:the-id"] * 2,
