@@ -111,12 +111,14 @@ class Mover:
         self.token = token or secrets.token_hex(16)
         self.tally = Tally()
         self._round_items = 2 * MIN_ROUND
+        self._parts: dict[str, Keys] = {}  # by their generation keys: those that were asked
         #: called with how many were moved by now
         self.on_progress: Callable[[int], None] = lambda _moved: None
 
     def open(self, parts: Iterable[Keys], *, is_mover: bool = True) -> None:
         """Let parts be written with their guards, and their entries be moved by this mover, or by nobody."""
         opened, token = list(parts), self.token if is_mover else ""
+        self._parts |= {part.generation: part for part in opened}
         found = self._call([(OPEN_PART, open_request(part, part.guard, token)) for part in opened])
         for part, text in zip(opened, found, strict=True):
             if text.decode() != part.guard:
@@ -130,6 +132,7 @@ class Mover:
 
     def borrow(self, parts: Sequence[Keys]) -> list[Keys]:
         """Become the one who moves entries of parts for a while; return those that nobody else does now."""
+        self._parts |= {part.generation: part for part in parts}
         found = self._call([(BORROW_PART, borrow_request(part, self.token, LEASE_MS)) for part in parts])
         return [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
 
@@ -303,7 +306,10 @@ class Mover:
                 ) from reply
             if "RESHARDED" in str(reply):
                 raise ReshardRefused("The shards were changed once more meanwhile.") from reply
-            with self._store.translating():
+            own = [("moving", "hash"), ("arrived", "hash"), ("left", "set"), ("mover", "string")]
+            parts = self._parts.values()
+            besides = {getattr(part, word): kind for part in parts for word, kind in own}
+            with self._store.translating(besides=besides):
                 raise reply
 
 

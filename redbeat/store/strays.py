@@ -153,7 +153,8 @@ class Strays:
 
     def hiding(self, parts: Sequence[Keys]) -> list[Keys]:
         """Return those of ``parts`` that have hidden anything."""
-        sizes = self._ask([["HLEN", part.moving] for part in parts])
+        keys = [part.moving for part in parts]
+        sizes = self._ask([["HLEN", key] for key in keys], dict.fromkeys(keys, "hash"))
         return [part for part, size in zip(parts, sizes, strict=True) if size]
 
     def hidden_since(self, parts: Sequence[Keys]) -> float | None:
@@ -229,10 +230,15 @@ class Strays:
 
         yield from self._store.scan(step, key)
 
-    def _ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def _ask(self, commands: Sequence[Sequence[Any]], besides: Mapping[str, str] | None = None) -> list[Any]:
+        """Return the replies to commands.
+
+        Arguments:
+            besides: their keys that aren't schedules, and what each holds, as ``translating`` takes them.
+        """
         if not commands:
             return []
-        with self._store.translating():
+        with self._store.translating(besides=besides or {}):
             found = ask_on_nodes(self._store.client, commands)
             for one in found:
                 if isinstance(one, Exception):

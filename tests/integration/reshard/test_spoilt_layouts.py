@@ -80,3 +80,21 @@ def test_a_beat_goes_on_when_something_stands_where_entries_are_hidden_and_a_res
     raw.hdel("redbeat::moving", "odd")
     Resharding(make_app(), 4).run()
     assert len([*raw.scan_iter("{redbeat:?}:report")]) == 1
+
+
+@pytest.mark.parametrize("key", ["moving", "left", "arrived", "mover"])
+def test_a_reshard_names_the_key_of_its_own_that_holds_something_else(
+    make_app: MakeApp, raw: redis.Redis, key: str
+) -> None:
+    Entry("x", "echo", timedelta(hours=1), app=make_app()).save()
+    Resharding(make_app(), 4).run()
+    for shard in range(4):
+        raw.rpush(f"{{redbeat:{shard}}}::{key}", "odd")
+    if key == "mover":  # it is written before it is read
+        Resharding(make_app(), 2).run()
+        return
+    with pytest.raises(StoreCorrupt, match=rf"redbeat:\d\}}::{key} holds something that is no"):
+        Resharding(make_app(), 2).run()
+    raw.delete(*(f"{{redbeat:{shard}}}::{key}" for shard in range(4)))
+    Resharding(make_app(), 2).run()
+    assert len([*raw.scan_iter("{redbeat:?}:x")]) == 1
