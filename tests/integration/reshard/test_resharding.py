@@ -151,6 +151,27 @@ def test_a_mover_that_was_paused_moves_nothing_when_another_has_gone_on(
     assert refused > 10
 
 
+def test_wherever_it_is_killed_no_part_has_a_mover_when_it_has_ended(
+    make_app: MakeApp, raw: redis.Redis
+) -> None:
+    fill(raw, random.Random(1), 3)
+    store = Mortal(make_app())
+    store.left = whole = 10_000
+    Resharding(store.config.app, 2, store).run()
+    taken, ended = whole - store.left, 0
+    for place in range(taken - 30, taken):
+        raw.flushdb()
+        fill(raw, random.Random(1), 3)
+        store = Mortal(make_app())
+        store.left = place
+        with pytest.raises(Killed):
+            Resharding(store.config.app, 2, store).run()
+        if not raw.hexists("redbeat::layout", "state"):
+            ended += 1
+            assert raw.keys("*:mover") == [], f"killed after {place} steps"
+    assert ended
+
+
 def test_one_that_was_paused_at_its_end_removes_nothing_of_a_later_layout(
     make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
