@@ -836,13 +836,18 @@ class Store:
         changed_key = keys[0] if keys else ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
             those = [keys[place] for place in places]
-            is_moving, located = self._layout.is_moving, self.located(those)
+            layout, located = self._layout, self.located(those)
             is_guess = are_new and not attempt and located == those
             now, found = self._foresee_new(located) if is_guess else self.read_at(located)
-            if is_moving and not is_guess and self._have_moved(those, found):
+            if layout.is_moving and not is_guess and self._have_moved(those, found):
                 continue
             self.refuse_messages(one.key for one in found if one.exists)
-            decided = self._decide(those, found, now, decide)
+            try:
+                decided = self._decide(those, found, now, decide)
+            except EntryNotFound:
+                if self._has_changed(layout, 1):
+                    continue
+                raise
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
             unwritten = self._write(writes, now, fence) if writes else {}
             left: list[int] = []

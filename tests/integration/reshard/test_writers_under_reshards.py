@@ -123,3 +123,10 @@ def test_an_entry_that_moves_between_two_looks_of_who_saves_it_is_there_once(
     Entry.save_many([later]) if is_one_of_many else later.save()
     assert [key for key in client.keys("*report") if "::" not in key] == ["{redbeat:0}:report"]
     assert client.exists("redbeat::schedule") == 0
+
+
+def test_an_entry_is_found_by_who_changes_it_and_knows_a_former_layout(make_app: MakeApp) -> None:
+    entry = Entry("report", "echo", timedelta(hours=1), app=make_app(redbeat_shards=4)).save()
+    Resharding(make_app(), None).run()
+    entry.reschedule()
+    assert Entry.from_key("redbeat:report", app=make_app()).due_at == entry.due_at
