@@ -344,6 +344,12 @@ class Keys:
         """The keys that end with a part: what is in them is kept elsewhere by then, or was a beat's."""
         return frozenset(str(getattr(self, word)) for word in _PASSING)
 
+    @property
+    def beats_own(self) -> frozenset[str]:
+        """Those of them that were a beat's, and are removed when the part ends."""
+        kept = self.schedule, self.later, self.statics, self.moving, self.mover, self.wake
+        return self.passing.difference(kept)
+
     def is_shared(self, key: str) -> bool:
         """Tell whether ``key`` stands beside the part without shards, and is shared by all shards."""
         beginnings = self.calendar(""), self.change(""), self.singleton("")

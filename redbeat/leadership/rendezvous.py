@@ -12,10 +12,13 @@ order in which parts and beats are given doesn't matter.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from array import array
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 from hashlib import blake2b
+from typing import NamedTuple
 
-__all__ = ["find_leaders", "max_parts"]
+__all__ = ["find_leaders", "max_parts", "score"]
 
 
 def max_parts(parts: int, beats: int) -> int:
@@ -30,16 +33,58 @@ def find_leaders(parts: Collection[str], beats: Collection[str]) -> dict[str, st
         parts: what each is known by, its prefix.
         beats: their ids.
     """
-    pairs = sorted(((_score(part, beat), part, beat) for part in parts for beat in beats), reverse=True)
-    leaders: dict[str, str] = {}
-    counts = dict.fromkeys(beats, 0)
-    for most in (1, max_parts(len(parts), len(counts) or 1)):
-        for _, part, beat in pairs:
-            if part not in leaders and counts[beat] < most:
-                leaders[part] = beat
-                counts[beat] += 1
-    return leaders
+    ordered, there = tuple(sorted(set(parts))), sorted(set(beats))
+    rows = [_row(ordered, beat) for beat in there]
+    leaders: dict[int, int] = {}
+    if there:
+        _fill(leaders, rows, 1)
+        _fill(leaders, rows, max_parts(len(ordered), len(there)))
+    return {ordered[part]: there[beat] for part, beat in leaders.items()}
 
 
-def _score(part: str, beat: str) -> bytes:
-    return blake2b(f"{part}\0{beat}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
+def _fill(leaders: dict[int, int], rows: Sequence[_Row], most: int) -> None:
+    """Let each beat lead up to ``most`` parts, of those that nobody leads yet.
+
+    Each goes through these parts, its best one first, and gets what nobody has, or another one with a lower
+    score. That ends as going through all pairs by their scores would, and looks at few of them.
+    """
+    led = set(leaders)
+    free = [most - count for count in map([*leaders.values()].count, range(len(rows)))]
+    lefts = [(part for part in row.ranked if part not in led) for row in rows]
+    asking = [*range(len(rows))]
+    while asking:
+        beat = asking.pop()
+        while free[beat] and (part := next(lefts[beat], None)) is not None:
+            other = leaders.get(part)
+            if other is not None:
+                if (rows[other].scores[part], other) > (rows[beat].scores[part], beat):
+                    continue
+                free[other] += 1
+                asking.append(other)
+            leaders[part] = beat
+            free[beat] -= 1
+
+
+class _Row(NamedTuple):
+    """One beat's scores.
+
+    Attributes:
+        scores: that of each part, by its number.
+        ranked: the parts' numbers, that of the highest score first.
+    """
+
+    scores: array[int]
+    ranked: array[int]
+
+
+@lru_cache(maxsize=256)  # when a beat comes or goes, those of the others stay
+def _row(parts: tuple[str, ...], beat: str) -> _Row:
+    scores = array("Q", (score(part, beat) for part in parts))
+    ranked = sorted(range(len(parts)), key=lambda part: (scores[part], part), reverse=True)
+    return _Row(scores, array("L", ranked))
+
+
+def score(part: str, beat: str) -> int:
+    """Return how much a beat prefers a part: a hash of both."""
+    text = f"{part}\0{beat}".encode("utf-8", "surrogateescape")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big")

@@ -162,9 +162,9 @@ class Resharding:
         self._mover.open(layout.parts)
         self._adopt(layout)
         report.unknown = self._settle(layout, record)
+        self._close(layout, record)  # before the end: else parts could have a mover for ever
         if record.state:
             record = self._changed(self._generations.end(record))
-        self._close(layout, record)
         report.swept = sweep(self._store)
         strays, tally = Strays(self._store, layout), self._mover.tally
         report.entries, report.messages = strays.count(layout.parts)
@@ -308,9 +308,7 @@ class Resharding:
     def _close(self, layout: Layout, record: LayoutRecord) -> None:
         """Forget what was noted of the moves."""
         ending = ending_parts(layout, record.former)
-        strays = Strays(self._store, layout)
-        strays.remove_own(ending)
-        strays.forget_moves([*layout.parts, *ending])
+        self._mover.close(layout.parts, ending)
         self._mover.open([*layout.parts, *ending], is_mover=False)
 
 

@@ -27,23 +27,42 @@ SWEEP_SECONDS = 3.0
 HIDDEN_SECONDS = 5.0
 
 
-def move_home(store: Store, strays: Sequence[Stray]) -> list[str]:
+def move_home(
+    store: Store, strays: Sequence[Stray], hiding: Sequence[Keys] = (), *, layout: Layout | None = None
+) -> list[str]:
     """Move strays that somebody has written where they are by mistake; return the names of those moved.
 
     Those of parts whose entries another process moves stay for now.
 
+    Arguments:
+        hiding: other parts, where something may have been left hidden.
+        layout: where entries belong; None: as this process knows it.
+
     Raises what the store's methods do, and ReshardRefused: the layout was changed meanwhile.
     """
     mover = Mover(store)
-    parts = list(dict.fromkeys(part for one in strays for part in (one.source, one.target)))
+    parts = list(dict.fromkeys([*(part for one in strays for part in (one.source, one.target)), *hiding]))
     mine = mover.borrow(parts)
     try:
-        mover.finish_hidden(mine)
+        _finish_hidden(store, mover, mine, layout or store.config.layout)
         ready = [one for one in strays if one.source in mine and one.target in mine]
         mover.move_all(ready, None, is_foreign=True)
         return names_of(ready)
     finally:
         mover.give_back(mine)
+
+
+def _finish_hidden(store: Store, mover: Mover, mine: Sequence[Keys], layout: Layout) -> None:
+    """Move on what a mover that was killed has left hidden in parts that ``mover`` has borrowed."""
+    hiding = Strays(store, layout).hiding(mine)
+    if not hiding:
+        return
+    theirs = {part.generation for part in mine}
+    others = mover.borrow([part for part in layout.parts if part.generation not in theirs])
+    try:
+        mover.finish_hidden(hiding, [*mine, *others], are_all_known=False)
+    finally:
+        mover.give_back(others)
 
 
 def misplaced(store: Store, part: Keys, names: Iterable[str]) -> list[Stray]:
@@ -79,9 +98,11 @@ def sweep(store: Store) -> list[str]:
 def _sweep(store: Store, record: LayoutRecord) -> list[str]:
     layout = record.layout(store)
     ending = ending_parts(layout, record.former)
+    for part in Strays(store, layout).hiding([*layout.parts, *ending]):
+        move_home(store, [], [part], layout=layout)
     swept: list[str] = []
     while ending and (found := Strays(store, layout).first_members(ending, SWEPT_AT_ONCE)):
-        moved = move_home(store, found)
+        moved = move_home(store, found, layout=layout)
         swept += moved
         if not moved:
             break

@@ -11,17 +11,21 @@ the layout at a time, and another one can go on where it has ended.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
+from redbeat.errors import StoreCorrupt
 from redbeat.layout import Layout
-from redbeat.store.layouts import LAYOUT_FIELDS, layout_of
+from redbeat.store.layouts import numbers_of
 from redbeat.store.records import text_of
 from redbeat.store.scripts.moving import change_layout
 from redbeat.store.store import Store
 
 #: for how long what is written to former places is moved on
 SWEPT_SECONDS = 600
+
+_STATES = "", "moving", "settling"
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,21 @@ class Generations:
         """Return what stands in Redis.
 
         Raises:
-            StoreCorrupt: it is no layout.
+            StoreCorrupt: that is no layout.
         """
-        fields = *LAYOUT_FIELDS, "swept_until"
-        found = self._store.ask(lambda client: client.hmget(self._key, fields), self._key, "hash")
-        *texts, until = map(text_of, found)
-        layout = layout_of(self._store.config.base_keys, *texts)
-        if layout is None:
+        found = self._store.ask(lambda client: client.hgetall(self._key), self._key, "hash")
+        texts = {text_of(name): text_of(value) for name, value in found.items()}
+        if "generation" not in texts and "shards" not in texts:
             return LayoutRecord()
-        try:
-            swept_until = None if until is None else float(until)
-        except ValueError:
-            swept_until = None
-        state = texts[-1] or ""
-        return LayoutRecord(layout.shards, layout.generation, layout.former, state, swept_until)
+        given = (texts.get(name) for name in ("shards", "generation", "former"))
+        shards, generation, former = numbers_of(self._key, *given)
+        state = texts.get("state", "")
+        if state not in _STATES:
+            raise StoreCorrupt(
+                f"{self._key} says that the schedule is {state!r}, which this version doesn't know.",
+                self._key,
+            )
+        return LayoutRecord(shards, generation, former, state, _time_of(texts.get("swept_until")))
 
     def begin(self, read: LayoutRecord, former: int | None, shards: int | None) -> LayoutRecord | None:
         """Begin to move entries from ``former`` shards to others; None: somebody else has changed it."""
@@ -112,3 +117,12 @@ class Generations:
                 **values,
             )
         return LayoutRecord(**values) if is_changed else None
+
+
+def _time_of(text: str | None) -> float | None:
+    """Return UNIX seconds; None: it is no time."""
+    try:
+        seconds = float(text or "nan")
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) else None

@@ -53,33 +53,6 @@ class Contents(NamedTuple):
     entries: int
 
 
-#: what stands in ``redbeat::layout``, besides when it was changed
-LAYOUT_FIELDS = ("shards", "generation", "former", "state")
-
-
-def layout_of(
-    base: Keys, shards: str | None, generation: str | None, former: str | None, state: str | None
-) -> Layout | None:
-    """Return the layout that these fields say; None: there is none.
-
-    Raises:
-        StoreCorrupt: it is no layout.
-    """
-    if (shards, generation) == (None, None):
-        return None
-    numbers = shards or "", generation or "", former or "0"
-    if not all(map(_NUMBER.fullmatch, numbers)) or int(numbers[0]) > MAX_SHARDS or numbers[1] == "0":
-        raise StoreCorrupt(
-            f"{base.layout} holds something that is no layout of a schedule: celery redbeat doctor says "
-            "where entries are.",
-            base.layout,
-        )
-    is_moving = state == "moving"
-    return Layout(
-        base, int(numbers[0]) or None, int(numbers[1]), int(numbers[2]) or None, is_moving=is_moving
-    )
-
-
 class Layouts:
     """The layout of the schedule of ``store``; all of them are about the app's, whatever part the store has.
 
@@ -98,8 +71,13 @@ class Layouts:
             StoreCorrupt: what is there is no layout.
         """
         base = self._config.base_keys
-        found = self._store.ask(lambda client: client.hmget(base.layout, LAYOUT_FIELDS), base.layout, "hash")
-        return layout_of(base, *map(text_of, found))
+        fields = "shards", "generation", "former", "state"
+        found = self._store.ask(lambda client: client.hmget(base.layout, fields), base.layout, "hash")
+        shards, generation, former, state = map(text_of, found)
+        if (shards, generation) == (None, None):
+            return None
+        numbers = numbers_of(base.layout, shards, generation, former)
+        return Layout(base, *numbers, is_moving=state == "moving")
 
     def contents(self, parts: Sequence[Keys]) -> list[Contents]:
         """Return what is in each of these parts; one round trip for each node."""
@@ -146,19 +124,46 @@ class Layouts:
     def create(self, shards: int) -> Layout:
         """Divide a schedule without entries into so many shards, unless it is divided already.
 
-        Returns the layout that there is then.
+        Returns the layout that there is then. One that was lost gets a later generation than its parts know.
 
         Raises:
             ConfigurationError: it has entries.
+            StoreRefused: the layout was lost, and the parts know of another number of shards.
         """
         store, base = self._store, self._config.base_keys
-        answer = store.ask(lambda client: create_layout(client, base, shards), base.layout, "hash")
+        held = self._held_by([base, *Layout(base, shards, 1).parts])
+        others = [key for key, (_, known) in held.items() if known not in (str(shards), "closed")]
+        if others:
+            layout = self.read()
+            if layout is None:
+                raise _missing(others[0], " ".join(held[others[0]]), base)
+            return layout
+        after = max((int(number) for number, _ in held.values()), default=0)
+        answer = store.ask(lambda client: create_layout(client, base, shards, after), base.layout, "hash")
         if answer == "undivided":
             raise _undivided(shards, base)
         layout = self.read()
         if layout is None:
             raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
         return layout
+
+    def _held_by(self, parts: Sequence[Keys]) -> dict[str, tuple[str, str]]:
+        """Return the generation keys of those parts that know of a layout, each to what it holds: the number
+        of the layout, and how many shards it has; one round trip a node.
+        """
+
+        def ask(client: Any) -> list[Any]:
+            with client.pipeline(transaction=False) as pipeline:
+                for part in parts:
+                    pipeline.get(part.generation)
+                return list(pipeline.execute())
+
+        found: dict[str, tuple[str, str]] = {}
+        for part, text in zip(parts, self._store.ask(ask, parts[0].generation, "string"), strict=True):
+            number, _, shards = (text_of(text) or "").partition(" ")
+            if _NUMBER.fullmatch(number):
+                found[part.generation] = number, shards
+        return found
 
     def follow(self, refusal: Refusal, *others: Refusal) -> None:
         """Use the layout that is in Redis now, as a script was refused; the first writer writes it.
@@ -173,10 +178,12 @@ class Layouts:
         if layout is None and self._config.shards is not None:
             layout = self.create(self._config.shards)
         if layout is None and refusal.held:
+            raise _missing(refusal.generation_key, refusal.held, self._config.base_keys)
+        if layout is not None and _number_in(refusal.held) > layout.generation:
             raise StoreRefused(
-                f'{refusal.generation_key} holds "{refusal.held}", so the schedule is divided, or was, '
-                f"but {self._config.base_keys.layout} is missing, which says how: celery redbeat doctor "
-                "says what to do."
+                f'{refusal.generation_key} holds "{refusal.held}", which is later than what '
+                f"{layout.base.layout} says, {layout.guard!r}: one of them was changed by hand, or restored "
+                "from a backup. If the layout is right, delete the other key."
             )
         self._use(layout)
         refused = {one.generation_key for one in (refusal, *others)}
@@ -316,6 +323,26 @@ class Layouts:
         return hidden
 
 
+def numbers_of(
+    layout_key: str, shards: str | None, generation: str | None, former: str | None
+) -> tuple[int | None, int, int | None]:
+    """Return the numbers of a layout by the texts in Redis; no shards are None.
+
+    Raises:
+        StoreCorrupt: they are none.
+    """
+    texts = shards or "", generation or "", former or "0"
+    if all(map(_NUMBER.fullmatch, texts)):
+        numbers = int(texts[0]), int(texts[1]), int(texts[2])
+        if numbers[1] and max(numbers[0], numbers[2]) <= MAX_SHARDS:
+            return numbers[0] or None, numbers[1], numbers[2] or None
+    raise StoreCorrupt(
+        f"{layout_key} holds something that is no layout of a schedule: celery redbeat doctor says "
+        "where entries are.",
+        layout_key,
+    )
+
+
 def _allowed(layout: Layout) -> Sequence[int | None]:
     """Return which numbers of shards the settings may have."""
     return (layout.shards, layout.former) if layout.is_moving else (layout.shards,)
@@ -329,6 +356,19 @@ def _difference(shards: int | None, layout: Layout) -> str:
     return (
         f"redbeat_shards {setting}, and the schedule in Redis {found} ({layout.base.layout}): {remedy}, or "
         f"change the schedule by celery redbeat reshard --to {shards or 'none'}."
+    )
+
+
+def _number_in(guard: str) -> int:
+    """Return the number of the layout that a generation key holds; 0: none."""
+    found = re.match("[0-9]+", guard)
+    return int(found[0][:20]) if found else 0
+
+
+def _missing(generation_key: str, held: str, base: Keys) -> StoreRefused:
+    return StoreRefused(
+        f'{generation_key} holds "{held}", so the schedule is divided, or was, but {base.layout} is missing, '
+        "which says how: celery redbeat doctor says what to do."
     )
 
 

@@ -12,7 +12,6 @@ it is hidden, for some milliseconds, nobody sees it.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,12 +19,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from redbeat.errors import ReshardRefused
+from redbeat.errors import ReshardRefused, StoreCorrupt
 from redbeat.keys import Keys
+from redbeat.log.text import printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.scripts.moving import (
     BORROW_PART,
+    CLOSE_PART,
     DROP_HIDDEN,
     FENCED,
     HIDE_ENTRIES,
@@ -34,10 +35,12 @@ from redbeat.store.scripts.moving import (
     RECEIVE_ENTRIES,
     Kept,
     borrow_request,
+    close_request,
     drop_request,
     found_hidden_of,
     hidden_of,
     hide_request,
+    on_its_way,
     open_request,
     read_hidden_request,
     receive_request,
@@ -108,19 +111,28 @@ class Mover:
         self.token = token or secrets.token_hex(16)
         self.tally = Tally()
         self._round_items = 2 * MIN_ROUND
+        self._parts: dict[str, Keys] = {}  # by their generation keys: those that were asked
         #: called with how many were moved by now
         self.on_progress: Callable[[int], None] = lambda _moved: None
 
     def open(self, parts: Iterable[Keys], *, is_mover: bool = True) -> None:
         """Let parts be written with their guards, and their entries be moved by this mover, or by nobody."""
         opened, token = list(parts), self.token if is_mover else ""
+        self._parts |= {part.generation: part for part in opened}
         found = self._call([(OPEN_PART, open_request(part, part.guard, token)) for part in opened])
         for part, text in zip(opened, found, strict=True):
             if text.decode() != part.guard:
                 raise ReshardRefused(f"The shards were changed once more meanwhile ({part.generation}).")
 
+    def close(self, parts: Iterable[Keys], ending: Iterable[Keys]) -> None:
+        """Forget what was noted of moves in parts, and remove a beat's own in those that end."""
+        unneeded = [(part, [part.left, part.arrived]) for part in parts]
+        unneeded += [(part, sorted({part.left, part.arrived, *part.beats_own})) for part in ending]
+        self._call([(CLOSE_PART, close_request(part, self.token, keys)) for part, keys in unneeded])
+
     def borrow(self, parts: Sequence[Keys]) -> list[Keys]:
         """Become the one who moves entries of parts for a while; return those that nobody else does now."""
+        self._parts |= {part.generation: part for part in parts}
         found = self._call([(BORROW_PART, borrow_request(part, self.token, LEASE_MS)) for part in parts])
         return [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
 
@@ -234,11 +246,15 @@ class Mover:
             ]
         )
 
-    def finish_hidden(self, parts: Sequence[Keys], known: Iterable[Keys] = ()) -> None:
+    def finish_hidden(
+        self, parts: Sequence[Keys], known: Iterable[Keys] = (), *, are_all_known: bool = True
+    ) -> None:
         """Write what another mover has left hidden in ``parts`` to where it was to go.
 
         Arguments:
             known: other parts to which it may go.
+            are_all_known: what was to go elsewhere goes nowhere; else that stays hidden, as it may have
+                arrived there.
         """
         by_beginning = {part.entry(""): part for part in (*known, *parts)}
         waiting = list(parts)
@@ -249,9 +265,16 @@ class Mover:
             hidden: list[_Hidden] = []
             for part, reply in zip(waiting, found, strict=True):
                 if kept := found_hidden_of(reply):
-                    record = json.loads(kept[0].record.decode("utf-8", "surrogateescape"))
-                    target = by_beginning.get(record["to"], part)
-                    hidden.append(_Hidden(record["id"], part, target, kept))
+                    noted = on_its_way(kept[0].record)
+                    if noted is None:
+                        field = printable(kept[0].name.decode("utf-8", "backslashreplace"))
+                        raise StoreCorrupt(
+                            f"{part.moving}: {field} stands there for no entry on its way: remove it.",
+                            part.moving,
+                        )
+                    target = by_beginning.get(noted.target, part if are_all_known else None)
+                    if target is not None:
+                        hidden.append(_Hidden(noted.move, part, target, kept))
             waiting = [one.source for one in hidden]
             self._deliver(hidden)
 
@@ -283,7 +306,10 @@ class Mover:
                 ) from reply
             if "RESHARDED" in str(reply):
                 raise ReshardRefused("The shards were changed once more meanwhile.") from reply
-            with self._store.translating():
+            own = [("moving", "hash"), ("arrived", "hash"), ("left", "set"), ("mover", "string")]
+            parts = self._parts.values()
+            besides = {getattr(part, word): kind for part in parts for word, kind in own}
+            with self._store.translating(besides=besides):
                 raise reply
 
 

@@ -833,14 +833,21 @@ class Store:
     ) -> list[Outcome]:
         outcomes: list[Outcome] = ["same"] * len(keys)
         places: Sequence[int] = range(len(keys))  # those that aren't written yet
-        changed_key = ""
+        changed_key = keys[0] if keys else ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
             those = [keys[place] for place in places]
-            located = self.located(those)
+            layout, located = self._layout, self.located(those)
             is_guess = are_new and not attempt and located == those
             now, found = self._foresee_new(located) if is_guess else self.read_at(located)
+            if layout.is_moving and not is_guess and self._have_moved(those, found):
+                continue
             self.refuse_messages(one.key for one in found if one.exists)
-            decided = self._decide(those, found, now, decide)
+            try:
+                decided = self._decide(those, found, now, decide)
+            except EntryNotFound:
+                if self._has_changed(layout, 1):
+                    continue
+                raise
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
             unwritten = self._write(writes, now, fence) if writes else {}
             left: list[int] = []
@@ -858,6 +865,15 @@ class Store:
             "saved; look for a program that writes it all the time.",
             changed_key,
         )
+
+    def _have_moved(self, keys: Sequence[str], found: Sequence[Stored]) -> bool:
+        """Tell whether any that isn't where it was found is elsewhere by now; else it would be written twice.
+
+        Arguments:
+            keys: by which the caller knows those that were found.
+        """
+        gone = [(key, stored.key) for key, stored in zip(keys, found, strict=True) if not stored.exists]
+        return bool(gone) and self.located([key for key, _ in gone]) != [key for _, key in gone]
 
     def located(self, keys: Sequence[str]) -> list[str]:
         """Return under which keys entries are now that were known by ``keys``, perhaps in another layout."""

@@ -6,7 +6,6 @@ is, and is named.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store.mover import Stray
 from redbeat.store.nodes import ask_on_nodes, scan_nodes
-from redbeat.store.scripts.moving import Item
+from redbeat.store.scripts.moving import Item, on_its_way
 from redbeat.store.store import Store
 
 #: how many members, or keys, are read at a time
@@ -147,29 +146,22 @@ class Strays:
             strays += _of_a_part(part, heirs[part.generation], kinds)
         return strays, unknown_keys
 
-    def remove_own(self, parts: Sequence[Keys]) -> None:
-        """Remove what ends with a part."""
-        kept = {key for part in parts for key in (part.schedule, part.later, part.statics, part.moving)}
-        self._ask(
-            [["UNLINK", key] for part in parts for key in part.passing - kept - {part.mover, part.wake}]
-        )
-
-    def forget_moves(self, parts: Sequence[Keys]) -> None:
-        """Remove what moves have noted in ``parts``."""
-        self._ask([["UNLINK", key] for part in parts for key in (part.left, part.arrived)])
-
     def count(self, parts: Sequence[Keys]) -> tuple[int, int]:
         """Return how many entries and how many stored messages there are in ``parts``."""
         found = self._ask([["ZCARD", key] for part in parts for key in (part.schedule, part.later)])
         return sum(found[::2]), sum(found[1::2])
 
+    def hiding(self, parts: Sequence[Keys]) -> list[Keys]:
+        """Return those of ``parts`` that have hidden anything."""
+        keys = [part.moving for part in parts]
+        sizes = self._ask([["HLEN", key] for key in keys], dict.fromkeys(keys, "hash"))
+        return [part for part, size in zip(parts, sizes, strict=True) if size]
+
     def hidden_since(self, parts: Sequence[Keys]) -> float | None:
         """Return since when entries of ``parts`` have been hidden, UNIX seconds; None: none is."""
-        sizes = self._ask([["HLEN", part.moving] for part in parts])
-        busy = [part for part, size in zip(parts, sizes, strict=True) if size]
         times: list[float] = []
-        for texts in self._ask([["HVALS", part.moving] for part in busy]):
-            times += (at for text in texts if (at := _hidden_at(text)) is not None)
+        for texts in self._ask([["HVALS", part.moving] for part in self.hiding(parts)]):
+            times += (noted.since for text in texts if (noted := on_its_way(text)))
         return min(times, default=None)
 
     def are_led(self, lock_keys: Sequence[str]) -> list[bool]:
@@ -238,10 +230,15 @@ class Strays:
 
         yield from self._store.scan(step, key)
 
-    def _ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    def _ask(self, commands: Sequence[Sequence[Any]], besides: Mapping[str, str] | None = None) -> list[Any]:
+        """Return the replies to commands.
+
+        Arguments:
+            besides: their keys that aren't schedules, and what each holds, as ``translating`` takes them.
+        """
         if not commands:
             return []
-        with self._store.translating():
+        with self._store.translating(besides=besides or {}):
             found = ask_on_nodes(self._store.client, commands)
             for one in found:
                 if isinstance(one, Exception):
@@ -261,14 +258,6 @@ def _of_a_part(part: Keys, heir: Keys, kinds: Sequence[str]) -> Iterator[Stray]:
 def heirs_of(ending: Sequence[Keys], parts: Sequence[Keys]) -> dict[str, Keys]:
     """Return the generation key of each part that ends to the part that gets what it keeps for no entry."""
     return {part.generation: parts[number % len(parts)] for number, part in enumerate(ending)}
-
-
-def _hidden_at(record: bytes) -> float | None:
-    """Return when an entry was hidden, by its record; None: what stands there is no record."""
-    try:
-        return float(json.loads(record.decode("utf-8", "surrogateescape"))["at"])
-    except (ValueError, TypeError, LookupError):
-        return None
 
 
 def _text(value: Any) -> str:

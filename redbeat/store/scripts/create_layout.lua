@@ -6,16 +6,16 @@
 -- KEYS[4] later       zset of the keys of stored messages' entries in it
 -- KEYS[5] away        hash: key of each entry that was taken out of it for celery-redbeat 2.x, to its score
 -- ARGV[1] shards      how many there are from now on, 1 or more
+-- ARGV[2] after       the latest generation that a part knows of, as the layout may have been lost; 0: none does
 --
 -- Returns 'created'; 'known': there is a layout; 'undivided': there are entries without shards. Only 'created' was written.
 local layout, generation, schedule, later, away = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local shards = ARGV[1]
+local shards, after = ARGV[1], tonumber(ARGV[2])
 
 if redis.call('EXISTS', layout) == 1 then return 'known' end
 if redis.call('EXISTS', schedule, later, away) > 0 then return 'undivided' end
--- the layout may have been lost, and the parts know of it
-local number = tonumber(string.match(redis.call('GET', generation) or '', '^%d+') or 0) + 1
-number = string.format('%.0f', number)
+local known = tonumber(string.match(redis.call('GET', generation) or '', '^%d+') or 0)
+local number = string.format('%.0f', math.max(known, after) + 1)
 redis.call('HSET', layout, 'shards', shards, 'generation', number)
 redis.call('SET', generation, number .. ' ' .. shards)
 return 'created'

@@ -16,13 +16,14 @@ _RAISE_GENERATION = Script("raise_generation")
 _REFUSAL = re.compile(r'RESHARDED (.*) holds "([^"]*)", not ', re.DOTALL)
 
 
-def create_layout(client: Any, base: Keys, shards: int) -> str:
-    """Note that a schedule without entries is divided into so many shards.
+def create_layout(client: Any, base: Keys, shards: int, after: int) -> str:
+    """Note that a schedule without entries is divided into so many shards, in a later generation than
+    ``after``.
 
     Returns 'created'; 'known': there is a layout; 'undivided': there are entries under the keys ``base``.
     """
     keys = [base.layout, base.generation, base.schedule, base.later, base.downgraded]
-    return str(text_of(_CREATE_LAYOUT(client, keys, [shards])))
+    return str(text_of(_CREATE_LAYOUT(client, keys, [shards, after])))
 
 
 def raise_generation(client: Any, part: Keys) -> str:

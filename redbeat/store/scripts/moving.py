@@ -6,6 +6,7 @@ decoded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ RECEIVE_ENTRIES = Script(
     "check_layout", "move_keys", "merge_kept", "receive_entry", "receive_entries", is_raw=True
 )
 DROP_HIDDEN = Script("check_layout", "move_keys", "drop_hidden", is_raw=True)
+CLOSE_PART = Script("check_layout", "move_keys", "close_part", is_raw=True)
 READ_HIDDEN = Script("move_keys", "read_hidden", is_raw=True)
 OPEN_PART = Script("open_part", is_raw=True)
 BORROW_PART = Script("borrow_part", is_raw=True)
@@ -54,6 +56,29 @@ class Kept(NamedTuple):
     name: bytes
     record: bytes
     values: Sequence[bytes]
+
+
+class OnItsWay(NamedTuple):
+    """What a part notes of something that it has hidden.
+
+    Attributes:
+        move: the id of the move.
+        target: how the keys of entries begin in the part to which it goes.
+        since: when it was hidden, UNIX seconds.
+    """
+
+    move: str
+    target: str
+    since: float
+
+
+def on_its_way(record: bytes) -> OnItsWay | None:
+    """Return what a part notes of something that it has hidden; None: somebody else has written that."""
+    try:
+        noted = json.loads(record.decode("utf-8", "surrogateescape"))
+        return OnItsWay(str(noted["id"]), str(noted["to"]), float(noted["at"]))
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def hide_request(
@@ -135,6 +160,11 @@ def open_request(part: Keys, text: str, token: str) -> Request:
     ``token``; '': by nobody.
     """
     return Request([part.generation, part.mover], [text, token])
+
+
+def close_request(part: Keys, token: str, keys: Sequence[str]) -> Request:
+    """Return the request to remove ``keys`` of ``part``."""
+    return Request([part.mover, *keys], [token], part)
 
 
 def borrow_request(part: Keys, token: str, lease_ms: int) -> Request:

@@ -1,4 +1,5 @@
--- note_beat: note that a beat shares the parts of the schedule, and forget those that haven't said so for long.
+-- note_beat: note that a beat shares the parts of the schedule, and forget those that haven't said so for long, or say so in a
+-- time that hasn't come yet.
 --
 -- KEYS[1] beats    zset of the beats that share it, scored by when they said so last
 -- KEYS[2] layout   hash: into how many parts the schedule is divided
@@ -13,10 +14,14 @@ local beat, life_ms = ARGV[1], tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1e6
 local silent = redis.call('ZRANGEBYSCORE', beats, '-inf', string.format('(%.6f', now - life_ms / 1000))
+-- the server's clock has been set back since, or it never was one of ours
+local early = redis.call('ZRANGEBYSCORE', beats, string.format('(%.6f', now + life_ms / 1000), '+inf')
 local generation = redis.call('HGET', layout, 'generation')
 -- before anything is written, as who may not do this shall not leave a key that lives for ever
 redis.call('PEXPIRE', beats, life_ms)
-for _, one in ipairs(silent) do redis.call('ZREM', beats, one) end
+for _, gone in ipairs({silent, early}) do
+  for _, one in ipairs(gone) do redis.call('ZREM', beats, one) end
+end
 if beat ~= '' then redis.call('ZADD', beats, string.format('%.6f', now), beat) end
 redis.call('PEXPIRE', beats, life_ms)
 

@@ -17,11 +17,13 @@ local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local kinds = take_kinds(3)
 local found, rows, move = redis.call('HGETALL', moving), {}, nil
 for place = 1, #found, 2 do
-  local is_json, record = pcall(cjson.decode, found[place + 1])
-  -- what somebody has written there by mistake hides nothing
-  local is_hidden = is_json and type(record) == 'table' and type(record.kept) == 'table' and record.id
-  if is_hidden then move = move or record.id end
-  if is_hidden and record.id == move and #rows < limit then
+  local is_read, record = pcall(cjson.decode, found[place + 1])
+  if not is_read or type(record) ~= 'table' or not (record.id and record.to and record.at) then
+    rows = {{found[place], 'hidden', found[place + 1]}}  -- it is nobody's, which the caller says
+    break
+  end
+  move = move or record.id
+  if record.id == move and #rows < limit then
     local row = {found[place], 'hidden', found[place + 1]}
     dump_hidden(row, kinds, record.kept, now_ms)
     rows[#rows + 1] = row

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 
 from redbeat.errors import StoreCorrupt
 from redbeat.leadership.lock import beat_of
 from redbeat.leadership.rendezvous import find_leaders, max_parts
 from redbeat.store.beats import Beats
+from redbeat.store.nodes import call_on_nodes
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.polling import eventually
@@ -318,3 +320,14 @@ def test_where_no_lock_can_be_asked_for_that_is_an_error_and_else_the_others_are
     beat.store.client.sadd(f"{prefixes[1]}:lock", "spoilt")
     with pytest.raises(StoreCorrupt, match="holds something that is no string"):
         other.step()
+
+
+def test_a_beat_whose_time_has_not_come_yet_is_not_there(make_app: MakeApp, client: redis.Redis) -> None:
+    """The server's clock was set back, and the beat that said so in the time before has ended since."""
+    store = Store(make_app(redbeat_shards=4))
+    beats = Beats(store)
+    client.zadd("redbeat::beats", {"ended": time.time() + 3600, "late": time.time() + 5})
+    [reply] = call_on_nodes(store.client, [beats.note_call("here", 10)])
+    company = beats.noted(reply)
+    assert company is not None
+    assert company.ages.keys() == beats.read().keys() == {"here", "late"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,9 @@ from redbeat.config.config import ensure_conf
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.reshard.resharding import Resharding
+from redbeat.store.generations import Generations
+from redbeat.store.layouts import Layouts
+from redbeat.store.store import Store
 from tests.conftest import SEED, MakeApp
 
 NUMBERS = [None, 1, 2, 4, 16]
@@ -89,3 +93,40 @@ def test_nothing_that_was_saved_is_lost_or_doubled_and_nothing_deleted_comes_bac
     parts = layout.parts if shards else [Keys()]
     members = [member for part in parts for member in client.zrange(part.schedule, 0, -1)]
     assert sorted(members) == sorted(expected)
+
+
+@pytest.mark.parametrize("is_one_of_many", [False, True], ids=["one", "many"])
+def test_an_entry_that_moves_between_two_looks_of_who_saves_it_is_there_once(
+    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, is_one_of_many: bool
+) -> None:
+    Entry("report", "echo", timedelta(hours=1), app=make_app()).save()
+    app, other = make_app(), make_app()
+    generations = Generations(Store(other))
+    moving = generations.begin(generations.read(), None, 4)
+    assert moving is not None
+    Layouts(Store(app)).look()
+    locate = Layouts.locate
+
+    def locate_before_it_moves(layouts: Layouts, names: Sequence[str]) -> list[str]:
+        found = locate(layouts, names)
+        monkeypatch.undo()
+        assert found == ["redbeat:report"]
+        Resharding(other, 4).run()
+        # as long as others are on their way
+        client.hset("redbeat::layout", mapping={"generation": 1, "state": "moving"})
+        for key in client.keys("*:generation"):
+            client.set(key, "1 4")
+        return found
+
+    monkeypatch.setattr(Layouts, "locate", locate_before_it_moves)
+    later = Entry("report", "echo", timedelta(hours=2), app=app)
+    Entry.save_many([later]) if is_one_of_many else later.save()
+    assert [key for key in client.keys("*report") if "::" not in key] == ["{redbeat:0}:report"]
+    assert client.exists("redbeat::schedule") == 0
+
+
+def test_an_entry_is_found_by_who_changes_it_and_knows_a_former_layout(make_app: MakeApp) -> None:
+    entry = Entry("report", "echo", timedelta(hours=1), app=make_app(redbeat_shards=4)).save()
+    Resharding(make_app(), None).run()
+    entry.reschedule()
+    assert Entry.from_key("redbeat:report", app=make_app()).due_at == entry.due_at

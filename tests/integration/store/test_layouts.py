@@ -123,8 +123,30 @@ def test_a_layout_that_was_lost_is_written_again_with_a_later_generation(
 ) -> None:
     write_layout(client, 4, 7)
     client.delete(LAYOUT)
-    hourly(make_app(redbeat_shards=2)).save()
-    assert client.hgetall(LAYOUT) == {"shards": "2", "generation": "8"}
+    client.delete(GENERATION)  # it needn't have been a part of the last layouts
+    hourly(make_app(redbeat_shards=4)).save()
+    assert client.hgetall(LAYOUT) == {"shards": "4", "generation": "8"}
+
+
+def test_a_layout_that_was_lost_is_not_written_with_another_number(
+    make_app: MakeApp, client: redis.Redis
+) -> None:
+    write_layout(client, 4, 7)
+    client.delete(LAYOUT, GENERATION)
+    for shards in (2, 16):
+        with pytest.raises(StoreRefused, match=r'holds "7 4".*redbeat::layout is missing'):
+            hourly(make_app(redbeat_shards=shards)).save()
+    assert not client.exists(LAYOUT)
+
+
+def test_a_generation_that_is_later_than_the_layout_is_an_error_that_says_so(
+    make_app: MakeApp, client: redis.Redis
+) -> None:
+    write_layout(client, 4, 7)
+    for shard in range(4):
+        client.set(f"{{redbeat:{shard}}}::generation", "9 4")
+    with pytest.raises(StoreRefused, match=r'holds "9 4", which is later than what redbeat::layout says'):
+        hourly(make_app(redbeat_shards=4)).save()
 
 
 def test_a_writer_with_old_settings_follows_with_one_warning(

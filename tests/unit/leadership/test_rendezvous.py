@@ -10,6 +10,7 @@ from statistics import fmean
 import pytest
 
 from redbeat.keys import shard_prefix
+from redbeat.leadership import rendezvous
 from redbeat.leadership.rendezvous import find_leaders, max_parts
 from tests.conftest import SEED
 
@@ -50,6 +51,43 @@ def test_all_find_the_same_in_whatever_order_they_know_them() -> None:
     for shards, there, chance in companies(50):
         found = find_leaders(shards, there)
         assert find_leaders(chance.sample(shards, len(shards)), chance.sample(there, len(there))) == found
+
+
+def test_it_is_as_if_all_pairs_were_gone_through_from_the_highest_score_on() -> None:
+    for shards, there, _ in companies(100):
+        pairs = sorted(
+            ((rendezvous.score(shard, beat), shard, beat) for shard in shards for beat in there),
+            reverse=True,
+        )
+        leaders: dict[str, str] = {}
+        counts: Counter[str] = Counter()
+        for most in (1, max_parts(len(shards), len(there))):
+            for _, shard, beat in pairs:
+                if shard not in leaders and counts[beat] < most:
+                    leaders[shard] = beat
+                    counts[beat] += 1
+        assert find_leaders(shards, there) == leaders
+
+
+def test_when_a_beat_comes_or_goes_nothing_is_computed_again_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scored: list[str] = []
+    score = rendezvous.score
+
+    def note(shard: str, beat: str) -> int:
+        scored.append(beat)
+        return score(shard, beat)
+
+    monkeypatch.setattr(rendezvous, "score", note)
+    chance = random.Random(f"{SEED} company")
+    shards, there = parts(50), beats(9, chance)
+    find_leaders(shards, there)
+    scored.clear()
+    find_leaders(shards, there[1:])
+    assert scored == []
+    find_leaders(shards, [*there, "another:1:00000000"])
+    assert set(scored) == {"another:1:00000000"}
 
 
 def test_it_is_the_same_in_every_process_and_version() -> None:

@@ -275,7 +275,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "create_layout": (
-        lambda client: layouts.create_layout(client, KEYS, 16),
+        lambda client: layouts.create_layout(client, KEYS, 16, 3),
         "created",
         {
             "layout": "the-:layout",
@@ -284,6 +284,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "later": "the-:later",
             "away": "the-:downgraded",
             "shards": 16,
+            "after": 3,
         },
         {},
     ),
@@ -359,6 +360,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "wake": "the-:wake",
             "is_back": 0,
         },
+        {},
+    ),
+    "close_part": (
+        lambda client: moving.CLOSE_PART(
+            client, *moving.close_request(KEYS, "the-token", [KEYS.left, KEYS.arrived])
+        ),
+        1,
+        {"mover": "the-:mover", "token": "the-token"},
         {},
     ),
     "drop_hidden": (
@@ -654,6 +663,7 @@ CHECKING = {script.sha1 for script in sent_scripts() if script.is_checking}
 #: script to the keys of its entries, where they aren't the entries' own
 LISTED = {
     "cancel_messages": ["the-later:the-id"] * 2,
+    "close_part": ["the-:left", "the-:arrived"],
     "forget_runs": ["the-n"] * 2,
     "store_messages": ["the-later:the-id"] * 2,
     "take_bodies": ["the-later:the-id"] * 2,

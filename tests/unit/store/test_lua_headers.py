@@ -157,6 +157,7 @@ SINGLE = {"calendar", "history", "running", "failing"}
 LISTS = {
     "entries",
     "gone",
+    "removed",
     "owned",
     "histories",
     "queues",
