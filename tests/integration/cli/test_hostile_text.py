@@ -229,7 +229,6 @@ def commands(folder: Path) -> list[list[str]]:
         ["doctor", "--all", "--fix"],
         ["delete", NAME],
         ["delete", "--match", f"*{HOSTILE}", "--yes"],
-        ["reshard", "--to", "4", "--yes"],
     ]
 
 
