@@ -188,7 +188,7 @@ def test_one_that_was_paused_at_its_end_removes_nothing_of_a_later_layout(
         raw.hset(noted, "a move", "")
         close(resharding, *args)
 
-    monkeypatch.setattr(Resharding, "_close", close_later)
+    monkeypatch.setattr(Resharding, "_close", close_later)  # as if it was paused before it
     with pytest.raises(ReshardRefused):
         reshard(make_app, 4)
     assert raw.exists(lock, noted) == 2
