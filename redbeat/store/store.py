@@ -1297,18 +1297,19 @@ class Store:
                 raise
             # the layout isn't looked at for that: it may be what has another type
             parts = [part.keys for part in self._known_parts]
+            suspects = [(lock, "string") for lock in map(self.config.lock_key_in, parts) if lock]
+            suspects += besides.items()
             if not key and len(parts) > 1:
-                besides = {**{keys.schedule: expected for keys in parts}, **besides}
-            besides = {**{keys.generation: "string" for keys in parts}, **besides}
+                suspects += [(keys.schedule, expected) for keys in parts]
+            # last, as not everybody has the right to ask for it
+            suspects += [(keys.generation, "string") for keys in parts]
             if self.config.layout.is_moving:
-                besides = {**{keys.moving: "hash" for keys in parts}, **besides}
+                suspects += [(keys.moving, "hash") for keys in parts]
             key = key or parts[0].schedule
-            for lock_key in filter(None, map(self.config.lock_key_in, parts)):
-                if self._type_of(lock_key) not in ("string", "none"):
-                    key, expected = lock_key, "string"
-            for one, kind in besides.items():
+            for one, kind in suspects:
                 if self._type_of(one) not in (_TYPES.get(kind, kind), "none"):
                     key, expected = one, kind
+                    break
             raise StoreCorrupt(
                 f"{key} holds something that is no {expected}: rename or delete that key, or choose another "
                 "redbeat_key_prefix.",
