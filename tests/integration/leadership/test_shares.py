@@ -290,7 +290,7 @@ def test_a_user_without_a_right_to_the_beats_leads_and_stands_by(
 ) -> None:
     patterns = ["~{redbeat:*", "~redbeat::[^b]*", "&*"]
     with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "beat", "on", ">pw", "+@all", *patterns)
+        admin.execute_command("ACL", "SETUSER", "beat", "reset", "on", ">pw", "+@all", *patterns)
     url = f"redis://beat:pw@{server.host}:{server.port}/1"
     first, second = (company.join(redbeat_redis_url=url) for _ in range(2))
     first.step()
