@@ -80,6 +80,8 @@ def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_jso
         session.print_json(_document(plan, report))
     elif report is not None:
         _conclude(session, plan, report)
+    else:
+        session.say("Nothing was changed.")
 
 
 def _question(session: Session, plan: Plan) -> str:

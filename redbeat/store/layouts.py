@@ -354,8 +354,8 @@ def _difference(shards: int | None, layout: Layout) -> str:
     found = "isn't divided" if layout.shards is None else f"is divided into {layout.shards} shards"
     remedy = "leave it unset" if layout.shards is None else f"set redbeat_shards = {layout.shards}"
     return (
-        f"redbeat_shards {setting}, and the schedule in Redis {found} ({layout.base.layout}): {remedy}, or "
-        f"change the schedule by celery redbeat reshard --to {shards or 'none'}."
+        f"redbeat_shards {setting}, and the schedule in Redis {found} ({layout.base.layout}): {remedy}. If "
+        f"it is the schedule that is to change: celery redbeat reshard --to {shards or 'none'}."
     )
 
 

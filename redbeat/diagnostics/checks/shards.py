@@ -14,6 +14,7 @@ from redbeat.keys import Keys
 from redbeat.layout import ShardedKeys
 from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
+from redbeat.store.generations import Generations
 from redbeat.store.layouts import Layouts
 
 
@@ -22,6 +23,16 @@ def check_layout(context: Context) -> Iterator[Finding]:
     layout, shards = context.config.layout, context.config.shards
     if not layout.generation:
         return
+    record = Generations(context.store).read()
+    if record.is_under_way:
+        to = record.shards or "none"
+        yield Finding(
+            Severity.NOTE,
+            "reshard",
+            context.store.config.base_keys.layout,
+            f"The number of shards is being changed from {record.former or 'none'} to {to}.",
+            f"If nobody is at work on it any more, go on: celery redbeat reshard --to {to}.",
+        )
     if not layout.is_moving and shards != layout.shards:
         yield Finding(
             Severity.ERROR,
@@ -29,7 +40,8 @@ def check_layout(context: Context) -> Iterator[Finding]:
             "redbeat_shards",
             f"It is {shards or 'not set'}, and the schedule {_divided(layout.shards)}: a beat refuses to "
             "start with it.",
-            f"{_set(layout.shards)}, or change the schedule: celery redbeat reshard --to {shards or 'none'}.",
+            f"{_set(layout.shards)}. If it is the schedule that is to change: celery redbeat reshard --to "
+            f"{shards or 'none'}.",
         )
     wrong = [
         (part, found.guard)

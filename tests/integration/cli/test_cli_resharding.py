@@ -40,7 +40,7 @@ def test_it_says_what_it_would_do_and_does_nothing_in_a_dry_run(
     save_some(app)
     before = sorted(client.keys())
     assert ask("reshard", "--to", "4", "--dry-run").stdout == (
-        "From no shards to 4 shards: 20 entries.\nNo beat leads.\n"
+        "From no shards to 4 shards: 20 entries.\nNo beat leads.\nNothing was changed.\n"
     )
     told = json.loads(ask("reshard", "--to", "4", "--dry-run", "--json").stdout)
     assert told == {

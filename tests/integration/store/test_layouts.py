@@ -161,8 +161,8 @@ def test_a_writer_with_old_settings_follows_with_one_warning(
     assert [one.levelno for one in told] == [logging.WARNING]
     assert told[0].getMessage() == (
         "beat: redbeat_shards is 4, and the schedule in Redis is divided into 16 shards "
-        "(redbeat::layout): set redbeat_shards = 16, or change the schedule by celery redbeat reshard "
-        "--to 4. This process uses what is in Redis."
+        "(redbeat::layout): set redbeat_shards = 16. If it is the schedule that is to change: celery redbeat "
+        "reshard --to 4. This process uses what is in Redis."
     )
 
 

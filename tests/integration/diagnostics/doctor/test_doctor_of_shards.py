@@ -216,6 +216,17 @@ def test_a_setting_that_is_not_the_schedule_is_told_of(
     assert "16" in done.output
 
 
+@EVERY_PLACE
+@pytest.mark.parametrize("state", ["moving", "settling"])
+def test_a_change_that_was_begun_and_not_ended_is_told_of(
+    sharded: Celery, examine: Callable[..., Findings], state: str, place: str
+) -> None:
+    layout = sharded.redbeat_conf.base_keys.layout
+    Store(sharded).client.hset(layout, mapping={"state": state, "former": 4})
+    [found] = examine()["reshard"]
+    assert "from 4 to 16" in found["problem"], place
+
+
 def app_of(server: Server, shards: int) -> Celery:
     app = Celery("test", broker="memory://", set_as_current=False)
     app.conf.update(redbeat_redis_url=server.url(1), redbeat_shards=shards)
