@@ -107,14 +107,16 @@ def banner(scheduler: Any, store: Store) -> str:
     It waits at most two seconds for the broker, and no longer for Redis than a hasty store.
     """
     lines = [f"    . redis -> {sanitize_url(store.config.redis_url)}"]
-    if scheduler.lock_key:
-        seconds = scheduler.lock_timeout
-        lines.append(f"    . lock -> `{scheduler.lock_key}` {humanize_seconds(seconds)} ({seconds}s)")
-    else:
+    layout, lock_key, seconds = store.config.layout, scheduler.lock_key, scheduler.lock_timeout
+    if layout.shards is not None:
+        lines.append(f"    . shards -> {layout.shards}")
+    if not lock_key:
         lines.append("    . lock -> none, several beats share the work")
-    shards = store.config.layout.shards
-    if shards is not None:
-        lines.append(f"    . shards -> {shards}{', each with such a lock' if scheduler.lock_key else ''}")
+    elif layout.shards is None:
+        lines.append(f"    . lock -> `{lock_key}` {humanize_seconds(seconds)} ({seconds}s)")
+    else:
+        first = layout.parts[0].prefixed(layout.base.name(lock_key))
+        lines.append(f"    . locks -> `{first}` and so on, {humanize_seconds(seconds)} ({seconds}s) each")
     app = store.config.app
     broker = Broker(app, scheduler.Producer, timeout_seconds=2)
     # settings that can't be used are an error when beat starts, not in its banner
