@@ -30,7 +30,13 @@ from redbeat.entries.ownership import note_statics, plan_statics
 from redbeat.entries.pauses import keep_pause
 from redbeat.entries.saving import encode_entry
 from redbeat.entries.validation import find_name_problem
-from redbeat.errors import ConfigurationError, DeclarationError, RedBeatError, StoreRefused
+from redbeat.errors import (
+    ConfigurationError,
+    DeclarationError,
+    RedBeatError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
@@ -52,12 +58,31 @@ _LOOKED_UP = (
 
 
 def eviction_warning(store: Store) -> str | None:
-    """Return a sentence about a server that may evict the schedule, or None."""
-    policy = Server(store).eviction_policy()
-    if policy is None:
+    """Return a sentence about a server, or nodes of a cluster, that may evict the schedule, or None.
+
+    A node that is away isn't waited for again: the others tell.
+    """
+    policies: dict[str, list[str]] = {}
+    nodes = store.by_node()
+    for node, one in nodes.items():
+        try:
+            policy = Server(one).eviction_policy()
+        except StoreUnavailable:
+            if len(nodes) == 1:
+                raise
+            continue
+        if policy is not None:
+            policies.setdefault(policy, []).append(node)
+    if not policies:
         return None
+    if nodes.keys() == {""}:
+        which = f"its maxmemory-policy is {next(iter(policies))}"
+    else:
+        which = "the maxmemory-policy is " + ", and ".join(
+            f"{policy} on {', '.join(found)}" for policy, found in policies.items()
+        )
     return (
-        f"Redis may evict the schedule: its maxmemory-policy is {policy}. "
+        f"Redis may evict the schedule: {which}. "
         "Use noeviction (or one of volatile-*), or a server of its own."
     )
 

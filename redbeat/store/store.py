@@ -1163,6 +1163,18 @@ class Store:
             found = without_retry(self.client).get_primaries()
         return sorted(f"{node.host}:{node.port}" for node in found)
 
+    def by_node(self) -> dict[str, Self]:
+        """Return a store for each node of a cluster that has parts of the schedule, by the node's address.
+
+        Of a schedule that isn't divided, or is on one server, it is this one, by ''. Redis isn't asked where
+        entries are.
+        """
+        parts = self._known_parts
+        if not parts.is_divided or not self.config.is_cluster:
+            return {"": self}
+        found = {self.node_of(part.keys) or "": part for part in parts}
+        return {node: self.of_part(part) for node, part in sorted(found.items())}
+
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
 
