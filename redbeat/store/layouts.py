@@ -26,7 +26,7 @@ from redbeat.errors import (
 from redbeat.keys import Keys
 from redbeat.layout import MAX_SHARDS, Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
-from redbeat.log.logger import logger
+from redbeat.log.logger import store_logger
 from redbeat.log.text import as_stored
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
@@ -266,8 +266,8 @@ class Layouts:
             return
         difference = _difference(config.shards, layout)
         if config.said.is_news("layout", difference):
-            logger.warning(
-                "beat: %s This process uses what is in Redis.",
+            store_logger.warning(
+                "%s This process uses what is in Redis.",
                 difference,
                 extra=LAYOUT_FOLLOWED.of(shards=layout.shards or 0),
             )
