@@ -113,7 +113,9 @@ class Layouts:
                 self._compare(layout)
         except StoreUnavailable:
             if config.looked_at is None and config.layout_rule is not LayoutRule.FOLLOW:
-                raise  # a command isn't to wait twice
+                if not config.is_cluster or config.shards is None:
+                    raise  # a command isn't to wait twice
+                config.looked_at = time.monotonic()  # other nodes may be there; whoever writes is refused
             return config.layout
         except StoreRefused:
             config.looked_at = math.inf  # nor will it be allowed later
