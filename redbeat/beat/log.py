@@ -365,7 +365,8 @@ class Reports:
                 logger.info("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
             return
         self._troubled.update(places)
-        if any([self._said.is_news(("trouble", place), trouble) for place in places]):  # notes all of them
+        news = [place for place in places if self._said.is_news(("trouble", place), trouble)]
+        if news:
             words = trouble_in_words(trouble, troubled)
             logger.error("beat: %s", words, extra=SCHEDULE_BLOCKED.of(reason=trouble))
 

@@ -60,7 +60,7 @@ _COLOURS = {
     "--shards",
     "is_detailed",
     is_flag=True,
-    help=f"Show each shard, also if there are more than {MOST_SHARDS}; else they are summed up by their beats.",
+    help=f"Show each shard. If there are more than {MOST_SHARDS}, they are summed up by their beats else.",
 )
 @zone_options
 @ONE_OBJECT
@@ -175,7 +175,10 @@ def _summary_lines(found: Status, session: Session) -> Iterator[Text]:
     by the nodes.
     """
     has_nodes = any(one.node for one in found.shards)
-    columns = [Column("leader", share=2, cut=cut_middle), *([Column("node", share=1, cut=cut_start)] * has_nodes)]
+    columns = [
+        Column("leader", share=2, cut=cut_middle),
+        *([Column("node", share=1, cut=cut_start)] * has_nodes),
+    ]
     columns += [Column(title, is_right=True) for title in ("shards", "entries", "due")] + [Column("oldest")]
     groups: dict[tuple[str, str], list[ShardStatus]] = {}
     for one in found.shards:

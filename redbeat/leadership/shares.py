@@ -391,24 +391,26 @@ class Shares:
         return [leadership for leadership, _ in taken]
 
     def _lead(self, taken: Sequence[tuple[Leadership, Take]]) -> None:
-        now, live, replaced = time.monotonic(), self._peers.live, dict[str, list[Leadership]]()
+        now, live, replaced = time.monotonic(), self._peers.live, dict[str, list[tuple[Leadership, str]]]()
         for leadership, take in taken:
             prefix = leadership.keys.prefix
             before = beat_of(take.silent) if take.silent else self._division.leader_of(prefix, live)
             if before is not None and self._peers.is_fresh(before):  # it says that it is there, and can't
                 self._division.refuse(prefix, before, now)
             if take.silent:
-                replaced.setdefault(take.silent, []).append(leadership)
+                # each token is another one, whoever has made it
+                replaced.setdefault(beat_of(take.silent) or take.silent, []).append((leadership, take.silent))
             leadership.lead()
             self._said.pop(take.name, None)
         self._keep_alive([leadership for leadership, _ in taken])
-        for holder, those in replaced.items():
+        for beat, found in replaced.items():
+            gone = [leadership for leadership, _ in found]
             logger.warning(
                 "beat: Took %s over from %s, which hasn't renewed for %s s.",
-                self._named(those),
-                holder,
+                self._named(gone),
+                beat,
                 self._store.config.takeover_after,
-                extra=LEADER_TAKEN_OVER.of(lock=_keys_of(those), holder=holder),
+                extra=LEADER_TAKEN_OVER.of(lock=_keys_of(gone), holder=found[0][1]),
             )
         if taken:
             those = [leadership for leadership, _ in taken]

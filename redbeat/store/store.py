@@ -1303,12 +1303,11 @@ class Store:
             replies = call_on_nodes(
                 self.client, [(_EXISTS, lua.Request([keys.schedule], [])) for keys in parts]
             )
-        errors = {
+        return {
             keys: self._away(reply)
             for keys, reply in zip(parts, replies, strict=True)
             if isinstance(reply, Exception) and not is_no_permission(reply)
         }
-        return errors
 
     def call_scripts(self, calls: Sequence[tuple[lua.Script, lua.Request]]) -> list[Any]:
         """Return what each script returns; one round trip for each node.

@@ -212,9 +212,7 @@ def fingerprint(actor: Actor, made: Plan) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def _planning(
-    actor: Actor, declared: Declared, owner: str | None, *, prune: bool, take_over: bool
-) -> _Make:
+def _planning(actor: Actor, declared: Declared, owner: str | None, *, prune: bool, take_over: bool) -> _Make:
     chosen = owner_of(declared, owner)
 
     def make(_done: Collection[str]) -> Plan:
@@ -223,9 +221,7 @@ def _planning(
     return _with_allowed_tasks(actor, declared, make)
 
 
-def _importing(
-    actor: Actor, declared: Declared, owner: str | None, *, is_replacing: bool
-) -> _Make:
+def _importing(actor: Actor, declared: Declared, owner: str | None, *, is_replacing: bool) -> _Make:
     def make(done: Collection[str]) -> Plan:
         complete = _complete(actor, declared)
         return plan_import(actor.app, complete, owner=owner, replace_existing=is_replacing, done=done)
@@ -254,9 +250,7 @@ def _require_calls(actor: Actor, calls: Iterator[tuple[str, Any]]) -> None:
             allowed.add(task)
 
 
-def _carry_out(
-    actor: Actor, verb: str, make: _Make, seen: str | None, details: Mapping[str, Any]
-) -> Applied:
+def _carry_out(actor: Actor, verb: str, make: _Make, seen: str | None, details: Mapping[str, Any]) -> Applied:
     made: list[Plan] = []
 
     def confirm(plan: Plan, _why: str) -> bool:

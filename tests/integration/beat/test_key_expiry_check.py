@@ -75,8 +75,8 @@ def test_the_nodes_of_a_cluster_that_may_evict_a_schedule_in_shards_are_named(
                 admin.config_set("maxmemory-policy", "allkeys-lru")
         named = ", ".join(sorted(f"{node.host}:{node.port}" for node in others))
         assert eviction_warning(Store(app)) == (
-            f"Redis may evict the schedule: the maxmemory-policy is allkeys-lru on {named}. Use noeviction (or "
-            "one of volatile-*), or a server of its own."
+            f"Redis may evict the schedule: the maxmemory-policy is allkeys-lru on {named}. "
+            "Use noeviction (or one of volatile-*), or a server of its own."
         )
     finally:
         for node in others:

@@ -155,9 +155,7 @@ def away(app: Celery, node: Server) -> list[int]:
     """Let the node go away; return the numbers of its shards."""
     store = Store(app)
     numbers = [
-        shard
-        for shard, keys in enumerate(parts_of(app))
-        if store.node_of(keys) == f"{node.host}:{node.port}"
+        shard for shard, keys in enumerate(parts_of(app)) if store.node_of(keys) == f"{node.host}:{node.port}"
     ]
     node.kill()
     return numbers
@@ -172,7 +170,9 @@ def test_the_status_shows_the_other_shards_while_a_node_is_away(sharded: Celery,
     assert shown.exit_code == 3, shown.output
     named = ", ".join(map(str, lost))
     assert f"unreachable: Shards {named} of 16 can't be read: Redis at" in shown.output
-    rows = [re.split(r"\s{2,}", line.strip()) for line in shown.output.splitlines() if re.match(r"\s*\d+  ", line)]
+    rows = [
+        re.split(r"\s{2,}", line.strip()) for line in shown.output.splitlines() if re.match(r"\s*\d+  ", line)
+    ]
     assert [int(row[0]) for row in rows if row[1] == "can't be read"] == lost
     assert [row[3] for row in rows if row[1] != "can't be read"] == ["1"] * (16 - len(lost))
     found = json.loads(call(sharded, "status", "--json").output)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 
+from redbeat.config.timing import Timing
 from redbeat.errors import LayoutChanged
 from redbeat.layout import shards_named
 from redbeat.store.store import Store
@@ -60,9 +61,7 @@ def test_it_is_said_which_shards_are_acquired_handed_over_and_released(
 ) -> None:
     first, second = beats
     first.step()
-    assert messages(caplog, "Acquired") == [
-        "beat: Acquired 16 locks: all 16 shards; this beat leads 16 now."
-    ]
+    assert messages(caplog, "Acquired") == ["beat: Acquired 16 locks: all 16 shards; this beat leads 16 now."]
     eventually(lambda: step(beats) or (second.led and not first.shares.leaving))
     handed = numbers_of(second)
     assert messages(caplog, "Hands") == [
@@ -74,6 +73,22 @@ def test_it_is_said_which_shards_are_acquired_handed_over_and_released(
     ]
     second.shares.resign()
     assert messages(caplog, "Releasing") == [f"beat: Releasing {count} locks: shards {handed} of 16"]
+
+
+def test_what_is_taken_over_from_one_beat_is_told_of_together(
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = Timing(60.0, 4.0)  # the locks outlive their holder
+    gone, living = (SharingBeat(make_app(redbeat_shards=SHARDS), slow) for _ in range(2))
+    gone.shares.keep_alive()
+    gone.step()
+    gone.crash()
+    eventually(lambda: living.step(at_once=False) or len(living.led) == SHARDS)
+    living.shares.resign()
+    assert messages(caplog, "Took") == [
+        f"beat: Took all 16 shards over from {gone.shares.beat}, which hasn't renewed for "
+        f"{living.store.config.takeover_after} s."
+    ]
 
 
 def test_locks_that_were_gone_are_told_of_together(

@@ -189,7 +189,7 @@ def test_an_import_that_goes_on_counts_nothing_of_its_own_as_changed_by_others(
         return True
 
     if not is_replacing:
-        with pytest.raises(FileError, match="entry-5: is stored already; --replace .*not all was written"):
+        with pytest.raises(FileError, match=r"entry-5: is stored already; --replace .*not all was"):
             apply_plan(make, confirm, make_rest=make)
         return
     assert apply_plan(make, confirm, make_rest=make)
