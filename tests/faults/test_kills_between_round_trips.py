@@ -47,7 +47,7 @@ def steps_of(chance: random.Random, stride: int) -> itertools.count[int]:
     return itertools.count(chance.randint(1, stride), stride)
 
 
-@pytest.mark.few_cases(2)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_at_every_round_trip(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
