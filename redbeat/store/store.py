@@ -459,7 +459,7 @@ class Store:
 
         def renew() -> LockStatus:
             with self.translating(fence.lock_key or "", "string"):
-                return lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
+                return lua.renew_lock(self.keys, fence, int(idle_seconds * 1000)).ask(self.client)
 
         self.check_lock(self.following(renew), fence)
 
@@ -613,7 +613,7 @@ class Store:
         with self.translating():
             if len(questions) == 1:
                 return [questions[0].ask(client)]
-            replies = call_on_nodes(client, [(one.script, one.request) for one in questions])
+            replies = call_on_nodes(client, [one.call for one in questions])
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
@@ -628,7 +628,7 @@ class Store:
         layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
         """
         with self.translating():
-            calls = [(one.script, one.request) for one in questions]
+            calls = [one.call for one in questions]
             replies = call_on_nodes(client or self.client, calls)
         answers: list[Item | RedisError | None] = []
         refusals: list[Refusal] = []
@@ -1323,12 +1323,6 @@ class Store:
             raise
         finally:
             self.asks_since = asked_before
-
-    def _wrong_schedule(self) -> str:
-        """Return the key of a schedule that isn't a sorted set; that of the first part where all are."""
-        first, *others = [part.keys.schedule for part in self.parts]
-        wrong = (one for one in others if self._type_of(one) not in (_TYPES["sorted set"], "none"))
-        return first if not others else next(wrong, first)
 
     @contextmanager
     def asking(self) -> Iterator[None]:

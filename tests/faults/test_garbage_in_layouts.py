@@ -108,7 +108,7 @@ def client(valkey: Server) -> Iterator[redis.Redis]:
         yield connected
 
 
-@pytest.mark.parametrize("what", some_of(GARBAGE, 5) if not IS_LONG else GARBAGE)
+@pytest.mark.parametrize("what", some_of(GARBAGE, 3) if not IS_LONG else GARBAGE)
 def test_beats_go_on_or_refuse_with_a_sentence_and_lose_nothing(
     valkey: Server,
     client: redis.Redis,

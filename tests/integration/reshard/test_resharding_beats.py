@@ -42,6 +42,7 @@ def beats(directory: Path, count: int) -> Iterator[list[Process]]:
 
 
 @ONE_SERVER
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("count", [1, 2])
 def test_beats_send_each_run_once_while_the_shards_change(
     server: Server,
