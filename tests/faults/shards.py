@@ -28,6 +28,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.task_ids import task_id_of
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -46,6 +47,8 @@ app.conf.redbeat_shards = int(os.environ["SHARDS"]) or None
 _REFUSED = re.compile(
     r"CRITICAL/MainProcess\] beat: redbeat_shards .* celery redbeat reshard --to (\d+|none)\."
 )
+
+_ACQUIRED = re.compile(r"beat: Acquired (?:(?P<count>\d+) locks|the lock) ")
 
 
 @dataclass(frozen=True)
@@ -357,10 +360,21 @@ class Crew:
         """Let as many come."""
         self.beats += [self._start() for _ in range(count)]
 
-    def suffer(self, seconds: float, also: Callable[[], None] = lambda: None) -> None:
-        """Let something befall one of them again and again; in between it calls `also`."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+    def suffer(
+        self,
+        seconds: float,
+        also: Callable[[], None] = lambda: None,
+        until: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Let something befall one of them again and again; in between it calls `also`.
+
+        Arguments:
+            seconds: for how long at least.
+            until: what is to have come true by the end; it is waited for with patience.
+        """
+        began = time.monotonic()
+        while (elapsed := time.monotonic() - began) < seconds or not until():
+            assert elapsed < seconds + patience(60), "what was to come of it hasn't"
             self._resume_some()
             self._befall()
             also()
@@ -455,6 +469,11 @@ class Crew:
     def count(self, words: str) -> int:
         """How often one has logged this."""
         return sum(beat.output().count(words) for beat in [*self.beats, *self.ended])
+
+    def count_acquired(self) -> int:
+        """How many locks have been acquired by all of them together; a line may tell of several."""
+        lines = [one for beat in [*self.beats, *self.ended] for one in _ACQUIRED.finditer(beat.output())]
+        return sum(int(line["count"] or 1) for line in lines)
 
 
 def _has_ended(beat: Process) -> bool:
