@@ -144,7 +144,7 @@ def test_beats_go_on_or_refuse_with_a_sentence_and_lose_nothing(
             crew.start()
         scene.await_runs_of(taker, time.time() + 1)
         crew.end()
-    verdict = scene.judge(taker)
+    verdict = scene.judge(taker, crew)
     print(f"{what}: {len(ended)} of 2 beats refused, sent until {going_on:.1f} s after it; {verdict}")
     lines = {
         line

@@ -109,7 +109,7 @@ def test_a_beat_that_is_cut_off_while_shards_move_loses_and_doubles_no_run(
             crew.end()
             scene.await_runs_of(taker, time.time() + 1)  # the one that was cut off leads everything then
             cut_off.end()
-        verdict = scene.judge(taker)
+        verdict = scene.judge(taker, crew)
     print(f"{dict(way.faults)}, {dict(crew.faults)}, {cut_off.count('Hands ')} handed over; {verdict}")
     faults = way.faults.total() + crew.faults.total()
     record_property(TALLY, ["a beat that shares shards is cut off", verdict.counts(faults)])

@@ -64,7 +64,7 @@ def test_beats_killed_paused_and_started_at_random_while_shards_move(
             crew.recover()
             scene.await_runs_of(taker, time.time() + 1)
             crew.end()
-        verdict = scene.judge(taker)
+        verdict = scene.judge(taker, crew)
     print(f"{dict(crew.faults)}, {crew.count_acquired()} locks acquired; {verdict}")
     where = request.node.callspec.params["broker"]
     title = f"beats that share shards: {where}"
