@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import redis
 
+from tests.faults.shards import RedisBroker, Taker
 from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -20,6 +22,9 @@ from tests.support.steady import Steady
 #: how often each of these is killed for one change
 MOVERS, BEATS = 3, 2
 ENTRIES = 1000
+#: a beat that is killed is replaced within `redbeat_takeover_after`, 8 seconds; so is the one that did that,
+#: if it is killed, too, and what a killed mover has hidden is moved on as soon; and a busy machine
+MOST_LATE_SECONDS = 2 * 8.0 + 8.0
 
 
 @pytest.mark.long_form
@@ -31,7 +36,8 @@ def test_runs_are_sent_once_whoever_is_killed_while_the_shards_change(
     steady = Steady(ENTRIES, 5.0)
     with ExitStack() as at_end:
         client = at_end.enter_context(server.client(db=1))
-        broker = at_end.enter_context(server.client(db=0))
+        broker = RedisBroker(server.url(0), at_end.enter_context(server.client(db=0)))
+        taker = at_end.enter_context(Taker(broker))
         steady.write(client, time.time() + 2)
         where = {"redbeat_redis_url": server.url(1)}
         write_app(tmp_path, "module", server.url(0), **where)
@@ -42,7 +48,7 @@ def test_runs_are_sent_once_whoever_is_killed_while_the_shards_change(
             return process
 
         beats = [beat(), beat()]
-        eventually(lambda: broker.llen("celery") > ENTRIES, 60, message="they don't begin")
+        eventually(lambda: len(taker.sent) > ENTRIES, 60, message="they don't begin")
         for shards in (4, 16, 3, None):
             for kill in range(MOVERS + 1):
                 command = ("redbeat", "reshard", "--to", str(shards or "none"), "--yes")
@@ -61,10 +67,19 @@ def test_runs_are_sent_once_whoever_is_killed_while_the_shards_change(
                         beats.append(beat())
                 else:
                     eventually(lambda: not mover.is_running, 120, message="it doesn't end")  # noqa: B023
-                    assert "in all settings" in mover.output(), mover.output()
-        sent = broker.llen("celery")
-        eventually(lambda: broker.llen("celery") > sent + 2 * ENTRIES, 60, message="they don't go on")
-        assert steady.faults(broker) == []
+                    assert mover.returncode == 0, mover.output()
+                    # the one before may have come to its end, and was killed for nothing
+                    assert client.hmget("redbeat::layout", "shards", "state") == [str(shards or 0), None]
+        count = len(taker.sent)
+        eventually(lambda: len(taker.sent) > count + 2 * ENTRIES, 60, message="they don't go on")
+        sent = [*taker.sent]
+        dues = defaultdict(list)
+        for one in sent:
+            dues[one.entry].append(one.due)
+        latest = max(sent, key=lambda one: one.at - one.due)
+        print(f"{len(sent)} runs, {latest.at - latest.due:.2f} s late at most: {latest}")
+        assert steady.faults(dues) == []
+        assert latest.at - latest.due < MOST_LATE_SECONDS
 
 
 def _moved(client: redis.Redis) -> object:

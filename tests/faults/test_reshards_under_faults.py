@@ -73,7 +73,7 @@ class Resharder:
             with self._start(shards) as process:
                 if kill < most_kills:
                     state = self._chance.choice(["moving", "moving", "moving", "settling", ""])
-                    self._await(process, state)
+                    self._await(process, state, meanwhile)
                     until = time.monotonic() + self._chance.choice([0.0, 0.1, 1.0]) * self._chance.random()
                     while process.is_running and time.monotonic() < until:
                         meanwhile()
@@ -91,14 +91,25 @@ class Resharder:
         assert self._scene.shards == shards
         self.done += 1
 
-    def _await(self, process: Process, state: str) -> None:
-        """Wait for a state of the layout, or the end."""
+    def _await(self, process: Process, state: str, meanwhile: Callable[[], None]) -> None:
+        """Wait for a state of the layout, or the end.
+
+        It mostly comes at once, and the instant is to be met; but beats that are paused must go on some time.
+        """
         client = self._scene.client
 
         def has_come() -> bool:
             return not process.is_running or (client.hget("redbeat::layout", "state") or "") == state
 
-        eventually(has_come, interval=0.001)
+        def has_come_soon() -> bool:
+            ends_at = time.monotonic() + 1.0
+            while not (is_there := has_come()) and time.monotonic() < ends_at:
+                time.sleep(0.001)
+            if not is_there:
+                meanwhile()
+            return is_there
+
+        eventually(has_come_soon, interval=0.0)
 
 
 class Writer:
