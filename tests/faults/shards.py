@@ -42,7 +42,7 @@ LOCK_SECONDS = 2.0
 TAKEOVER_SECONDS = 2 * LOCK_SECONDS
 #: how long what is due may wait while such a beat is there: another one that led it has just been killed, so
 #: its lock must end, and the part must have been left alone by whoever is to lead it; and a busy machine
-WAITED_SECONDS = 2 * TAKEOVER_SECONDS
+WAITED_SECONDS = 3 * TAKEOVER_SECONDS
 
 #: appended to each beat's app: how many shards there are is told to its process, as deployments tell settings
 SHARDS_BY_ENVIRONMENT = """
