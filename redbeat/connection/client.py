@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from weakref import WeakSet
 
 import redis
 import redis.cluster
@@ -116,6 +117,9 @@ _CERTIFICATES: dict[int, str] = {
 _INHERITED: list[Any] = []
 
 
+#: those that give up soon
+_HASTY: WeakSet[Any] = WeakSet()
+
 #: returns the client that stands in for an app's own in this thread or task; None: none does
 FindClient = Callable[[Any], Any]
 
@@ -178,12 +182,19 @@ def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
     ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
     if client is not None and client is not ours:
         return client
-    return build_client(
+    client = build_client(
         ensure_conf(app),
         socket_connect_timeout=patience_seconds,
         socket_timeout=patience_seconds,
         retry=Retry(NoBackoff(), 0),
     )
+    _HASTY.add(client)
+    return client
+
+
+def is_hasty(client: Any) -> bool:
+    """Tell whether ``client`` gives up soon: whoever uses it doesn't wait a second time for the same."""
+    return client in _HASTY
 
 
 def build_client(config: RedBeatConfig, library: Any = redis, **overrides: Any) -> Any:

@@ -25,6 +25,7 @@ from redbeat.connection.client import (
     end_idle_connections,
     get_hasty_redis,
     get_redis,
+    is_hasty,
     naming_the_server,
     using_client,
 )
@@ -52,7 +53,7 @@ from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
 from redbeat.store.layouts import Layouts
-from redbeat.store.nodes import call_on_nodes
+from redbeat.store.nodes import call_on_nodes, node_name_of
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
@@ -200,6 +201,20 @@ class Store:
         """Close the client, unless it is the app's."""
         if self.client is not getattr(self._app, "redbeat_redis", None):
             self.client.close()
+
+    def share_client(self, other: Store) -> None:
+        """Use the client of ``other`` from now on."""
+        self.client = other.client
+
+    @property
+    def is_hasty(self) -> bool:
+        """Whether its client gives up soon, as others wait meanwhile."""
+        return is_hasty(self.client)
+
+    def node_of(self, key: str) -> str | None:
+        """Return the name of the node that has ``key``, as far as is known; None: none, or there is no
+        cluster."""
+        return node_name_of(self.client, key)
 
     def without_retry(self) -> Self:
         """Return a store with the same client that doesn't try again while the server is away."""
