@@ -136,7 +136,7 @@ class Shard:
     @property
     def node_name(self) -> str | None:
         """On which node of a cluster it is, as far as is known."""
-        return self.store.node_of(self.store.keys.schedule)
+        return self.store.node_of(self.store.keys)
 
     @property
     def away(self) -> StoreUnavailable | None:

@@ -171,7 +171,7 @@ class Shards:
         away = [shard for shard in self._led if shard.away]
         if not away:
             return True
-        base = away[0].store.node_of(self._config.base_keys.layout)
+        base = away[0].store.node_of(self._config.base_keys)
         return base not in {shard.node_name for shard in away}
 
     @property

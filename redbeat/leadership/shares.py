@@ -311,13 +311,11 @@ class Shares:
         either, or have just kept all others waiting."""
         now, node_of = time.monotonic(), self._store.node_of
         away = {part for part, until in self._away_until.items() if until > now}
-        unheard = [one.keys.lock for one in self._leaderships.values() if one.silent is not None]
-        silent = {node_of(key) for key in unheard}
+        silent = {node_of(one.keys) for one in self._leaderships.values() if one.silent is not None}
         silent.update(node for node, until in self._silent_until.items() if until > now)
         if silent:
-            keys = {one.keys.prefix: one.keys.lock for one in others}
-            keys[_BEATS] = self._store.config.base_keys.layout
-            away.update(part for part, key in keys.items() if node_of(key) in silent)
+            keys = {_BEATS: self._store.config.base_keys, **{one.keys.prefix: one.keys for one in others}}
+            away.update(part for part, names in keys.items() if node_of(names) in silent)
         return away
 
     def note_silent(self, node: str) -> None:

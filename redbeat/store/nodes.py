@@ -120,13 +120,19 @@ def scan_nodes(client: Any, pattern: bytes, count: int) -> Iterator[list[bytes]]
                 break
 
 
-def node_name_of(client: Any, key: str) -> str | None:
-    """Return the name of the node that has ``key``, as far as a cluster's client knows; None: none, or this
-    is no cluster."""
-    cluster = without_retry(client)
-    node = _node_of(cluster, key) if hasattr(cluster, "get_node_from_key") else None
-    name: str | None = getattr(node, "name", None)
-    return name
+def node_of(client: Any, key: str) -> Any:
+    """Return which node has ``key``, as far as a cluster's client knows; None: none does, or it is no such
+    client.
+    """
+    try:
+        return without_retry(client).get_node_from_key(key)
+    except (AttributeError, RedisError):  # no node has this slot now, which is the matter of its keys alone
+        return None
+
+
+def is_timeout(exc: Any) -> bool:
+    """Tell whether ``exc`` means that a node hasn't answered in time."""
+    return isinstance(exc, TimeoutError)
 
 
 def is_away(exc: Exception) -> bool:
@@ -146,7 +152,7 @@ def _ask_nodes(
         for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
             replies[place] = reply
         was_silent = _note_answer(client, node, replies[those[0]])
-        if is_hasty(client) and isinstance(replies[those[0]], TimeoutError) and not was_silent:
+        if is_hasty(client) and is_timeout(replies[those[0]]) and not was_silent:
             continue  # asking again, which finds the slots' new node, would take as long once more
         unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
     return unanswered
@@ -201,7 +207,7 @@ def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[
     found: dict[Any, list[int]] = {}
     clients: dict[Any, Any] = {}
     for place in places:
-        node = _node_of(cluster, calls[place][1].keys[0])
+        node = node_of(cluster, calls[place][1].keys[0])
         name = None if node is None else node.name
         found.setdefault(name, []).append(place)
         if node is not None and name not in clients:
@@ -209,14 +215,6 @@ def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[
     asked = [(clients.get(name), those) for name, those in found.items()]
     silent = _SILENT.get(cluster)
     return sorted(asked, key=lambda one: one[0] in silent) if silent else asked
-
-
-def _node_of(cluster: Any, key: str) -> Any:
-    """Return which node has ``key``, as far as a cluster's client knows; None: none does."""
-    try:
-        return cluster.get_node_from_key(key)
-    except RedisError:  # no node has this slot at the moment, which is the matter of its keys alone
-        return None
 
 
 def _note_answer(client: Any, node: Any, reply: Any) -> bool:

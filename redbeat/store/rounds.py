@@ -11,13 +11,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from redis.exceptions import TimeoutError  # noqa: A004 - the client's own
-
 from redbeat.connection.client import is_hasty
 from redbeat.connection.retry import without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.store import scripts as lua
-from redbeat.store.nodes import call_on_nodes, is_away
+from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
 from redbeat.store.records import Claim, Fence, Head, Sizes
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
@@ -103,7 +101,7 @@ def _ask_together(
         with _asking(stores):
             found = call_on_nodes(client, [call for call in calls if call is not None])
         replies.update(zip(together, found, strict=True))
-    has_waited = is_hasty(client) and any(isinstance(one, TimeoutError) for one in replies.values())
+    has_waited = is_hasty(client) and any(map(is_timeout, replies.values()))
     is_waited_for = not has_waited and all(
         isinstance(one, Exception) and is_away(one) for one in replies.values()
     )
