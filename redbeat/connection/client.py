@@ -442,7 +442,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         redis.exceptions.RedisClusterException,
     ) as exc:
         COUNTS.errors += 1
-        url = sanitize_url(config.redis_url)
+        url = _place_of(config, exc)
         said = said_by_server(exc)
         reason = str(said).partition(" : <")[0]  # redis-py appends the repr of its client
         if not is_transient(exc):
@@ -464,7 +464,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help nobody
         if _UNNAMED.search(reason):
             reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
-        raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {reason}") from exc
+        raise StoreRefused(f"Redis at {_place_of(config, exc)} refused a command: {reason}") from exc
     except Exception as exc:
         connection = _connection_in_the_making(exc)
         if connection is None:
@@ -478,6 +478,22 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
             f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
             "redbeat_redis_options",
         ) from exc
+
+
+def note_node(exc: BaseException, node: str) -> None:
+    """Note which node of a cluster ``exc`` has come from; it is named where it is told of."""
+    vars(exc)["redbeat_node"] = node
+
+
+def _place_of(config: RedBeatConfig, exc: BaseException) -> str:
+    """Return the server's URL for a sentence, with the node of a cluster if that is known."""
+    url = sanitize_url(config.redis_url)
+    if not config.is_cluster:
+        return url
+    by: Any = getattr(exc, "connection", None)  # the client's own note, in newer versions
+    address = f"{by.host}:{by.port}" if hasattr(by, "host") and hasattr(by, "port") else ""
+    node = getattr(exc, "redbeat_node", address)
+    return f"{url} (its node {node})" if node else url
 
 
 _CONNECTION_MODULES = ("redis.connection", "redis.asyncio.connection")

@@ -22,7 +22,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - the client's own
 )
 
-from redbeat.connection.client import is_hasty
+from redbeat.connection.client import is_hasty, note_node
 from redbeat.connection.retry import is_transient, without_retry
 from redbeat.keys import Keys
 from redbeat.store.scripts.script import Request
@@ -151,6 +151,8 @@ def _ask_nodes(
             continue
         for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
             replies[place] = reply
+            if isinstance(reply, Exception) and node is not client:
+                note_node(reply, getattr(node_of(client, calls[place][1].keys[0]), "name", ""))
         was_silent = _note_answer(client, node, replies[those[0]])
         if is_hasty(client) and is_timeout(replies[those[0]]) and not was_silent:
             continue  # asking again, which finds the slots' new node, would take as long once more
