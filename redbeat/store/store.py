@@ -25,6 +25,7 @@ from redbeat.connection.client import (
     end_idle_connections,
     get_hasty_redis,
     get_redis,
+    is_hasty,
     naming_the_server,
     using_client,
 )
@@ -52,7 +53,7 @@ from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
 from redbeat.store.layouts import Layouts
-from redbeat.store.nodes import call_on_nodes
+from redbeat.store.nodes import call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
@@ -200,6 +201,15 @@ class Store:
         """Close the client, unless it is the app's."""
         if self.client is not getattr(self._app, "redbeat_redis", None):
             self.client.close()
+
+    def share_client(self, other: Store) -> None:
+        """Use the client of ``other`` from now on."""
+        self.client = other.client
+
+    @property
+    def is_hasty(self) -> bool:
+        """Whether its client gives up soon, as others wait meanwhile."""
+        return is_hasty(self.client)
 
     def without_retry(self) -> Self:
         """Return a store with the same client that doesn't try again while the server is away."""
@@ -1146,13 +1156,12 @@ class Store:
         return self.rights.ask_without(wanted, ask)
 
     def node_of(self, keys: Keys) -> str | None:
-        """Return the address of the node of a cluster that has a part, as far as the client knows; None: the
-        schedule is on one server.
+        """Return the address of the node of a cluster that has a part, as far as the client knows; None: none
+        has, or the schedule is on one server.
         """
         if not self.config.is_cluster:
             return None
-        with self.translating():
-            node = without_retry(self.client).get_node_from_key(keys.schedule)
+        node = node_of(self.client, keys.schedule)
         return None if node is None else f"{node.host}:{node.port}"
 
     def nodes(self) -> list[str]:
