@@ -15,7 +15,7 @@ from typing import Any
 from redbeat.config.timing import Timing
 from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import ClientError
-from redbeat.errors import LockLost, RedBeatError
+from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat, Renewal
 from redbeat.leadership.lock import LeaderLock, fence_of
@@ -122,6 +122,16 @@ class Leadership:
         if renewal is None:
             return False
         return not renewal.has_given_up and renewal.seconds_unconfirmed() < self.timing.replaced_after_seconds
+
+    @property
+    def renewed_at(self) -> float | None:
+        """When the lock was last known to be held, monotonic; None: no heartbeat renews it."""
+        return None if self._renewal is None else self._renewal.confirmed_at
+
+    @property
+    def silent(self) -> StoreUnavailable | None:
+        """The error of the lock's node, if the heartbeat reaches others, but not that one; else None."""
+        return None if self._renewal is None else self._renewal.silent
 
     @property
     def fence(self) -> Fence:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.errors import LockLost, RedBeatError
+from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.leadership.peers import Peers
 from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
@@ -39,6 +39,7 @@ class Renewal:
     Attributes:
         fence: the lock and its token.
         part: the part of the schedule that it belongs to; None: that of the whole schedule.
+        silent: the error of the lock's node, where that hasn't answered lately, and others have; else None.
         lost: the error when another beat holds the lock, after which it isn't renewed; None: none does.
         confirmed_at: when the lock was last known to be held, monotonic.
         has_given_up: the scheduler is stuck, and the lock was released.
@@ -48,6 +49,7 @@ class Renewal:
         self.fence = fence
         self.part = part
         self.lost: LockLost | None = None
+        self.silent: StoreUnavailable | None = None
         self.confirmed_at = time.monotonic()
         self.has_given_up = False
         self._store: Store | None = None
@@ -72,7 +74,7 @@ class Renewal:
 
     def note_renewed(self, at: float) -> None:
         """Note that a renewal, begun ``at`` (monotonic), has found the lock held, or taken it back."""
-        self.has_given_up = False
+        self.has_given_up, self.silent = False, None
         self.confirmed_at = at
 
     def take_retaken(self) -> bool:
@@ -224,6 +226,7 @@ class Heartbeat:
                 renewal.lost = error
             else:  # the scheduler may be waiting for the same node
                 self.excused_at = time.monotonic()
+                renewal.silent = error if isinstance(error, StoreUnavailable) else None
                 logger.debug("beat: The heartbeat can't renew %s: %s", renewal.fence.lock_key, error)
 
     def _connect(self, thread: _Beating) -> Store | None:

@@ -96,6 +96,7 @@ class Shares:
         self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None
         self._away_until: dict[str, float] = {}  # by the parts' prefixes
+        self._silent_until: dict[str, float] = {}  # by the nodes' names
         self._said = Memory[str, str]()
         self._retaken: list[Leadership] = []  # of which it isn't said yet
 
@@ -287,13 +288,14 @@ class Shares:
         self._look_at = now + self._timing.look_seconds
         self._division.forget_refusals(self._peers.live, now)
         others = [leadership for leadership in self.leaderships if not leadership.is_leader]
-        waiting = [leadership for leadership in others if not self._is_away(leadership.keys.prefix)]
+        away = self._away_of(others)
+        waiting = [leadership for leadership in others if leadership.keys.prefix not in away]
         if not others and self._heartbeat.is_running:
             return []  # it tells the others that this beat is there, and finds out who else is
         locks = [leadership.stand_by() for leadership in waiting]
         # who renews locks says along with that that it is there: else it could seem well when they end
         is_silent = self._heartbeat.is_running
-        calls = [] if self._is_away(_BEATS) else [self._peers.call(is_silent=is_silent)]
+        calls = [] if _BEATS in away else [self._peers.call(is_silent=is_silent)]
         try:
             found, replies = self._locks.look([lock.lock_key for lock in locks], *calls)
         except BaseException:
@@ -321,16 +323,28 @@ class Shares:
         takes += self._takes_of_silent(silent)
         taken = self._take(takes)
         errors = [rest_ms for rest_ms in found if isinstance(rest_ms, RedBeatError)]
-        if errors and len(errors) == len(found) == len(others):
+        if errors and len(errors) == len(found) == len(others) and not self.is_leader:
             raise errors[0]
         lefts = [lock.seconds_to_takeover() for lock in locks]
         soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
         self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
         return taken
 
-    def _is_away(self, part: str) -> bool:
-        """Whether a part's node isn't asked again yet, as it has just kept all others waiting."""
-        return self._away_until.get(part, 0.0) > time.monotonic()
+    def _away_of(self, others: Iterable[Leadership]) -> set[str]:
+        """Return which of these parts aren't asked, nor who is there: their nodes don't answer the heartbeat
+        either, or have just kept all others waiting."""
+        now, node_of = time.monotonic(), self._store.node_of
+        away = {part for part, until in self._away_until.items() if until > now}
+        silent = {node_of(one.keys) for one in self._leaderships.values() if one.silent is not None}
+        silent.update(node for node, until in self._silent_until.items() if until > now)
+        if silent:
+            keys = {_BEATS: self._store.config.base_keys, **{one.keys.prefix: one.keys for one in others}}
+            away.update(part for part, names in keys.items() if node_of(names) in silent)
+        return away
+
+    def note_silent(self, node: str) -> None:
+        """Note that the node with this name hasn't answered: its locks aren't looked at for a while."""
+        self._silent_until[node] = time.monotonic() + AWAY_SECONDS
 
     def _note_away(self, part: str, took_seconds: float) -> None:
         self._away_until[part] = time.monotonic() + min(2 * took_seconds, AWAY_SECONDS)

@@ -25,6 +25,7 @@ from redbeat.connection.client import (
     end_idle_connections,
     get_hasty_redis,
     get_redis,
+    is_hasty,
     naming_the_server,
     using_client,
 )
@@ -52,7 +53,7 @@ from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
 from redbeat.store.layouts import Layouts
-from redbeat.store.nodes import Command, call_on_nodes
+from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
@@ -202,6 +203,15 @@ class Store:
         """Close the client, unless it is the app's."""
         if self.client is not getattr(self._app, "redbeat_redis", None):
             self.client.close()
+
+    def share_client(self, other: Store) -> None:
+        """Use the client of ``other`` from now on."""
+        self.client = other.client
+
+    @property
+    def is_hasty(self) -> bool:
+        """Whether its client gives up soon, as others wait meanwhile."""
+        return is_hasty(self.client)
 
     def without_retry(self) -> Self:
         """Return a store with the same client that doesn't try again while the server is away."""
@@ -464,7 +474,7 @@ class Store:
 
         def renew() -> LockStatus:
             with self.translating(fence.lock_key or "", "string"):
-                return lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
+                return lua.renew_lock(self.keys, fence, int(idle_seconds * 1000)).ask(self.client)
 
         self.check_lock(self.following(renew), fence)
 
@@ -618,7 +628,7 @@ class Store:
         with self.translating():
             if len(questions) == 1:
                 return [questions[0].ask(client)]
-            replies = call_on_nodes(client, [(one.script, one.request) for one in questions])
+            replies = call_on_nodes(client, [one.call for one in questions])
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
@@ -633,7 +643,7 @@ class Store:
         layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
         """
         with self.translating():
-            calls = [(one.script, one.request) for one in questions]
+            calls = [one.call for one in questions]
             replies = call_on_nodes(client or self.client, calls)
         answers: list[Item | RedisError | None] = []
         refusals: list[Refusal] = []
@@ -1164,13 +1174,12 @@ class Store:
         return self.rights.ask_without(wanted, ask)
 
     def node_of(self, keys: Keys) -> str | None:
-        """Return the address of the node of a cluster that has a part, as far as the client knows; None: the
-        schedule is on one server.
+        """Return the address of the node of a cluster that has a part, as far as the client knows; None: none
+        has, or the schedule is on one server.
         """
         if not self.config.is_cluster:
             return None
-        with self.translating():
-            node = without_retry(self.client).get_node_from_key(keys.schedule)
+        node = node_of(self.client, keys.schedule)
         return None if node is None else f"{node.host}:{node.port}"
 
     def nodes(self) -> list[str]:
@@ -1379,12 +1388,6 @@ class Store:
             raise
         finally:
             self.asks_since = asked_before
-
-    def _wrong_schedule(self) -> str:
-        """Return the key of a schedule that isn't a sorted set; that of the first part where all are."""
-        first, *others = [part.keys.schedule for part in self.parts]
-        wrong = (one for one in others if self._type_of(one) not in (_TYPES["sorted set"], "none"))
-        return first if not others else next(wrong, first)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
