@@ -15,7 +15,6 @@ from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
 from redbeat.store.generations import Generations
 from redbeat.store.layouts import Layouts
-from redbeat.store.nodes import ask_on_nodes
 
 
 def check_layout(context: Context) -> Iterator[Finding]:
@@ -119,10 +118,8 @@ def _used_elsewhere(context: Context) -> list[Keys]:
     keys = layout.former_keys
     parts = [keys.undivided, *map(keys.of_shard, range(MAX_SHARDS))]
     others = [part for part in parts if part.prefix not in here]
-    commands = [["EXISTS", key] for part in others for key in (part.schedule, part.later)]
-    with context.store.translating():
-        found = ask_on_nodes(context.store.client, commands)
-    return [part for place, part in enumerate(others) if 1 in found[2 * place : 2 * place + 2]]
+    found = context.server.which_exist([key for part in others for key in (part.schedule, part.later)])
+    return [part for place, part in enumerate(others) if any(found[2 * place : 2 * place + 2])]
 
 
 def _divided(shards: int | None) -> str:
