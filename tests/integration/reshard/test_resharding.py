@@ -101,7 +101,7 @@ def test_it_may_be_killed_after_any_round_trip(
     store = Mortal(make_app())
     store.left = whole = 10_000
     Resharding(store.config.app, shards, store).run()
-    for place in sorted(chance.sample(range(whole - store.left), 20 if not IS_LONG else 100)):
+    for place in sorted(chance.sample(range(whole - store.left), 6 if not IS_LONG else 100)):
         reshard(make_app, former)
         assert read_all(raw) == (before, [])
         store = Mortal(make_app())
