@@ -174,6 +174,7 @@ def test_a_recipe_says_what_it_can_do(server: Server, recipe: Recipe) -> None:
 # -- in shards
 
 
+@pytest.mark.few_cases(10)
 @pytest.mark.parametrize(
     ("layout", "prefix"),
     [
