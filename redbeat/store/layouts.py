@@ -19,15 +19,15 @@ from redbeat.connection.waiting import pause
 from redbeat.errors import (
     ConfigurationError,
     LayoutChanged,
-    StoreCorrupt,
     StoreRefused,
     StoreUnavailable,
 )
 from redbeat.keys import Keys
-from redbeat.layout import MAX_SHARDS, Layout, LayoutRule
+from redbeat.layout import Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
+from redbeat.store.generations import Generations
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.scripts.layouts import Refusal, create_layout, raise_generation, raising_of
@@ -70,14 +70,8 @@ class Layouts:
             StoreRefused: this user may not read it.
             StoreCorrupt: what is there is no layout.
         """
-        base = self._config.base_keys
-        fields = "shards", "generation", "former", "state"
-        found = self._store.ask(lambda client: client.hmget(base.layout, fields), base.layout, "hash")
-        shards, generation, former, state = map(text_of, found)
-        if (shards, generation) == (None, None):
-            return None
-        numbers = numbers_of(base.layout, shards, generation, former)
-        return Layout(base, *numbers, is_moving=state == "moving")
+        record = Generations(self._store).read()
+        return record.layout(self._store) if record.generation else None
 
     def contents(self, parts: Sequence[Keys]) -> list[Contents]:
         """Return what is in each of these parts; one round trip for each node."""
@@ -321,26 +315,6 @@ class Layouts:
             elif is_hidden:
                 hidden.append(name)
         return hidden
-
-
-def numbers_of(
-    layout_key: str, shards: str | None, generation: str | None, former: str | None
-) -> tuple[int | None, int, int | None]:
-    """Return the numbers of a layout by the texts in Redis; no shards are None.
-
-    Raises:
-        StoreCorrupt: they are none.
-    """
-    texts = shards or "", generation or "", former or "0"
-    if all(map(_NUMBER.fullmatch, texts)):
-        numbers = int(texts[0]), int(texts[1]), int(texts[2])
-        if numbers[1] and max(numbers[0], numbers[2]) <= MAX_SHARDS:
-            return numbers[0] or None, numbers[1], numbers[2] or None
-    raise StoreCorrupt(
-        f"{layout_key} holds something that is no layout of a schedule: celery redbeat doctor says "
-        "where entries are.",
-        layout_key,
-    )
 
 
 def _allowed(layout: Layout) -> Sequence[int | None]:
