@@ -21,7 +21,9 @@ from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
-from redbeat.reshard.sweeping import ending_parts, sweep
+from redbeat.reshard.hidden import HiddenWatch
+from redbeat.reshard.places import ending_parts
+from redbeat.reshard.sweeping import sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
 from redbeat.store.store import Store
@@ -147,6 +149,7 @@ class Resharding:
             return Report(None, None)  # it was never divided, and stays as it is
         if not record.is_under_way and not self._is_done(record):
             sweep(self._store)  # from then on, nobody looks into the places of the layout before this one
+            self._free_hidden(record)
             begun = self._generations.begin(record, record.shards, self._shards)
             record = self._changed(begun)
         report = Report(record.former, self._shards)
@@ -161,6 +164,7 @@ class Resharding:
         layout = record.layout(self._store)
         self._mover.open(layout.parts)
         self._adopt(layout)
+        self._mover.finish_hidden(layout.parts, ending_parts(layout, record.former))
         report.unknown = self._settle(layout, record)
         self._close(layout, record)  # before the end: else parts could have a mover for ever
         if record.state:
@@ -174,6 +178,21 @@ class Resharding:
         return report
 
     # -- the steps
+
+    def _free_hidden(self, record: LayoutRecord) -> None:
+        """Move on what was left hidden in places of the layout that there is.
+
+        Raises:
+            ReshardRefused: somebody is moving that.
+        """
+        if not record.generation:
+            return
+        watch = HiddenWatch(self._store)
+        watch.finish(record)
+        if watch.hiding:
+            raise ReshardRefused(
+                f"Another process moves what stands in {watch.hiding[0].moving} at this moment: try again."
+            )
 
     def _read(self) -> LayoutRecord:
         """Return the layout as it is.
