@@ -26,6 +26,7 @@ from redbeat.reshard.places import ending_parts
 from redbeat.reshard.sweeping import sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
+from redbeat.store.recovery import read_knowledge
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays, heirs_of
 
@@ -147,6 +148,8 @@ class Resharding:
         record = self._read()
         if record.generation == 0 and self._is_done(record):
             return Report(None, None)  # it was never divided, and stays as it is
+        if record.generation > self._generations.read().generation:
+            self._generations.restore(record)
         if not record.is_under_way and not self._is_done(record):
             sweep(self._store)  # from then on, nobody looks into the places of the layout before this one
             self._free_hidden(record)
@@ -200,7 +203,7 @@ class Resharding:
         Raises:
             ReshardRefused: a change to another number is under way.
         """
-        record = self._generations.read()
+        record = self._recovered(self._generations.read())
         if record.is_under_way and record.shards != self._shards:
             raise ReshardRefused(
                 f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}): "
@@ -211,6 +214,23 @@ class Resharding:
             if not any(Strays(self._store, undivided).count(undivided.parts)):
                 return replace(record, shards=self._config.shards)  # as the first writer would write it
         return record
+
+    def _recovered(self, record: LayoutRecord) -> LayoutRecord:
+        """Return the layout as the parts know it, if it was lost, or has become an earlier one.
+
+        Raises:
+            ReshardRefused: they contradict each other, or the layout.
+        """
+        knowledge = read_knowledge(self._store)
+        if record.generation >= knowledge.latest:
+            return record
+        found = knowledge.agreed() if record.generation else knowledge.layout()
+        if found is None:
+            raise ReshardRefused(
+                f"{self._config.base_keys.layout} isn't what the parts of the schedule know: celery redbeat "
+                "doctor says what to do, and with --fix writes it again."
+            )
+        return found
 
     def _is_done(self, record: LayoutRecord) -> bool:
         """Whether the schedule is divided as it is to be, and that is written down where it has to be."""

@@ -15,6 +15,7 @@ from redbeat.layout import Layout
 from redbeat.reshard.hidden import LOOK_SECONDS, HiddenWatch
 from redbeat.reshard.places import ending_parts
 from redbeat.store.generations import Generations, LayoutRecord
+from redbeat.store.layouts import Layouts
 from redbeat.store.mover import Mover, Stray
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -126,14 +127,17 @@ class Sweeper:
         if not layout.generation or now < self._looks_at:
             return []
         record = self._record
-        if record is None or record.generation != layout.generation or record.is_under_way:
-            record = self._record = Generations(self._store).read()
-            self._ends_at = now + seconds_left(self._store, record)
-        elif now >= self._ends_at and not self._hidden.hiding:
+        is_known = record is not None and record.generation == layout.generation and not record.is_under_way
+        if is_known and now >= self._ends_at and not self._hidden.hiding:
             return []
         self._looks_at = now + SWEEP_SECONDS
-        if record.generation:
-            self._hidden.look(record)
+        if record is None or not is_known:
+            record = self._record = Generations(self._store).read()
+            self._ends_at = now + seconds_left(self._store, record)
+        if not record.generation:
+            Layouts(self._store).restore()
+            return []
+        self._hidden.look(record)
         if self._hidden.hiding:
             self._looks_at = now + LOOK_SECONDS
         return _sweep(self._store, record) if now < self._ends_at else []

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from redbeat.errors import StoreCorrupt
@@ -54,6 +54,12 @@ class LayoutRecord:
     def is_under_way(self) -> bool:
         """Whether a change has begun and hasn't ended."""
         return self.state != ""
+
+    @property
+    def words(self) -> str:
+        """What it says, as a phrase."""
+        shards = f"{self.shards or 'no'} shard{'' if self.shards == 1 else 's'}"
+        return f"{shards}, changed from {self.former or 'none'}" if self.is_under_way else shards
 
     def layout(self, store: Store) -> Layout:
         """Return the layout that it says."""
@@ -99,6 +105,25 @@ class Generations:
     def end(self, read: LayoutRecord) -> LayoutRecord | None:
         """Note that nothing is on its way any more; None: somebody else has changed it."""
         return self._change(read, read.generation, read.former, read.shards, "")
+
+    def restore(self, record: LayoutRecord) -> bool:
+        """Write the layout as ``record`` has it, whatever stands there; False: it has changed meanwhile.
+
+        What is of another type is kept where a reshard keeps what it can't merge.
+        """
+        client, key = self._store.client, self._key
+        with self._store.translating():
+            if text_of(client.type(key)) not in ("hash", "none"):
+                client.rename(key, self._store.config.base_keys.unmoved("layout").removesuffix(":"))
+        read, before = map(text_of, self._store.ask(lambda client: client.hmget(key, "generation", "state")))
+        values = {
+            **asdict(record),
+            "read": read or "",
+            "before": before or "",
+            "swept_seconds": SWEPT_SECONDS,
+        }
+        del values["swept_until"]
+        return bool(self._store.ask(lambda client: change_layout(client, key, **values), key, "hash"))
 
     def _change(
         self, read: LayoutRecord, generation: int, former: int | None, shards: int | None, state: str

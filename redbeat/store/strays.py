@@ -14,7 +14,8 @@ from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
 from redbeat.store.mover import Stray
 from redbeat.store.nodes import ask_on_nodes, scan_nodes
-from redbeat.store.scripts.moving import Item, OnItsWay, on_its_way
+from redbeat.store.scripts.moving import Item, on_its_way
+from redbeat.store.scripts.moving import OnItsWay as OnItsWay
 from redbeat.store.store import Store
 
 #: how many members, or keys, are read at a time
