@@ -242,7 +242,7 @@ def _restore_layout(store: Store, repairs: Sequence[Repair], is_dry: bool) -> It
         yield f"{layout_key}: left alone, because it has changed meanwhile."
         return
     if not is_dry:
-        generations.restore(right)
+        generations.rewrite(right)
         Layouts(store).raise_generations(right.layout(store).parts)
     yield f"{layout_key}: {'would be ' if is_dry else ''}written again: {right.words}."
 

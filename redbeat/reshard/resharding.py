@@ -149,7 +149,7 @@ class Resharding:
         if record.generation == 0 and self._is_done(record):
             return Report(None, None)  # it was never divided, and stays as it is
         if record.generation > self._generations.read().generation:
-            self._generations.restore(record)
+            self._generations.rewrite(record)
         if not record.is_under_way and not self._is_done(record):
             sweep(self._store)  # from then on, nobody looks into the places of the layout before this one
             self._free_hidden(record)

@@ -135,7 +135,7 @@ class Sweeper:
             record = self._record = Generations(self._store).read()
             self._ends_at = now + seconds_left(self._store, record)
         if not record.generation:
-            Layouts(self._store).restore()
+            Layouts(self._store).recover()
             return []
         self._hidden.look(record)
         if self._hidden.hiding:

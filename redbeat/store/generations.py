@@ -106,7 +106,7 @@ class Generations:
         """Note that nothing is on its way any more; None: somebody else has changed it."""
         return self._change(read, read.generation, read.former, read.shards, "")
 
-    def restore(self, record: LayoutRecord) -> bool:
+    def rewrite(self, record: LayoutRecord) -> bool:
         """Write the layout as ``record`` has it, whatever stands there; False: it has changed meanwhile.
 
         What is of another type is kept where a reshard keeps what it can't merge.

@@ -28,7 +28,7 @@ from redbeat.layout import Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
-from redbeat.store.generations import Generations
+from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.recovery import read_knowledge
@@ -135,7 +135,7 @@ class Layouts:
         store, base = self._store, self._config.base_keys
         held = self._held_by([base, *Layout(base, shards, 1).parts])
         others = [key for key, (_, known) in held.items() if known not in (str(shards), "closed")]
-        if held and (layout := self.restore(shards)):
+        if held and (layout := self.recover(shards)):
             return layout
         if others:
             layout = self.read()
@@ -151,7 +151,7 @@ class Layouts:
             raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
         return layout
 
-    def restore(self, shards: int | None = None) -> Layout | None:
+    def recover(self, shards: int | None = None) -> Layout | None:
         """Write a layout again that was lost, or has become an earlier one, as the parts know it; return it.
 
         None: it is there; or the parts know none, or contradict each other; or they know another number of
@@ -169,7 +169,7 @@ class Layouts:
         known = {config.shards} | ({config.found_layout.shards} if config.found_layout else set())
         numbers = {right.shards} | ({right.former} if right.state == "moving" else set())
         is_minor = not right.is_under_way and (record.generation > 0 or right.shards == shards)
-        if is_minor or not known & numbers or not generations.restore(right):
+        if is_minor or not known & numbers or not generations.rewrite(right):
             return None
         logger.warning(
             "beat: %s was lost, and is written again as the parts of the schedule know it: %s.",
@@ -177,6 +177,10 @@ class Layouts:
             right.words,
         )
         return right.layout(self._store)
+
+    def adopt(self, record: LayoutRecord) -> None:
+        """Let this process go by a layout that isn't in Redis yet, as it was lost."""
+        self._config.found_layout, self._config.looked_at = record.layout(self._store), time.monotonic()
 
     def _held_by(self, parts: Sequence[Keys]) -> dict[str, tuple[str, str]]:
         """Return the generation keys of those parts that know of a layout, each to what it holds: the number
@@ -209,7 +213,7 @@ class Layouts:
         if layout is None and self._config.shards is not None:
             layout = self.create(self._config.shards)
         elif _number_in(refusal.held) > (layout.generation if layout is not None else 0):
-            layout = self.restore() or layout
+            layout = self.recover() or layout
         if layout is None and refusal.held:
             raise _missing(refusal.generation_key, refusal.held, self._config.base_keys)
         if layout is not None and _number_in(refusal.held) > layout.generation:

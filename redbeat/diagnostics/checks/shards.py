@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from operator import methodcaller
 
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
@@ -34,9 +33,8 @@ def find_wrong_layout(store: Store) -> Iterator[Finding]:
         record = Generations(store).read()
     except StoreCorrupt as exc:
         record, problem = LayoutRecord(), f"It{str(exc).removeprefix(base.layout).partition(':')[0]}."
-    if not (
-        record.generation or problem or store.config.shards or store.ask(methodcaller("get", base.generation))
-    ):
+    is_known = record.generation or problem or store.config.shards
+    if not is_known and not Layouts(store).contents([base])[0].guard:
         return
     knowledge = read_knowledge(store)
     if record.generation >= knowledge.latest and not problem:
@@ -49,7 +47,7 @@ def find_wrong_layout(store: Store) -> Iterator[Finding]:
         problem = "It is missing, and parts of the schedule know that there is one."
     repair: Repair | None = None
     try:
-        words = knowledge.right(record).words
+        right = knowledge.right(record)
     except LookupError as exc:
         advice = (
             f"It can't be told what is right, as {exc}. redis-cli --scan --pattern '*:schedule' shows where "
@@ -57,8 +55,9 @@ def find_wrong_layout(store: Store) -> Iterator[Finding]:
             f"redis-cli HSET {base.layout} shards N generation {knowledge.latest + 1}."
         )
     else:
+        Layouts(store).adopt(right)  # what --fix does is written down where that is done
         repair = Repair("restore-layout", base.schedule, base.layout)
-        advice = f"--fix writes it again, as the parts know it: {words}. Nothing else was looked at."
+        advice = f"--fix writes it again, as the parts know it: {right.words}. Nothing else was looked at."
     yield Finding(Severity.ERROR, "layout", base.layout, problem, advice, repair=repair)
 
 

@@ -10,7 +10,7 @@ local guard = ARGV[1]
 
 local found = redis.call('GET', generation) or ''
 local known, wanted = tonumber(string.match(found, '^%d+') or 0), tonumber(string.match(guard, '^%d+'))
--- of the same generation is what somebody else has written, or that the part has ended
-if known > wanted or (known == wanted and string.find(found, ' closed', 1, true)) then return found end
+-- another number of shards in the same generation was written by hand; a part that has ended has none
+if known > wanted or (known == wanted and not string.find(found, '^%d+ %d')) then return found end
 if found ~= guard then redis.call('SET', generation, guard) end
 return guard

@@ -198,7 +198,13 @@ def test_a_part_that_doesn_t_know_its_generation_is_told(make_app: MakeApp, clie
 
 def test_an_earlier_generation_is_raised_and_a_later_one_stays(app: Celery, client: redis.Redis) -> None:
     layouts, part = Layouts(Store(app)), Keys("{redbeat:1}:", guard="10 4")
-    for held, then in (("9 16", "10 4"), ("10 -", "10 -"), ("11 2", "11 2"), (None, "10 4")):
+    for held, then in (
+        ("9 16", "10 4"),
+        ("10 -", "10 -"),
+        ("10 7", "10 4"),
+        ("11 2", "11 2"),
+        (None, "10 4"),
+    ):
         client.delete(part.generation)
         if held is not None:
             client.set(part.generation, held)
@@ -216,7 +222,7 @@ def test_a_store_of_one_part_goes_on_while_the_part_is_one_of_the_layout_s(
     store.renew_lock(fence)
     write_layout(client, 16, 2, former=4, state="moving")
     store.renew_lock(fence)
-    assert store.keys == Keys("{redbeat:1}:", guard="2 16")
+    assert store.keys == Keys("{redbeat:1}:", guard="2 16 from 4")
     write_layout(client, 1, 3)
     with pytest.raises(LayoutChanged, match=r"What is under {redbeat:1}: isn't part of the schedule"):
         store.renew_lock(fence)
