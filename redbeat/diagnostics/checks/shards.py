@@ -50,9 +50,9 @@ def find_wrong_layout(store: Store) -> Iterator[Finding]:
         right = knowledge.right(record)
     except LookupError as exc:
         advice = (
-            f"It can't be told what is right, as {exc}. redis-cli --scan --pattern '*:schedule' shows where "
-            f"entries are. For N shards, 0 if it isn't divided: redis-cli DEL {base.layout}, and then "
-            f"redis-cli HSET {base.layout} shards N generation {knowledge.latest + 1}."
+            f"It can't be told what is right, as {exc}. redis-cli --scan --pattern '{Keys('*').schedule}' "
+            f"shows where entries are. For N shards, 0 if it isn't divided: redis-cli DEL {base.layout}, and "
+            f"then redis-cli HSET {base.layout} shards N generation {knowledge.latest + 1}."
         )
     else:
         Layouts(store).adopt(right)  # what --fix does is written down where that is done

@@ -15,9 +15,12 @@ from redis.exceptions import ResponseError
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.config.config import ensure_conf
+from redbeat.config.timing import Timing
 from redbeat.errors import ConfigurationError, LayoutChanged, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout, shard_of
+from redbeat.leadership.shares import Shares
+from redbeat.leadership.status import read_status
 from redbeat.store.layouts import Layouts
 from redbeat.store.members import Members
 from redbeat.store.parts import Part
@@ -377,8 +380,9 @@ def test_who_only_reads_looks_again_for_an_entry_that_isn_t_there(
     assert ensure_conf(app).layout.shards == 16
 
 
-def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redis.Redis) -> None:
-    app, other = make_app(redbeat_shards=4), make_app(redbeat_shards=16)
+@pytest.mark.parametrize("shards", [1, 4])
+def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redis.Redis, shards: int) -> None:
+    app, other = make_app(redbeat_shards=shards), make_app(redbeat_shards=16)
     config = ensure_conf(app)
     assert [*Members(Store(app)).entries()] == []
     write_layout(client, 16, 2)
@@ -386,6 +390,42 @@ def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redi
     assert [*Members(Store(app)).entries()] == []
     config.look_seconds = 0.0
     assert [*Members(Store(app)).entries()] == [ensure_conf(other).keys.entry(APART)]
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_who_only_reads_the_status_looks_again_now_and_then(
+    make_app: MakeApp, client: redis.Redis, shards: int
+) -> None:
+    app = make_app(redbeat_shards=shards)
+    hourly(app).save()
+    assert len(read_status(app).shards) == shards
+    write_layout(client, 16, 2)
+    ensure_conf(app).look_seconds = 0.0
+    assert len(read_status(app).shards) == 16
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_beat_that_stands_by_looks_again_now_and_then(
+    make_app: MakeApp, client: redis.Redis, shards: int
+) -> None:
+    """It writes nothing but that it is there."""
+    app = make_app(redbeat_shards=shards)
+    hourly(app).save()
+    store, config = Store(app), ensure_conf(app)
+    for part in store.parts:
+        client.set(part.keys.lock, "another beat's", px=60_000)
+    shares = Shares(store, config.lock_key, Timing(10.0))
+    shares.set_parts([store.of_part(part) for part in store.parts])
+    assert shares.look() == []
+    write_layout(client, 16, 2)
+    config.look_seconds = 0.0
+
+    def has_followed() -> bool:
+        assert shares.look() == []
+        return config.layout.shards == 16
+
+    eventually(has_followed)
+    shares.resign()
 
 
 def test_who_may_not_read_the_layout_asks_once(ground: Ground) -> None:
