@@ -206,8 +206,9 @@ class Resharding:
         record = self._recovered(self._generations.read())
         if record.is_under_way and record.shards != self._shards:
             raise ReshardRefused(
-                f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}): "
-                f"finish it first, with celery redbeat reshard --to {record.shards or 'none'}."
+                f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}), and "
+                "no other one begins before it has ended, nor the way back. If nobody is at work on it any "
+                f"more, go on with it: celery redbeat reshard --to {record.shards or 'none'}."
             )
         if not record.generation and self._config.shards is not None:
             undivided = Layout(self._config.base_keys)
