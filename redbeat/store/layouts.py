@@ -328,7 +328,8 @@ class Layouts:
             if time.monotonic() > ends_at:
                 raise LayoutChanged(
                     f"{hidden[0]}: this entry has been on its way to another shard for {MOVE_SECONDS:g} s, "
-                    "and whoever moves it seems to have stopped: celery redbeat reshard goes on with it."
+                    "and whoever moves it seems to have stopped: a beat that runs brings it back within "
+                    "seconds, and celery redbeat reshard goes on with it."
                 )
             pause(LOOK_SECONDS)
             self.look()
