@@ -26,7 +26,7 @@ from redbeat.errors import (
 from redbeat.keys import Keys
 from redbeat.layout import Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
-from redbeat.log.logger import logger
+from redbeat.log.logger import store_logger
 from redbeat.log.text import as_stored
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.nodes import call_on_nodes
@@ -115,7 +115,9 @@ class Layouts:
             return config.layout  # the parts know what is right, and whoever writes is refused by them
         except StoreUnavailable:
             if config.looked_at is None and config.layout_rule is not LayoutRule.FOLLOW:
-                raise  # a command isn't to wait twice
+                if not config.is_cluster or config.shards is None:
+                    raise  # a command isn't to wait twice
+                config.looked_at = time.monotonic()  # other nodes may be there; whoever writes is refused
             return config.layout
         except StoreRefused:
             config.looked_at = math.inf  # nor will it be allowed later
@@ -171,8 +173,8 @@ class Layouts:
         is_minor = not right.is_under_way and (record.generation > 0 or right.shards == shards)
         if is_minor or not known & numbers or not generations.rewrite(right):
             return None
-        logger.warning(
-            "beat: %s was lost, and is written again as the parts of the schedule know it: %s.",
+        store_logger.warning(
+            "%s was lost, and is written again as the parts of the schedule know it: %s.",
             config.base_keys.layout,
             right.words,
         )
@@ -303,8 +305,8 @@ class Layouts:
             return
         difference = _difference(config.shards, layout)
         if config.said.is_news("layout", difference):
-            logger.warning(
-                "beat: %s This process uses what is in Redis.",
+            store_logger.warning(
+                "%s This process uses what is in Redis.",
                 difference,
                 extra=LAYOUT_FOLLOWED.of(shards=layout.shards or 0),
             )
