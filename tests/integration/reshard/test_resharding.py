@@ -13,12 +13,10 @@ import redis
 
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
-from redbeat.reshard import sweeping
 from redbeat.reshard.resharding import Report, Resharding
-from redbeat.reshard.sweeping import free_hidden, sweep
+from redbeat.reshard.sweeping import sweep
 from redbeat.store import mover
 from redbeat.store.generations import Generations, LayoutRecord
-from redbeat.store.layouts import Layouts
 from redbeat.store.scripts.moving import Kept
 from redbeat.store.scripts.script import Request
 from redbeat.store.store import Store
@@ -371,33 +369,6 @@ def test_what_is_about_to_be_due_is_left_to_its_leader(make_app: MakeApp, raw: r
     report, _ = reshard(make_app, None)
     assert report.seconds < 5
     assert raw.zscore("redbeat::schedule", "redbeat:e") == 5
-
-
-def test_what_a_killed_mover_has_hidden_is_moved_on_by_beats(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(raw, chance, 60)
-    before, _ = read_all(raw)
-    killed: Mortal | None = None
-    for place in range(10, 200):  # until something is hidden
-        killed = Mortal(make_app())
-        killed.left = place
-        with suppress(Killed):
-            Resharding(killed.config.app, 4, killed).run()
-        if raw.hlen("redbeat::moving"):
-            break
-    assert killed is not None
-    hidden = raw.hlen("redbeat::moving")
-    assert hidden
-    store = Store(make_app())
-    layout = Layouts(store).look()
-    assert layout.is_moving
-    assert free_hidden(store, layout) == 0, "it may be about to go on"
-    monkeypatch.setattr(sweeping, "HIDDEN_SECONDS", 0)
-    assert free_hidden(store, layout) == hidden
-    assert raw.hlen("redbeat::moving") == 0
-    reshard(make_app, 4)
-    assert read_all(raw) == (before, [])
 
 
 def test_what_cannot_be_written_is_back_where_it_was(
