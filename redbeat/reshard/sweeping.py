@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.store.generations import Generations, LayoutRecord
@@ -38,7 +39,8 @@ def move_home(
         hiding: other parts, where something may have been left hidden.
         layout: where entries belong; None: as this process knows it.
 
-    Raises what the store's methods do, and ReshardRefused: the layout was changed meanwhile.
+    Raises what the store's methods do, and ReshardRefused: the layout was changed meanwhile, or some can't
+    be moved.
     """
     mover = Mover(store)
     parts = list(dict.fromkeys([*(part for one in strays for part in (one.source, one.target)), *hiding]))
@@ -47,6 +49,8 @@ def move_home(
         _finish_hidden(store, mover, mine, layout or store.config.layout)
         ready = [one for one in strays if one.source in mine and one.target in mine]
         mover.move_all(ready, None, is_foreign=True)
+        for name, why in mover.tally.unmoved.items():
+            raise ReshardRefused(f"{name}: can't be moved to where it belongs: {why}")
         return names_of(ready)
     finally:
         mover.give_back(mine)
