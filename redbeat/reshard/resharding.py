@@ -21,7 +21,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
-from redbeat.reshard.sweeping import ending_parts, sweep
+from redbeat.reshard.sweeping import ending_parts, staying_parts, sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
 from redbeat.store.store import Store
@@ -295,11 +295,13 @@ class Resharding:
     def _settle(self, layout: Layout, record: LayoutRecord) -> list[str]:
         """Close the parts that have ended, and move what was left there; return the keys of what stays."""
         ending = ending_parts(layout, record.former)
+        strays = Strays(self._store, layout)
+        # records of runs that were sent by hand, as their entries moved
+        self._mover.move_all(strays.of_late(staying_parts(layout, record.former)), None)
         if not ending:
             return []
         self._mover.open(ending)
         self._mover.finish_hidden(ending, layout.parts)
-        strays = Strays(self._store, layout)
         unknown: list[str] = []
         for _ in range(MAX_LOOKS):
             for part in ending:

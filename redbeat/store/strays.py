@@ -159,6 +159,14 @@ class Strays:
             strays += _of_a_part(part, heirs[part.generation], kinds)
         return Left(strays, [one for part, owner in owned for one in self._owned(part, owner)], unknown_keys)
 
+    def of_late(self, parts: Sequence[Keys]) -> list[Stray]:
+        """Return what was written beside entries that have left parts by then; all keys are looked at."""
+        names: dict[tuple[Keys, str], None] = {}
+        for word in "history", "backfilled", "backfilling":
+            for part, key in self._keys_in(parts, lambda part, word=word: part.kinds[word]):  # type: ignore[misc]
+                names[part, self._note_request(part, key) or part.kind_of(key)[1]] = None
+        return [one for part, name in names for one in self._stray(part, name, {})]
+
     def count(self, parts: Sequence[Keys]) -> tuple[int, int]:
         """Return how many entries and how many stored messages there are in ``parts``."""
         found = self._ask([["ZCARD", key] for part in parts for key in (part.schedule, part.later)])

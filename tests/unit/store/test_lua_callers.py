@@ -529,7 +529,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     "store_messages": (
         lambda client: later.store_messages(KEYS, [NEW_MESSAGE, NEW_MESSAGE]).ask(client),
         2,
-        {"later": "the-:later", "wake": "the-:wake", "count": 2},
+        {"later": "the-:later", "wake": "the-:wake", "count": 2, "must_exist": 0},
         {
             "score": "7.500000",
             "definition": "definition",
