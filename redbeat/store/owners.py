@@ -157,16 +157,21 @@ class Owners:
     def change_statics(self, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
         """Make a ``change`` of what ``statics`` returns: 'add', 'release' or 'remove'.
 
+        Names of entries that are elsewhere, as the layout is being changed, are added where these belong.
+
         Raises:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
 
         def make() -> None:
-            for part, chunk in self._store.parts.chunks(names):
+            store, checked = self._store, fence
+            if change == "add" and store.are_elsewhere([*map(store.keys.entry, names)]):
+                store, checked = store.of_all_parts(), Fence()
+            for part, chunk in store.parts.chunks(names):
                 statics, owners = part.keys.statics, part.keys.static_owners
-                with self._store.translating(statics, "set", besides={owners: "set"}):
-                    status = change_statics(self._store.client, part.keys, fence, change, owner, chunk)
-                self._store.check_lock(status, fence)
+                with store.translating(statics, "set", besides={owners: "set"}):
+                    status = change_statics(store.client, part.keys, checked, change, owner, chunk)
+                store.check_lock(status, checked)
 
         self._store.following(make)
 

@@ -839,7 +839,7 @@ class Store:
         changed_key = keys[0] if keys else ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
             those = [keys[place] for place in places]
-            if self._part is not None and self._are_elsewhere(those):
+            if self.are_elsewhere(those):
                 whole = self.of_all_parts()
                 rest = whole._write_chunk(those, decide, Fence(), are_new=False)  # noqa: SLF001 - it is this class
                 for place, outcome in zip(places, rest, strict=True):
@@ -881,10 +881,10 @@ class Store:
             changed_key,
         )
 
-    def _are_elsewhere(self, keys: Sequence[str]) -> bool:
-        """Tell whether any of these entries may be in another part than in the one of this store."""
+    def are_elsewhere(self, keys: Sequence[str]) -> bool:
+        """Tell whether any of these entries may be in another part than in the one that this store is about."""
         layout = self.config.layout
-        if not layout.generation:
+        if self._part is None or not layout.generation:
             return False
         return layout.is_moving or any(layout.keys.entry(layout.name_of(key)) != key for key in keys)
 
