@@ -882,7 +882,7 @@ class Store:
         )
 
     def are_elsewhere(self, keys: Sequence[str]) -> bool:
-        """Tell whether any of these entries may be in another part than in the one that this store is about."""
+        """Tell whether any of these entries may be elsewhere than in the one part of this store."""
         layout = self.config.layout
         if self._part is None or not layout.generation:
             return False

@@ -75,7 +75,8 @@ class Writer(threading.Thread):
                 try:
                     self._write(values)
                 except (EntryError, FileError) as exc:  # another writer was first
-                    assert "changed" in str(exc), exc
+                    if "changed" not in str(exc):
+                        raise
                 self.steps += 1
                 self._is_over.wait(0.1 * self._chance.random())  # else none of the others gets anywhere
         except BaseException as exc:  # noqa: BLE001 - it is raised in the main thread
@@ -165,6 +166,7 @@ def test_eight_ways_to_write_the_same_entries_leave_each_of_them_once(
             raise writer.error
     print([writer.steps for writer in writers])
     with server.client(db=1, decode_responses=False) as raw:
+        raw.delete("redbeat::audit", "redbeat::tokens")
         found, wrong = read_all(raw)
         assert wrong == []
         assert raw.keys("*:mover") + raw.keys("*:moving*") + raw.keys("*:arriving*") == []
