@@ -145,14 +145,14 @@ class Dispatcher:
             self._broker.send_events(batch.events)
             if batch.recorded:
                 self._delivery.announce()
-        except BaseException:
+        except BaseException as exc:
             # a signal ends this beat, or Redis is away: what was sent is recorded as sent, if that is
             # possible
             if batch.unconfirmed:
                 with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     self._broker.settle(LAST_WORDS_SECONDS)
                 self._note_settled(batch)
-            self._recorder.commit_last(batch)
+            self._recorder.commit_last(batch, exc)
             if batch.events:
                 with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                     call_briefly(lambda: self._broker.send_events(batch.events))

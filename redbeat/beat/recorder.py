@@ -30,6 +30,7 @@ from redbeat.errors import (
     LockLost,
     RedBeatError,
     StoreRefused,
+    StoreUnavailable,
 )
 from redbeat.leadership.lock import TAKEN_MS
 from redbeat.log.events import ENTRY_OVERRUN, RUN_FAILED_TO_SEND, RUN_SENT_BEFORE
@@ -358,10 +359,12 @@ class Recorder:
         self._note_results(batch, sent, committed.results, is_moved=committed.is_moved)
         return len(sent)
 
-    def commit_last(self, batch: Batch) -> None:
+    def commit_last(self, batch: Batch, cause: BaseException) -> None:
         """Record what is pending once more, if that is possible, as ``batch`` ends early."""
         if not batch.pending:
             return
+        if self._store.is_hasty and isinstance(cause, StoreUnavailable):
+            return  # its node was waited for, and other parts wait meanwhile
         store = self._store.without_retry()
         # this renews the lock: not for its full timeout, as it may never be released
         fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))

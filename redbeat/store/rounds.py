@@ -11,10 +11,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from redbeat.connection.client import is_hasty
 from redbeat.connection.retry import without_retry
-from redbeat.errors import RedBeatError
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.store import scripts as lua
-from redbeat.store.nodes import call_on_nodes, is_away
+from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
 from redbeat.store.records import Claim, Fence, Head, Sizes
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
@@ -83,7 +84,7 @@ def _ask_together(
     alone: Sequence[Callable[[], Answer]],
 ) -> list[Answer | RedBeatError]:
     """Return each part's answer, or RedBeat's error about it; a node that is away isn't waited for if another
-    one has answered.
+    one has answered, or if the client gives up soon, and only once if none has answered.
 
     Arguments:
         stores: have one part each, by the same client.
@@ -91,19 +92,24 @@ def _ask_together(
         readers: return the answer by the script's reply.
         alone: ask a part in the ordinary way.
     """
+    if not stores:
+        return []
+    client = without_retry(stores[0].client)
     together = [place for place, call in enumerate(calls) if call is not None]
     replies: dict[int, Any] = {}
-    if len(together) > 1:
+    if len(together) > 1 or is_hasty(client):
         with _asking(stores):
-            client = without_retry(stores[0].client)
             found = call_on_nodes(client, [call for call in calls if call is not None])
         replies.update(zip(together, found, strict=True))
-    are_some_there = not all(isinstance(one, Exception) and is_away(one) for one in replies.values())
+    has_waited = is_hasty(client) and any(map(is_timeout, replies.values()))
+    is_waited_for = not has_waited and all(
+        isinstance(one, Exception) and is_away(one) for one in replies.values()
+    )
     answers: list[Answer | RedBeatError] = []
     for place in range(len(stores)):
         reply = replies.get(place)
         try:
-            if isinstance(reply, Exception) and is_away(reply) and are_some_there:
+            if isinstance(reply, Exception) and is_away(reply) and not is_waited_for:
                 with stores[place].translating():
                     raise reply
             if reply is None or isinstance(reply, Exception):  # it says why, or is asked in portions
@@ -112,6 +118,7 @@ def _ask_together(
                 answers.append(readers[place](reply))
         except RedBeatError as exc:
             answers.append(exc)
+            is_waited_for = is_waited_for and not isinstance(exc, StoreUnavailable)  # that is enough for all
     return answers
 
 
