@@ -22,7 +22,7 @@ from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.reshard.hidden import HiddenWatch
-from redbeat.reshard.places import ending_parts
+from redbeat.reshard.places import ending_parts, staying_parts
 from redbeat.reshard.sweeping import sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
@@ -58,6 +58,8 @@ class Report:
         unled: the shards that no beat has come to lead though beats run; None: what isn't divided.
         swept: the names of entries that were found in former places at the end.
         unmerged: keys of what couldn't be merged with what stood where it belongs.
+        unmoved: names of what couldn't be moved, and stays where it is, each to the reason; then the change
+            isn't ended, and whoever calls again tries it again.
         unknown: keys in parts that have ended which nobody knows; they were left there.
     """
 
@@ -72,6 +74,7 @@ class Report:
     unled: list[int | None] = field(default_factory=list)
     swept: list[str] = field(default_factory=list)
     unmerged: list[str] = field(default_factory=list)
+    unmoved: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
 
@@ -163,6 +166,8 @@ class Resharding:
             self._mover.finish_hidden(layout.parts)  # first, as nobody runs what is hidden
             report.unled = self._wait_for_leaders(layout)
             self._move(layout)
+            if self._mover.tally.unmoved:
+                return self._reported(report, layout, record, began)
             record = self._changed(self._generations.settle(record))
         layout = record.layout(self._store)
         self._mover.open(layout.parts)
@@ -170,13 +175,20 @@ class Resharding:
         self._mover.finish_hidden(layout.parts, ending_parts(layout, record.former))
         self._move_late(layout)
         report.unknown = self._settle(layout, record)
+        if self._mover.tally.unmoved:
+            return self._reported(report, layout, record, began)
         self._close(layout, record)  # before the end: else parts could have a mover for ever
         if record.state:
             record = self._changed(self._generations.end(record))
         report.swept = sweep(self._store)
-        strays, tally = Strays(self._store, layout), self._mover.tally
-        report.entries, report.messages = strays.count(layout.parts)
-        report.generation, report.moved, report.unmerged = record.generation, tally.moved, tally.unmerged
+        return self._reported(report, layout, record, began)
+
+    def _reported(self, report: Report, layout: Layout, record: LayoutRecord, began: float) -> Report:
+        """Return the report on what was done since ``began``, monotonic."""
+        tally = self._mover.tally
+        report.entries, report.messages = Strays(self._store, layout).count(layout.parts)
+        report.generation, report.moved = record.generation, tally.moved
+        report.unmerged, report.unmoved = tally.unmerged, tally.unmoved
         report.longest_hidden_seconds = tally.longest_hidden_seconds
         report.seconds = time.monotonic() - began
         return report
@@ -333,21 +345,25 @@ class Resharding:
     def _settle(self, layout: Layout, record: LayoutRecord) -> list[str]:
         """Close the parts that have ended, and move what was left there; return the keys of what stays."""
         ending = ending_parts(layout, record.former)
+        strays = Strays(self._store, layout)
+        # records of runs that were sent by hand, as their entries moved
+        self._mover.move_all(strays.of_late(staying_parts(layout, record.former)), None)
         if not ending:
             return []
         self._mover.open(ending)
         self._mover.finish_hidden(ending, layout.parts)
-        strays = Strays(self._store, layout)
         unknown: list[str] = []
         for _ in range(MAX_LOOKS):
             for part in ending:
                 self._mover.move_all(self._members_and_names(strays, part), None)
-            found, unknown = strays.of_keys(ending, heirs_of(ending, layout.parts))
-            if not found:
+            left = strays.of_keys(ending, heirs_of(ending, layout.parts))
+            unknown = left.unknown
+            if not left.strays and not left.owned:
                 break
             moved = self._mover.tally.moved
-            self._mover.move_all(found, None)
-            if self._mover.tally.moved == moved:
+            self._mover.move_owned(left.owned)
+            self._mover.move_all(left.strays, None)
+            if self._mover.tally.moved == moved and not left.owned:
                 break
         return sorted(unknown)
 

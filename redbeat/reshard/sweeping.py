@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.reshard.hidden import LOOK_SECONDS, HiddenWatch
@@ -35,7 +36,8 @@ def move_home(store: Store, strays: Sequence[Stray], *, layout: Layout | None = 
     Arguments:
         layout: where entries belong; None: as this process knows it.
 
-    Raises what the store's methods do, and ReshardRefused: the layout was changed meanwhile.
+    Raises what the store's methods do, and ReshardRefused: the layout was changed meanwhile, or some can't
+    be moved.
     """
     mover = Mover(store)
     mine = mover.borrow(list(dict.fromkeys(part for one in strays for part in (one.source, one.target))))
@@ -43,6 +45,8 @@ def move_home(store: Store, strays: Sequence[Stray], *, layout: Layout | None = 
         _finish_hidden(store, mover, mine, layout or store.config.layout)
         ready = [one for one in strays if one.source in mine and one.target in mine]
         mover.move_all(ready, None, is_foreign=True)
+        for name, why in mover.tally.unmoved.items():
+            raise ReshardRefused(f"{name}: can't be moved to where it belongs: {why}")
         return names_of(ready)
     finally:
         mover.give_back(mine)

@@ -11,6 +11,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -300,6 +301,8 @@ class Layouts:
     def _use(self, layout: Layout | None) -> None:
         """Let this process use a layout from now on; say once that it isn't what the settings say."""
         config = self._config
+        if layout is not None and layout.is_moving and layout != config.found_layout:
+            self._announce(layout)
         config.found_layout, config.looked_at = layout, time.monotonic()
         if layout is None or config.shards in _allowed(layout) or config.layout_rule is LayoutRule.ADOPT:
             return
@@ -310,6 +313,15 @@ class Layouts:
                 difference,
                 extra=LAYOUT_FOLLOWED.of(shards=layout.shards or 0),
             )
+
+    def _announce(self, layout: Layout) -> None:
+        """Let all parts know of a layout before anything is looked for or written by it.
+
+        Else who still goes by the former one wouldn't find what this process writes, and might write it
+        once more.
+        """
+        with suppress(StoreRefused, StoreUnavailable, StoreCorrupt):  # who may only read writes nothing
+            self.raise_generations(layout.parts)
 
     def locate(self, names: Sequence[str]) -> list[str]:
         """Return the keys under which entries are now, by their names, or would be.
@@ -339,7 +351,8 @@ class Layouts:
     def _look_in_former_parts(self, layout: Layout, found: dict[str, str]) -> list[str]:
         """Put the keys of entries that haven't been moved yet into ``found``; return the names of the hidden.
 
-        Entries move one way only. So one that isn't where it was, nor hidden, is at home if it is anywhere.
+        Entries move one way only, but for those that are put back. So one that isn't where it was, nor
+        hidden, and still isn't where it was, is at home if it is anywhere.
         """
         former = layout.former_keys
         asked = [name for name in found if former.entry(name) != found[name]]
@@ -351,12 +364,13 @@ class Layouts:
                 for name in asked:
                     pipeline.exists(as_stored(former.entry(name)))
                     pipeline.hexists(former.home(name).moving, as_stored(name))
+                    pipeline.exists(as_stored(former.entry(name)))
                 return list(pipeline.execute())
 
         answers = iter(self._store.ask(ask))
         hidden = []
-        for name, is_there, is_hidden in zip(asked, answers, answers, strict=True):
-            if is_there:
+        for name, was_there, is_hidden, is_there in zip(asked, answers, answers, answers, strict=True):
+            if was_there or is_there:
                 found[name] = former.entry(name)
             elif is_hidden:
                 hidden.append(name)
