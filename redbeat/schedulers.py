@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
@@ -174,7 +174,7 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
-                check_eviction(self._shards.first.store)
+                check_eviction(self.store)
                 Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
             if self.lock_key is None:
@@ -265,14 +265,15 @@ class RedBeatScheduler(Scheduler):
         time.sleep(self._look_seconds)
         return 0
 
-    def _report_trouble_of(self, shard: Shard | None) -> None:
-        """Tell of what keeps one shard from being sent; None: nothing keeps any."""
-        if shard is None:
+    def _report_trouble_of(self, shards: Sequence[Shard]) -> None:
+        """Tell of what keeps some shards from being sent; no shards: nothing keeps any."""
+        if not shards:
             self._reports.report_trouble("")
             return
-        trouble = f"{shard.store.keys.schedule}: {shard.trouble}"
-        self._reports.report_trouble(trouble, of_all=False)
-        self._condition.note_trouble(trouble)
+        trouble, parts = shards[0].trouble, [shard.store.keys for shard in shards]
+        troubled = self.config.layout.named(parts)
+        self._reports.report_trouble(trouble, troubled, [part.prefix for part in parts])
+        self._condition.note_trouble(trouble, troubled)
 
     def _tick(self) -> float:
         if self._beat is not None:
@@ -509,12 +510,15 @@ class RedBeatScheduler(Scheduler):
 
         Of a schedule in shards it does so with each that is this beat's to lead.
         """
+        layout, taken = self.config.layout, list[tuple[int | None, LeaderLock]]()
         for shard in self._shards.look_at_locks():
             shard.has_statics = False  # another beat may have changed them meanwhile
             if shard.leadership.lock_key is not None:
                 self._gathering.lead(shard.store)
             if isinstance(shard.leadership.lock, LeaderLock):
-                self._feed.note_leader(shard.leadership.lock)
+                taken.append((layout.shard_of(shard.store.keys), shard.leadership.lock))
+        if taken:
+            self._feed.note_leader(taken)
         if self._beat is not None:
             self._shares.keep_alive()
         fresh = [shard for shard in self._shards.reached if not shard.has_statics]

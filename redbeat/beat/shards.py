@@ -264,9 +264,9 @@ class Shards:
             raise [*changes, *troubles][0]
 
     @property
-    def troubled(self) -> Shard | None:
-        """A part of which nothing could be sent lately, though others are; None: there is none."""
-        return next((shard for shard in self._led if shard.trouble), None)
+    def troubled(self) -> list[Shard]:
+        """The parts of which nothing could be sent lately, though others are."""
+        return [shard for shard in self._led if shard.trouble]
 
     # -- whose turn it is
 

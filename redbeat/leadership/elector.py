@@ -25,7 +25,6 @@ from redbeat.log.events import (
     LEADER_ACQUIRED,
     LEADER_NOT_RELEASED,
     LEADER_RELEASED,
-    LEADER_RETAKEN,
     LEADER_STANDS,
     LEADER_TAKEN_OVER,
     REDIS_SLOW,
@@ -262,12 +261,6 @@ class Leadership:
         if self._store.has_retaken_lock:
             self._store.has_retaken_lock = False
             was_retaken = True
-        if was_retaken:
-            logger.warning(
-                "beat: The lock %s was gone and is taken back.",
-                self.lock_key,
-                extra=LEADER_RETAKEN.of(lock=self.lock_key),
-            )
         return was_retaken
 
     def confirm(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from redbeat.config.timing import Timing
@@ -132,6 +132,11 @@ class Heartbeat:
         """Whether there are locks that it renews."""
         return self._thread is not None
 
+    @property
+    def is_renewing(self) -> bool:
+        """Whether renewals are on their way at this moment."""
+        return self._thread is not None and self._thread.is_renewing.locked()
+
     def add(self, *renewals: Renewal) -> None:
         """Renew these locks from now on."""
         self._renewals += renewals
@@ -248,7 +253,12 @@ class Heartbeat:
             Locks(store).release(locks, is_marked=False, besides=[self.peers.leave_call()])
         for renewal in held:
             renewal.has_given_up = True
-        names, what = locks_named([renewal.fence.lock_key or "" for renewal in held]), what_hangs()
+        keys, what = [renewal.fence.lock_key or "" for renewal in held], what_hangs()
+        parts = [renewal.part.keys for renewal in held if renewal.part is not None]
+        if self.peers is None or not parts:
+            names = f"the lock {keys[0]}"
+        else:
+            names = f"the lock{'s' if len(parts) > 1 else ''} of {store.config.layout.named(parts)}"
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up %s, so that another beat "
             "can go on.",
@@ -256,14 +266,9 @@ class Heartbeat:
             what,
             names,
             extra=LEADER_STUCK.of(
-                lock=held[0].fence.lock_key, seconds=round(idle_seconds, 3), reason=f"{what} hangs"
+                lock=" ".join(keys), seconds=round(idle_seconds, 3), reason=f"{what} hangs"
             ),
         )
-
-
-def locks_named(keys: Sequence[str]) -> str:
-    """Return a phrase for the log: these locks, by the first of their keys."""
-    return f"the lock {keys[0]}" if len(keys) == 1 else f"{len(keys)} locks ({keys[0]}, ...)"
 
 
 def what_hangs() -> str:
