@@ -326,7 +326,7 @@ class Layouts:
             if not is_no_permission(exc.__cause__):
                 raise
             raise StoreRefused(
-                f"{exc}. Entries are on their way to other shards, and this user may not look where they are: "
+                f"{exc}. Entries are on their way to other shards, and this user may not look for them: "
                 f"its rule needs ~{former.home(asked[0]).moving} with +exists and +hmget, as the documented "
                 "ones have it."
             ) from exc.__cause__
