@@ -294,17 +294,21 @@ class Store:
             return False
         return Layouts(self).look() != layout
 
-    def locate(self, names: Sequence[str]) -> list[str]:
+    def locate(self, names: Sequence[str], *, of_runs: bool = False) -> list[str]:
         """Return the keys under which entries are now, by their names, or would be if they were there.
 
         That takes a round trip only while entries are moved to other shards; one on its way is waited for.
 
+        Arguments:
+            of_runs: it is the entries' runs in progress that are looked for.
+
         Raises:
             LayoutChanged: it is on its way for too long.
+            StoreRefused: this user may not look.
         """
         if self._part is not None or not self._layout.is_moving:
             return [*map(self.keys.entry, names)]
-        return Layouts(self).locate(names)
+        return Layouts(self).locate(names, of_runs=of_runs)
 
     def following(self, call: Callable[[], Item]) -> Item:
         """Return ``call()``, which is called again if a script was refused, as the layout has changed.
