@@ -168,6 +168,7 @@ class Resharding:
         self._mover.open(layout.parts)
         self._adopt(layout)
         self._mover.finish_hidden(layout.parts, ending_parts(layout, record.former))
+        self._move_late(layout)
         report.unknown = self._settle(layout, record)
         self._close(layout, record)  # before the end: else parts could have a mover for ever
         if record.state:
@@ -319,6 +320,15 @@ class Resharding:
         locks = {part: key for part in parts if (key := self._lock_key(part))}
         are_led = dict(zip(locks, strays.are_led([*locks.values()]), strict=True))
         return {part for part in parts if are_led.get(part, True)}
+
+    def _move_late(self, layout: Layout) -> None:
+        """Move what was written to former places, and may have run there, between the last look and now.
+
+        From now on nobody runs what stands in a part where it doesn't belong.
+        """
+        strays = Strays(self._store, layout)
+        for part in layout.parts:
+            self._mover.move_all(self._members_and_names(strays, part), None)
 
     def _settle(self, layout: Layout, record: LayoutRecord) -> list[str]:
         """Close the parts that have ended, and move what was left there; return the keys of what stays."""

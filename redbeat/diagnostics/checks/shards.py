@@ -18,7 +18,6 @@ from redbeat.reshard.hidden import HIDDEN_SECONDS
 from redbeat.reshard.places import parts_of
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.layouts import Layouts
-from redbeat.store.nodes import ask_on_nodes
 from redbeat.store.recovery import read_knowledge
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
@@ -192,10 +191,8 @@ def _used_elsewhere(context: Context) -> list[Keys]:
     keys = layout.former_keys
     parts = [keys.undivided, *map(keys.of_shard, range(MAX_SHARDS))]
     others = [part for part in parts if part.prefix not in here]
-    commands = [["EXISTS", key] for part in others for key in (part.schedule, part.later)]
-    with context.store.translating():
-        found = ask_on_nodes(context.store.client, commands)
-    return [part for place, part in enumerate(others) if 1 in found[2 * place : 2 * place + 2]]
+    found = context.server.which_exist([key for part in others for key in (part.schedule, part.later)])
+    return [part for place, part in enumerate(others) if any(found[2 * place : 2 * place + 2])]
 
 
 def _divided(shards: int | None) -> str:

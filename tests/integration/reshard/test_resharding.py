@@ -16,6 +16,7 @@ from redbeat.keys import Keys
 from redbeat.reshard.resharding import Report, Resharding
 from redbeat.reshard.sweeping import sweep
 from redbeat.store import mover
+from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.scripts.moving import Kept
 from redbeat.store.scripts.script import Request
 from redbeat.store.store import Store
@@ -68,7 +69,7 @@ def test_any_sequence_of_reshards_leaves_the_same_entries(
 ) -> None:
     fill(raw, chance, 150)
     fill_own(raw, chance)
-    found = {Keys().kind_of(key.decode("utf-8", "surrogateescape"))[0] for key in raw.keys()}
+    found = {Keys().kind_of(key.decode("utf-8", "surrogateescape"))[0] for key in raw.scan_iter()}
     assert set(Keys().kinds) <= found, "a kind of key that isn't tried"
     assert all(raw.exists(getattr(Keys(), name)) for name in OF_ENTRIES), "another one"
     before, wrong = read_all(raw)
@@ -266,6 +267,35 @@ def test_what_somebody_writes_to_a_former_place_is_moved_home_as_the_newer(
     assert raw.zscore(f"{part_of(b'new', 4).decode()}:schedule", "new") == 5
     assert raw.keys("redbeat:[a-z]*") == []
     assert sweep(Store(make_app())) == []
+
+
+def test_what_is_written_to_a_part_that_stays_when_all_seems_to_be_moved_comes_home(
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beat may have run it there by then, so it isn't due again for long, and nobody would notice it."""
+    fill(raw, chance, 20)
+    reshard(make_app, 7)
+    name = next(b"late-%d" % number for number in range(99) if _is_moved_between_shards_that_stay(number))
+    former = part_of(name, 7)
+    settle = Generations.settle
+
+    def write_and_settle(generations: Generations, read: LayoutRecord) -> LayoutRecord | None:
+        raw.hset(former + name, "definition", "{}")
+        raw.zadd(former + b":schedule", {former + name: 4e9})
+        raw.rpush(former + b":history:" + name, "{}")
+        return settle(generations, read)
+
+    monkeypatch.setattr(Generations, "settle", write_and_settle)
+    reshard(make_app, 4)
+    found, wrong = read_all(raw)
+    assert wrong == []
+    assert found[b":schedule " + name] == 4e9
+    assert found[b":history:" + name] == [b"{}"]
+
+
+def _is_moved_between_shards_that_stay(number: int) -> bool:
+    former, now = (part_of(b"late-%d" % number, shards) for shards in (7, 4))
+    return former != now and former in {b"{redbeat:%d}:" % shard for shard in range(4)}
 
 
 @pytest.mark.few_cases(4)
