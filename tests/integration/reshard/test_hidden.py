@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,9 @@ def raw(server: Server) -> Iterator[redis.Redis]:
 
 
 def hidden_keys(raw: redis.Redis) -> list[bytes]:
-    return sorted(raw.scan_iter("*:moving*", count=1000))
+    """The keys of what is hidden, in any part; entries may have names like them."""
+    found = raw.scan_iter("*:moving*", count=1000)
+    return sorted(key for key in found if re.match(rb"(redbeat:|\{redbeat:\d+\}:):moving", key))
 
 
 def kill_with_hidden(make_app: MakeApp, raw: redis.Redis, shards: int | None, state: bytes) -> None:
