@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -130,10 +130,22 @@ class Mover:
         unneeded += [(part, sorted({part.left, part.arrived, *part.beats_own})) for part in ending]
         self._call([(CLOSE_PART, close_request(part, self.token, keys)) for part, keys in unneeded])
 
-    def borrow(self, parts: Sequence[Keys]) -> list[Keys]:
-        """Become the one who moves entries of parts for a while; return those that nobody else does now."""
+    def borrow(self, parts: Sequence[Keys], instead: Mapping[str, str] | None = None) -> list[Keys]:
+        """Become the one who moves entries of parts for a while; return those that nobody else does now.
+
+        Arguments:
+            instead: the generation keys of parts to who moves their entries no longer, by his token.
+        """
         self._parts |= {part.generation: part for part in parts}
-        found = self._call([(BORROW_PART, borrow_request(part, self.token, LEASE_MS)) for part in parts])
+        found = self._call(
+            [
+                (
+                    BORROW_PART,
+                    borrow_request(part, self.token, LEASE_MS, (instead or {}).get(part.generation, "")),
+                )
+                for part in parts
+            ]
+        )
         return [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
 
     def give_back(self, parts: Sequence[Keys]) -> None:

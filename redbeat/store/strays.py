@@ -15,6 +15,7 @@ from redbeat.log.text import as_stored
 from redbeat.store.mover import Stray
 from redbeat.store.nodes import ask_on_nodes, scan_nodes
 from redbeat.store.scripts.moving import Item, on_its_way
+from redbeat.store.scripts.moving import OnItsWay as OnItsWay
 from redbeat.store.store import Store
 
 #: how many members, or keys, are read at a time
@@ -157,12 +158,22 @@ class Strays:
         sizes = self._ask([["HLEN", key] for key in keys], dict.fromkeys(keys, "hash"))
         return [part for part, size in zip(parts, sizes, strict=True) if size]
 
-    def hidden_since(self, parts: Sequence[Keys]) -> float | None:
-        """Return since when entries of ``parts`` have been hidden, UNIX seconds; None: none is."""
-        times: list[float] = []
-        for texts in self._ask([["HVALS", part.moving] for part in self.hiding(parts)]):
-            times += (noted.since for text in texts if (noted := on_its_way(text)))
-        return min(times, default=None)
+    def hidden_in(self, parts: Sequence[Keys]) -> dict[Keys, list[OnItsWay]]:
+        """Return what those of ``parts`` note of what they have hidden that have hidden anything."""
+        hiding = self.hiding(parts)
+        found = self._ask([["HVALS", part.moving] for part in hiding])
+        return {
+            part: [noted for text in texts if (noted := on_its_way(text))]
+            for part, texts in zip(hiding, found, strict=True)
+        }
+
+    def movers_of(self, parts: Sequence[Keys]) -> list[str]:
+        """Return the token of who moves entries of each of ``parts``; '': nobody does."""
+        keys = [part.mover for part in parts]
+        return [
+            _text(token or b"")
+            for token in self._ask([["GET", key] for key in keys], dict.fromkeys(keys, "string"))
+        ]
 
     def are_led(self, lock_keys: Sequence[str]) -> list[bool]:
         """Tell of each lock whether somebody holds it."""

@@ -167,9 +167,13 @@ def close_request(part: Keys, token: str, keys: Sequence[str]) -> Request:
     return Request([part.mover, *keys], [token], part)
 
 
-def borrow_request(part: Keys, token: str, lease_ms: int) -> Request:
-    """Return the request to be the one who moves entries of ``part``, unless somebody else is."""
-    return Request([part.mover], [token, lease_ms])
+def borrow_request(part: Keys, token: str, lease_ms: int, instead: str = "") -> Request:
+    """Return the request to be the one who moves entries of ``part``, unless somebody else is.
+
+    Arguments:
+        instead: the token of who has been that, and isn't any more; '': nobody's.
+    """
+    return Request([part.mover], [token, lease_ms, instead])
 
 
 def change_layout(

@@ -319,9 +319,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "borrow_part": (
-        lambda client: moving.BORROW_PART(client, *moving.borrow_request(KEYS, "the-token", 34)),
+        lambda client: moving.BORROW_PART(client, *moving.borrow_request(KEYS, "the-token", 34, "another")),
         1,
-        {**MOVED, "lease_ms": 34},
+        {**MOVED, "lease_ms": 34, "instead": "another"},
         {},
     ),
     "hide_entries": (
