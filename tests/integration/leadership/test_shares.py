@@ -264,7 +264,7 @@ def test_a_beat_that_waits_listens_where_it_leads_or_is_to_lead(company: Company
     awaited = {channel.removesuffix(":wake") for channel in second.shares.wake_channels}
     channel = second.store.wake_channel(second.shares.wake_channels)
     assert not channel.wait(0.2)
-    eventually(lambda: second.shares.beat in first.shares.live)
+    eventually(lambda: first.shares.note_progress() or second.shares.beat in first.shares.live)
     first.step()
     assert channel.wait(5), "it is woken by what is handed over"
     second.shares.note_wake()

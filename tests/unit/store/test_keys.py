@@ -26,6 +26,7 @@ PARTS = {"prefix", "key_prefix", *(name for name in dir(keys) if name.endswith((
 EXCEPTIONS = {
     "beat/misplaced.py": {"prefix"},  # tells shards by it
     "beat/shards.py": {"prefix"},  # and so does this
+    "cli/session.py": {"prefix"},  # tells parts by it
     "cli/singleton.py": {"key_prefix"},  # hands the setting on
     "contrib/django/checks.py": {"prefix"},  # Celery's namespace
     "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
@@ -37,6 +38,8 @@ EXCEPTIONS = {
     "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
     "layout.py": {"prefix", "MESSAGE_NAMES"},  # tells shards by it
     "leadership/shares.py": {"prefix"},  # tells parts by it
+    "schedulers.py": {"prefix"},  # names parts by it
+    "store/parts.py": {"prefix"},  # tells parts by it
     "store/scripts/downgrades.py": {"prefix"},  # for bring_back
     "store/layouts.py": {"prefix"},  # tells parts by it
     "store/orphans.py": {"prefix"},  # tells parts by it
