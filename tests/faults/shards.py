@@ -41,8 +41,9 @@ LOCK_SECONDS = 2.0
 #: a beat that has been well for so long leads what no other one does: locks have ended, and it has looked
 TAKEOVER_SECONDS = 2 * LOCK_SECONDS
 #: for how long nothing may come of an entry that is due while such a beat is there: others that lead it are
-#: killed one after the other, so their locks must end; and a busy machine
-SILENT_SECONDS = 3 * TAKEOVER_SECONDS
+#: killed one after the other, so their locks must end, and each new one connects to the broker; 12.6 s was
+#: the most on a machine with twenty times the work that it can do
+SILENT_SECONDS = 4 * TAKEOVER_SECONDS
 
 #: appended to each beat's app: how many shards there are is told to its process, as deployments tell settings
 SHARDS_BY_ENVIRONMENT = """

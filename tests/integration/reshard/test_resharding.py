@@ -267,10 +267,9 @@ def test_what_somebody_writes_to_a_former_place_is_moved_home_as_the_newer(
 
 
 def test_what_is_written_to_a_part_that_stays_when_all_seems_to_be_moved_comes_home(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A beat may have run it there by then, so it isn't due again for long, and nobody would notice it."""
-    fill(raw, chance, 20)
     reshard(make_app, 7)
     name = next(b"late-%d" % number for number in range(99) if _is_moved_between_shards_that_stay(number))
     former = part_of(name, 7)
