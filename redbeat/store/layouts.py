@@ -314,9 +314,6 @@ class Layouts:
                 extra=LAYOUT_FOLLOWED.of(shards=layout.shards or 0),
             )
 
-<<<<<<< HEAD
-    def locate(self, names: Sequence[str], *, of_runs: bool = False) -> list[str]:
-=======
     def _announce(self, layout: Layout) -> None:
         """Let all parts know of a layout before anything is looked for or written by it.
 
@@ -326,8 +323,7 @@ class Layouts:
         with suppress(StoreRefused, StoreUnavailable, StoreCorrupt):  # who may only read writes nothing
             self.raise_generations(layout.parts)
 
-    def locate(self, names: Sequence[str]) -> list[str]:
->>>>>>> main
+    def locate(self, names: Sequence[str], *, of_runs: bool = False) -> list[str]:
         """Return the keys under which entries are now, by their names, or would be.
 
         No round trip, as long as no entries are moved from one layout to another; then it is one a node. Who
@@ -370,15 +366,10 @@ class Layouts:
         def ask(client: Any) -> list[Any]:
             with client.pipeline(transaction=False) as pipeline:
                 for name in asked:
-<<<<<<< HEAD
                     key = former.about(name).running if of_runs else former.entry(name)
                     pipeline.exists(as_stored(key))
                     pipeline.hmget(former.home(name).moving, [as_stored(name)])
-=======
-                    pipeline.exists(as_stored(former.entry(name)))
-                    pipeline.hexists(former.home(name).moving, as_stored(name))
-                    pipeline.exists(as_stored(former.entry(name)))
->>>>>>> main
+                    pipeline.exists(as_stored(key))
                 return list(pipeline.execute())
 
         try:
@@ -392,13 +383,8 @@ class Layouts:
                 "ones have it."
             ) from exc.__cause__
         hidden = []
-<<<<<<< HEAD
-        for name, is_there, [record] in zip(asked, answers, answers, strict=True):
-            if is_there:
-=======
-        for name, was_there, is_hidden, is_there in zip(asked, answers, answers, answers, strict=True):
+        for name, was_there, [record], is_there in zip(asked, answers, answers, answers, strict=True):
             if was_there or is_there:
->>>>>>> main
                 found[name] = former.entry(name)
             elif record is not None:
                 hidden.append(name)

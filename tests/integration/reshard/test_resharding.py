@@ -66,11 +66,7 @@ def test_any_sequence_of_reshards_leaves_the_same_entries(
 ) -> None:
     fill(raw, chance, 150)
     fill_own(raw, chance)
-<<<<<<< HEAD
-    found = {Keys().kind_of(key.decode("utf-8", "surrogateescape"))[0] for key in raw.keys()}  # noqa: SIM118 - a client
-=======
     found = {Keys().kind_of(key.decode("utf-8", "surrogateescape"))[0] for key in raw.scan_iter()}
->>>>>>> main
     assert set(Keys().kinds) <= found, "a kind of key that isn't tried"
     assert all(raw.exists(getattr(Keys(), name)) for name in OF_ENTRIES), "another one"
     before, wrong = read_all(raw)
