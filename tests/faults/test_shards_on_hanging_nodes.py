@@ -124,7 +124,8 @@ def test_shards_on_other_nodes_keep_time_while_a_node_hangs(
     print(f"a pause of {pause_seconds:.2f} s at most; {verdict}")
     assert all(holders.values()), "each shard of another node was led"
     assert pause_seconds < PAUSE_SECONDS
-    verdict.check(is_exactly_once=False)
+    # those of that node are late
+    assert [*verdict.lost, *verdict.strange, *verdict.disordered] == [], verdict
 
 
 def port_of(client: RedisCluster, name: str) -> int:
