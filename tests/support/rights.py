@@ -294,8 +294,9 @@ def they_move(ground: Ground) -> Layouts:
     """Entries are on their way from an undivided schedule."""
     moving = {"shards": 7, "generation": 2, "former": 0, "state": "moving"}
     ground.admin.hset("redbeat::layout", mapping=moving)
-    layouts = Layouts(Store(ground.app()))
-    layouts.look()
+    app = ground.app()
+    layouts = Layouts(Store(app))
+    app.redbeat_conf.found_layout = layouts.read()
     return layouts
 
 
