@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
+from redbeat.beat.dispatcher import PIECE
 from redbeat.beat.equipment import Equipment
 from redbeat.beat.lookahead import LookAhead
+from redbeat.beat.planner import CompiledRun
 from redbeat.beat.shard import Shard
 from redbeat.config.config import RedBeatConfig
 from redbeat.config.timing import Timing
@@ -180,8 +182,11 @@ class Shards:
         self._note_led()
 
     @contextmanager
-    def apart(self, shard: Shard) -> Iterator[None]:
+    def apart(self, shard: Shard, *, have_others_answered: bool = False) -> Iterator[None]:
         """Within this block what goes wrong with one part of several keeps none of the others from going on.
+
+        Arguments:
+            have_others_answered: that goes for a node that is away, too.
 
         Raises:
             LockLost, StoreRefused, StoreCorrupt: of the only part, as they come.
@@ -193,6 +198,10 @@ class Shards:
             self._note_led()
         except (StoreRefused, StoreCorrupt) as exc:
             if not self.is_divided:
+                raise
+            self._note_trouble(shard, exc)
+        except StoreUnavailable as exc:
+            if not have_others_answered:
                 raise
             self._note_trouble(shard, exc)
 
@@ -238,19 +247,23 @@ class Shards:
         together = [turn for turn in turns if not turn[0].claims_alone]
         asked = [shard.begin_claim(entries) for shard, entries in together]
         for (shard, _), what, answer in zip(together, asked, claim_together(asked), strict=True):
-            with self.apart(shard):
-                if isinstance(answer, StoreUnavailable):  # and other nodes have answered
-                    self._note_trouble(shard, answer)
-                elif isinstance(answer, RedBeatError):
+            with self.apart(shard, have_others_answered=True):
+                if isinstance(answer, RedBeatError):
                     raise answer
-                else:
-                    shard.note_claim(what, answer)
-                    found[shard] = answer
+                shard.note_claim(what, answer)
+                found[shard] = answer
         for shard, _ in turns:
             if shard not in found and shard.claims_alone and shard.leadership.is_leader:
                 with self.apart(shard):
                     found[shard] = shard.claim()
         return [(shard, found[shard]) for shard, _ in turns if shard in found]
+
+    def take_few_prepared(self, shard: Shard) -> list[CompiledRun]:
+        """Take some prepared runs whose time has come, as many as may be sent together with those of others.
+
+        Of a schedule that isn't divided none are.
+        """
+        return shard.look_ahead.take_due(PIECE) if self.is_divided and shard.has_prepared else []
 
     def renew_locks(self) -> None:
         """Let the locks live for their full time from now on."""
@@ -310,13 +323,10 @@ class Shards:
             return any(shard.note_head(shard.store.look()) for shard in self._led)
         is_due = False
         for shard, head in zip(self._led, look_together([one.store for one in self._led]), strict=True):
-            with self.apart(shard):
-                if isinstance(head, StoreUnavailable):
-                    self._note_trouble(shard, head)
-                elif isinstance(head, RedBeatError):
+            with self.apart(shard, have_others_answered=True):
+                if isinstance(head, RedBeatError):
                     raise head
-                else:
-                    is_due = shard.note_head(head) or is_due
+                is_due = shard.note_head(head) or is_due
         return is_due
 
     def close(self) -> None:

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from redbeat.connection.retry import without_retry
-from redbeat.errors import RedBeatError
+from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.store import scripts as lua
 from redbeat.store.nodes import call_on_nodes, is_away
-from redbeat.store.records import Claim, Fence, Head, Sizes
+from redbeat.store.records import Claim, Commit, Committed, Fence, Head, Sizes, Target
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
 
@@ -43,6 +43,36 @@ def claim_together(asked: Sequence[ClaimAsked]) -> list[Claim | RedBeatError]:
         [one.store.claim_call(one.fence, one.limit, one.lease_ms, one.sizes) for one in asked],
         [partial(one.store.claimed, fence=one.fence) for one in asked],
         [one.claim for one in asked],
+    )
+
+
+class CommitAsked(NamedTuple):
+    """What is recorded of one part, as :meth:`Store.commit_runs` takes it.
+
+    Attributes:
+        alone: records it in the ordinary way.
+    """
+
+    store: Store
+    fence: Fence
+    commits: Sequence[Commit]
+    target: Target
+    alone: Callable[[], Committed]
+
+
+def commit_together(asked: Sequence[CommitAsked]) -> list[Committed | RedBeatError]:
+    """Return what became of each part's commits, or why they can't be recorded: LockLost, say.
+
+    Each part's are checked against its own fence, and written or not, whatever becomes of the others.
+    StoreUnavailable: it isn't known whether they were written.
+    """
+    return _ask_together(
+        [one.store for one in asked],
+        [one.store.commit_call(one.fence, one.commits, one.target) for one in asked],
+        [partial(one.store.committed, fence=one.fence) for one in asked],
+        [one.alone for one in asked],
+        # else those messages would be sent again
+        are_waited_for=[any(commit.is_published for commit in one.commits) for one in asked],
     )
 
 
@@ -81,6 +111,7 @@ def _ask_together(
     calls: Sequence[tuple[lua.Script, lua.Request] | None],
     readers: Sequence[Callable[[Any], Answer]],
     alone: Sequence[Callable[[], Answer]],
+    are_waited_for: Sequence[bool] = (),
 ) -> list[Answer | RedBeatError]:
     """Return each part's answer, or RedBeat's error about it; a node that is away isn't waited for if another
     one has answered.
@@ -90,6 +121,7 @@ def _ask_together(
         calls: what each is asked; None: it is asked alone.
         readers: return the answer by the script's reply.
         alone: ask a part in the ordinary way.
+        are_waited_for: whose answers are waited for in any case; (): none are.
     """
     together = [place for place, call in enumerate(calls) if call is not None]
     replies: dict[int, Any] = {}
@@ -100,10 +132,16 @@ def _ask_together(
         replies.update(zip(together, found, strict=True))
     are_some_there = not all(isinstance(one, Exception) and is_away(one) for one in replies.values())
     answers: list[Answer | RedBeatError] = []
+    given_up: RedBeatError | None = None  # a node was waited for, once and for all
     for place in range(len(stores)):
         reply = replies.get(place)
+        is_silent = isinstance(reply, Exception) and is_away(reply)
+        is_waited_for = not are_some_there or bool(are_waited_for and are_waited_for[place])
+        if is_silent and given_up is not None:
+            answers.append(given_up)
+            continue
         try:
-            if isinstance(reply, Exception) and is_away(reply) and are_some_there:
+            if isinstance(reply, Exception) and is_silent and not is_waited_for:
                 with stores[place].translating():
                     raise reply
             if reply is None or isinstance(reply, Exception):  # it says why, or is asked in portions
@@ -112,18 +150,19 @@ def _ask_together(
                 answers.append(readers[place](reply))
         except RedBeatError as exc:
             answers.append(exc)
+            if is_silent and is_waited_for and isinstance(exc, StoreUnavailable):
+                given_up = exc
     return answers
 
 
 @contextmanager
 def _asking(stores: Iterable[Store]) -> Iterator[None]:
     """Note for each part that Redis is waited for, and then that it has answered."""
-    stores = list(stores)
+    first, *others = stores
     with ExitStack() as stack:
-        for store in stores:
+        for store in others:
             stack.enter_context(store.asking())
-        stores[0].on_round_trip()
-        yield
-        stores[0].on_round_trip()
-    for store in stores:
+        with first.translating():  # errors are looked at later; a signal ends connections amid an answer
+            yield
+    for store in others:
         store.on_progress()
