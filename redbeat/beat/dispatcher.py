@@ -210,6 +210,18 @@ class Dispatcher:
         with self._ending_early(batch):
             self._send(batch, self._plan_rest(batch, rows, is_quick=is_quick))
 
+    def confirm(self, batch: Batch) -> Pipeline | None:
+        """Make sure that the collected messages may be sent; return what sends them together with others'.
+
+        None: there are none, or the script that records pushes them, or one of them has failed before.
+        """
+        with self._ending_early(batch):
+            if not batch.collected or self._find_target(batch) is not None or not batch.collected:
+                return None
+            self._reserve_collected(batch)
+            self._leadership.confirm()
+            return None if any(has_failed(run) for run, _ in batch.collected) else self._pipeline
+
     def ask(self, batch: Batch) -> CommitAsked | None:
         """Return what is to be recorded of ``batch``; None: nothing. What no script pushes is sent before."""
         with self._ending_early(batch):
@@ -601,10 +613,14 @@ class Dispatcher:
 
     def _send_collected(self, batch: Batch) -> None:
         """Send the collected messages by the broker's client."""
+        self._reserve_collected(batch)
+        self._pipeline.send(batch)
+
+    def _reserve_collected(self, batch: Batch) -> None:
+        """Leave out the collected runs that others hold back."""
         pushes = {run.claimed.key: of_run for run, of_run in batch.collected}
         runs = self._recorder.reserve(batch, [run for run, _ in batch.collected])
         batch.collected = [(run, pushes[run.claimed.key]) for run in runs]
-        self._pipeline.send(batch)
 
     def _find_target(self, batch: Batch) -> Target | None:
         """Return where a commit may push the collected messages; None: nowhere.

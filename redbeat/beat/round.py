@@ -4,7 +4,7 @@
 
     admit      for each batch: which of its entries are there, and may go the quick way
     plan       those of all batches at once; their messages are pushed by the script that records
-    send       what doesn't go the quick way, batch by batch, as if the batch were alone
+    send       what is left, batch by batch; messages for a Redis broker elsewhere go in one pipeline
     record     all batches together: one round trip a node
     end        for each batch: what became of it
 
@@ -25,6 +25,7 @@ from typing import Protocol
 from redbeat.beat.batch import Batch
 from redbeat.beat.dispatcher import PIECE
 from redbeat.beat.equipment import Equipment
+from redbeat.beat.pipeline import Pipeline, send_together
 from redbeat.beat.planner import CompiledRun
 from redbeat.beat.recorder import commit_last, is_held_back
 from redbeat.beat.shard import Shard
@@ -76,6 +77,7 @@ class _Member:
     Attributes:
         rows: the entries that are still to be sent one by one.
         is_quick: their messages may be compiled.
+        pipeline: sends its messages together with those of others; None: they go another way.
         asked: what is recorded of it; None: nothing.
         answer: what became of that, or why nothing is known of it.
         is_out: something is wrong with its part.
@@ -86,6 +88,7 @@ class _Member:
     batch: Batch
     rows: Sequence[Claimed] = ()
     is_quick: bool = False
+    pipeline: Pipeline | None = None
     asked: CommitAsked | None = None
     answer: Committed | RedBeatError | None = None
     is_out: bool = False
@@ -123,6 +126,7 @@ class Round:
             self._let_each(self._admit)
             self._plan()
             self._let_each(self._send)
+            self._push()
             self._record()
         self._figures.batches.observe(time.monotonic() - began_at)
         return self._ended
@@ -215,6 +219,18 @@ class Round:
             member.batch.leave(member.rows)
         else:
             member.shard.dispatcher.begin(member.batch, member.rows, is_quick=member.is_quick)
+
+    def _push(self) -> None:
+        """Send the collected messages that no script pushes."""
+        self._let_each(self._confirm)
+        those = [(one.pipeline, one.batch) for one in self._members if one.pipeline and not one.is_out]
+        outbox = self._equipment.broker.outbox
+        if len(those) > 1 and outbox is not None:
+            send_together(those, outbox)
+
+    @staticmethod
+    def _confirm(member: _Member) -> None:
+        member.pipeline = member.shard.dispatcher.confirm(member.batch)
 
     def _record(self) -> None:
         self._let_each(self._ask)
