@@ -325,8 +325,7 @@ class RedBeatScheduler(Scheduler):
                 few.append((shard, shard.prepared_batch(taken)))
             if not is_going_on:
                 return False
-        sent = self._round().send_prepared(few) if few else []
-        return not [shard for shard, batch in sent if not shard.note_prepared(batch)]
+        return self._round().send_prepared(few) if few else True
 
     def _send_batches(self, claims: list[tuple[Shard, Claim]]) -> float | None:
         """Send what was claimed of each shard; return how long to wait then; None: claim again at once."""
@@ -344,10 +343,8 @@ class RedBeatScheduler(Scheduler):
                     is_begun = is_begun or seconds is not None
             else:
                 begun = [(shard, shard.begin(claim, batches=batches)) for shard, claim in together]
+                self._round().send(begun, partial(Shard.note_sent, is_waiting=is_waiting, batches=batches))
                 is_begun = True
-                for shard, batch in self._round().send(begun):
-                    with self._shards.apart(shard):
-                        shard.note_sent(batch, is_waiting=is_waiting, batches=batches)
         if not self._shards.is_divided:
             return seconds
         return min((shard.seconds_left for shard in self._shards.led), default=0.0)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.beat.batch import Batch
@@ -135,25 +135,27 @@ class Dispatcher:
             self._tracing.begin_batch()
             try:
                 self._dispatch(batch)
+            except BaseException:  # a signal ends this beat, or Redis is away
+                self.end_early(batch)
+                raise
             finally:
                 self._tracing.end_batch()
                 batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
 
     def _dispatch(self, batch: Batch) -> None:
         self._broker.begin_batch()
-        with self._ending_early(batch):
-            rows, is_quick = self._admit(batch)
-            if is_quick:
-                rows = self._send_first(batch, rows)
-                batch.is_quick = not rows
-            runs = self._plan_rest(batch, rows, is_quick=is_quick)
-            if self._delivery.is_at_most_once:
-                self._recorder.commit(batch, batch.pending)
-                self._record_then_send(batch, runs)
-            else:
-                self._send(batch, runs)
-                self._record(batch)
-            self._tell_of_batch(batch)
+        rows, is_quick = self._admit(batch)
+        if is_quick:
+            rows = self._send_first(batch, rows)
+            batch.is_quick = not rows
+        runs = self._plan_rest(batch, rows, is_quick=is_quick)
+        if self._delivery.is_at_most_once:
+            self._recorder.commit(batch, batch.pending)
+            self._record_then_send(batch, runs)
+        else:
+            self._send(batch, runs)
+            self._record(batch)
+        self._tell_of_batch(batch)
 
     def _admit(self, batch: Batch) -> tuple[Sequence[Claimed], bool]:
         """Return the claimed entries that may be sent, and whether their messages may be compiled."""
@@ -175,65 +177,54 @@ class Dispatcher:
         if batch.recorded:
             self._delivery.announce()
 
-    @contextmanager
-    def _ending_early(self, batch: Batch) -> Iterator[None]:
-        """Record what was sent if this block ends with an error, as far as that is possible."""
-        try:
-            yield
-        except BaseException:
-            # a signal ends this beat, or Redis is away: what was sent is recorded as sent, if that is
-            # possible
-            if batch.unconfirmed:
-                with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
-                    self._broker.settle(LAST_WORDS_SECONDS)
-                self._note_settled(batch)
-            commit_last([self._recorder.ask_last(batch)])
-            if batch.events:
-                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
-                    call_briefly(lambda: self._broker.send_events(batch.events))
-            raise
+    def end_early(self, batch: Batch) -> None:
+        """Record as sent what was sent of ``batch``, which ends with an error, if that is possible."""
+        if batch.unconfirmed:
+            with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                self._broker.settle(LAST_WORDS_SECONDS)
+            self._note_settled(batch)
+        commit_last([self._recorder.ask_last(batch)])
+        if batch.events:
+            with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                call_briefly(lambda: self._broker.send_events(batch.events))
 
     # -- in a round, with the batches of other parts: what ``dispatch`` does, step by step
 
     def admit(self, batch: Batch) -> Admitted:
         """Begin a batch; return what may be sent of it."""
-        with self._ending_early(batch):
-            rows, is_quick = self._admit(batch)
-            is_pushed = is_quick and self._find_target(batch) is not None
-            if is_quick and not is_pushed and (batch.is_in_doubt or self._broker.is_away):
-                batch.leave(rows)
-                rows = []
-            return Admitted(rows, is_quick, is_pushed)
+        rows, is_quick = self._admit(batch)
+        is_pushed = is_quick and self._find_target(batch) is not None
+        if is_quick and not is_pushed and (batch.is_in_doubt or self._broker.is_away):
+            batch.leave(rows)
+            rows = []
+        return Admitted(rows, is_quick, is_pushed)
 
     def begin(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> None:
         """Send ``rows``, or collect their messages."""
-        with self._ending_early(batch):
-            self._send(batch, self._plan_rest(batch, rows, is_quick=is_quick))
+        self._send(batch, self._plan_rest(batch, rows, is_quick=is_quick))
 
     def confirm(self, batch: Batch) -> Pipeline | None:
         """Make sure that the collected messages may be sent; return what sends them together with others'.
 
         None: there are none, or the script that records pushes them, or one of them has failed before.
         """
-        with self._ending_early(batch):
-            if not batch.collected or self._find_target(batch) is not None or not batch.collected:
-                return None
-            self._reserve_collected(batch)
-            self._leadership.confirm()
-            return None if any(has_failed(run) for run, _ in batch.collected) else self._pipeline
+        if not batch.collected or self._find_target(batch) is not None or not batch.collected:
+            return None
+        self._reserve_collected(batch)
+        self._leadership.confirm()
+        return None if any(has_failed(run) for run, _ in batch.collected) else self._pipeline
 
     def ask(self, batch: Batch) -> CommitAsked | None:
         """Return what is to be recorded of ``batch``; None: nothing. What no script pushes is sent before."""
-        with self._ending_early(batch):
-            target = self._find_target(batch) if batch.collected else None
-            if batch.is_prepared and target is None:
-                batch.give_back(run for run, _ in batch.collected)
-                batch.collected.clear()
-            elif batch.collected and target is None:
-                self._send_collected(batch)
-            if not (batch.pending or batch.collected):
-                return None
-            return self._recorder.ask(batch, target or NOWHERE)
+        target = self._find_target(batch) if batch.collected else None
+        if batch.is_prepared and target is None:
+            batch.give_back(run for run, _ in batch.collected)
+            batch.collected.clear()
+        elif batch.collected and target is None:
+            self._send_collected(batch)
+        if not (batch.pending or batch.collected):
+            return None
+        return self._recorder.ask(batch, target or NOWHERE)
 
     def end(self, batch: Batch, asked: CommitAsked | None, answer: Callable[[], Committed]) -> None:
         """Note what became of ``batch``, and tell of it.
@@ -241,13 +232,12 @@ class Dispatcher:
         Arguments:
             answer: returns what became of what was asked, or raises why nothing is known of that.
         """
-        with self._ending_early(batch):
-            if asked is not None and not self._recorder.note_answer(batch, asked, answer):
-                self._send_collected(batch)
-            batch.collected.clear()
-            if batch.pending:
-                self._recorder.commit(batch, batch.pending)
-            self._tell_of_batch(batch)
+        if asked is not None and not self._recorder.note_answer(batch, asked, answer):
+            self._send_collected(batch)
+        batch.collected.clear()
+        if batch.pending:
+            self._recorder.commit(batch, batch.pending)
+        self._tell_of_batch(batch)
 
     def ask_last(self, batch: Batch) -> CommitAsked | None:
         """Return what is recorded of ``batch`` if its round ends early; None: nothing."""

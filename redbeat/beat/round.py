@@ -119,8 +119,14 @@ class Round:
         self._is_ending = is_ending
         self._members: list[_Member] = []
 
-    def send(self, batches: Iterable[tuple[Shard, Batch]]) -> list[tuple[Shard, Batch]]:
-        """Plan, send and record batches; return those of parts with which nothing is wrong."""
+    def send(
+        self, batches: Iterable[tuple[Shard, Batch]], note_sent: Callable[[Shard, Batch], object]
+    ) -> None:
+        """Plan, send and record batches.
+
+        Arguments:
+            note_sent: is called for each in the end, if nothing is wrong with its part.
+        """
         began_at = time.monotonic()
         with self._ending_early(batches):
             self._let_each(self._admit)
@@ -128,12 +134,12 @@ class Round:
             self._let_each(self._send)
             self._push()
             self._record()
-        self._figures.batches.observe(time.monotonic() - began_at)
-        return self._ended
+            self._figures.batches.observe(time.monotonic() - began_at)
+            self._let_each(lambda member: note_sent(member.shard, member.batch))
 
-    def send_prepared(self, prepared: Iterable[tuple[Shard, Batch]]) -> list[tuple[Shard, Batch]]:
+    def send_prepared(self, prepared: Iterable[tuple[Shard, Batch]]) -> bool:
         """Record batches whose collected runs were planned before they were due, and push their messages;
-        return those of parts with which nothing is wrong.
+        return whether to go on.
 
         The log tells of those that were sent, as entries may have changed or gone since their runs were
         planned.
@@ -149,11 +155,8 @@ class Round:
             self._reports.tell_of_all(sent)
         self._figures.compiled += len(sent)
         self._figures.used += len(sent)
-        return self._ended
-
-    @property
-    def _ended(self) -> list[tuple[Shard, Batch]]:
-        return [(one.shard, one.batch) for one in self._members if not one.is_out]
+        # each of them is to note it
+        return all([one.shard.note_prepared(one.batch) for one in self._members if not one.is_out])  # noqa: C419
 
     @contextmanager
     def _ending_early(self, batches: Iterable[tuple[Shard, Batch]]) -> Iterator[None]:
@@ -166,7 +169,7 @@ class Round:
                 self._equipment.broker.begin_batch()
                 yield
             except BaseException:
-                left = [one for one in self._members if not one.has_ended]
+                left = [one for one in self._members if not (one.has_ended or one.is_out)]
                 commit_last(one.shard.dispatcher.ask_last(one.batch) for one in left)
                 for one in self._members:
                     one.shard.close()
@@ -174,17 +177,19 @@ class Round:
             finally:
                 tracing.end_batch()
 
-    def _let_each(self, step: Callable[[_Member], None], *, have_others_answered: bool = False) -> None:
+    def _let_each(self, step: Callable[[_Member], object], *, have_others_answered: bool = False) -> None:
         """Let each batch do a step; one with whose part something is wrong does no more of them."""
         for member in self._members:
             if member.is_out:
                 continue
-            member.is_out = True  # until it has done that
-            with self._apart(member.shard, have_others_answered=have_others_answered):
+            try:
                 step(member)
-                member.is_out = False
-            if member.is_out:
+            except BaseException as exc:
+                member.is_out = True
+                member.shard.dispatcher.end_early(member.batch)
                 member.shard.close()
+                with self._apart(member.shard, have_others_answered=have_others_answered):
+                    raise exc  # noqa: TRY201 - within that
 
     def _admit(self, member: _Member) -> None:
         member.rows, member.is_quick, is_pushed = member.shard.dispatcher.admit(member.batch)
@@ -222,6 +227,8 @@ class Round:
 
     def _push(self) -> None:
         """Send the collected messages that no script pushes."""
+        if all(one.batch.is_quick for one in self._members):
+            return
         self._let_each(self._confirm)
         those = [(one.pipeline, one.batch) for one in self._members if one.pipeline and not one.is_out]
         outbox = self._equipment.broker.outbox

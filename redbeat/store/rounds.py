@@ -6,8 +6,9 @@ answer can't be had together with others, it is asked alone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -159,10 +160,14 @@ def _ask_together(
 def _asking(stores: Iterable[Store]) -> Iterator[None]:
     """Note for each part that Redis is waited for, and then that it has answered."""
     first, *others = stores
-    with ExitStack() as stack:
-        for store in others:
-            stack.enter_context(store.asking())
+    before, now = [store.asks_since for store in others], time.monotonic()
+    for store in others:
+        store.asks_since = now
+    try:
         with first.translating():  # errors are looked at later; a signal ends connections amid an answer
             yield
+    finally:
+        for store, asked_before in zip(others, before, strict=True):
+            store.asks_since = asked_before
     for store in others:
         store.on_progress()
