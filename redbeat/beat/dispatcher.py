@@ -183,7 +183,7 @@ class Dispatcher:
             with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                 self._broker.settle(LAST_WORDS_SECONDS)
             self._note_settled(batch)
-        commit_last([self._recorder.ask_last(batch)])
+        commit_last([self._recorder.last_commits(batch)])
         if batch.events:
             with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                 call_briefly(lambda: self._broker.send_events(batch.events))
@@ -214,7 +214,7 @@ class Dispatcher:
         self._leadership.confirm()
         return None if any(has_failed(run) for run, _ in batch.collected) else self._pipeline
 
-    def ask(self, batch: Batch) -> CommitAsked | None:
+    def begin_recording(self, batch: Batch) -> CommitAsked | None:
         """Return what is to be recorded of ``batch``; None: nothing. What no script pushes is sent before."""
         target = self._find_target(batch) if batch.collected else None
         if batch.is_prepared and target is None:
@@ -224,7 +224,7 @@ class Dispatcher:
             self._send_collected(batch)
         if not (batch.pending or batch.collected):
             return None
-        return self._recorder.ask(batch, target or NOWHERE)
+        return self._recorder.begin_recording(batch, target or NOWHERE)
 
     def end(self, batch: Batch, asked: CommitAsked | None, answer: Callable[[], Committed]) -> None:
         """Note what became of ``batch``, and tell of it.
@@ -239,9 +239,9 @@ class Dispatcher:
             self._recorder.commit(batch, batch.pending)
         self._tell_of_batch(batch)
 
-    def ask_last(self, batch: Batch) -> CommitAsked | None:
+    def last_commits(self, batch: Batch) -> CommitAsked | None:
         """Return what is recorded of ``batch`` if its round ends early; None: nothing."""
-        return self._recorder.ask_last(batch)
+        return self._recorder.last_commits(batch)
 
     # -- the quick way: plan, push and record in one go
 

@@ -198,10 +198,10 @@ class Recorder:
         What is pending afterwards are the quarantines of entries whose commits the server refused. Returns
         False, and has written nothing, where the schedule's user lacks the right to push.
         """
-        asked = self.ask(batch, target)
+        asked = self.begin_recording(batch, target)
         return self.note_answer(batch, asked, asked.alone)
 
-    def ask(self, batch: Batch, target: Target) -> CommitAsked:
+    def begin_recording(self, batch: Batch, target: Target) -> CommitAsked:
         """Return what there is to record of ``batch`` now; :meth:`note_answer` takes what becomes of it.
 
         Arguments:
@@ -380,7 +380,7 @@ class Recorder:
         self._note_results(batch, sent, committed.results, is_moved=committed.is_moved)
         return len(sent)
 
-    def ask_last(self, batch: Batch) -> CommitAsked | None:
+    def last_commits(self, batch: Batch) -> CommitAsked | None:
         """Return what :func:`commit_last` records of ``batch``; None: nothing is pending."""
         if not batch.pending:
             return None

@@ -170,7 +170,7 @@ class Round:
                 yield
             except BaseException:
                 left = [one for one in self._members if not (one.has_ended or one.is_out)]
-                commit_last(one.shard.dispatcher.ask_last(one.batch) for one in left)
+                commit_last(one.shard.dispatcher.last_commits(one.batch) for one in left)
                 for one in self._members:
                     one.shard.close()
                 raise
@@ -248,7 +248,7 @@ class Round:
 
     @staticmethod
     def _ask(member: _Member) -> None:
-        member.asked = member.shard.dispatcher.ask(member.batch)
+        member.asked = member.shard.dispatcher.begin_recording(member.batch)
 
     @staticmethod
     def _end(member: _Member) -> None:
