@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property, lru_cache
@@ -18,6 +18,9 @@ from redbeat.keys import MESSAGE_NAMES, EntryKeys, Keys, glob_of, note_shards, s
 
 #: how many shards there may be at most: one beat could lead all of them
 MAX_SHARDS = 4096
+
+#: how many shards are named in a sentence
+MAX_NAMED = 16
 
 
 def shard_of(name: str, shards: int) -> int:
@@ -30,6 +33,27 @@ def shard_of(name: str, shards: int) -> int:
     except UnicodeEncodeError:  # half a character, which no key can have: whoever writes it is refused
         stored = name.encode("utf-8", "surrogatepass")
     return crc_hqx(stored, 0) % shards
+
+
+def shards_named(shards: Iterable[int | None], total: int) -> str:
+    """Return a phrase about some of ``total`` shards: 'shard 3 of 16', 'shards 0, 3, 7 of 16'.
+
+    Arguments:
+        shards: their numbers; None: the part that has the entries that are in no shard.
+    """
+    some = [*shards]
+    numbers = sorted(number for number in some if number is not None)
+    phrases = []
+    if len(numbers) == total > 1:
+        phrases.append(f"all {total} shards")
+    elif numbers:
+        names = ", ".join(map(str, numbers[:MAX_NAMED]))
+        more = f" and {len(numbers) - MAX_NAMED} more" if len(numbers) > MAX_NAMED else ""
+        of_all = f" of {total}" if numbers[-1] < total else ""  # else some are of a former layout
+        phrases.append(f"shard{'s' if len(numbers) > 1 else ''} {names}{more}{of_all}")
+    if None in some:
+        phrases.append("the part without shards")
+    return " and ".join(phrases)
 
 
 @dataclass(frozen=True)
@@ -250,6 +274,14 @@ class Layout:
         """Return the number of the shard that is this part; None: it is the schedule without shards."""
         keys = self.keys
         return keys.shard_at(part.prefix) if isinstance(keys, ShardedKeys) else None
+
+    def named(self, parts: Iterable[Keys]) -> str:
+        """Return a phrase about some of the parts, as :func:`shards_named` does; former ones may be among
+        them.
+        """
+        shards = [self.former_keys.shard_at(part.prefix) for part in parts]
+        total = max(self.shards or 0, (self.former or 0) if self.is_moving else 0)
+        return shards_named(shards, total)
 
     @cached_property
     def former_keys(self) -> ShardedKeys:

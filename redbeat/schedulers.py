@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
@@ -95,6 +95,9 @@ __all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
 
 #: how long signals are held back while the lock is released
 CLOSE_SECONDS = 3.0
+#: how long a beat that isn't told to wait for Redis waits until a node of its shards answers: as long as the
+#: redis client waits for one server
+UNANSWERED_SECONDS = 10.0
 #: how long beats without a lock hide what they claimed from each other
 LEASE_SECONDS = 30.0
 
@@ -172,7 +175,7 @@ class RedBeatScheduler(Scheduler):
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
                 self.store.connect()
-                check_eviction(self._shards.first.store)
+                check_eviction(self.store)
                 Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
             if self.lock_key is None:
@@ -237,11 +240,11 @@ class RedBeatScheduler(Scheduler):
         except RedBeatError as exc:
             if self._beat is None:
                 raise
-            period = self.config.redbeat_redis_options.get("retry_period")
-            # of several nodes only the others have answered, so the client hasn't waited for this one
-            is_one_node = isinstance(exc, StoreUnavailable) and self._shards.is_divided
-            if is_one_node and self.config.is_cluster and is_period_left(period, self._well_at):
-                return self._wait_for_mending(exc)
+            if isinstance(exc, StoreUnavailable) and self._shards.is_divided and self.config.is_cluster:
+                # no client has waited for these nodes, as others might have answered
+                period = self.config.redbeat_redis_options.get("retry_period", UNANSWERED_SECONDS)
+                if is_period_left(period, self._well_at):
+                    return self._wait_for_mending(exc)
             raise brief(exc) from None
         else:
             self._well_at = time.monotonic()
@@ -263,22 +266,24 @@ class RedBeatScheduler(Scheduler):
         time.sleep(self._look_seconds)
         return 0
 
-    def _report_trouble_of(self, shard: Shard | None) -> None:
-        """Tell of what keeps one shard from being sent; None: nothing keeps any."""
-        if shard is None:
+    def _report_trouble_of(self, shards: Sequence[Shard]) -> None:
+        """Tell of what keeps some shards from being sent; no shards: nothing keeps any."""
+        if not shards:
             self._reports.report_trouble("")
             return
-        trouble = f"{shard.store.keys.schedule}: {shard.trouble}"
-        self._reports.report_trouble(trouble, of_all=False)
-        self._condition.note_trouble(trouble)
+        trouble, parts = shards[0].trouble, [shard.store.keys for shard in shards]
+        troubled = self.config.layout.named(parts)
+        self._reports.report_trouble(trouble, troubled, [part.prefix for part in parts])
+        self._condition.note_trouble(trouble, troubled)
 
     def _tick(self) -> float:
         if self._beat is not None:
             self._telemetry.look()
             self._feed.look()  # after it, as parts of it may be receivers
-        if self._shares.has_new_layout or self._shards.is_moving:
+        if (self._shares.has_new_layout or self._shards.is_moving) and self._shards.reaches_base():
             Layouts(self.store).look()
         self._form_shards()
+        self._shards.choose_patience(self.store)
         if not self._is_leading():
             self._report_standby()
             return self._wait(self._shares.seconds_to_look())
@@ -286,7 +291,7 @@ class RedBeatScheduler(Scheduler):
             self._shards.renew_locks()  # trying the broker may take long
             if not self._is_broker_back():
                 return self._wait(BROKER_RETRY_SECONDS)
-        if self._beat is not None and self._shards.leads_first:
+        if self._beat is not None and self._shards.leads_first and self._shards.reaches_base():
             sweep(self._sweeper)
         began_at = time.monotonic()
         with garbage_kept():
@@ -315,7 +320,7 @@ class RedBeatScheduler(Scheduler):
     def _send_prepared(self) -> bool:
         """Send the prepared runs whose time has come; return whether to go on."""
         few: list[tuple[Shard, Batch]] = []
-        for shard in self._shards.led:
+        for shard in self._shards.reached:
             is_going_on = True
             taken = self._shards.take_few_prepared(shard)
             if shard.has_prepared:  # there are more
@@ -331,7 +336,9 @@ class RedBeatScheduler(Scheduler):
         """Send what was claimed of each shard; return how long to wait then; None: claim again at once."""
         is_waiting, batches, is_begun = self._beat is not None, len(claims), False
         seconds: float | None = None
-        for together in rounds_of(claims):
+        for claimed in rounds_of(claims):
+            # of a node that is away since then all stays due
+            together = [(shard, claim) for shard, claim in claimed if not shard.away]
             if is_begun and self._is_ending_tick():
                 for shard, claim in together:
                     with self._shards.apart(shard):
@@ -341,7 +348,7 @@ class RedBeatScheduler(Scheduler):
                 with self._shards.apart(shard):
                     seconds = shard.send(claim, is_waiting=is_waiting, batches=batches)
                     is_begun = is_begun or seconds is not None
-            else:
+            elif together:
                 begun = [(shard, shard.begin(claim, batches=batches)) for shard, claim in together]
                 self._round().send(begun, partial(Shard.note_sent, is_waiting=is_waiting, batches=batches))
                 is_begun = True
@@ -355,7 +362,7 @@ class RedBeatScheduler(Scheduler):
     def _send_messages(self) -> float:
         """Send one batch of the stored messages that are due, of each shard; return how long to wait then."""
         seconds = math.inf
-        for shard in self._shards.led:
+        for shard in self._shards.reached:
             with self._shards.apart(shard):
                 seconds = min(seconds, shard.send_messages())
         return seconds
@@ -517,15 +524,18 @@ class RedBeatScheduler(Scheduler):
 
         Of a schedule in shards it does so with each that is this beat's to lead.
         """
+        layout, taken = self.config.layout, list[tuple[int | None, LeaderLock]]()
         for shard in self._shards.look_at_locks():
             shard.has_statics = False  # another beat may have changed them meanwhile
             if shard.leadership.lock_key is not None:
                 self._gathering.lead(shard.store)
             if isinstance(shard.leadership.lock, LeaderLock):
-                self._feed.note_leader(shard.leadership.lock)
+                taken.append((layout.shard_of(shard.store.keys), shard.leadership.lock))
+        if taken:
+            self._feed.note_leader(taken)
         if self._beat is not None:
             self._shares.keep_alive()
-        fresh = [shard for shard in self._shards.led if not shard.has_statics]
+        fresh = [shard for shard in self._shards.reached if not shard.has_statics]
         if fresh and not self._shards.is_moving:  # else they are there already, on their way perhaps
             self._store_code(fresh)
         return bool(self._shards.led)
@@ -667,7 +677,7 @@ class RedBeatScheduler(Scheduler):
             DeclarationError: two of these entries have the same name.
         """
         statics, shards = read_statics(self.app), self._shards
-        led = [shard for shard in shards.led if not shard.has_statics] or shards.led or list(shards)
+        led = [shard for shard in shards.reached if not shard.has_statics] or shards.led or list(shards)
         for shard in led:
             with shards.apart(shard):
                 store_statics(
@@ -679,7 +689,7 @@ class RedBeatScheduler(Scheduler):
                     is_telling=shard is led[0],
                 )
                 shard.has_statics = True
-        shards.raise_trouble(is_waiting=False)
+        shards.raise_trouble(is_waiting=self._beat is not None)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""

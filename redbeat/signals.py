@@ -82,8 +82,8 @@ entry_paused = Signal(name="entry_paused", providing_args={"entry", "note", "by"
 #: an entry can't be used; ``reason`` says why
 entry_quarantined = Signal(name="entry_quarantined", providing_args={"entry", "reason"})
 #: this beat has become leader: ``leader`` and ``previous`` have ``host``, ``pid`` and ``since``; ``previous``
-#: is None where it isn't known
-leader_changed = Signal(name="leader_changed", providing_args={"leader", "previous"})
+#: is None where it isn't known; ``shards``: the numbers of those that it leads from now on, () without shards
+leader_changed = Signal(name="leader_changed", providing_args={"leader", "previous", "shards"})
 
 OF_RUNS = {one.name: one for one in (run_sent, run_skipped, run_started, run_ended, run_overdue)}
 OF_ENTRIES = {one.name: one for one in (entry_paused, entry_quarantined)}

@@ -135,8 +135,8 @@ class Dispatcher:
             self._tracing.begin_batch()
             try:
                 self._dispatch(batch)
-            except BaseException:  # a signal ends this beat, or Redis is away
-                self.end_early(batch)
+            except BaseException as exc:  # a signal ends this beat, or Redis is away
+                self.end_early(batch, exc)
                 raise
             finally:
                 self._tracing.end_batch()
@@ -177,13 +177,13 @@ class Dispatcher:
         if batch.recorded:
             self._delivery.announce()
 
-    def end_early(self, batch: Batch) -> None:
+    def end_early(self, batch: Batch, cause: BaseException) -> None:
         """Record as sent what was sent of ``batch``, which ends with an error, if that is possible."""
         if batch.unconfirmed:
             with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                 self._broker.settle(LAST_WORDS_SECONDS)
             self._note_settled(batch)
-        commit_last([self._recorder.last_commits(batch)])
+        commit_last([self._recorder.last_commits(batch, cause)])
         if batch.events:
             with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
                 call_briefly(lambda: self._broker.send_events(batch.events))
@@ -239,9 +239,9 @@ class Dispatcher:
             self._recorder.commit(batch, batch.pending)
         self._tell_of_batch(batch)
 
-    def last_commits(self, batch: Batch) -> CommitAsked | None:
-        """Return what is recorded of ``batch`` if its round ends early; None: nothing."""
-        return self._recorder.last_commits(batch)
+    def last_commits(self, batch: Batch, cause: BaseException) -> CommitAsked | None:
+        """Return what is recorded of ``batch`` as its round ends early; None: nothing."""
+        return self._recorder.last_commits(batch, cause)
 
     # -- the quick way: plan, push and record in one go
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redbeat import signals
@@ -55,7 +55,7 @@ class Feed:
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread = BackgroundThread("redbeat-signals", self._run)
-        self._won: deque[LeaderLock] = deque()
+        self._won: deque[Sequence[tuple[int | None, LeaderLock]]] = deque()
         self._unnoted: set[tuple[Keys, str]] = set()  # ids of events that were told of, which isn't noted yet
 
     def look(self) -> None:
@@ -67,10 +67,14 @@ class Feed:
         if signals.is_wanted(*signals.ALL):
             self._thread.start()
 
-    def note_leader(self, lock: LeaderLock) -> None:
-        """Note that this beat has become leader by taking ``lock``, which is told of."""
+    def note_leader(self, taken: Sequence[tuple[int | None, LeaderLock]]) -> None:
+        """Note that this beat has become leader by taking these locks at once, which is told of.
+
+        Arguments:
+            taken: the number of each shard, None for a schedule without any, and its lock.
+        """
         if signals.is_wanted(signals.leader_changed.name):
-            self._won.append(lock)
+            self._won.append(taken)
             self._thread.wake()
 
     def stop(self) -> None:
@@ -102,12 +106,20 @@ class Feed:
 
     def _tell_of_leaders(self) -> None:
         while self._won and not self._thread.is_over:
-            lock = self._won[0]
-            leader = holder_of(lock.token)
-            previous = self._find_previous(lock) if leader is not None else None
+            changes: dict[tuple[str, int] | None, tuple[Holder, Holder | None, list[int]]] = {}
+            for shard, lock in self._won[0]:
+                leader = holder_of(lock.token)
+                if leader is None:
+                    continue  # it was lost at once
+                previous = self._find_previous(lock)
+                before = None if previous is None else (previous.host, previous.pid)
+                shards = changes.setdefault(before, (leader, previous, []))[2]
+                shards += [] if shard is None else [shard]
             self._won.popleft()
-            if leader is not None:  # else it was lost at once
-                self._send(signals.leader_changed, leader=leader, previous=previous)
+            for leader, previous, shards in changes.values():
+                self._send(
+                    signals.leader_changed, leader=leader, previous=previous, shards=tuple(sorted(shards))
+                )
 
     def _find_previous(self, lock: LeaderLock) -> Holder | None:
         """Return who led before, as far as that is known: it was silent, or has released the lock."""

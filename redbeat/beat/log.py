@@ -47,6 +47,7 @@ from redbeat.runs.progress import holder_in_words
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Claimed, Commit, Held, KeyType
 from redbeat.store.run_record import RunRecord
+from redbeat.telemetry.endpoint.health import trouble_in_words
 
 Error = TypeVar("Error", bound=RedBeatError)
 
@@ -143,6 +144,7 @@ class Reports:
         self._ahead_seconds = 0.0  # the server's clock, of this machine's
         self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
+        self._troubled: set[str] = set()  # the keys of the topic "trouble"
         self._next_standby_at = 0.0
         self._look_for_workers_at = self._say_untracked_at = -math.inf
         self._has_seen_none = False
@@ -357,17 +359,24 @@ class Reports:
                 "beat: Standing by: %s.", words, extra=LEADER_STANDBY.of(lock=candidacy.key, reason=words)
             )
 
-    def report_trouble(self, trouble: str, *, of_all: bool = True) -> None:
-        """Log what keeps all entries from being sent. '': nothing does, which is logged if something did.
+    def report_trouble(self, trouble: str, troubled: str = "", places: Sequence[str] = ("",)) -> None:
+        """Log what keeps entries from being sent. '': nothing does, which is logged if something did.
 
         Arguments:
-            of_all: False: it keeps those of a shard.
+            troubled: of which shards, as a phrase; '': of the whole schedule.
+            places: what stands for each of these shards. It is logged again if more are concerned, or others.
         """
-        if trouble and self._said.is_news(("trouble", ""), trouble):
-            what = "Nothing can be sent" if of_all else "A shard can't be sent, the others go on"
-            logger.error("beat: %s: %s", what, trouble, extra=SCHEDULE_BLOCKED.of(reason=trouble))
-        elif not trouble and self._said.pop(("trouble", ""), ""):
-            logger.info("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
+        if not trouble:
+            said = [self._said.pop(("trouble", place), "") for place in self._troubled]
+            self._troubled.clear()
+            if any(said):
+                logger.info("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
+            return
+        self._troubled.update(places)
+        news = [place for place in places if self._said.is_news(("trouble", place), trouble)]
+        if news:
+            words = trouble_in_words(trouble, troubled)
+            logger.error("beat: %s", words, extra=SCHEDULE_BLOCKED.of(reason=trouble))
 
     def report_way(self, obstacle: str) -> None:
         """Log how messages are made, if that has changed. ``obstacle``: why one by one; '': compiled.

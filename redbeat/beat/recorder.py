@@ -31,6 +31,7 @@ from redbeat.errors import (
     LockLost,
     RedBeatError,
     StoreRefused,
+    StoreUnavailable,
 )
 from redbeat.leadership.lock import TAKEN_MS
 from redbeat.log.events import ENTRY_OVERRUN, RUN_FAILED_TO_SEND, RUN_SENT_BEFORE
@@ -380,10 +381,12 @@ class Recorder:
         self._note_results(batch, sent, committed.results, is_moved=committed.is_moved)
         return len(sent)
 
-    def last_commits(self, batch: Batch) -> CommitAsked | None:
-        """Return what :func:`commit_last` records of ``batch``; None: nothing is pending."""
+    def last_commits(self, batch: Batch, cause: BaseException) -> CommitAsked | None:
+        """Return what :func:`commit_last` records of ``batch``, which ends early; None: nothing."""
         if not batch.pending:
             return None
+        if self._store.is_hasty and isinstance(cause, StoreUnavailable):
+            return None  # its node was waited for, and other parts wait meanwhile
         store = self._store.without_retry()
         # this renews the lock: not for its full timeout, as it may never be released
         fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
 from redbeat.beat.batch import Batch
 from redbeat.beat.dispatcher import PIECE
@@ -42,12 +41,8 @@ ROUND_ROWS = 500
 SAME_TIME_SECONDS = 0.1
 
 
-class Apart(Protocol):
-    """Returns a context that keeps what goes wrong with one part from the others."""
-
-    def __call__(
-        self, shard: Shard, *, have_others_answered: bool = False
-    ) -> AbstractContextManager[None]: ...
+#: returns a context that keeps what goes wrong with one part from the others
+Apart = Callable[[Shard], AbstractContextManager[None]]
 
 
 def rounds_of(claims: Iterable[tuple[Shard, Claim]]) -> Iterator[list[tuple[Shard, Claim]]]:
@@ -168,16 +163,16 @@ class Round:
             try:
                 self._equipment.broker.begin_batch()
                 yield
-            except BaseException:
+            except BaseException as exc:
                 left = [one for one in self._members if not (one.has_ended or one.is_out)]
-                commit_last(one.shard.dispatcher.last_commits(one.batch) for one in left)
+                commit_last([one.shard.dispatcher.last_commits(one.batch, exc) for one in left])
                 for one in self._members:
                     one.shard.close()
                 raise
             finally:
                 tracing.end_batch()
 
-    def _let_each(self, step: Callable[[_Member], object], *, have_others_answered: bool = False) -> None:
+    def _let_each(self, step: Callable[[_Member], object]) -> None:
         """Let each batch do a step; one with whose part something is wrong does no more of them."""
         for member in self._members:
             if member.is_out:
@@ -186,9 +181,9 @@ class Round:
                 step(member)
             except BaseException as exc:
                 member.is_out = True
-                member.shard.dispatcher.end_early(member.batch)
+                member.shard.dispatcher.end_early(member.batch, exc)
                 member.shard.close()
-                with self._apart(member.shard, have_others_answered=have_others_answered):
+                with self._apart(member.shard):
                     raise exc  # noqa: TRY201 - within that
 
     def _admit(self, member: _Member) -> None:
@@ -220,7 +215,7 @@ class Round:
     def _send(self, member: _Member) -> None:
         if not member.rows:
             return
-        if self._is_ending():
+        if self._is_ending() or member.shard.away:  # what is sent couldn't be recorded
             member.batch.leave(member.rows)
         else:
             member.shard.dispatcher.begin(member.batch, member.rows, is_quick=member.is_quick)
@@ -244,7 +239,7 @@ class Round:
         asking = [(one, one.asked) for one in self._members if one.asked is not None and not one.is_out]
         for (member, _), answer in zip(asking, commit_together([asked for _, asked in asking]), strict=True):
             member.answer = answer
-        self._let_each(self._end, have_others_answered=True)
+        self._let_each(self._end)
 
     @staticmethod
     def _ask(member: _Member) -> None:

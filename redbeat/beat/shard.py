@@ -21,6 +21,7 @@ from redbeat.beat.messages import StoredMessages
 from redbeat.beat.pace import BATCH_SECONDS
 from redbeat.beat.planner import CompiledRun, Run
 from redbeat.beat.supervision import Supervision
+from redbeat.errors import StoreUnavailable
 from redbeat.leadership.elector import Leadership
 from redbeat.store.later import LaterStore
 from redbeat.store.records import Claim, Commit, Fence, Head, LockStatus, Push
@@ -35,6 +36,10 @@ BROKER_RETRY_SECONDS = 1.0
 UNSEEN_SECONDS = 2.0
 #: the same while entries move from one layout to another: they may be due soon after they have come
 MOVING_SECONDS = 0.25
+
+#: a part whose node didn't answer is left alone until the heartbeat has renewed its lock; where there is no
+#: heartbeat, for so long
+AWAY_SECONDS = 5.0
 
 #: claims are asked for ahead while at most so many shards send in a tick: each takes a connection
 MAX_AHEAD = 4
@@ -54,7 +59,6 @@ class Shard:
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
         has_backlog: the last claim has left entries due.
         has_statics: the code's entries were stored since this beat leads it.
-        trouble: what kept it from being sent lately, while other shards were; '': nothing did.
     """
 
     def __init__(self, store: Store, leadership: Leadership, equipment: Equipment, lease_ms: int) -> None:
@@ -78,7 +82,9 @@ class Shard:
         self.head_score: float | None = None
         self.has_backlog = False
         self.has_statics = False
-        self.trouble = ""
+        self._trouble = ""
+        self._away: StoreUnavailable | None = None
+        self._away_at = 0.0  # since when its node hasn't answered, monotonic
         self._next_at = 0.0  # when to claim next, monotonic
         self._seen_at = 0.0  # when it was claimed from, or looked at, last
 
@@ -122,8 +128,36 @@ class Shard:
     def note_trouble(self, exc: Exception) -> None:
         """Note why nothing can be sent of it now; it is tried again after a pause."""
         now = time.monotonic()
-        self.trouble, self.has_backlog = str(exc), False
+        self._trouble, self.has_backlog = str(exc), False
         self._next_at, self._seen_at = now + self.leadership.timing.look_seconds, now
+
+    def note_away(self, exc: StoreUnavailable) -> None:
+        """Note that its node doesn't answer: it isn't asked for a while, as all other parts would wait."""
+        self.note_trouble(exc)
+        self._away, self._away_at = exc, time.monotonic()
+
+    @property
+    def node_name(self) -> str | None:
+        """On which node of a cluster it is, as far as is known."""
+        return self.store.node_of(self.store.keys)
+
+    @property
+    def away(self) -> StoreUnavailable | None:
+        """The error of its node, which doesn't answer, so that it isn't asked; None: it is."""
+        if self.leadership.silent is not None:
+            return self.leadership.silent
+        if self._away is None:
+            return None
+        renewed_at = self.leadership.renewed_at
+        if renewed_at is None:
+            return self._away if time.monotonic() < self._away_at + AWAY_SECONDS else None
+        return self._away if renewed_at <= self._away_at else None
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from being sent, while other shards are; '': nothing does."""
+        away = self.away
+        return self._trouble if away is None else str(away)
 
     # -- one batch
 
@@ -172,7 +206,7 @@ class Shard:
         self._note_claim(claim)
 
     def _note_claim(self, claim: Claim) -> None:
-        self._seen_at = time.monotonic()
+        self._seen_at, self._away = time.monotonic(), None
         self._messages.note(claim, self._claims.claimed_at)
         if not claim.is_ahead:
             self.look_ahead.note_clock(claim.now)
@@ -219,7 +253,7 @@ class Shard:
             batches: how many shards send one in this tick.
         """
         seconds = self._note_sent(batch, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD)
-        self.trouble = ""
+        self._trouble = ""
         self._next_at = time.monotonic() + (seconds or 0.0)
         return seconds
 
@@ -288,7 +322,7 @@ class Shard:
 
     def note_head(self, head: Head) -> bool:
         """Note what a look at this part has found; tell whether that ends the wait."""
-        self._seen_at = time.monotonic()
+        self._seen_at, self._away = time.monotonic(), None
         has_changed = head.score != self.head_score or head.later != self._messages.head_score
         self.look_ahead.note_clock(head.now)
         self._equipment.clock.note(head.now)
@@ -301,7 +335,8 @@ class Shard:
     def forget(self) -> None:
         """Forget what was prepared, and what was known: another beat leads."""
         self.look_ahead.forget()
-        self.has_backlog, self.head_score, self._next_at, self.trouble = False, None, 0.0, ""
+        self.has_backlog, self.head_score, self._next_at, self._trouble = False, None, 0.0, ""
+        self._away = None
 
     def close(self) -> None:
         """Wait for what is on its way, while the lock is held, and drop it."""

@@ -56,11 +56,14 @@ class Shards:
     def __init__(self, store: Store, lock_key: str | None, timing: Timing) -> None:
         self._config: RedBeatConfig = store.config
         self.shares = Shares(store, lock_key, timing)
+        self._timing = timing
         self._locks = Locks(store)
+        self._hasty: Store | None = None  # the whole schedule, with a client that gives up soon
         self._layout: Layout | None = None
         self._shards: dict[str, Shard] = {}  # by prefix
         self._led: list[Shard] = []
         self._troubles: list[RedBeatError] = []
+        self._is_hasty = False
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(self._shards.values())
@@ -108,6 +111,27 @@ class Shards:
         self._layout = layout
         return True
 
+    def choose_patience(self, store: Store) -> None:
+        """Let what ticks ask wait for a node only as long as parts on other nodes can do without this beat.
+
+        Where there is one server, or one part, Redis is waited for as the settings say.
+
+        Arguments:
+            store: what a tick asks with, besides the parts' own.
+        """
+        is_hasty = self.is_divided and self._config.is_cluster
+        if is_hasty == self._is_hasty:
+            return
+        if is_hasty and self._hasty is None:
+            try:
+                self._hasty = Store.hasty(self._config.app, self._timing.renewal_seconds / 2)
+            except StoreUnavailable:  # a cluster's client connects at once: no node can be reached
+                return
+        chosen = self._hasty if is_hasty and self._hasty is not None else Store(self._config.app)
+        for one in (store, *(shard.store for shard in self)):
+            one.share_client(chosen)
+        self._is_hasty = is_hasty
+
     @property
     def is_outdated(self) -> bool:
         """Whether the schedule is known to be divided otherwise by now."""
@@ -138,6 +162,19 @@ class Shards:
     def led(self) -> list[Shard]:
         """Those that this beat leads, by what the last look has found."""
         return self._led
+
+    @property
+    def reached(self) -> list[Shard]:
+        """Those of them whose nodes answer, as far as is known."""
+        return [shard for shard in self._led if not shard.away]
+
+    def reaches_base(self) -> bool:
+        """Tell whether the node of what all parts share answers, as far as is known."""
+        away = [shard for shard in self._led if shard.away]
+        if not away:
+            return True
+        base = away[0].store.node_of(self._config.base_keys)
+        return base not in {shard.node_name for shard in away}
 
     @property
     def leads_first(self) -> bool:
@@ -182,14 +219,12 @@ class Shards:
         self._note_led()
 
     @contextmanager
-    def apart(self, shard: Shard, *, have_others_answered: bool = False) -> Iterator[None]:
+    def apart(self, shard: Shard) -> Iterator[None]:
         """Within this block what goes wrong with one part of several keeps none of the others from going on.
-
-        Arguments:
-            have_others_answered: that goes for a node that is away, too.
 
         Raises:
             LockLost, StoreRefused, StoreCorrupt: of the only part, as they come.
+            StoreUnavailable: where all parts are on one server.
         """
         try:
             yield
@@ -201,13 +236,21 @@ class Shards:
                 raise
             self._note_trouble(shard, exc)
         except StoreUnavailable as exc:
-            if not have_others_answered:
+            if not (self.is_divided and self._config.is_cluster):
                 raise
             self._note_trouble(shard, exc)
 
     def _note_trouble(self, shard: Shard, exc: RedBeatError) -> None:
-        shard.note_trouble(exc)
         self._troubles.append(exc)
+        if not (isinstance(exc, StoreUnavailable) and self._config.is_cluster):
+            shard.note_trouble(exc)
+            return
+        node = shard.node_name
+        if node is not None:
+            self.shares.note_silent(node)
+        for one in self._led:  # those on the same node aren't to wait for it one after the other
+            if one is shard or (node is not None and one.node_name == node):
+                one.note_away(exc)
 
     def raise_trouble(self, *, is_waiting: bool) -> None:
         """Raise what has gone wrong with parts while others went on, if the beat can't go on by itself.
@@ -216,14 +259,16 @@ class Shards:
             is_waiting: the ticks wait; else their caller wants to know in any case.
         """
         troubles, self._troubles = self._troubles, []
+        if not troubles and self._led and not self.reached:
+            troubles = [away for shard in self._led if (away := shard.away) is not None]
         changes = [exc for exc in troubles if isinstance(exc, LayoutChanged)]
         if changes or (troubles and not (is_waiting and any(not shard.trouble for shard in self._led))):
             raise [*changes, *troubles][0]
 
     @property
-    def troubled(self) -> Shard | None:
-        """A part of which nothing could be sent lately, though others are; None: there is none."""
-        return next((shard for shard in self._led if shard.trouble), None)
+    def troubled(self) -> list[Shard]:
+        """The parts of which nothing could be sent lately, though others are."""
+        return [shard for shard in self._led if shard.trouble]
 
     # -- whose turn it is
 
@@ -237,9 +282,10 @@ class Shards:
         if not self.is_divided:
             return [(shard, shard.claim()) for shard in self._led]
         size = self._config.batch_size
-        due = sorted((shard for shard in self._led if shard.is_due), key=lambda shard: shard.claimed_at)
+        led = self.reached
+        due = sorted((shard for shard in led if shard.is_due), key=lambda shard: shard.claimed_at)
         is_any = due or is_waiting
-        others = [one for one in self._led if not one.is_due and (one.wants_claim or not is_any)]
+        others = [one for one in led if not one.is_due and (one.wants_claim or not is_any)]
         room = ROUND_ENTRIES // 2 if others else ROUND_ENTRIES
         few = min(max(room // max(len(others), 1), FEW_ENTRIES), size)
         turns = [(shard, size) for shard in due[: max(room // size, 1)]] + [(shard, few) for shard in others]
@@ -247,11 +293,14 @@ class Shards:
         together = [turn for turn in turns if not turn[0].claims_alone]
         asked = [shard.begin_claim(entries) for shard, entries in together]
         for (shard, _), what, answer in zip(together, asked, claim_together(asked), strict=True):
-            with self.apart(shard, have_others_answered=True):
-                if isinstance(answer, RedBeatError):
+            with self.apart(shard):
+                if isinstance(answer, StoreUnavailable):  # and other nodes have answered
+                    self._note_trouble(shard, answer)
+                elif isinstance(answer, RedBeatError):
                     raise answer
-                shard.note_claim(what, answer)
-                found[shard] = answer
+                else:
+                    shard.note_claim(what, answer)
+                    found[shard] = answer
         for shard, _ in turns:
             if shard not in found and shard.claims_alone and shard.leadership.is_leader:
                 with self.apart(shard):
@@ -271,8 +320,9 @@ class Shards:
             for shard in self._led:
                 shard.store.renew_lock(shard.fence)
             return
-        errors, _ = self._locks.renew([Held(shard.store, shard.fence) for shard in self._led])
-        for shard, error in zip(self._led, errors, strict=True):
+        led = self.reached
+        errors, _ = self._locks.renew([Held(shard.store, shard.fence) for shard in led])
+        for shard, error in zip(led, errors, strict=True):
             with self.apart(shard):
                 if error is not None:
                     raise error
@@ -305,7 +355,7 @@ class Shards:
 
     def prepare(self) -> bool:
         """Prepare some runs that are due soon; tell whether there was anything to do."""
-        wanting = [shard.look_ahead for shard in self._led if shard.wants_to_prepare]
+        wanting = [shard.look_ahead for shard in self.reached if shard.wants_to_prepare]
         try:
             if len(wanting) == 1:
                 wanting[0].prepare()
@@ -321,12 +371,15 @@ class Shards:
         """Look at those that this beat leads, one round trip a node; tell whether something is due."""
         if not self.is_divided:
             return any(shard.note_head(shard.store.look()) for shard in self._led)
-        is_due = False
-        for shard, head in zip(self._led, look_together([one.store for one in self._led]), strict=True):
-            with self.apart(shard, have_others_answered=True):
-                if isinstance(head, RedBeatError):
+        is_due, led = False, self.reached
+        for shard, head in zip(led, look_together([one.store for one in led]), strict=True):
+            with self.apart(shard):
+                if isinstance(head, StoreUnavailable):
+                    self._note_trouble(shard, head)
+                elif isinstance(head, RedBeatError):
                     raise head
-                is_due = shard.note_head(head) or is_due
+                else:
+                    is_due = shard.note_head(head) or is_due
         return is_due
 
     def close(self) -> None:
@@ -336,6 +389,8 @@ class Shards:
             shard.close()
         self.shares.resign()
         self._led = []
+        if self._hasty is not None:
+            self._hasty.close()
 
 
 def _store_of(store: Store, keys: Keys) -> Store:

@@ -30,7 +30,13 @@ from redbeat.entries.ownership import note_statics, plan_statics
 from redbeat.entries.pauses import keep_pause
 from redbeat.entries.saving import encode_entry
 from redbeat.entries.validation import find_name_problem
-from redbeat.errors import ConfigurationError, DeclarationError, RedBeatError, StoreRefused
+from redbeat.errors import (
+    ConfigurationError,
+    DeclarationError,
+    RedBeatError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
@@ -52,12 +58,31 @@ _LOOKED_UP = (
 
 
 def eviction_warning(store: Store) -> str | None:
-    """Return a sentence about a server that may evict the schedule, or None."""
-    policy = Server(store).eviction_policy()
-    if policy is None:
+    """Return a sentence about a server, or nodes of a cluster, that may evict the schedule, or None.
+
+    A node that is away isn't waited for again: the others tell.
+    """
+    policies: dict[str, list[str]] = {}
+    nodes = store.by_node()
+    for node, one in nodes.items():
+        try:
+            policy = Server(one).eviction_policy()
+        except StoreUnavailable:
+            if len(nodes) == 1:
+                raise
+            continue
+        if policy is not None:
+            policies.setdefault(policy, []).append(node)
+    if not policies:
         return None
+    if nodes.keys() == {""}:
+        which = f"its maxmemory-policy is {next(iter(policies))}"
+    else:
+        which = "the maxmemory-policy is " + ", and ".join(
+            f"{policy} on {', '.join(found)}" for policy, found in policies.items()
+        )
     return (
-        f"Redis may evict the schedule: its maxmemory-policy is {policy}. "
+        f"Redis may evict the schedule: {which}. "
         "Use noeviction (or one of volatile-*), or a server of its own."
     )
 
@@ -107,14 +132,16 @@ def banner(scheduler: Any, store: Store) -> str:
     It waits at most two seconds for the broker, and no longer for Redis than a hasty store.
     """
     lines = [f"    . redis -> {sanitize_url(store.config.redis_url)}"]
-    if scheduler.lock_key:
-        seconds = scheduler.lock_timeout
-        lines.append(f"    . lock -> `{scheduler.lock_key}` {humanize_seconds(seconds)} ({seconds}s)")
-    else:
+    layout, lock_key, seconds = store.config.layout, scheduler.lock_key, scheduler.lock_timeout
+    if layout.shards is not None:
+        lines.append(f"    . shards -> {layout.shards}")
+    if not lock_key:
         lines.append("    . lock -> none, several beats share the work")
-    shards = store.config.layout.shards
-    if shards is not None:
-        lines.append(f"    . shards -> {shards}{', each with such a lock' if scheduler.lock_key else ''}")
+    elif layout.shards is None:
+        lines.append(f"    . lock -> `{lock_key}` {humanize_seconds(seconds)} ({seconds}s)")
+    else:
+        first = layout.parts[0].prefixed(layout.base.name(lock_key))
+        lines.append(f"    . locks -> `{first}` and so on, {humanize_seconds(seconds)} ({seconds}s) each")
     app = store.config.app
     broker = Broker(app, scheduler.Producer, timeout_seconds=2)
     # settings that can't be used are an error when beat starts, not in its banner

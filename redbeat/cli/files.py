@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -229,9 +229,9 @@ def import_(
     else:
         declared = read_django_celery_beat(django_url) if django_url is not None else _read(str(file))
 
-    def make() -> Plan:
+    def make(done: Collection[str] = ()) -> Plan:
         return plan_import(
-            session.app, declared, owner=owner, replace_existing=is_replacing, may_exist=may_exist
+            session.app, declared, owner=owner, replace_existing=is_replacing, may_exist=may_exist, done=done
         )
 
     def confirm(made: Plan, why: str) -> bool:
@@ -247,7 +247,7 @@ def import_(
         details["from"] = "beat_schedule" if from_beat_schedule else django_url and "django-celery-beat"
         return session.audited("import", made.names, {**details, **made.counts})
 
-    made = make() if dry_run else apply_plan(make, confirm, audited)
+    made = make() if dry_run else apply_plan(make, confirm, audited, make)
     assert made is not None  # noqa: S101 - None would have ended the command
     if is_json:
         session.print_json({**made.told(), "is_applied": not dry_run})

@@ -20,7 +20,7 @@ from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import figures_rows, history_lines, run_lines
 from redbeat.cli.selection import ONLY_MATCHING
-from redbeat.cli.session import Command, Session, SessionCommand
+from redbeat.cli.session import Command, ReadingCommand, Session, SessionCommand
 from redbeat.cli.tables import STATE_STYLES, entries_lines, fields_lines, runs_lines
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.zone import zone_options
@@ -86,7 +86,7 @@ def _chosen(session: Session, given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "due_before": due_before}
 
 
-@click.command("list", cls=SessionCommand)
+@click.command("list", cls=ReadingCommand)
 @filters
 @click.option(
     "--sort",
@@ -197,7 +197,7 @@ def _sorted(
     return nlargest(last, entries, key=key) if reverse else nsmallest(last, entries, key=key)
 
 
-@click.command(cls=SessionCommand)
+@click.command(cls=ReadingCommand)
 @filters
 @zone_options
 @ONE_OBJECT
@@ -214,7 +214,8 @@ def count(ctx: click.Context, /, is_json: bool, **given: Any) -> None:
     else:
         found = RedBeatSchedulerEntry.count(session.app)
     if is_json:
-        session.print_json({"count": found})
+        left_out = {"unread_shards": session.unread_shards} if session.unread_shards else {}
+        session.print_json({"count": found, **left_out})
     else:
         session.echo(str(found))
 

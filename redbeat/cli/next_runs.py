@@ -11,7 +11,7 @@ import click
 from redbeat.cli.documents import json_option
 from redbeat.cli.names import NAME, listed_entry
 from redbeat.cli.selection import ONLY_MATCHING
-from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.session import ReadingCommand, Session
 from redbeat.cli.tables import runs_lines
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.zone import zone_options
@@ -26,7 +26,7 @@ from redbeat.log.text import printable
 MOST_NOTED = 3
 
 
-@click.command("next", cls=SessionCommand)
+@click.command("next", cls=ReadingCommand)
 @click.argument("name", type=NAME, required=False)
 @click.option(
     "-n",

@@ -14,7 +14,7 @@ from redbeat.cli.names import NAME, entry_called, listed_entry
 from redbeat.cli.progress import meter
 from redbeat.cli.run_tables import run_lines
 from redbeat.cli.selection import ONLY_MATCHING, check_failures, names_in_words
-from redbeat.cli.session import INTERRUPTED, Session, SessionCommand, code_of
+from redbeat.cli.session import INTERRUPTED, ReadingCommand, Session, SessionCommand, code_of
 from redbeat.cli.shell import login_name
 from redbeat.cli.values import MOMENT, PAST, Future, Value, in_zone
 from redbeat.cli.zone import zone_options
@@ -68,7 +68,7 @@ class _States(Value):
 STATES = _States("states", read_states)
 
 
-@click.command(cls=SessionCommand)
+@click.command(cls=ReadingCommand)
 @click.argument("name", type=NAME, required=False)
 @ONLY_MATCHING
 @click.option(

@@ -41,6 +41,7 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from redbeat.keys import Keys
 from redbeat.layout import LayoutRule
 from redbeat.log.text import printable, printable_json, printable_lines
 from redbeat.process import exit_codes as exits
@@ -96,6 +97,23 @@ class AdoptingCommand(SessionCommand):
     layout_rule = LayoutRule.ADOPT
 
 
+class ReadingCommand(SessionCommand):
+    """A command that shows what it can if a node of a cluster is away.
+
+    It says on stderr which shards it leaves out, and ends with ``exits.UNAVAILABLE`` then.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
+        session = Session.of(ctx)
+        session.keep_layout_rule(self.layout_rule)
+        with stating_errors(), session.leaving_out_unread():
+            result = super().invoke(ctx)
+        if session.unread_shards:
+            ctx.exit(exits.UNAVAILABLE)
+        return result
+
+
 class _Paper(Console):
     """A console whose only control characters are its own colours.
 
@@ -119,6 +137,7 @@ class Session:
         has_own_app: it is that of ``celery -A``, so its tasks and its broker are known.
         no_color: whether colours were refused on the command line.
         console: where tables and words go; no colours where they aren't wanted.
+        unread_shards: the numbers of the shards that the output leaves out, as their node is away.
     """
 
     def __init__(self, app: Any, url: str | None, prefix: str | None, no_color: bool) -> None:
@@ -130,6 +149,7 @@ class Session:
         if prefix is not None:
             app.conf.redbeat_key_prefix = prefix
         self.app = app
+        self.unread_shards: list[int | None] = []
         self._zone: tzinfo | None = None
         for stream in (sys.stdout, sys.stderr):  # the terminal may be unable to show a name
             if hasattr(stream, "reconfigure"):
@@ -154,6 +174,30 @@ class Session:
         """
         with suppress(ConfigurationError):  # whoever needs the settings says what is wrong with them
             ensure_conf(self.app).layout_rule = rule if self.has_own_app else LayoutRule.ADOPT
+
+    @contextmanager
+    def leaving_out_unread(self) -> Iterator[None]:
+        """Within this, leave out the shards of nodes that are away, if others are there, and say so.
+
+        That costs a round trip a node where the schedule is in shards in a cluster, else nothing.
+        """
+        config = ensure_conf(self.app)
+        unread: dict[Keys, StoreUnavailable] = {}
+        if config.is_cluster:
+            with Store.hasty(self.app) as store:
+                unread = store.find_unread()
+                if len(unread) == len(store.parts):
+                    unread = {}  # the command itself says why
+        layout = config.layout
+        self.unread_shards = [layout.shard_of(keys) for keys in unread]
+        if unread:
+            reason = next(iter(unread.values())).plain
+            self.note(f"This leaves out {layout.named(unread)}, which can't be read: {reason}")
+        config.unread = frozenset(keys.prefix for keys in unread)
+        try:
+            yield
+        finally:
+            config.unread = frozenset()
 
     @property
     def zone(self) -> tzinfo:

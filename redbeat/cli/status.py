@@ -5,7 +5,7 @@ Invariant: no exit code means two things, and it answers within some seconds, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import click
@@ -23,6 +23,7 @@ from redbeat.errors import ConfigurationError, RedBeatError, StoreUnavailable
 from redbeat.layout import LayoutRule
 from redbeat.leadership.status import (
     LATE_AFTER_SECONDS,
+    ShardStatus,
     State,
     Status,
     document_of,
@@ -34,6 +35,9 @@ from redbeat.log.text import counted, printable
 from redbeat.process import exit_codes as exits
 from redbeat.process.exit_codes import CommandLineError, ExitingCommand, Seconds
 from redbeat.schedules.durations import seconds_in_words
+
+#: so many shards have a row each; of more there is a summary
+MOST_SHARDS = 16
 
 _COLOURS = {
     State.HEALTHY: "bold green",
@@ -52,10 +56,16 @@ _COLOURS = {
     show_default=True,
     help="The schedule is late if its oldest due entry, stored message, or last tick, is older than this.",
 )
+@click.option(
+    "--shards",
+    "is_detailed",
+    is_flag=True,
+    help=f"Show each shard. If there are more than {MOST_SHARDS}, they are summed up by their beats else.",
+)
 @zone_options
 @ONE_OBJECT
 @click.pass_context
-def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None:
+def status(ctx: click.Context, late_after_seconds: float, is_detailed: bool, is_json: bool) -> None:
     """Show who leads, and whether the schedule is late.
 
     Exit codes: 0 healthy, 1 no leader, 2 late, 3 Redis can't be reached or used, 64 wrong options, 78 wrong
@@ -89,7 +99,8 @@ def status(ctx: click.Context, late_after_seconds: float, is_json: bool) -> None
             session.draw(fields_lines(shown, session.console, _COLOURS[state], indent=11))
             if found is not None and found.shards:
                 session.console.print()
-                session.draw(_shards_lines(found, session))
+                is_short = len(found.shards) > MOST_SHARDS and not is_detailed
+                session.draw((_summary_lines if is_short else _shards_lines)(found, session))
                 if hint := hint_of(found):
                     session.console.print()
                     session.say(hint)
@@ -123,6 +134,8 @@ def _lines(found: Status | None) -> list[tuple[str, str]]:
 
 def _describe_shards(found: Status) -> str:
     entries = counted(sum(one.entries for one in found.shards), "entry", "entries")
+    if found.unread:
+        entries += f" in the {len(found.shards) - len(found.unread)} that can be read"
     if not found.is_moving:
         return f"{len(found.shards)}, with {entries}"
     return (
@@ -132,6 +145,8 @@ def _describe_shards(found: Status) -> str:
 
 
 def _describe_beats(found: Status) -> str:
+    if found.beats is None and found.unread:
+        return "unknown, as the node that knows them is away"
     if found.beats is None:
         return "unknown, as this user of Redis may not read which beats are there"
     words = [f"{one.host}, process {one.pid}, leads {len(one.shards)}" for one in found.beats]
@@ -147,20 +162,58 @@ def _shards_lines(found: Status, session: Session) -> Iterator[Text]:
 
     def rows() -> Iterator[Row]:
         for one in found.shards:
-            leader, since, oldest = one.leader, "", ""
-            if leader is None:
-                who = Text("none", "bold red") if one.lock_key else Text("all beats")
-            elif leader.host is None:
-                who = Text(printable(leader.token), "yellow")
-            else:
-                who = Text(printable(f"{leader.host}, process {leader.pid}"))
-                since = relative(leader.since, found.now) if leader.since else ""
-            if one.oldest_due is not None:
-                oldest = relative(one.oldest_due, found.now)
-            cells = [Text(one.name), who, Text(since), Text(f"{one.entries:,}"), Text(f"{one.backlog:,}")]
-            yield Row([*cells, Text(oldest), *([Text(one.node or "")] if has_nodes else [])])
+            since = one.leader.since if one.leader is not None else None
+            cells = [Text(one.name), _who(one), Text(relative(since, found.now) if since else "")]
+            cells += _counts_of([one], found)
+            yield Row([*cells, *([Text(one.node or "")] if has_nodes else [])])
 
     return lines_of(columns, rows(), session.console)
+
+
+def _summary_lines(found: Status, session: Session) -> Iterator[Text]:
+    """Yield the table of the beats that lead shards: how many each does, and what is due there; in a cluster
+    by the nodes.
+    """
+    has_nodes = any(one.node for one in found.shards)
+    columns = [
+        Column("leader", share=2, cut=cut_middle),
+        *([Column("node", share=1, cut=cut_start)] * has_nodes),
+    ]
+    columns += [Column(title, is_right=True) for title in ("shards", "entries", "due")] + [Column("oldest")]
+    groups: dict[tuple[str, str], list[ShardStatus]] = {}
+    for one in found.shards:
+        groups.setdefault((_who(one).plain, one.node or ""), []).append(one)
+
+    def rows() -> Iterator[Row]:
+        for (_, node), those in sorted(groups.items()):
+            cells = [_who(those[0]), *([Text(node)] if has_nodes else [])]
+            yield Row([*cells, Text(f"{len(those):,}"), *_counts_of(those, found)])
+
+    return lines_of(columns, rows(), session.console)
+
+
+def _who(one: ShardStatus) -> Text:
+    """Return who leads a shard, or why that isn't known."""
+    leader = one.leader
+    if one.problem:
+        return Text("can't be read", "bold red")
+    if leader is None:
+        return Text("none", "bold red") if one.lock_key else Text("all beats")
+    if leader.host is None:
+        return Text(printable(leader.token), "yellow")
+    return Text(printable(f"{leader.host}, process {leader.pid}"))
+
+
+def _counts_of(shards: Sequence[ShardStatus], found: Status) -> list[Text]:
+    """Return how many entries some shards have, how many are due, and since when the first of them is."""
+    if any(one.problem for one in shards):
+        return [Text(), Text(), Text()]
+    oldest = min((one.oldest_due for one in shards if one.oldest_due is not None), default=None)
+    return [
+        Text(f"{sum(one.entries for one in shards):,}"),
+        Text(f"{sum(one.backlog for one in shards):,}"),
+        Text(relative(oldest, found.now) if oldest is not None else ""),
+    ]
 
 
 def _describe_leader(found: Status) -> str:

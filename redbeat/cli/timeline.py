@@ -17,7 +17,7 @@ from redbeat.cli.grid import UNLIMITED_WIDTH, cut_middle
 from redbeat.cli.next_runs import note_untold
 from redbeat.cli.progress import meter
 from redbeat.cli.selection import ONLY_MATCHING
-from redbeat.cli.session import Session, SessionCommand
+from redbeat.cli.session import ReadingCommand, Session
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.zone import zone_options
 from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -34,7 +34,7 @@ MOST_FOR_NAMES = 44
 PIPED_WIDTH = 120
 
 
-@click.command(cls=SessionCommand)
+@click.command(cls=ReadingCommand)
 @click.option(
     "--hours",
     type=click.FloatRange(0.25, 24 * 366),

@@ -135,6 +135,8 @@ class RedBeatConfig:
         self.looked_at: float | None = None
         #: what is done if that isn't what the settings say
         self.layout_rule = LayoutRule.FOLLOW
+        #: the prefixes of parts that are left out by who reads all of them, and says so: their node is away
+        self.unread: frozenset[str] = frozenset()
         #: how old what is known of it may be for those who only read; whoever writes is refused, and looks
         self.look_seconds = LOOK_SECONDS
 

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from weakref import WeakSet
 
 import redis
 import redis.cluster
@@ -119,6 +120,9 @@ _CERTIFICATES: dict[int, str] = {
 _INHERITED: list[Any] = []
 
 
+#: those that give up soon
+_HASTY: WeakSet[Any] = WeakSet()
+
 #: returns the client that stands in for an app's own in this thread or task; None: none does
 FindClient = Callable[[Any], Any]
 
@@ -181,12 +185,19 @@ def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
     ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
     if client is not None and client is not ours:
         return client
-    return build_client(
+    client = build_client(
         ensure_conf(app),
         socket_connect_timeout=patience_seconds,
         socket_timeout=patience_seconds,
         retry=Retry(NoBackoff(), 0),
     )
+    _HASTY.add(client)
+    return client
+
+
+def is_hasty(client: Any) -> bool:
+    """Tell whether ``client`` gives up soon: whoever uses it doesn't wait a second time for the same."""
+    return client in _HASTY
 
 
 def build_client(config: RedBeatConfig, library: Any = redis, **overrides: Any) -> Any:
@@ -434,7 +445,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         redis.exceptions.RedisClusterException,
     ) as exc:
         COUNTS.errors += 1
-        url = sanitize_url(config.redis_url)
+        url = _place_of(config, exc)
         said = said_by_server(exc)
         reason = str(said).partition(" : <")[0]  # redis-py appends the repr of its client
         if not is_transient(exc):
@@ -456,7 +467,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help nobody
         if _UNNAMED.search(reason):
             reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
-        raise StoreRefused(f"Redis at {sanitize_url(config.redis_url)} refused a command: {reason}") from exc
+        raise StoreRefused(f"Redis at {_place_of(config, exc)} refused a command: {reason}") from exc
     except Exception as exc:
         connection = _connection_in_the_making(exc)
         if connection is None:
@@ -470,6 +481,22 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
             f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
             "redbeat_redis_options",
         ) from exc
+
+
+def note_node(exc: BaseException, node: str) -> None:
+    """Note which node of a cluster ``exc`` has come from; it is named where it is told of."""
+    vars(exc)["redbeat_node"] = node
+
+
+def _place_of(config: RedBeatConfig, exc: BaseException) -> str:
+    """Return the server's URL for a sentence, with the node of a cluster if that is known."""
+    url = sanitize_url(config.redis_url)
+    if not config.is_cluster:
+        return url
+    by: Any = getattr(exc, "connection", None)  # the client's own note, in newer versions
+    address = f"{by.host}:{by.port}" if hasattr(by, "host") and hasattr(by, "port") else ""
+    node = getattr(exc, "redbeat_node", address)
+    return f"{url} (its node {node})" if node else url
 
 
 _CONNECTION_MODULES = ("redis.connection", "redis.asyncio.connection")

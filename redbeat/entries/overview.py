@@ -17,7 +17,6 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.fields import shown_value
 from redbeat.entries.forms import LENGTHS
 from redbeat.entries.preview import next_runs as runs_of
-from redbeat.entries.query import read_listed
 from redbeat.entries.runs import Last, read_last, read_running_allowed
 from redbeat.entries.wording import one_line, when_in
 from redbeat.errors import EntryError, StoreCorrupt
@@ -86,19 +85,6 @@ class Overview:
             "figures": self.figures.to_dict(),
             "history": [run.to_dict() for run in self.history],
         }
-
-
-def read_overview(
-    app: Any, name: str, zone: tzinfo, *, next_runs: int = NEXT_RUNS, last_runs: int = LAST_RUNS
-) -> Overview:
-    """Return what is known of the entry ``name``; its next runs in ``zone``.
-
-    Raises:
-        EntryNotFound: there is no such entry.
-    """
-    return overview_of(
-        read_listed(RedBeatSchedulerEntry, app, name), zone, next_runs=next_runs, last_runs=last_runs
-    )
 
 
 def overview_of(

@@ -15,7 +15,7 @@ from typing import Any
 from redbeat.config.timing import Timing
 from redbeat.connection.counts import COUNTS
 from redbeat.connection.retry import ClientError
-from redbeat.errors import LockLost, RedBeatError
+from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat, Renewal
 from redbeat.leadership.lock import LeaderLock, fence_of
@@ -25,7 +25,6 @@ from redbeat.log.events import (
     LEADER_ACQUIRED,
     LEADER_NOT_RELEASED,
     LEADER_RELEASED,
-    LEADER_RETAKEN,
     LEADER_STANDS,
     LEADER_TAKEN_OVER,
     REDIS_SLOW,
@@ -123,6 +122,16 @@ class Leadership:
         if renewal is None:
             return False
         return not renewal.has_given_up and renewal.seconds_unconfirmed() < self.timing.replaced_after_seconds
+
+    @property
+    def renewed_at(self) -> float | None:
+        """When the lock was last known to be held, monotonic; None: no heartbeat renews it."""
+        return None if self._renewal is None else self._renewal.confirmed_at
+
+    @property
+    def silent(self) -> StoreUnavailable | None:
+        """The error of the lock's node, if the heartbeat reaches others, but not that one; else None."""
+        return None if self._renewal is None else self._renewal.silent
 
     @property
     def fence(self) -> Fence:
@@ -252,12 +261,6 @@ class Leadership:
         if self._store.has_retaken_lock:
             self._store.has_retaken_lock = False
             was_retaken = True
-        if was_retaken:
-            logger.warning(
-                "beat: The lock %s was gone and is taken back.",
-                self.lock_key,
-                extra=LEADER_RETAKEN.of(lock=self.lock_key),
-            )
         return was_retaken
 
     def confirm(self) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.errors import LockLost, RedBeatError
+from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.leadership.peers import Peers
 from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
@@ -39,6 +39,7 @@ class Renewal:
     Attributes:
         fence: the lock and its token.
         part: the part of the schedule that it belongs to; None: that of the whole schedule.
+        silent: the error of the lock's node, where that hasn't answered lately, and others have; else None.
         lost: the error when another beat holds the lock, after which it isn't renewed; None: none does.
         confirmed_at: when the lock was last known to be held, monotonic.
         has_given_up: the scheduler is stuck, and the lock was released.
@@ -48,6 +49,7 @@ class Renewal:
         self.fence = fence
         self.part = part
         self.lost: LockLost | None = None
+        self.silent: StoreUnavailable | None = None
         self.confirmed_at = time.monotonic()
         self.has_given_up = False
         self._store: Store | None = None
@@ -72,7 +74,7 @@ class Renewal:
 
     def note_renewed(self, at: float) -> None:
         """Note that a renewal, begun ``at`` (monotonic), has found the lock held, or taken it back."""
-        self.has_given_up = False
+        self.has_given_up, self.silent = False, None
         self.confirmed_at = at
 
     def take_retaken(self) -> bool:
@@ -129,6 +131,11 @@ class Heartbeat:
     def is_running(self) -> bool:
         """Whether there are locks that it renews."""
         return self._thread is not None
+
+    @property
+    def is_renewing(self) -> bool:
+        """Whether renewals are on their way at this moment."""
+        return self._thread is not None and self._thread.is_renewing.locked()
 
     def add(self, *renewals: Renewal) -> None:
         """Renew these locks from now on."""
@@ -219,6 +226,7 @@ class Heartbeat:
                 renewal.lost = error
             else:  # the scheduler may be waiting for the same node
                 self.excused_at = time.monotonic()
+                renewal.silent = error if isinstance(error, StoreUnavailable) else None
                 logger.debug("beat: The heartbeat can't renew %s: %s", renewal.fence.lock_key, error)
 
     def _connect(self, thread: _Beating) -> Store | None:
@@ -245,7 +253,12 @@ class Heartbeat:
             Locks(store).release(locks, is_marked=False, besides=[self.peers.leave_call()])
         for renewal in held:
             renewal.has_given_up = True
-        names, what = locks_named([renewal.fence.lock_key or "" for renewal in held]), what_hangs()
+        keys, what = [renewal.fence.lock_key or "" for renewal in held], what_hangs()
+        parts = [renewal.part.keys for renewal in held if renewal.part is not None]
+        if self.peers is None or not parts:
+            names = f"the lock {keys[0]}"
+        else:
+            names = f"the lock{'s' if len(parts) > 1 else ''} of {store.config.layout.named(parts)}"
         logger.critical(
             "beat: The scheduler has done nothing for %.0f s: %s hangs. It gives up %s, so that another beat "
             "can go on.",
@@ -253,14 +266,9 @@ class Heartbeat:
             what,
             names,
             extra=LEADER_STUCK.of(
-                lock=held[0].fence.lock_key, seconds=round(idle_seconds, 3), reason=f"{what} hangs"
+                lock=" ".join(keys), seconds=round(idle_seconds, 3), reason=f"{what} hangs"
             ),
         )
-
-
-def locks_named(keys: Sequence[str]) -> str:
-    """Return a phrase for the log: these locks, by the first of their keys."""
-    return f"the lock {keys[0]}" if len(keys) == 1 else f"{len(keys)} locks ({keys[0]}, ...)"
 
 
 def what_hangs() -> str:

@@ -34,7 +34,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.errors import LockLost
+from redbeat.errors import LayoutChanged, LockLost
 from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey, Take
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
@@ -169,9 +169,15 @@ class LeaderLock:
         silent = replaceable(self.holder()) if self.note_look(rest_ms) else ""
         if rest_ms != NO_KEY and not silent and not self.token:
             return False
+        is_new = not self.token  # else it may have been taken by an earlier try, without an answer
         take = self.begin_take(rest_ms, silent)
         times = {"rest_ms": rest_ms, "slack_ms": take.slack_ms}
-        is_ours = self._key.take(take.token, take.taken_ms, take.mark, silent=silent, **times)
+        try:
+            is_ours = self._key.take(take.token, take.taken_ms, take.mark, silent=silent, **times)
+        except LayoutChanged:
+            if is_new:
+                self.forget()  # nothing was taken: the part isn't one of the schedule's any more
+            raise
         self.note_take(take, is_ours=is_ours)
         if is_ours:
             self._store.renew_lock(self.fence)

@@ -32,7 +32,7 @@ from redbeat.connection.retry import ClientError
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailable
 from redbeat.leadership.division import Division
 from redbeat.leadership.elector import MIN_LOOK_SECONDS, Leadership
-from redbeat.leadership.heartbeat import Heartbeat, locks_named
+from redbeat.leadership.heartbeat import Heartbeat
 from redbeat.leadership.lock import LeaderLock, beat_of, replaceable
 from redbeat.leadership.peers import Peers
 from redbeat.leadership.pulse import Pulse, Role
@@ -42,9 +42,11 @@ from redbeat.log.events import (
     LEADER_LOST,
     LEADER_NOT_RELEASED,
     LEADER_RELEASED,
+    LEADER_RETAKEN,
     LEADER_TAKEN_OVER,
 )
 from redbeat.log.logger import logger
+from redbeat.log.text import counted
 from redbeat.process.memory import Memory
 from redbeat.store.locks import NO_KEY, Held, Locks, Take
 from redbeat.store.store import Store
@@ -94,7 +96,9 @@ class Shares:
         self._looked_at = self._look_at = -math.inf
         self._answered_at: float | None = None
         self._away_until: dict[str, float] = {}  # by the parts' prefixes
+        self._silent_until: dict[str, float] = {}  # by the nodes' names
         self._said = Memory[str, str]()
+        self._retaken: list[Leadership] = []  # of which it isn't said yet
 
     # -- the parts
 
@@ -224,6 +228,7 @@ class Shares:
         Raises:
             LockLost: another beat leads a schedule that isn't divided.
         """
+        was_renewing = self._heartbeat.is_renewing
         retaken: list[Leadership] = []
         lost: list[LockLost] = []
         for leadership in self.leaderships:
@@ -234,7 +239,27 @@ class Shares:
                 lost.append(exc)
         if lost:
             self.lose(*lost)
+        self._retaken += retaken
+        # together, so not while there may be more of them
+        if self._retaken and not (self.is_divided and (was_renewing or self._heartbeat.is_renewing)):
+            self._report_retaken()
         return retaken
+
+    def _report_retaken(self) -> None:
+        """Log which locks were gone."""
+        retaken, self._retaken = self._retaken, []
+        keys = [str(leadership.lock_key) for leadership in retaken]
+        if not self.is_divided:
+            words = f"The lock {keys[0]} was gone and is taken back."
+        elif len(keys) == 1:
+            words = f"The lock of {self._named(retaken)} was gone and is taken back."
+        else:
+            words = f"The locks of {self._named(retaken)} were gone and are taken back."
+        logger.warning("beat: %s", words, extra=LEADER_RETAKEN.of(lock=" ".join(keys)))
+
+    def _named(self, leaderships: Iterable[Leadership]) -> str:
+        """Return a phrase for the log: the shards that these are about."""
+        return self._store.config.layout.named([leadership.keys for leadership in leaderships])
 
     def look(self) -> list[Leadership]:
         """Look at the locks that this beat doesn't hold, if it is time to; return those of the parts that it
@@ -263,13 +288,14 @@ class Shares:
         self._look_at = now + self._timing.look_seconds
         self._division.forget_refusals(self._peers.live, now)
         others = [leadership for leadership in self.leaderships if not leadership.is_leader]
-        waiting = [leadership for leadership in others if not self._is_away(leadership.keys.prefix)]
+        away = self._away_of(others)
+        waiting = [leadership for leadership in others if leadership.keys.prefix not in away]
         if not others and self._heartbeat.is_running:
             return []  # it tells the others that this beat is there, and finds out who else is
         locks = [leadership.stand_by() for leadership in waiting]
         # who renews locks says along with that that it is there: else it could seem well when they end
         is_silent = self._heartbeat.is_running
-        calls = [] if self._is_away(_BEATS) else [self._peers.call(is_silent=is_silent)]
+        calls = [] if _BEATS in away else [self._peers.call(is_silent=is_silent)]
         try:
             found, replies = self._locks.look([lock.lock_key for lock in locks], *calls)
         except BaseException:
@@ -297,16 +323,28 @@ class Shares:
         takes += self._takes_of_silent(silent)
         taken = self._take(takes)
         errors = [rest_ms for rest_ms in found if isinstance(rest_ms, RedBeatError)]
-        if errors and len(errors) == len(found) == len(others):
+        if errors and len(errors) == len(found) == len(others) and not self.is_leader:
             raise errors[0]
         lefts = [lock.seconds_to_takeover() for lock in locks]
         soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
         self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
         return taken
 
-    def _is_away(self, part: str) -> bool:
-        """Whether a part's node isn't asked again yet, as it has just kept all others waiting."""
-        return self._away_until.get(part, 0.0) > time.monotonic()
+    def _away_of(self, others: Iterable[Leadership]) -> set[str]:
+        """Return which of these parts aren't asked, nor who is there: their nodes don't answer the heartbeat
+        either, or have just kept all others waiting."""
+        now, node_of = time.monotonic(), self._store.node_of
+        away = {part for part, until in self._away_until.items() if until > now}
+        silent = {node_of(one.keys) for one in self._leaderships.values() if one.silent is not None}
+        silent.update(node for node, until in self._silent_until.items() if until > now)
+        if silent:
+            keys = {_BEATS: self._store.config.base_keys, **{one.keys.prefix: one.keys for one in others}}
+            away.update(part for part, names in keys.items() if node_of(names) in silent)
+        return away
+
+    def note_silent(self, node: str) -> None:
+        """Note that the node with this name hasn't answered: its locks aren't looked at for a while."""
+        self._silent_until[node] = time.monotonic() + AWAY_SECONDS
 
     def _note_away(self, part: str, took_seconds: float) -> None:
         self._away_until[part] = time.monotonic() + min(2 * took_seconds, AWAY_SECONDS)
@@ -367,33 +405,35 @@ class Shares:
         return [leadership for leadership, _ in taken]
 
     def _lead(self, taken: Sequence[tuple[Leadership, Take]]) -> None:
-        now, live, replaced = time.monotonic(), self._peers.live, dict[str, list[str]]()
+        now, live, replaced = time.monotonic(), self._peers.live, dict[str, list[tuple[Leadership, str]]]()
         for leadership, take in taken:
             prefix = leadership.keys.prefix
             before = beat_of(take.silent) if take.silent else self._division.leader_of(prefix, live)
             if before is not None and self._peers.is_fresh(before):  # it says that it is there, and can't
                 self._division.refuse(prefix, before, now)
             if take.silent:
-                replaced.setdefault(take.silent, []).append(take.name)
+                # each token is another one, whoever has made it
+                replaced.setdefault(beat_of(take.silent) or take.silent, []).append((leadership, take.silent))
             leadership.lead()
             self._said.pop(take.name, None)
         self._keep_alive([leadership for leadership, _ in taken])
-        for holder, keys in replaced.items():
+        for beat, found in replaced.items():
+            gone = [leadership for leadership, _ in found]
             logger.warning(
                 "beat: Took %s over from %s, which hasn't renewed for %s s.",
-                locks_named(keys),
-                holder,
+                self._named(gone),
+                beat,
                 self._store.config.takeover_after,
-                extra=LEADER_TAKEN_OVER.of(lock=" ".join(keys), holder=holder),
+                extra=LEADER_TAKEN_OVER.of(lock=_keys_of(gone), holder=found[0][1]),
             )
         if taken:
-            keys = [take.name for _, take in taken]
+            those = [leadership for leadership, _ in taken]
             logger.info(
-                "beat: Acquired %s; this beat leads %d of %d parts.",
-                locks_named(keys),
+                "beat: Acquired %s: %s; this beat leads %d now.",
+                counted(len(those), "lock", "locks"),
+                self._named(those),
                 len(self.leading),
-                len(self._leaderships),
-                extra=LEADER_ACQUIRED.of(lock=" ".join(keys)),
+                extra=LEADER_ACQUIRED.of(lock=_keys_of(those)),
             )
 
     def _report(self, lock_key: str, error: RedBeatError) -> None:
@@ -423,14 +463,12 @@ class Shares:
         leaving = self.leaving
         if not leaving:
             return
-        keys = [leadership.lock.key for leadership in leaving]
         self._release(leaving, is_ending=False)
         logger.info(
-            "beat: Hands %s over to other beats; this beat leads %d of %d parts.",
-            locks_named(keys),
+            "beat: Hands %s over to other beats; this beat leads %d now.",
+            self._named(leaving),
             len(self.leading),
-            len(self._leaderships),
-            extra=LEADER_HANDED_OVER.of(lock=" ".join(keys)),
+            extra=LEADER_HANDED_OVER.of(lock=_keys_of(leaving)),
         )
 
     def lose(self, *lost: LockLost) -> None:
@@ -439,17 +477,17 @@ class Shares:
         Raises:
             LockLost: the schedule isn't divided; ``redbeat_lock_lost`` says what becomes of that.
         """
-        first, *others = lost
+        first, *_ = lost
         if not self.is_divided:
             raise first
-        logger.error(
-            "beat: %s It stands by for that part%s.",
-            first,
-            f", and for {len(others)} others of which that is true" if others else "",
-            extra=LEADER_LOST.of(lock=" ".join(str(one.lock_key) for one in lost), holder=first.holder),
-        )
         keys = {one.lock_key for one in lost}
         those = [leadership for leadership in self.leaderships if leadership.lock_key in keys]
+        logger.error(
+            "beat: %s It stands by for %s.",
+            first,
+            self._named(those),
+            extra=LEADER_LOST.of(lock=_keys_of(those), holder=first.holder),
+        )
         self._heartbeat.remove(*(ended for one in those if (ended := one.end_renewal()) is not None))
         for leadership in those:
             leadership.forget()
@@ -554,16 +592,20 @@ class Shares:
             return
         self._heartbeat.remove(*(ended for one in leaderships if (ended := one.end_renewal()) is not None))
         held: list[Held] = []
+        those: list[Leadership] = []
         for leadership in leaderships:
             lock, leadership.lock, leadership.candidacy = leadership.lock or leadership.candidacy, None, None
             if isinstance(lock, LeaderLock) and lock.token:
                 held.append(Held(leadership.store, lock.fence))
+                those.append(leadership)
         if not held:
             return
-        keys = [fence.lock_key or "" for _, fence in held]
         if is_ending:
             logger.info(
-                "beat: Releasing %s", locks_named(keys), extra=LEADER_RELEASED.of(lock=" ".join(keys))
+                "beat: Releasing %s: %s",
+                counted(len(those), "lock", "locks"),
+                self._named(those),
+                extra=LEADER_RELEASED.of(lock=_keys_of(those)),
             )
         try:
             answers = self._locks.release(held, is_marked=True)
@@ -572,9 +614,15 @@ class Shares:
             errors = [exc]
         if errors:
             logger.warning(
-                "beat: %d of %s couldn't be released, they end by themselves: %s",
+                "beat: %d of %s couldn't be released (%s), they end by themselves: %s",
                 len(errors),
-                locks_named(keys),
+                counted(len(those), "lock", "locks"),
+                self._named(those),
                 errors[0],
-                extra=LEADER_NOT_RELEASED.of(lock=" ".join(keys), reason=str(errors[0])),
+                extra=LEADER_NOT_RELEASED.of(lock=_keys_of(those), reason=str(errors[0])),
             )
+
+
+def _keys_of(leaderships: Iterable[Leadership]) -> str:
+    """Return the keys of these locks, with spaces between."""
+    return " ".join(str(leadership.lock_key) for leadership in leaderships)

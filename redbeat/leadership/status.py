@@ -17,6 +17,8 @@ from typing import Any
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import call_briefly
+from redbeat.errors import StoreUnavailable
+from redbeat.layout import shards_named
 from redbeat.leadership.lock import beat_of, holder_of
 from redbeat.store.beats import Beats
 from redbeat.store.records import Vitals, sum_of
@@ -35,8 +37,6 @@ SILENT_AFTER_SECONDS = 5.0
 SHARDS_A_NODE = 16
 #: a node that has so many times as many of them as there are on average makes a poor spread
 MAX_OF_MEAN = 1.5
-#: how many shards are named in a sentence
-MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class ShardStatus:
         backlog: how many of them are due.
         oldest_due: since when the first of these is due; None: as of :class:`Status`.
         node: the address of the node that it is on in a cluster; None: there is one server only.
+        problem: why it can't be read, as its node is away, so that nothing else is known; '': it was read.
     """
 
     number: int | None
@@ -119,6 +120,7 @@ class ShardStatus:
     backlog: int
     oldest_due: datetime | None
     node: str | None = None
+    problem: str = ""
 
     @property
     def name(self) -> str:
@@ -192,6 +194,11 @@ class Status:
         return self
 
     @property
+    def unread(self) -> list[ShardStatus]:
+        """The shards that can't be read, as their node is away: what is due there isn't counted."""
+        return [one for one in self.shards if one.problem]
+
+    @property
     def unled(self) -> list[ShardStatus]:
         """The shards that nobody leads, but those that were led a moment ago: they are being handed over."""
         return [
@@ -199,6 +206,7 @@ class Status:
             for one in self.shards
             if one.lock_key is not None
             and one.leader is None
+            and not one.problem
             and (self.seconds_since(one.last_tick) or math.inf) > SILENT_AFTER_SECONDS
         ]
 
@@ -236,12 +244,15 @@ def status_in(store: Store) -> Status:
     """Return who leads and what is due in ``store``: one round trip for each node, with shards two."""
     config, parts = store.config, [part.keys for part in store.parts]
     layout = config.layout  # it is known from here on
-    vitals = store.vitals_of_parts(parts)
+    each = store.vitals_of_each(parts)
+    vitals = [one for one in each if not isinstance(one, StoreUnavailable)]
+    if not vitals:
+        raise next(one for one in each if isinstance(one, StoreUnavailable))
     if not store.parts.is_divided:
         return status_of(vitals[0], config)
     shards = [
         _shard_of(one, config.lock_key_in(keys), layout.shard_of(keys), store.node_of(keys))
-        for keys, one in zip(parts, vitals, strict=True)
+        for keys, one in zip(parts, each, strict=True)
     ]
     whole = status_of(sum_of(vitals), config)
     ticks = [one.last_tick for one in shards if one.leader is not None and one.last_tick is not None]
@@ -257,7 +268,11 @@ def status_in(store: Store) -> Status:
     )
 
 
-def _shard_of(vitals: Vitals, lock_key: str | None, number: int | None, node: str | None) -> ShardStatus:
+def _shard_of(
+    vitals: Vitals | StoreUnavailable, lock_key: str | None, number: int | None, node: str | None
+) -> ShardStatus:
+    if isinstance(vitals, StoreUnavailable):
+        return ShardStatus(number, lock_key, None, None, 0, 0, None, node, vitals.plain)
     leader, last_tick = _leader_of(vitals, has_lock=lock_key is not None)
     due, oldest = vitals.due, _moment(vitals.oldest)
     return ShardStatus(number, lock_key, leader, last_tick, vitals.entries, due, oldest, node)
@@ -269,7 +284,12 @@ def _read_beats(store: Store, shards: Sequence[ShardStatus]) -> list[Beat] | Non
     for one in shards:
         if one.leader is not None:
             led.setdefault(beat_of(one.leader.token), []).append(one.number)
-    found = Beats(store).read_allowed()
+    try:
+        found = Beats(store).read_allowed()
+    except StoreUnavailable:
+        if not any(one.problem for one in shards):
+            raise
+        found = None  # they are noted on the node that is away
     if found is None:
         return None
     beats = []
@@ -336,8 +356,12 @@ def _moment(seconds: str | float | None) -> datetime | None:
 
 def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tuple[State, str]:
     """Return the verdict about ``status``, and a sentence that says what is wrong; '': nothing is."""
-    if status.shards and (unled := status.unled):
-        return State.NO_LEADER, f"No beat leads {_named(unled, len(status.shards))}."
+    if unread := status.unread:
+        named = shards_named([one.number for one in unread], len(status.shards))
+        return State.UNREACHABLE, f"{named.capitalize()} can't be read: {unread[0].problem}"
+    if unled := status.unled:
+        named = shards_named([one.number for one in unled], len(status.shards))
+        return State.NO_LEADER, f"No beat leads {named.replace('all ', 'any of the ', 1)}."
     if not status.shards and status.leader is None and status.lock_key is not None:
         return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
     oldest_seconds = status.seconds_since(status.oldest_due) or 0
@@ -357,16 +381,6 @@ def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tup
         whose = "The last tick of a shard's leader" if status.shards else "The leader's last tick"
         return State.LATE, (f"{whose} was {tick_seconds:.0f} s ago, longer than {late_after_seconds:g} s.")
     return State.HEALTHY, ""
-
-
-def _named(some: Sequence[ShardStatus], total: int) -> str:
-    if len(some) == 1:
-        return f"shard {some[0].name} of {total}"
-    names = ", ".join(one.name for one in some[:MAX_NAMED])
-    more = f" and {len(some) - MAX_NAMED} more" if len(some) > MAX_NAMED else ""
-    if len(some) == total:
-        return f"any of the {total} shards"
-    return f"{len(some)} of {total} shards: {names}{more}"
 
 
 def hint_of(status: Status) -> str:
@@ -435,6 +449,7 @@ def _told_of_shards(found: Status) -> dict[str, Any]:
                 "oldest_due": _iso(one.oldest_due),
                 "oldest_due_age_seconds": found.seconds_since(one.oldest_due),
                 "node": one.node,
+                "problem": one.problem or None,
             }
             for one in found.shards
         ],
@@ -443,6 +458,7 @@ def _told_of_shards(found: Status) -> dict[str, Any]:
             {"host": one.host, "pid": one.pid, "last_look": _iso(one.last_look), "shards": [*one.shards]}
             for one in found.beats
         ],
+        "unread_shards": [one.number for one in found.unread],
         "is_moving": found.is_moving,
         "hint": hint_of(found) or None,
     }

@@ -138,6 +138,10 @@ logger: logging.Logger = _printing(get_logger("celery.beat"))
 #: loggers nothing is seen then; of any other one Python prints warnings and errors on stderr
 web_logger: logging.Logger = _printing(logging.getLogger("redbeat.web"))
 
+#: what any program is told that uses the schedule, such as a script that saves entries: it may have set up no
+#: logging, either
+store_logger: logging.Logger = _printing(logging.getLogger("redbeat.store"))
+
 #: what workers say about the runs that they track
 runs_logger: logging.Logger = _printing(get_logger("celery.redbeat"))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -353,7 +353,9 @@ def commit(plan: Plan, begun: Plan | None = None) -> None:
         changed = applied.changed or ""
         name, told = store.keys.name(changed), applied.told
         text = f"{name} has changed meanwhile; {told[0].lower()}{told[1:]}"
-        raise _Unfinished(text, changed) if applied.done else EntryChanged(text, changed)
+        if applied.done:
+            raise _Unfinished(text, changed, frozenset(map(store.keys.name, applied.written)))
+        raise EntryChanged(text, changed)
     plan.outcome += put_back_named(store, plan.calendars)
     before = (begun or plan).calendars.before
     new = {change.stored.key for change in (begun or plan).changes if not change.stored.exists}
@@ -383,21 +385,30 @@ def _stands(store: Store, plan: Plan) -> bool:
 
 
 class _Unfinished(EntryChanged):
-    """The plan was carried out in some shards only."""
+    """The plan was carried out in some shards only.
+
+    Attributes:
+        written: the names of the entries that were.
+    """
+
+    def __init__(self, message: str, key: str, written: frozenset[str]) -> None:
+        super().__init__(message, key)
+        self.written = written
 
 
 class _Differs(EntryChanged):
     """What a plan was made from has changed, and the new plan isn't the one that was confirmed."""
 
-    def __init__(self, plan: Plan, reason: EntryChanged) -> None:
+    def __init__(self, plan: Plan, reason: EntryChanged, written: frozenset[str]) -> None:
         super().__init__(str(reason), reason.key)
-        self.plan = plan
+        self.plan, self.written = plan, written
 
 
 def apply_plan(
     make: Callable[[], Plan],
     confirm: Callable[[Plan, str], bool] = lambda _plan, _why: True,
     audited: Callable[[Plan], AbstractContextManager[object]] = lambda _plan: nullcontext(),
+    make_rest: Callable[[Collection[str]], Plan] | None = None,
 ) -> Plan | None:
     """Make a plan and carry it out; return it, or None if ``confirm`` returned False.
 
@@ -408,11 +419,14 @@ def apply_plan(
         make: makes the plan.
         confirm: called with the plan, and with the reason why it was made again, '' for the first one.
         audited: returns what is entered around carrying out a plan that was confirmed.
+        make_rest: makes the plan again without the entries of these names, which were written already, in
+            other shards than that of an entry that has changed; None: ``make`` finds that they don't differ.
 
     Raises:
         EntryChanged: the entries changed at each of ``MAX_ATTEMPTS`` attempts.
     """
     plan, why, attempts = make(), "", iter(range(1, MAX_ATTEMPTS))
+    written: frozenset[str] = frozenset()
     while True:
         if not confirm(plan, why):
             return None
@@ -420,29 +434,43 @@ def apply_plan(
             return plan
         try:
             with audited(plan):
-                return _carry_out(plan, make, attempts)
+                return _carry_out(plan, make_rest or (lambda _: make()), attempts, written)
         except _Differs as exc:
-            plan, why = exc.plan, str(exc)
+            plan, why, written = exc.plan, str(exc), exc.written
 
 
-def _carry_out(plan: Plan, make: Callable[[], Plan], attempts: Iterator[int]) -> Plan:
-    """Carry out ``plan``, or one that is made again and does the same, or the rest of it; return it."""
+def _carry_out(
+    plan: Plan,
+    make_rest: Callable[[Collection[str]], Plan],
+    attempts: Iterator[int],
+    written: frozenset[str],
+) -> Plan:
+    """Carry out ``plan``, or one that is made again and does the same, or the rest of it; return it.
+
+    Arguments:
+        written: the names of entries that earlier plans have written.
+    """
     confirmed, begun = plan, None
     while True:
         try:
             commit(plan, begun)
         except EntryChanged as exc:
             if isinstance(exc, _Unfinished):
-                begun = begun or plan
+                begun, written = begun or plan, written | exc.written
             if next(attempts, None) is None:
                 raise EntryChanged(
                     f"{exc} That has happened {MAX_ATTEMPTS} times in a row; look for a program that writes "
                     "it all the time.",
                     exc.key,
                 ) from exc
-            plan = make()
+            try:
+                plan = make_rest(written)
+            except FileError as error:
+                if written:
+                    error.add(str(exc))
+                raise
             if not (_is_same(plan, confirmed) if begun is None else _is_rest(plan, begun)):
-                raise _Differs(plan, exc) from exc
+                raise _Differs(plan, exc, written) from exc
         else:
             if begun is None:
                 return plan

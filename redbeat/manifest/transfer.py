@@ -299,6 +299,7 @@ def plan_import(
     owner: str | None = None,
     replace_existing: bool = False,
     may_exist: Collection[str] = (),
+    done: Collection[str] = (),
 ) -> Plan:
     """Return what importing ``declared`` would do; nothing is written.
 
@@ -306,10 +307,14 @@ def plan_import(
         owner: the owner of entries that don't name one; None: the file's owner, or none.
         replace_existing: overwrite entries of the same names.
         may_exist: names that are overwritten in any case.
+        done: names that this import has written already: they are left out.
 
     Raises:
         FileError: something in the file can't be used, or is stored already.
     """
+    if done:
+        left = {name: fields for name, fields in declared.entries.items() if name not in done}
+        declared = replace(declared, entries=left)
     store, plan, owner = Store(app), Plan(app), owner or declared.owner or ""
     names = list(declared.entries)
     now, found = _read_names(store, declared)

@@ -26,7 +26,7 @@ from redbeat.errors import (
 from redbeat.keys import Keys
 from redbeat.layout import MAX_SHARDS, Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
-from redbeat.log.logger import logger
+from redbeat.log.logger import store_logger
 from redbeat.log.text import as_stored
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
@@ -113,7 +113,9 @@ class Layouts:
                 self._compare(layout)
         except StoreUnavailable:
             if config.looked_at is None and config.layout_rule is not LayoutRule.FOLLOW:
-                raise  # a command isn't to wait twice
+                if not config.is_cluster or config.shards is None:
+                    raise  # a command isn't to wait twice
+                config.looked_at = time.monotonic()  # other nodes may be there; whoever writes is refused
             return config.layout
         except StoreRefused:
             config.looked_at = math.inf  # nor will it be allowed later
@@ -266,8 +268,8 @@ class Layouts:
             return
         difference = _difference(config.shards, layout)
         if config.said.is_news("layout", difference):
-            logger.warning(
-                "beat: %s This process uses what is in Redis.",
+            store_logger.warning(
+                "%s This process uses what is in Redis.",
                 difference,
                 extra=LAYOUT_FOLLOWED.of(shards=layout.shards or 0),
             )

@@ -13,16 +13,8 @@ from redbeat.connection.retry import call_briefly, without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.store.nodes import Call, Command, call_on_nodes, is_away
-from redbeat.store.records import Fence, text_of
-from redbeat.store.scripts import (
-    Request,
-    lock_status_of,
-    release_call,
-    release_lock,
-    renew_call,
-    take_call,
-    take_lock,
-)
+from redbeat.store.records import Fence, LockStatus, text_of
+from redbeat.store.scripts import Question, Request, release_lock, renew_lock, take_lock
 from redbeat.store.store import Store
 
 Value = TypeVar("Value")
@@ -79,12 +71,12 @@ class LockKey:
         """
         times = {"taken_ms": taken_ms, "rest_ms": rest_ms, "slack_ms": slack_ms}
 
-        def take(client: Any) -> bool:
-            return take_lock(
-                client, self.name, token, mark=mark, silent=silent, part=self._part_of(), **times
-            )
+        def take() -> bool:
+            part = self._part_of()  # another one once the layout has changed
+            question = take_lock(self.name, token, mark=mark, silent=silent, part=part, **times)
+            return bool(self._ask(question.ask))
 
-        return self.store.following(lambda: bool(self._ask(take)))
+        return self.store.following(take)
 
     def release(self, token: str, mark: str = "") -> bool:
         """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for
@@ -96,11 +88,8 @@ class LockKey:
         """
         part = self._part_of()
         wake = (self.store.config.base_keys if part is NO_PART else part).wake
-
-        def release(client: Any) -> Any:
-            return release_lock(without_retry(client), self.name, token, wake=wake, mark=mark)
-
-        return bool(self._ask(lambda client: call_briefly(lambda: release(client))))
+        release = release_lock(self.name, token, wake=wake, mark=mark)
+        return bool(self._ask(lambda client: call_briefly(lambda: release.ask(without_retry(client)))))
 
     def remove(self) -> None:
         """Remove the key, whatever it holds."""
@@ -122,6 +111,19 @@ class Take(NamedTuple):
     silent: str
     rest_ms: int
     slack_ms: int
+
+    def question(self) -> Question[bool]:
+        """Return what asks for it; the answer tells whether it is the caller's."""
+        return take_lock(
+            self.name,
+            self.token,
+            taken_ms=self.taken_ms,
+            silent=self.silent,
+            rest_ms=self.rest_ms,
+            slack_ms=self.slack_ms,
+            mark=self.mark,
+            part=self.store.keys,
+        )
 
 
 class Held(NamedTuple):
@@ -189,24 +191,11 @@ class Locks:
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; tell whether it is the caller's."""
-        replies = self._call(
-            [
-                take_call(
-                    name,
-                    token,
-                    taken_ms=taken_ms,
-                    silent=silent,
-                    rest_ms=rest_ms,
-                    slack_ms=slack_ms,
-                    mark=mark,
-                    part=store.keys,
-                )
-                for store, name, token, taken_ms, mark, silent, rest_ms, slack_ms in takes
-            ]
-        )
+        questions = [take.question() for take in takes]
+        replies = self._call([question.call for question in questions])
         return [
-            self._read(take.store, take.name, reply, bool, partial(_take_alone, take))
-            for take, reply in zip(takes, replies, strict=True)
+            self._read(take.store, take.name, reply, question.read, partial(_take_alone, take))
+            for take, question, reply in zip(takes, questions, replies, strict=True)
         ]
 
     def renew(
@@ -218,20 +207,21 @@ class Locks:
         replies to what is called besides come last, raw.
         """
         idle_ms = int(idle_seconds * 1000)
-        calls: list[Call] = [*(renew_call(store.keys, fence, idle_ms) for store, fence in locks), *besides]
-        replies = self._call(calls)
+        questions = [renew_lock(store.keys, fence, idle_ms) for store, fence in locks]
+        replies = self._call([*(question.call for question in questions), *besides])
 
-        def read(lock: Held, reply: Any) -> RedBeatError | None:
+        def read(lock: Held, question: Question[LockStatus], reply: Any) -> RedBeatError | None:
             store, fence = lock
             return self._read(
                 store,
                 fence.lock_key or "",
                 reply,
-                lambda status: store.check_lock(lock_status_of(status), fence),
+                lambda status: store.check_lock(question.read(status), fence),
                 lambda: store.renew_lock(fence, idle_seconds),
             )
 
-        return [read(*pair) for pair in zip(locks, replies, strict=False)], replies[len(locks) :]
+        found = [read(*each) for each in zip(locks, questions, replies, strict=False)]
+        return found, replies[len(locks) :]
 
     def release(
         self, locks: Sequence[Held], *, is_marked: bool, besides: Sequence[Call] = ()
@@ -243,23 +233,23 @@ class Locks:
             is_marked: the mark of each says for a minute that its holder has released it.
             besides: is called along with that.
         """
-        calls: list[Call] = [
-            *(
-                release_call(
-                    fence.lock_key or "",
-                    fence.token,
-                    wake=store.keys.wake,
-                    mark=store.keys.released if is_marked else "",
-                )
-                for store, fence in locks
-            ),
-            *besides,
+        questions = [
+            release_lock(
+                fence.lock_key or "",
+                fence.token,
+                wake=store.keys.wake,
+                mark=store.keys.released if is_marked else "",
+            )
+            for store, fence in locks
         ]
+        calls: list[Call] = [*(question.call for question in questions), *besides]
         with self._store.translating():
             replies = call_briefly(lambda: call_on_nodes(self._quick_client(), calls))
         return [
-            self._read(lock.store, lock.fence.lock_key or "", reply, bool, partial(_refuse, lock, reply))
-            for lock, reply in zip(locks, replies, strict=False)
+            self._read(
+                lock.store, lock.fence.lock_key or "", reply, question.read, partial(_refuse, lock, reply)
+            )
+            for lock, question, reply in zip(locks, questions, replies, strict=False)
         ]
 
     def _call(self, calls: Sequence[Call]) -> list[Any]:

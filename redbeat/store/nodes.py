@@ -3,7 +3,8 @@
 A cluster's client sends no scripts in its pipelines, so each node is asked by the client that the cluster's
 client has for it. Invariant: what a node can't answer, as the slot has moved say, is asked again in the
 ordinary way, which finds the right node. A node that can't be reached is waited for once, however many parts
-it has, and after the others have answered.
+it has, and after the others have answered. A client that gives up soon asks
+again only if it has been silent before.
 """
 
 from __future__ import annotations
@@ -12,8 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
-from redis.exceptions import AuthenticationError, NoPermissionError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    NoScriptError,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - the client's own
+)
 
+from redbeat.connection.client import is_hasty, note_node
 from redbeat.connection.retry import is_transient, without_retry
 from redbeat.keys import Keys
 from redbeat.store.scripts.script import Request
@@ -111,6 +120,21 @@ def scan_nodes(client: Any, pattern: bytes, count: int) -> Iterator[list[bytes]]
                 break
 
 
+def node_of(client: Any, key: str) -> Any:
+    """Return which node has ``key``, as far as a cluster's client knows; None: none does, or it is no such
+    client.
+    """
+    try:
+        return without_retry(client).get_node_from_key(key)
+    except (AttributeError, RedisError):  # no node has this slot now, which is the matter of its keys alone
+        return None
+
+
+def is_timeout(exc: Any) -> bool:
+    """Tell whether ``exc`` means that a node hasn't answered in time."""
+    return isinstance(exc, TimeoutError)
+
+
 def is_away(exc: Exception) -> bool:
     """Tell whether ``exc`` means that a node couldn't be reached; else it has answered so."""
     return is_transient(exc) and not isinstance(exc, ResponseError)
@@ -127,7 +151,11 @@ def _ask_nodes(
             continue
         for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
             replies[place] = reply
-        _note_answer(client, node, replies[those[0]])
+            if isinstance(reply, Exception) and node is not client:
+                note_node(reply, getattr(node_of(client, calls[place][1].keys[0]), "name", ""))
+        was_silent = _note_answer(client, node, replies[those[0]])
+        if is_hasty(client) and is_timeout(replies[those[0]]) and not was_silent:
+            continue  # asking again, which finds the slots' new node, would take as long once more
         unanswered.append([place for place in those if _is_worth_asking_again(replies[place])])
     return unanswered
 
@@ -181,7 +209,7 @@ def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[
     found: dict[Any, list[int]] = {}
     clients: dict[Any, Any] = {}
     for place in places:
-        node = cluster.get_node_from_key(calls[place][1].keys[0])
+        node = node_of(cluster, calls[place][1].keys[0])
         name = None if node is None else node.name
         found.setdefault(name, []).append(place)
         if node is not None and name not in clients:
@@ -191,12 +219,14 @@ def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[
     return sorted(asked, key=lambda one: one[0] in silent) if silent else asked
 
 
-def _note_answer(client: Any, node: Any, reply: Any) -> None:
-    """Note whether a node can be reached."""
+def _note_answer(client: Any, node: Any, reply: Any) -> bool:
+    """Note whether a node can be reached; return whether it couldn't be the last time."""
     if node is client:
-        return
+        return True
     silent = _SILENT.setdefault(without_retry(client), WeakSet())
+    was_silent = node in silent
     if isinstance(reply, Exception) and is_away(reply):
         silent.add(node)
     else:
         silent.discard(node)
+    return was_silent

@@ -7,7 +7,7 @@ read is known to it alone.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -50,6 +50,12 @@ class Parts(tuple[Part, ...]):
         """Return the one part with these names."""
         parts = cls([Part(keys)])
         parts._names = keys
+        return parts
+
+    def without(self, prefixes: Collection[str]) -> Parts:
+        """Return the others of these parts; by their names entries are looked for in all of them."""
+        parts = Parts(part for part in self if part.keys.prefix not in prefixes)
+        parts._names, parts._is_of_messages = self._names, self._is_of_messages
         return parts
 
     @cached_property

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from redbeat.connection.client import is_hasty
 from redbeat.connection.retry import without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.store import scripts as lua
-from redbeat.store.nodes import call_on_nodes, is_away
+from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
 from redbeat.store.records import Claim, Commit, Committed, Fence, Head, Sizes, Target
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
@@ -72,8 +73,6 @@ def commit_together(asked: Sequence[CommitAsked]) -> list[Committed | RedBeatErr
         [one.store.commit_call(one.fence, one.commits, one.target) for one in asked],
         [partial(one.store.committed, fence=one.fence) for one in asked],
         [one.alone for one in asked],
-        # else those messages would be sent again
-        are_waited_for=[any(commit.is_published for commit in one.commits) for one in asked],
     )
 
 
@@ -112,37 +111,34 @@ def _ask_together(
     calls: Sequence[tuple[lua.Script, lua.Request] | None],
     readers: Sequence[Callable[[Any], Answer]],
     alone: Sequence[Callable[[], Answer]],
-    are_waited_for: Sequence[bool] = (),
 ) -> list[Answer | RedBeatError]:
     """Return each part's answer, or RedBeat's error about it; a node that is away isn't waited for if another
-    one has answered.
+    one has answered, or if the client gives up soon, and only once if none has answered.
 
     Arguments:
         stores: have one part each, by the same client.
         calls: what each is asked; None: it is asked alone.
         readers: return the answer by the script's reply.
         alone: ask a part in the ordinary way.
-        are_waited_for: whose answers are waited for in any case; (): none are.
     """
+    if not stores:
+        return []
+    client = without_retry(stores[0].client)
     together = [place for place, call in enumerate(calls) if call is not None]
     replies: dict[int, Any] = {}
-    if len(together) > 1:
+    if len(together) > 1 or is_hasty(client):
         with _asking(stores):
-            client = without_retry(stores[0].client)
             found = call_on_nodes(client, [call for call in calls if call is not None])
         replies.update(zip(together, found, strict=True))
-    are_some_there = not all(isinstance(one, Exception) and is_away(one) for one in replies.values())
+    has_waited = is_hasty(client) and any(map(is_timeout, replies.values()))
+    is_waited_for = not has_waited and all(
+        isinstance(one, Exception) and is_away(one) for one in replies.values()
+    )
     answers: list[Answer | RedBeatError] = []
-    given_up: RedBeatError | None = None  # a node was waited for, once and for all
     for place in range(len(stores)):
         reply = replies.get(place)
-        is_silent = isinstance(reply, Exception) and is_away(reply)
-        is_waited_for = not are_some_there or bool(are_waited_for and are_waited_for[place])
-        if is_silent and given_up is not None:
-            answers.append(given_up)
-            continue
         try:
-            if isinstance(reply, Exception) and is_silent and not is_waited_for:
+            if isinstance(reply, Exception) and is_away(reply) and not is_waited_for:
                 with stores[place].translating():
                     raise reply
             if reply is None or isinstance(reply, Exception):  # it says why, or is asked in portions
@@ -151,8 +147,7 @@ def _ask_together(
                 answers.append(readers[place](reply))
         except RedBeatError as exc:
             answers.append(exc)
-            if is_silent and is_waited_for and isinstance(exc, StoreUnavailable):
-                given_up = exc
+            is_waited_for = is_waited_for and not isinstance(exc, StoreUnavailable)  # that is enough for all
     return answers
 
 

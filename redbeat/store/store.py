@@ -25,6 +25,7 @@ from redbeat.connection.client import (
     end_idle_connections,
     get_hasty_redis,
     get_redis,
+    is_hasty,
     naming_the_server,
     using_client,
 )
@@ -52,7 +53,7 @@ from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits
 from redbeat.store.layouts import Layouts
-from redbeat.store.nodes import call_on_nodes
+from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
 from redbeat.store.portions import Portions, is_broken
@@ -121,6 +122,8 @@ class _Recent:
 #: the types that are called otherwise in sentences
 _TYPES = {"sorted set": "zset"}
 _NO_OTHERS: Mapping[str, str] = {}
+
+_EXISTS = Command("EXISTS")
 
 _RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
 
@@ -201,6 +204,15 @@ class Store:
         if self.client is not getattr(self._app, "redbeat_redis", None):
             self.client.close()
 
+    def share_client(self, other: Store) -> None:
+        """Use the client of ``other`` from now on."""
+        self.client = other.client
+
+    @property
+    def is_hasty(self) -> bool:
+        """Whether its client gives up soon, as others wait meanwhile."""
+        return is_hasty(self.client)
+
     def without_retry(self) -> Self:
         """Return a store with the same client that doesn't try again while the server is away."""
         return type(self)(self.config.app, without_retry(self.client), self._part)
@@ -249,7 +261,10 @@ class Store:
     @property
     def _known_parts(self) -> Parts:
         """The same, as far as they are known: Redis isn't asked."""
-        return Parts.of_layout(self.config.layout) if self._part is None else Parts.of_one(self._part.keys)
+        if self._part is not None:
+            return Parts.of_one(self._part.keys)
+        parts, unread = Parts.of_layout(self.config.layout), self.config.unread
+        return parts.without(unread) if unread else parts
 
     @property
     def _layout(self) -> Layout:
@@ -459,7 +474,7 @@ class Store:
 
         def renew() -> LockStatus:
             with self.translating(fence.lock_key or "", "string"):
-                return lua.renew_lock(self.client, self.keys, fence, int(idle_seconds * 1000))
+                return lua.renew_lock(self.keys, fence, int(idle_seconds * 1000)).ask(self.client)
 
         self.check_lock(self.following(renew), fence)
 
@@ -631,7 +646,7 @@ class Store:
         with self.translating():
             if len(questions) == 1:
                 return [questions[0].ask(client)]
-            replies = call_on_nodes(client, [(one.script, one.request) for one in questions])
+            replies = call_on_nodes(client, [one.call for one in questions])
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
@@ -646,7 +661,7 @@ class Store:
         layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
         """
         with self.translating():
-            calls = [(one.script, one.request) for one in questions]
+            calls = [one.call for one in questions]
             replies = call_on_nodes(client or self.client, calls)
         answers: list[Item | RedisError | None] = []
         refusals: list[Refusal] = []
@@ -1146,7 +1161,15 @@ class Store:
         Arguments:
             parts: the names in some; None: all.
         """
-        asked = [part.keys for part in self.parts] if parts is None else parts
+        found: list[Vitals] = []
+        for one in self.vitals_of_each([part.keys for part in self.parts] if parts is None else parts):
+            if isinstance(one, StoreUnavailable):
+                raise one
+            found.append(one)
+        return found
+
+    def vitals_of_each(self, asked: Sequence[Keys]) -> list[Vitals | StoreUnavailable]:
+        """Return the same of each of these parts; the error takes its place where its node is away."""
         wanted = [STORED] if self.config.lock_key is None else [STORED, STANDBYS]
 
         def call(keys: Keys, off: Collection[Feature]) -> tuple[lua.Script, lua.Request]:
@@ -1155,22 +1178,26 @@ class Store:
             later = None if STORED in off else keys.later
             return status_call(keys.schedule, lock_key, keys.tick, standbys, later)
 
-        def ask(off: Collection[Feature]) -> list[Vitals]:
-            with self.translating():
-                replies = self.call_scripts([call(keys, off) for keys in asked])
+        def ask(off: Collection[Feature]) -> list[Vitals | StoreUnavailable]:
             has_standbys = STANDBYS not in off and self.config.lock_key is not None
-            return [vitals_of(reply, has_standbys=has_standbys) for reply in replies]
+            with self.translating():
+                replies = call_on_nodes(self.client, [call(keys, off) for keys in asked])
+            return [
+                vitals_of(reply, has_standbys=has_standbys)
+                if not isinstance(reply, Exception)
+                else self._away(reply)
+                for reply in replies
+            ]
 
         return self.rights.ask_without(wanted, ask)
 
     def node_of(self, keys: Keys) -> str | None:
-        """Return the address of the node of a cluster that has a part, as far as the client knows; None: the
-        schedule is on one server.
+        """Return the address of the node of a cluster that has a part, as far as the client knows; None: none
+        has, or the schedule is on one server.
         """
         if not self.config.is_cluster:
             return None
-        with self.translating():
-            node = without_retry(self.client).get_node_from_key(keys.schedule)
+        node = node_of(self.client, keys.schedule)
         return None if node is None else f"{node.host}:{node.port}"
 
     def nodes(self) -> list[str]:
@@ -1180,6 +1207,18 @@ class Store:
         with self.translating():
             found = without_retry(self.client).get_primaries()
         return sorted(f"{node.host}:{node.port}" for node in found)
+
+    def by_node(self) -> dict[str, Self]:
+        """Return a store for each node of a cluster that has parts of the schedule, by the node's address.
+
+        Of a schedule that isn't divided, or is on one server, it is this one, by ''. Redis isn't asked where
+        entries are.
+        """
+        parts = self._known_parts
+        if not parts.is_divided or not self.config.is_cluster:
+            return {"": self}
+        found = {self.node_of(part.keys) or "": part for part in parts}
+        return {node: self.of_part(part) for node, part in sorted(found.items())}
 
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
@@ -1271,6 +1310,32 @@ class Store:
         with self.translating(keys[0], expected, besides=dict.fromkeys(keys, expected)):
             return ask_each(self.client, keys, call)
 
+    def _away(self, error: Exception) -> StoreUnavailable:
+        """Return what an error of the redis client means, if it is that a node is away; else raise it."""
+        try:
+            with self.translating():
+                raise error
+        except StoreUnavailable as exc:
+            return exc
+
+    def find_unread(self) -> dict[Keys, StoreUnavailable]:
+        """Return the parts of the schedule whose node is away, each with the error; one round trip a node.
+
+        Of a schedule that isn't divided, or is on one server, there are none: that is asked nothing.
+        """
+        parts = [part.keys for part in self.parts]
+        if len(parts) == 1 or not self.config.is_cluster:
+            return {}
+        with self.translating():
+            replies = call_on_nodes(
+                self.client, [(_EXISTS, lua.Request([keys.schedule], [])) for keys in parts]
+            )
+        return {
+            keys: self._away(reply)
+            for keys, reply in zip(parts, replies, strict=True)
+            if isinstance(reply, Exception) and not is_no_permission(reply)
+        }
+
     def call_scripts(self, calls: Sequence[tuple[lua.Script, lua.Request]]) -> list[Any]:
         """Return what each script returns; one round trip for each node.
 
@@ -1341,12 +1406,6 @@ class Store:
             raise
         finally:
             self.asks_since = asked_before
-
-    def _wrong_schedule(self) -> str:
-        """Return the key of a schedule that isn't a sorted set; that of the first part where all are."""
-        first, *others = [part.keys.schedule for part in self.parts]
-        wrong = (one for one in others if self._type_of(one) not in (_TYPES["sorted set"], "none"))
-        return first if not others else next(wrong, first)
 
     @contextmanager
     def asking(self) -> Iterator[None]:

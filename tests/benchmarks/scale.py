@@ -129,7 +129,6 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
     memory = found["memory_bytes"]
     of_nodes = ", ".join(f"{value / 1e6:,.0f}" for value in memory)
     shards = ", ".join(map(str, found["shards_on_nodes"]))
-    here, there = (tick[f"burst_{name}_seconds"] * 1e6 / tick["burst"] for name in ("here", "server"))
     idle_here, idle_there = (tick[f"idle_{name}_seconds"] * 1e3 for name in ("here", "server"))
     return [
         [
@@ -144,19 +143,29 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
             "an entry of each shard due, ms until all are sent",
             f"{tick['one_each_seconds'] * 1e3:.1f} in {tick['one_each_round_trips']:.0f} round trips",
         ],
-        [f"burst of {tick['burst']:,}, runs/s", f"{tick['burst'] / tick['burst_seconds']:,.0f}"],
+        [
+            f"claim of {tick['burst']:,}, ms",
+            f"{tick['claim_seconds'] * 1e3:.0f} in {tick['claim_round_trips']:.0f} round trips",
+        ],
+        *burst_rows(tick, "burst", f"{tick['burst']:,} due at once, which have never run"),
+        *burst_rows(tick, "again", "the same once more"),
+        [
+            f"the first {options.page}, ms",
+            f"{read['list_seconds'] * 1e3:.1f} in {read['list_round_trips']:.0f} round trips",
+        ],
+        [
+            "count, status, ms",
+            ", ".join(f"{read[f'{name}_seconds'] * 1e3:.1f}" for name in ("count", "status")),
+        ],
+    ]
+
+
+def burst_rows(tick: dict[str, Any], name: str, words: str) -> list[list[str]]:
+    """Runs a second, and what each takes of the processors."""
+    here, there = (tick[f"{name}_{where}_seconds"] * 1e6 / tick["burst"] for where in ("here", "server"))
+    return [
+        [f"{words}: runs/s", f"{tick['burst'] / tick[f'{name}_seconds']:,.0f}"],
         ["processor time of a run, µs", f"{here:.0f} of beat, {there:.0f} of the nodes"],
-        *(
-            [
-                f"{words}, ms",
-                f"{read[f'{name}_seconds'] * 1e3:.1f} in {read[f'{name}_round_trips']:.0f} round trips",
-            ]
-            for name, words in (
-                ("list", f"the first {options.page}"),
-                ("count", "count"),
-                ("status", "status"),
-            )
-        ),
     ]
 
 

@@ -14,7 +14,8 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -28,6 +29,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.task_ids import task_id_of
 from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -36,16 +38,27 @@ from tests.support.resharded import part_of
 #: after so long without a renewal a lock is free; short, as no test waits for longer than it must
 LOCK_SECONDS = 2.0
 
+#: a beat that has been well for so long leads what no other one does: locks have ended, and it has looked
+TAKEOVER_SECONDS = 2 * LOCK_SECONDS
+#: for how long nothing may come of an entry that is due while such a beat is there: others that lead it are
+#: killed one after the other, so their locks must end; and a busy machine
+SILENT_SECONDS = 3 * TAKEOVER_SECONDS
+
 #: appended to each beat's app: how many shards there are is told to its process, as deployments tell settings
 SHARDS_BY_ENVIRONMENT = """
 import os
 app.conf.redbeat_shards = int(os.environ["SHARDS"]) or None
 """
 
+#: from when until when something was so, UNIX seconds
+Stretch = tuple[float, float]
 
 _REFUSED = re.compile(
     r"CRITICAL/MainProcess\] beat: redbeat_shards .* celery redbeat reshard --to (\d+|none)\."
 )
+
+_STARTED = re.compile(r"\[([-0-9]+ [:0-9]+,[0-9]+): INFO/MainProcess\] beat: Starting")
+_ACQUIRED = re.compile(r"beat: Acquired (?:(?P<count>\d+) locks|the lock) ")
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,18 @@ class Sent:
     due: float
     id: str
     at: float
+
+    def silent_seconds(self, able: Iterable[Stretch], before: float) -> float:
+        """For how long, before it was sent, nothing came of its entry that was due while a beat was there.
+
+        What a slow machine sends late, run by run, isn't meant: then something comes.
+
+        Arguments:
+            able: when a beat was there, as `Crew.able` has it.
+            before: when the message before it came.
+        """
+        began = max(self.due, before)
+        return sum(max(min(until, self.at) - max(since, began), 0.0) for since, until in able)
 
 
 # -- the queue
@@ -159,6 +184,8 @@ class Verdict:
         disordered: messages that left after a later one of the same entry.
         late_seconds: how late any message was taken from the queue at most.
         latest: which one that was.
+        silent_seconds: for how long nothing came of an entry at most that was due, while a beat was there.
+        longest: before which one that was.
     """
 
     runs: int = 0
@@ -168,22 +195,32 @@ class Verdict:
     disordered: list[str] = field(default_factory=list)
     late_seconds: float = 0.0
     latest: str = ""
+    silent_seconds: float = 0.0
+    longest: str = ""
 
     def counts(self, faults: int) -> list[int]:
         """Numbers for the table of all tests (`summary`)."""
         found = (self.lost, self.doubled, self.strange, self.disordered)
         return [faults, self.runs, *map(len, found)]
 
-    def check(self, *, is_exactly_once: bool) -> None:
-        """Fail if a promise was broken."""
+    def check(self, *, is_exactly_once: bool, most_silent: float = SILENT_SECONDS) -> None:
+        """Fail if a promise was broken.
+
+        Arguments:
+            most_silent: for how long nothing may come of an entry that is due while a beat is there, seconds.
+        """
         assert self.runs, "nothing was sent"
         assert not self.lost, self
         assert not self.strange, self
         assert not self.disordered, self
         assert not (is_exactly_once and self.doubled), self
+        assert self.silent_seconds <= most_silent, self
 
     def __str__(self) -> str:
-        late = f"{self.late_seconds:.2f} s late at most ({self.latest})"
+        late = (
+            f"{self.late_seconds:.2f} s late at most ({self.latest}), "
+            f"silent for {self.silent_seconds:.2f} s with a beat ({self.longest})"
+        )
         return (
             f"{self.runs} runs, {late}; lost {self.lost[:9]}, doubled {self.doubled[:9]}, "
             f"strange {self.strange[:9]}, disordered {self.disordered[:9]}"
@@ -191,7 +228,11 @@ class Verdict:
 
 
 def judge(
-    sent: Iterable[Sent], next_dues: dict[str, float], names: Sequence[str], layouts: Iterable[int | None]
+    sent: Iterable[Sent],
+    next_dues: dict[str, float],
+    names: Sequence[str],
+    layouts: Iterable[int | None],
+    able: Sequence[Stretch],
 ) -> Verdict:
     """Return the verdict on the runs of entries.
 
@@ -199,6 +240,7 @@ def judge(
         next_dues: when each entry is due next, as Redis says.
         names: of the entries.
         layouts: how many shards there have been; None: none.
+        able: when beats were there that should have sent what is due, as `Crew.able` has it.
     """
     known = set(layouts)
     by_entry: defaultdict[str, list[Sent]] = defaultdict(list)
@@ -211,15 +253,17 @@ def judge(
             verdict.lost.append(f"{name}: all" if not runs else f"{name}: gone")
             continue
         parts = {part_of(name.encode(), shards).decode() for shards in known}
-        _judge_entry(parts, runs, next_dues[name], verdict)
+        _judge_entry(parts, runs, next_dues[name], able, verdict)
     verdict.strange += sorted(by_entry.keys() - set(names))
     return verdict
 
 
-def _judge_entry(parts: set[str], runs: list[Sent], next_due: float, verdict: Verdict) -> None:
+def _judge_entry(
+    parts: set[str], runs: list[Sent], next_due: float, able: Sequence[Stretch], verdict: Verdict
+) -> None:
     name = runs[0].entry
     seen: dict[float, str] = {}
-    latest = -1.0
+    latest = before = -1.0
     for run in runs:
         what = f"{name} at {datetime.fromtimestamp(run.due, timezone.utc):%H:%M:%S.%f}"
         if run.due in seen:
@@ -236,6 +280,10 @@ def _judge_entry(parts: set[str], runs: list[Sent], next_due: float, verdict: Ve
         latest = max(latest, run.due)
         if run.at - run.due > verdict.late_seconds:
             verdict.late_seconds, verdict.latest = run.at - run.due, what
+        silent = run.silent_seconds(able, before)
+        if silent > verdict.silent_seconds:
+            verdict.silent_seconds, verdict.longest = silent, what
+        before = run.at
     verdict.runs += len(seen)
     for earlier, later in pairwise([*sorted(seen), next_due]):
         if round(later - earlier) != 1:
@@ -319,10 +367,14 @@ class Scene:
 
         eventually(has_come, 60, 0.1, "not every entry has run again")
 
-    def judge(self, taker: Taker) -> Verdict:
-        """Return what became of the runs, when no beat runs any more."""
+    def judge(self, taker: Taker, crew: Crew) -> Verdict:
+        """Return what became of the runs, when no beat runs any more.
+
+        Arguments:
+            crew: those of the beats that should have sent what others didn't.
+        """
         assert taker.error is None, taker.error
-        return judge(taker.sent, self.next_dues(), self.names, self.layouts)
+        return judge(taker.sent, self.next_dues(), self.names, self.layouts, crew.able())
 
 
 # -- the beats
@@ -343,6 +395,10 @@ class Crew:
         self._chance, self._start, self._most = chance, start, most
         self.ended: list[Process] = []
         self._paused: dict[Process, float] = {}
+        self._spared: Process | None = None
+        self._spares_until = 0.0
+        self._well_since: dict[Process, float] = {}
+        self._stretches: list[tuple[Process, float, float]] = []
 
     def __enter__(self) -> Crew:
         return self
@@ -355,20 +411,43 @@ class Crew:
 
     def start(self, count: int = 1) -> None:
         """Let as many come."""
-        self.beats += [self._start() for _ in range(count)]
+        for _ in range(count):
+            beat = self._start()
+            self.beats.append(beat)
+            self._well_since[beat] = time.time()
 
-    def suffer(self, seconds: float, also: Callable[[], None] = lambda: None) -> None:
-        """Let something befall one of them again and again; in between it calls `also`."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+    def suffer(
+        self,
+        seconds: float,
+        also: Callable[[], None] = lambda: None,
+        until: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Let something befall one of them again and again; in between it calls `also`.
+
+        Arguments:
+            seconds: for how long at least.
+            until: what is to have come true by the end; it is waited for with patience.
+        """
+        began = time.monotonic()
+        while (elapsed := time.monotonic() - began) < seconds or not until():
+            assert elapsed < seconds + patience(60), "what was to come of it hasn't"
             self._resume_some()
             self._befall()
             also()
             self.check()
             time.sleep(self._chance.uniform(0.05, 0.8))  # the instant of the fault, not a wait for something
 
+    def _spare(self) -> Process | None:
+        """One that is left alone for a while, if any: else nobody is there for long enough to be late."""
+        if time.monotonic() >= self._spares_until:
+            well = [beat for beat in self.beats if beat not in self._paused]
+            self._spared = self._chance.choice([None, *well]) if well else None
+            self._spares_until = time.monotonic() + self._chance.uniform(0, 8 * TAKEOVER_SECONDS)
+        return self._spared
+
     def _befall(self) -> None:
-        well = [beat for beat in self.beats if beat not in self._paused]
+        spared = self._spare()
+        well = [beat for beat in self.beats if beat not in self._paused and beat is not spared]
         if len(self.beats) < self._most and (not well or self._chance.random() < 0.4):
             self.faults["start"] += 1
             self.start()
@@ -383,6 +462,7 @@ class Crew:
         elif fault == "stop":
             self.stop(beat)
         else:
+            self._note_unwell(beat)
             beat.signal(signal.SIGSTOP)
             seconds = self._chance.choice([0.3, LOCK_SECONDS, 2 * LOCK_SECONDS]) * self._chance.uniform(
                 0.5, 1.5
@@ -397,12 +477,14 @@ class Crew:
 
     def kill(self, beat: Process) -> None:
         """As a crash would."""
+        self._note_unwell(beat)
         assert beat.kill() == -signal.SIGKILL or self._has_refused(beat), beat.output()
         self._note_end(beat)
 
     def stop(self, *beats: Process) -> None:
         """As an operator would."""
         for beat in beats:
+            self._note_unwell(beat)
             beat.signal(signal.SIGTERM)
         for beat in beats:
             eventually(partial(_has_ended, beat), interval=0.05, message=beat.output())
@@ -411,7 +493,13 @@ class Crew:
             assert is_well or self._has_refused(beat), beat.output()
             self._note_end(beat)
 
+    def _note_unwell(self, beat: Process) -> None:
+        since = self._well_since.pop(beat, None)
+        if since is not None:
+            self._stretches.append((beat, since, time.time()))
+
     def _note_end(self, beat: Process) -> None:
+        self._note_unwell(beat)
         self.beats.remove(beat)
         self.ended.append(beat)
         self._paused.pop(beat, None)
@@ -424,6 +512,7 @@ class Crew:
     def _resume(self, beat: Process) -> None:
         del self._paused[beat]
         beat.signal(signal.SIGCONT)
+        self._well_since[beat] = time.time()
 
     def recover(self) -> None:
         """Let those that are paused go on, and one be there at least."""
@@ -452,9 +541,49 @@ class Crew:
         for beat in self.ended:
             assert not has_traceback(beat.output()), beat.output()
 
+    def able(self, takeover_seconds: float = TAKEOVER_SECONDS) -> list[Stretch]:
+        """When one of them was well that had been so for `takeover_seconds`, in order, no time twice.
+
+        What nobody else leads it leads by then, as far as it depends on times that are promised.
+        """
+        stretches = self._stretches + [(*one, time.time()) for one in self._well_since.items()]
+        well = sorted(
+            (max(since, started) + takeover_seconds, until)
+            for beat, since, until in stretches
+            if (started := _started_at(beat)) is not None
+        )
+        able: list[Stretch] = []
+        for since, until in well:
+            begins = max(since, able[-1][1]) if able else since
+            if begins < until:
+                able.append((begins, until))
+        return able
+
+    @contextmanager
+    def excused(self) -> Iterator[None]:
+        """Within this block none of them is well, as something else befalls what all of them need."""
+        for beat in [*self._well_since]:
+            self._note_unwell(beat)
+        try:
+            yield
+        finally:
+            now = time.time()
+            self._well_since |= {beat: now for beat in self.beats if beat not in self._paused}
+
     def count(self, words: str) -> int:
         """How often one has logged this."""
         return sum(beat.output().count(words) for beat in [*self.beats, *self.ended])
+
+    def count_acquired(self) -> int:
+        """How many locks have been acquired by all of them together; a line may tell of several."""
+        lines = [one for beat in [*self.beats, *self.ended] for one in _ACQUIRED.finditer(beat.output())]
+        return sum(int(line["count"] or 1) for line in lines)
+
+
+def _started_at(beat: Process) -> float | None:
+    """When it has said that it starts, UNIX seconds; None: it hasn't."""
+    line = _STARTED.search(beat.output())
+    return line and datetime.strptime(line[1], "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
 def _has_ended(beat: Process) -> bool:

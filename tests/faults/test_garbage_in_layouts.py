@@ -108,7 +108,7 @@ def client(valkey: Server) -> Iterator[redis.Redis]:
         yield connected
 
 
-@pytest.mark.parametrize("what", some_of(GARBAGE, 5) if not IS_LONG else GARBAGE)
+@pytest.mark.parametrize("what", some_of(GARBAGE, 3) if not IS_LONG else GARBAGE)
 def test_beats_go_on_or_refuse_with_a_sentence_and_lose_nothing(
     valkey: Server,
     client: redis.Redis,
@@ -126,25 +126,26 @@ def test_beats_go_on_or_refuse_with_a_sentence_and_lose_nothing(
     with Taker(broker) as taker, Crew(chance, start, 3) as crew:
         crew.start(1)
         scene.await_runs_of(taker, time.time())
-        GARBAGE[what](client)
-        began = time.time()
-        crew.start(1)  # one that finds it so
-        commands = [("redbeat", "list"), ("redbeat", "doctor"), ("redbeat", "status")]
-        said = [say_what(tmp_path, *words) for words in commands]
-        time.sleep(max(began + 4 - time.time(), 0))  # so long it lasts
-        ended = [beat for beat in crew.beats if not beat.is_running]
-        crew.beats = [beat for beat in crew.beats if beat not in ended]
-        for beat in ended:
-            assert "CRITICAL" in beat.output(), beat.output()
-            assert "During handling" not in beat.output(), beat.output()
-            assert "redis/" not in beat.output(), beat.output()
-        going_on = max(taker.newest().values()) - began
-        repair(client)
+        with crew.excused():
+            GARBAGE[what](client)
+            began = time.time()
+            crew.start(1)  # one that finds it so
+            commands = [("redbeat", "list"), ("redbeat", "doctor"), ("redbeat", "status")]
+            said = [say_what(tmp_path, *words) for words in commands]
+            time.sleep(max(began + 4 - time.time(), 0))  # so long it lasts
+            ended = [beat for beat in crew.beats if not beat.is_running]
+            crew.beats = [beat for beat in crew.beats if beat not in ended]
+            for beat in ended:
+                assert "CRITICAL" in beat.output(), beat.output()
+                assert "During handling" not in beat.output(), beat.output()
+                assert "redis/" not in beat.output(), beat.output()
+            going_on = max(taker.newest().values()) - began
+            repair(client)
         if not crew.beats:
             crew.start()
         scene.await_runs_of(taker, time.time() + 1)
         crew.end()
-    verdict = scene.judge(taker)
+    verdict = scene.judge(taker, crew)
     print(f"{what}: {len(ended)} of 2 beats refused, sent until {going_on:.1f} s after it; {verdict}")
     lines = {
         line

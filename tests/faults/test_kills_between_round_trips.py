@@ -47,7 +47,7 @@ def steps_of(chance: random.Random, stride: int) -> itertools.count[int]:
     return itertools.count(chance.randint(1, stride), stride)
 
 
-@pytest.mark.few_cases(2)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_at_every_round_trip(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
@@ -68,17 +68,17 @@ def test_a_scheduler_of_runs_that_must_not_overlap_killed_at_every_round_trip(
 def test_a_scheduler_killed_at_every_message(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    report(kill_at_every_step(layout, between_messages, steps_of(chance, 5), monkeypatch))
+    report(kill_at_every_step(layout, between_messages, steps_of(chance, 9), monkeypatch))
 
 
 @pytest.mark.parametrize("layout", ["rabbitmq"], indirect=True)
 def test_a_scheduler_killed_with_confirms_in_flight(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    report(kill_at_every_step(layout, between_confirms, steps_of(chance, 5), monkeypatch))
+    report(kill_at_every_step(layout, between_confirms, steps_of(chance, 9), monkeypatch))
 
 
-@pytest.mark.few_cases(2)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_on_the_wire(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
@@ -86,7 +86,7 @@ def test_a_scheduler_killed_on_the_wire(
     report(kill_at_every_step(layout, on_the_wire, steps_of(chance, 17), monkeypatch))
 
 
-@pytest.mark.few_cases(2)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_of_stored_messages_killed_at_every_round_trip(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report

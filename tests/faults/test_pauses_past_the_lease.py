@@ -73,7 +73,7 @@ def test_a_scheduler_paused_at_every_step_while_another_sends_what_it_claimed(
     burst.write()
     send = partial(run_scheduler, layout, burst, redbeat_batch_size=5)
     send(Fuse(0))  # what it imports the children need not
-    stride = 1 if IS_LONG or wire is between_round_trips else 5
+    stride = 1 if IS_LONG else 2 if wire is between_round_trips else 9
     total = Tally()
     for step in itertools.count(chance.randint(1, stride), stride):
         burst.write()

@@ -30,7 +30,7 @@ EVERY_KIND_OF_LOCK = pytest.mark.parametrize(
 
 
 #: rooms whose tests are about what a server does; those of the others are about what is made of it
-OF_SERVERS = {"broker", "connection", "leadership", "reshard", "store", "support"}
+OF_SERVERS = {"broker", "connection", "leadership", "store", "support"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -13,16 +13,33 @@ from binascii import crc_hqx
 from typing import Any
 
 BASE = b"redbeat:"
-SHARD = re.compile(rb"\{redbeat:(\d+)\}:")
+#: what is kept for an entry under its name
+OF_ENTRIES = re.compile(rb":(history|backfilled|running|failing):")
 #: what is one for all shards, or says how they are changed
 APART = (b":layout", b":generation")
+#: what names of entries begin with: other keys, parts of them, and what is no text
+ODD = [
+    *(b"{redbeat:3}:", b"redbeat:{redbeat:1}:schedule", b"redbeat::running:", b"moving:", b"schedule"),
+    *(b"::", b":own:", b"{", b"}{", b"a{b}", b"{}", b"later:{redbeat:0}:", b"*", b"[a]\\?"),
+    *(b"with space\t", b"\n", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"later:\xff", b"x" * 4096),
+]
+#: what each part keeps for no entry
+OF_NO_ENTRY = {
+    *(b":totals", b":figures", b":minutes", b":labels"),
+    *(b":failures", b":workers", b":events", b":events-read"),
+}
 ZSETS = {b":schedule", b":later", b":expected", b":streaks", b":deadlines"}
 SETS = {b":statics", b":static-owners"}
 
 
 def part_of(name: bytes, shards: int | None, base: bytes = BASE) -> bytes:
     """The prefix of the part that an entry belongs to."""
-    return base if shards is None else b"{redbeat:%d}:" % (crc_hqx(name, 0) % shards)
+    return base if shards is None else beginning_of(base) + b"%d}:" % (crc_hqx(name, 0) % shards)
+
+
+def beginning_of(base: bytes) -> bytes:
+    """What the prefixes of all shards begin with."""
+    return b"{" + base.removesuffix(b":").translate(None, b"{}") + b":"
 
 
 def fill(client: Any, chance: random.Random, count: int, base: bytes = BASE) -> list[bytes]:
@@ -45,10 +62,8 @@ def _name(chance: random.Random, number: int) -> bytes:
         return b"later:%08x-%d" % (chance.getrandbits(32), number)
     if kind < 0.2:
         return f"n\u00e4me:{number}".encode()
-    if kind < 0.25:
-        return b"\xff\xfe{odd}%d" % number
-    if kind < 0.3:
-        return b"with space\t%d" % number
+    if kind < 0.35:
+        return chance.choice(ODD) + b"%d" % number
     return b"entry-%d" % number
 
 
@@ -59,7 +74,7 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
     client.hset(key, "definition", json.dumps(definition))
     score = chance.choice([now + 3600 * chance.random() + 60, float(int(now) + 900), -1.0, now + 86400.25])
     if is_message:
-        client.hset(key, "message", json.dumps({"task_id": name[6:].decode()}))
+        client.hset(key, "message", json.dumps({"task_id": name[6:].decode("utf-8", "replace")}))
         if chance.random() < 0.5:
             client.set(prefix + b":later:" + name[6:], bytes(chance.getrandbits(8) for _ in range(40)))
             client.hset(key, "body_bytes", 40)
@@ -123,6 +138,43 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
         client.sadd(prefix + b":owner:team", name)
 
 
+def fill_own(client: Any, chance: random.Random, base: bytes = BASE) -> None:
+    """Write what a schedule without shards keeps for no entry."""
+    for number in range(5):
+        at = b"%d-%d" % (1000 + number, chance.randrange(9))
+        client.hset(base + b":totals", f"{number}:sent", chance.randrange(99))
+        client.hset(base + b":figures", f"{number}:sent", chance.randrange(99))
+        client.hset(base + b":labels", number, json.dumps(["echo", "celery", "", False]))
+        client.hset(base + b":workers", f"celery@{number}", "{}")
+        client.hset(
+            base + b":minutes", number, json.dumps({"minute": number, "counted": {"sent": 1 + number}})
+        )
+        client.xadd(base + b":failures", {"entry": f"failed-{number}"}, id=at)
+        client.xadd(base + b":events", {"entry": f"event-{number}"}, id=at)
+    client.set(base + b":events-read", "0-0", px=900_000)
+
+
+def read_own(client: Any, base: bytes = BASE) -> dict[str, Any]:
+    """What all parts together keep for no entry, wherever they do."""
+    found: dict[str, Any] = {"totals": {}, "figures": {}, "minutes": {}, "labels": {}, "workers": {}}
+    found |= {"failures": [], "events": []}
+    for prefix in (base, *(beginning_of(base) + b"%d}:" % shard for shard in range(32))):
+        for kind in ("totals", "figures"):
+            for word, amount in client.hgetall(prefix + b":" + kind.encode()).items():
+                found[kind][word] = found[kind].get(word, 0) + int(amount)
+        for text in client.hvals(prefix + b":minutes"):
+            minute = json.loads(text)
+            counted = found["minutes"].setdefault(minute["minute"], 0)
+            found["minutes"][minute["minute"]] = counted + minute["counted"]["sent"]
+        found["labels"] |= client.hgetall(prefix + b":labels")
+        found["workers"] |= client.hgetall(prefix + b":workers")
+        told = (client.get(prefix + b":events-read") or b"0-0").split()[0]
+        found["failures"] += (values[b"entry"] for _, values in client.xrange(prefix + b":failures"))
+        rows = client.xrange(prefix + b":events", b"(" + told)
+        found["events"] += (values[b"entry"] for _, values in rows)
+    return {kind: sorted(one) if isinstance(one, list) else one for kind, one in found.items()}
+
+
 def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[str]]:
     """All that is kept for entries, by key without prefix; and what is in a wrong place.
 
@@ -132,6 +184,7 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
     shards = int(layout.get(b"shards", 0)) or None
     found: dict[bytes, Any] = {}
     wrong: list[str] = []
+    shard_at = re.compile(re.escape(beginning_of(base)) + rb"\d+\}:")
 
     def note(place: bytes, value: Any, name: bytes, prefix: bytes) -> None:
         if prefix != part_of(name, shards, base):
@@ -141,12 +194,12 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
         found[place] = value
 
     for key in sorted(client.scan_iter(count=1000)):
-        match = SHARD.match(key)
+        match = shard_at.match(key)
         prefix = match[0] if match else base
         if not key.startswith(prefix):
             continue
         rest = key[len(prefix) :]
-        if rest in APART:
+        if rest in APART or rest in OF_NO_ENTRY:
             continue
         value = _value(client, key)
         if value is None:  # it has ended meanwhile
@@ -158,7 +211,7 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
                     note(rest + b" bare " + owner, score, owner, prefix)
                     continue
                 name = owner[len(prefix) :].removeprefix(b":running:")
-                note(rest + b" " + member.replace(prefix, b""), score, name, prefix)
+                note(rest + b" " + member.replace(prefix, b"", 1), score, name, prefix)
         elif rest in SETS or rest.startswith(b":owner:"):
             for member in value:
                 name = member.partition(b"\t")[2] if rest == b":static-owners" else member
@@ -174,10 +227,12 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
             if not 600_000 < lives_ms <= 900_000:
                 wrong.append(f"{key!r} lives for {lives_ms}")
             note(rest, value, name, prefix)
-        elif rest.startswith(b":") and rest.count(b":") > 1:
-            note(rest, value, rest.split(b":", 2)[2], prefix)
+        elif kept := OF_ENTRIES.match(rest):
+            note(rest, value, rest[kept.end() :], prefix)
+        elif rest.startswith(b":") and not rest.startswith((b"::", b":own:")):
+            wrong.append(f"left: {key!r}")
         else:
-            note(rest, value, rest, prefix) if not rest.startswith(b":") else wrong.append(f"left: {key!r}")
+            note(rest, value, rest, prefix)
     return found, wrong
 
 

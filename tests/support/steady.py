@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -44,10 +45,14 @@ class Steady:
             dues.setdefault(headers["redbeat_entry"], []).append(due)
         return dues
 
-    def faults(self, broker: redis.Redis) -> list[str]:
-        """What is wrong: runs that were sent twice, and those that are missing between others."""
+    def faults(self, dues_by_name: Mapping[str, Sequence[float]]) -> list[str]:
+        """What is wrong: runs that were sent twice, and those that are missing between others.
+
+        Arguments:
+            dues_by_name: when the runs of each entry were due that were sent.
+        """
         found: list[str] = []
-        for name, dues in self.dues(broker).items():
+        for name, dues in dues_by_name.items():
             found += [f"{name}: twice: {due}" for due, count in Counter(dues).items() if count > 1]
             for earlier, later in pairwise(sorted(set(dues))):
                 if round((later - earlier) / self.every, 3) != 1.0:

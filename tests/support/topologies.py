@@ -20,6 +20,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from .polling import eventually
+from .proxy import Proxy
 from .servers import Kind, Server
 
 _Sentinel: Any = redis.sentinel.Sentinel  # untyped in redis-py
@@ -277,6 +278,33 @@ def cluster(kind: Kind = "valkey", *, has_replica: bool = False, **options: Any)
             _replicate(replica, topology.owner("{redbeat}"))
             topology.heal()
         yield topology
+
+
+@contextmanager
+def cluster_behind_proxies() -> Iterator[tuple[ClusterTopology, list[Proxy]]]:
+    """A cluster whose nodes tell clients to come through proxies, one each; among themselves they use none.
+
+    While a node is away, the others serve their own slots.
+    """
+    with cluster() as topology, ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy((node.host, node.port))) for node in topology.nodes]
+        for node, proxy in zip(topology.nodes, proxies, strict=True):
+            with node.client() as client:
+                client.config_set("cluster-announce-port", proxy.port)
+                client.config_set("cluster-require-full-coverage", "no")
+        ports = {proxy.port for proxy in proxies}
+        for node in topology.nodes:
+            eventually(_has_told(node, ports), message=f"{node} doesn't know where clients are to come")
+        yield topology, proxies
+
+
+def _has_told(node: Server, ports: set[int]) -> Callable[[], bool]:
+    def check() -> bool:
+        with node.client() as client:
+            slots: Any = client.execute_command("CLUSTER SLOTS")
+        return {address[1] for _, _, address in slots} == ports
+
+    return check
 
 
 def _replicate(replica: Server, master: Server) -> None:

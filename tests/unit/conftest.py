@@ -6,10 +6,11 @@ import pytest
 from celery import Celery
 from hypothesis import settings
 
+from tests.faults.rounds import IS_LONG
 from tests.support.ticks import fake_redis_app, memory_app
 
 # What fails at random can be repeated: the failure prints how (`@reproduce_failure`).
-settings.register_profile("redbeat", print_blob=True, deadline=None, max_examples=100)
+settings.register_profile("redbeat", print_blob=True, deadline=None, max_examples=100 if IS_LONG else 40)
 settings.load_profile("redbeat")
 
 

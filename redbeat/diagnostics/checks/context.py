@@ -105,12 +105,9 @@ class Context:
 
     def nodes(self) -> Iterator[tuple[str, Store]]:
         """Yield a store for each server that has some of the schedule, and how it is told from the others."""
-        if not self.store.parts.is_divided or not self.config.is_cluster:
-            yield "", self.store
-            return
-        found = {self.store.node_of(part.keys): part for part in self.store.parts}
-        for node, part in sorted(found.items(), key=lambda one: one[0] or ""):
-            yield f" It is the node {node}." if node else "", self.store.of_part(part)
+        self.store.parts  # noqa: B018 - it looks where entries are
+        for node, store in self.store.by_node().items():
+            yield f" It is the node {node}." if node else "", store
 
     def rows(self) -> Iterator[Row]:
         """Yield the members of the schedule, page by page, until there is no more time."""

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from redbeat.beat.startup import eviction_warning
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
@@ -34,16 +33,16 @@ def check_eviction(context: Context) -> Iterator[Finding]:
     """Find a server that may evict the schedule."""
     for which, store in context.nodes():
         try:
-            warning = eviction_warning(store)
+            policy = Server(store).eviction_policy()
         except StoreRefused as exc:
             yield _unknown("eviction", "Whether the server may evict the schedule", exc)
             return
-        if warning:
+        if policy is not None:
             yield Finding(
                 Severity.ERROR,
                 "eviction",
                 "maxmemory-policy",
-                f"{warning.partition('. ')[0]}.{which}",
+                f"Redis may evict the schedule: its maxmemory-policy is {policy}.{which}",
                 "Set maxmemory-policy to noeviction or one of volatile-*, or use a server of its own.",
             )
 
@@ -171,8 +170,10 @@ def check_rights(context: Context) -> Iterator[Finding]:
             severity,
             "rights",
             f"user {user}",
-            f"It lacks rights that {_NEED[severity]}: {', '.join(commands)}.",
-            f"Add the rights to its ACL rule. {_ACL_DOCS}",
+            f"The doctor was called as this user. It lacks rights that {_NEED[severity]}: "
+            f"{', '.join(commands)}.",
+            "If beat uses it, add the rights to its ACL rule; if beat has another one, call the doctor with "
+            f"beat's settings. {_ACL_DOCS}",
         )
 
 

@@ -6,16 +6,16 @@ Invariant: while entries are moved, what is on its way isn't out of place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.keys import Keys
-from redbeat.layout import ShardedKeys
+from redbeat.layout import MAX_SHARDS
 from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
 from redbeat.store.generations import Generations
 from redbeat.store.layouts import Layouts
+from redbeat.store.nodes import ask_on_nodes
 
 
 def check_layout(context: Context) -> Iterator[Finding]:
@@ -90,15 +90,11 @@ def check_place(context: Context, row: Row) -> Iterator[Finding]:
 
 
 def check_former_parts(context: Context) -> Iterator[Finding]:
-    """Find entries in parts that are no part of the schedule any more, where no beat looks."""
+    """Find entries in parts that are no part of the schedule, where no beat looks."""
     layout = context.config.layout
     if not layout.generation or layout.is_moving:
         return
-    keys, here = layout.keys, {part.prefix for part in layout.parts}
-    former = {part.prefix: part for part in replace(layout, is_moving=True).parts}
-    if isinstance(keys, ShardedKeys):
-        former[keys.prefix] = keys.undivided
-    parts = [part for prefix, part in former.items() if prefix not in here]
+    parts = _used_elsewhere(context)
     for part, found in zip(parts, Layouts(context.store).contents(parts), strict=True):
         if found.entries:
             is_one = found.entries == 1
@@ -112,6 +108,21 @@ def check_former_parts(context: Context) -> Iterator[Finding]:
                 "Correct that program; --fix moves what it has written where it belongs.",
                 repair=Repair("move", part.schedule, part.prefix),
             )
+
+
+def _used_elsewhere(context: Context) -> list[Keys]:
+    """Return the parts of any other layout in which there is something: who writes there may know one that
+    is long gone, or may be about to have the wrong number.
+    """
+    layout = context.config.layout
+    here = {part.prefix for part in layout.parts}
+    keys = layout.former_keys
+    parts = [keys.undivided, *map(keys.of_shard, range(MAX_SHARDS))]
+    others = [part for part in parts if part.prefix not in here]
+    commands = [["EXISTS", key] for part in others for key in (part.schedule, part.later)]
+    with context.store.translating():
+        found = ask_on_nodes(context.store.client, commands)
+    return [part for place, part in enumerate(others) if 1 in found[2 * place : 2 * place + 2]]
 
 
 def _divided(shards: int | None) -> str:

@@ -502,7 +502,6 @@ def change_statics(
 
 
 def take_lock(
-    client: Any,
     lock_key: str,
     token: str,
     *,
@@ -512,43 +511,18 @@ def take_lock(
     slack_ms: int,
     mark: str = "",
     part: Keys = NO_PART,
-) -> bool:
+) -> Question[bool]:
     """Take the lock when it is free, or still the ``silent`` holder's; tell whether it is the caller's."""
-    keys, args = [lock_key, mark or lock_key], [token, taken_ms, silent, rest_ms, slack_ms]
-    return bool(_TAKE_LOCK(client, keys, args, part))
-
-
-def take_call(
-    lock_key: str,
-    token: str,
-    *,
-    taken_ms: int,
-    silent: str,
-    rest_ms: int,
-    slack_ms: int,
-    mark: str,
-    part: Keys,
-) -> tuple[Script, Request]:
-    """Return the call of the same, for ``store.nodes``; its reply is 1 when it is the caller's."""
     args = [token, taken_ms, silent, rest_ms, slack_ms]
-    return _TAKE_LOCK, Request([lock_key, mark or lock_key], args, part)
+    return Question(_TAKE_LOCK, Request([lock_key, mark or lock_key], args, part), bool)
 
 
-def renew_lock(client: Any, part: Keys, fence: Fence, idle_ms: int) -> LockStatus:
-    """Let the lock live for its full time; return its status."""
-    return lock_status_of(_RENEW_LOCK(client, fence.keys(part.tick), [*fence.args(), idle_ms], part))
+def renew_lock(part: Keys, fence: Fence, idle_ms: int) -> Question[LockStatus]:
+    """Let the lock live for its full time; tell its status."""
+    request = Request(fence.keys(part.tick), [*fence.args(), idle_ms], part)
+    return Question(_RENEW_LOCK, request, lock_status_of)
 
 
-def renew_call(part: Keys, fence: Fence, idle_ms: int) -> tuple[Script, Request]:
-    """Return the call of the same, for ``store.nodes``; its reply is for :func:`lock_status_of`."""
-    return _RENEW_LOCK, Request(fence.keys(part.tick), [*fence.args(), idle_ms], part)
-
-
-def release_lock(client: Any, lock_key: str, token: str, *, wake: str, mark: str = "") -> bool:
-    """Release the lock, and write the ``mark``, if given; return whether the caller held it."""
-    return bool(_RELEASE_LOCK(client, [lock_key, mark or lock_key], [token, wake]))
-
-
-def release_call(lock_key: str, token: str, *, wake: str, mark: str = "") -> tuple[Script, Request]:
-    """Return the call of the same, for ``store.nodes``; its reply is 1 when the caller held it."""
-    return _RELEASE_LOCK, Request([lock_key, mark or lock_key], [token, wake])
+def release_lock(lock_key: str, token: str, *, wake: str, mark: str = "") -> Question[bool]:
+    """Release the lock, and write the ``mark``, if given; tell whether the caller held it."""
+    return Question(_RELEASE_LOCK, Request([lock_key, mark or lock_key], [token, wake]), bool)

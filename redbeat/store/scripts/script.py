@@ -148,6 +148,11 @@ class Question(Generic[Result]):
     request: Request
     read: Callable[[Any], Result]
 
+    @property
+    def call(self) -> tuple[Script, Request]:
+        """What ``store.nodes`` calls; its reply is for ``read``."""
+        return self.script, self.request
+
     def ask(self, client: Any) -> Result:
         """Call the script, and return what its reply means."""
         return self.read(self.script(client, *self.request))

@@ -42,14 +42,18 @@ class Condition:
         self._broker = broker
         self._find_stuck_seconds = find_stuck_seconds
         self._clock = clock
-        self._trouble, self._troubled_at = "", 0.0
+        self._trouble, self._troubled, self._troubled_at = "", "", 0.0
         self._is_stopping = False
         self._looking = threading.Lock()
         self._resumed_at = self._looked_at = clock()
 
-    def note_trouble(self, trouble: str) -> None:
-        """Note why the tick that has just ended could send nothing."""
-        self._trouble, self._troubled_at = trouble, self._clock()
+    def note_trouble(self, trouble: str, troubled: str = "") -> None:
+        """Note why the tick that has just ended could send nothing.
+
+        Arguments:
+            troubled: of which shards, as a phrase; '': of the whole schedule.
+        """
+        self._trouble, self._troubled, self._troubled_at = trouble, troubled, self._clock()
 
     def note_stopping(self) -> None:
         """Note that beat begins to stop."""
@@ -78,5 +82,6 @@ class Condition:
             occupation=what_hangs(),
             is_broker_away=self._broker.is_away,
             trouble=self._trouble if is_trouble_new else "",
+            troubled=self._troubled,
             is_stopping=self._is_stopping,
         )

@@ -31,6 +31,7 @@ class Signs:
         occupation: what it is busy with if it hangs.
         is_broker_away: the last attempt to send found no broker.
         trouble: why nothing can be sent; '': nothing is known.
+        troubled: of which shards nothing can be sent, as a phrase; '': of the whole schedule.
         is_stopping: it gives up the lock, as it ends.
     """
 
@@ -42,6 +43,7 @@ class Signs:
     occupation: str
     is_broker_away: bool
     trouble: str
+    troubled: str = ""
     is_stopping: bool = False
 
 
@@ -52,6 +54,17 @@ def find_hang(signs: Signs) -> str:
     return f"Beat has done nothing for {signs.idle_seconds:.0f} s: {signs.occupation} hangs."
 
 
+def trouble_in_words(trouble: str, troubled: str = "") -> str:
+    """Return what can't be sent, and why.
+
+    Arguments:
+        troubled: the shards that it is about, as a phrase; '': the whole schedule.
+    """
+    if not troubled:
+        return f"Nothing can be sent: {trouble}"
+    return f"Nothing of {troubled} can be sent, the rest goes on: {trouble}"
+
+
 def find_obstacle(signs: Signs) -> str:
     """Return why this beat can't send, or couldn't take over; '': it can."""
     hang = find_hang(signs)
@@ -60,7 +73,7 @@ def find_obstacle(signs: Signs) -> str:
     if signs.is_stopping:
         return "Beat is stopping."
     if signs.trouble:
-        return f"Nothing can be sent: {signs.trouble}"
+        return trouble_in_words(signs.trouble, signs.troubled)
     seconds = signs.unanswered_seconds
     if seconds is None:
         return "Beat has only just begun, and hasn't looked at the lock yet."

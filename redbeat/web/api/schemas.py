@@ -343,8 +343,10 @@ def _of_the_whole() -> dict[str, Any]:
                     backlog=COUNT,
                     oldest_due=MAYBE_MOMENT,
                     node=MAYBE_TEXT,
+                    problem=MAYBE_TEXT,
                 )
             ),
+            unread_shards=_array(MAYBE_COUNT),
             beats={
                 "type": ["array", "null"],
                 "items": _object(host=TEXT, pid=COUNT, last_look=MOMENT, shards=_array(MAYBE_COUNT)),

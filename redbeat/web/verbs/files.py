@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,6 +47,9 @@ from redbeat.web.hiding import (
 from redbeat.web.verbs.actor import Actor
 from redbeat.web.verbs.editing import words_of_other_task
 
+#: makes a plan, without the entries of these names, which were written already
+_Make = Callable[[Collection[str]], Plan]
+
 
 @dataclass(frozen=True)
 class Applied:
@@ -79,7 +82,7 @@ def plan(
         AccessDenied: one of its tasks isn't allowed here.
     """
     actor.require(Right.EDIT)
-    return _planning(actor, declared, owner, prune=prune, take_over=take_over)()
+    return _planning(actor, declared, owner, prune=prune, take_over=take_over)(())
 
 
 def apply(
@@ -119,7 +122,7 @@ def import_plan(
         AccessDenied: one of its tasks isn't allowed here.
     """
     actor.require(Right.EDIT)
-    return _importing(actor, declared, owner, is_replacing=is_replacing)()
+    return _importing(actor, declared, owner, is_replacing=is_replacing)(())
 
 
 def import_(
@@ -209,32 +212,29 @@ def fingerprint(actor: Actor, made: Plan) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def _planning(
-    actor: Actor, declared: Declared, owner: str | None, *, prune: bool, take_over: bool
-) -> Callable[[], Plan]:
+def _planning(actor: Actor, declared: Declared, owner: str | None, *, prune: bool, take_over: bool) -> _Make:
     chosen = owner_of(declared, owner)
 
-    def make() -> Plan:
+    def make(_done: Collection[str]) -> Plan:
         return make_plan(actor.app, _complete(actor, declared), chosen, prune=prune, take_over=take_over)
 
     return _with_allowed_tasks(actor, declared, make)
 
 
-def _importing(
-    actor: Actor, declared: Declared, owner: str | None, *, is_replacing: bool
-) -> Callable[[], Plan]:
-    def make() -> Plan:
-        return plan_import(actor.app, _complete(actor, declared), owner=owner, replace_existing=is_replacing)
+def _importing(actor: Actor, declared: Declared, owner: str | None, *, is_replacing: bool) -> _Make:
+    def make(done: Collection[str]) -> Plan:
+        complete = _complete(actor, declared)
+        return plan_import(actor.app, complete, owner=owner, replace_existing=is_replacing, done=done)
 
     return _with_allowed_tasks(actor, declared, make)
 
 
-def _with_allowed_tasks(actor: Actor, declared: Declared, make: Callable[[], Plan]) -> Callable[[], Plan]:
+def _with_allowed_tasks(actor: Actor, declared: Declared, make: _Make) -> _Make:
     """Return ``make``, which refuses tasks that aren't allowed: the file's, and those of changed entries."""
 
-    def make_allowed() -> Plan:
+    def make_allowed(done: Collection[str]) -> Plan:
         _require_calls(actor, _calls_of(declared))
-        made = make()
+        made = make(done)
         texts = (change.stored.definition for change in made.changes if change.kind in ("save", "replace"))
         _require_calls(actor, (call for call in map(_call_in, texts) if call[0]))
         return made
@@ -250,9 +250,7 @@ def _require_calls(actor: Actor, calls: Iterator[tuple[str, Any]]) -> None:
             allowed.add(task)
 
 
-def _carry_out(
-    actor: Actor, verb: str, make: Callable[[], Plan], seen: str | None, details: Mapping[str, Any]
-) -> Applied:
+def _carry_out(actor: Actor, verb: str, make: _Make, seen: str | None, details: Mapping[str, Any]) -> Applied:
     made: list[Plan] = []
 
     def confirm(plan: Plan, _why: str) -> bool:
@@ -263,7 +261,7 @@ def _carry_out(
         given = {name: value for name, value in details.items() if value not in (None, False)}
         return actor.doing(verb, plan.names, {**given, **plan.counts})
 
-    done = apply_plan(make, confirm, audited)
+    done = apply_plan(lambda: make(()), confirm, audited, make)
     return Applied(made[0] if done is None else done, done is not None)
 
 

@@ -1,7 +1,8 @@
 """What a large schedule in a cluster costs one beat: options `url`, `broker`, `shards`, `way`, and its own.
 
 Ways: `save` saves `count` entries by `save_many`. `tick` leads all shards, and ticks `rounds` times with
-nothing due, then with one entry due in each shard, then with `due` entries due, spread over the shards.
+nothing due, then with one entry due in each shard, then with `due` entries due, spread over the shards: these
+are claimed, sent, let be due again and sent once more.
 `read` lists the first `page` entries, counts all, and asks who leads, `rounds` times.
 """
 
@@ -20,6 +21,8 @@ from subject import RoundTrips, lead, read_options, report
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.leadership.status import read_status
+from redbeat.store.records import ALL_SIZES
+from redbeat.store.rounds import ClaimAsked, claim_together
 
 TASK = "bench"
 DAY = 86_400
@@ -72,8 +75,15 @@ def tick() -> dict[str, Any]:
     for _ in range(5):
         let_be_due(client, parts, 1)
         one_each.append(timed(lambda: send(scheduler), trips))
-    let_be_due(client, parts, options.due // len(parts))
+    due = let_be_due(client, parts, options.due // len(parts))
+    asked = [
+        ClaimAsked(shard.store, shard.fence, options.due, 0, ALL_SIZES)
+        for shard in scheduler._shards.led  # noqa: SLF001 - nothing public tells tokens
+    ]
+    claims = [timed(lambda: claim_together(asked), trips) for _ in range(5)]
     burst = worked(lambda: send(scheduler))
+    make_due(client, due)
+    again = worked(lambda: send(scheduler))
     scheduler.close()
     return {
         "parts": len(parts),
@@ -83,7 +93,10 @@ def tick() -> dict[str, Any]:
         "idle_round_trips": statistics.median(count for _, count in idle),
         "one_each_seconds": statistics.median(seconds for seconds, _ in one_each),
         "one_each_round_trips": statistics.median(count for _, count in one_each),
+        "claim_seconds": statistics.median(seconds for seconds, _ in claims),
+        "claim_round_trips": statistics.median(count for _, count in claims),
         **{f"burst_{name}": value for name, value in burst.items()},
+        **{f"again_{name}": value for name, value in again.items()},
         "burst": options.due // len(parts) * len(parts),
     }
 
@@ -93,11 +106,17 @@ def send(scheduler: Any) -> None:
         pass
 
 
-def let_be_due(client: Any, parts: list[Any], count: int) -> None:
-    """Let the next entries of each part be due now; they aren't due again today."""
-    for keys in parts:
-        members = client.zrange(keys.schedule, 0, count - 1)
-        client.zadd(keys.schedule, dict.fromkeys(members, 0), xx=True)
+def let_be_due(client: Any, parts: list[Any], count: int) -> dict[str, list[str]]:
+    """Let the next entries of each part be due now; they aren't due again today. Return their keys."""
+    due = {keys.schedule: client.zrange(keys.schedule, 0, count - 1) for keys in parts}
+    make_due(client, due)
+    return due
+
+
+def make_due(client: Any, due: dict[str, list[str]]) -> None:
+    since_a_second = time.time() - 1  # a score of 0 would ask for a run by hand, which is planned in full
+    for key, members in due.items():
+        client.zadd(key, dict.fromkeys(members, since_a_second), xx=True)
 
 
 def timed(call: Callable[[], Any], trips: RoundTrips) -> tuple[float, int]:

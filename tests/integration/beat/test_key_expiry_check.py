@@ -9,9 +9,12 @@ import pytest
 import redis
 
 from redbeat import RedBeatScheduler
+from redbeat.beat.startup import eviction_warning
 from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.servers import Server
+from tests.support.topologies import ClusterTopology
 
 
 @pytest.fixture
@@ -55,6 +58,30 @@ def test_a_policy_that_evicts_any_key_is_reported(
     assert f"maxmemory-policy is {name}" in message
     assert f". warning -> Redis may evict the schedule: its maxmemory-policy is {name}" in scheduler.info
     scheduler.close()
+
+
+def test_the_nodes_of_a_cluster_that_may_evict_a_schedule_in_shards_are_named(
+    cluster: ClusterTopology, make_app: MakeApp
+) -> None:
+    """Each of them is asked, not only that of the first shard."""
+    app = make_app(
+        redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True}, redbeat_shards=16
+    )
+    first = Store(app).node_of(Store(app).parts[0].keys)
+    others = [node for node in cluster.nodes if f"{node.host}:{node.port}" != first]
+    try:
+        for node in others:
+            with node.client() as admin:
+                admin.config_set("maxmemory-policy", "allkeys-lru")
+        named = ", ".join(sorted(f"{node.host}:{node.port}" for node in others))
+        assert eviction_warning(Store(app)) == (
+            f"Redis may evict the schedule: the maxmemory-policy is allkeys-lru on {named}. "
+            "Use noeviction (or one of volatile-*), or a server of its own."
+        )
+    finally:
+        for node in others:
+            with node.client() as admin:
+                admin.config_set("maxmemory-policy", "noeviction")
 
 
 def test_error_is_the_default(

@@ -466,9 +466,23 @@ def test_a_new_leader_is_told_of_with_the_one_before(ground: Ground) -> None:
     told = ground.told("leader_changed")
     assert [one["pid"] for one in told] == [first.pid, second.pid, third.pid]
     assert all(f"pid={one['pid']}, since=" in one["leader"] for one in told)
-    assert told[0]["previous"] == "None"
+    assert (told[0]["previous"], told[0]["shards"]) == ("None", "()")
     assert f"pid={first.pid}, since=" in told[1]["previous"], "it has released the lock"
     assert f"pid={second.pid}, since=" in told[2]["previous"], "it was silent"
+
+
+@pytest.mark.few_cases(1)
+def test_a_leader_of_shards_is_told_of_once_with_all_that_it_has_taken(ground: Ground) -> None:
+    ground.write(redbeat_shards=4)
+    with ground.beat(is_telling=False) as first:
+        eventually(lambda: len(ground.told("leader_changed")) == 1)
+        first.stop()
+        with ground.beat(is_telling=False) as second:
+            eventually(lambda: len(ground.told("leader_changed")) == 2)
+            second.stop()
+    told = ground.told("leader_changed")
+    assert [one["shards"] for one in told] == ["(0, 1, 2, 3)"] * 2
+    assert f"pid={first.pid}, since=" in told[1]["previous"]
 
 
 # -- what it costs

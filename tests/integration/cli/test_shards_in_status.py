@@ -5,17 +5,28 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.errors import StoreUnavailable
 from redbeat.leadership.status import State, hint_of, judge, read_status
 from redbeat.store.store import Store
 from tests.support.command_line import call
 from tests.support.servers import Server
-from tests.support.shards import EVERY_PLACE, announce, app_in, at_most, lead, parts_of
+from tests.support.shards import (
+    EVERY_PLACE,
+    announce,
+    app_in,
+    at_most,
+    lead,
+    names_in_every_shard,
+    parts_of,
+)
 from tests.support.ticks import memory_app
 from tests.support.topologies import ClusterTopology
 
@@ -84,7 +95,7 @@ def test_a_shard_that_nobody_leads_is_a_problem_unless_it_is_being_handed_over(
     assert "no leader: No beat leads shard 5 of 16." in shown.output
     lead(sharded, [parts[6]], BOB, ticked_at=time.time() - 100)
     client.delete(parts[6].lock)
-    assert judge(read_status(sharded)) == (State.NO_LEADER, "No beat leads 2 of 16 shards: 5, 6.")
+    assert judge(read_status(sharded)) == (State.NO_LEADER, "No beat leads shards 5, 6 of 16.")
     for part in parts:
         client.delete(part.lock, part.tick)
     assert judge(read_status(sharded))[1] == "No beat leads any of the 16 shards."
@@ -126,6 +137,108 @@ def test_shards_that_are_spread_poorly_over_the_nodes_are_told_of(cluster: Clust
     assert hint in call(few, "status").output.replace("\n", " ")
     many = memory_app(**given, redbeat_shards=48)
     assert hint_of(read_status(many)) == ""
+
+
+@pytest.fixture
+def gone(cluster: ClusterTopology) -> Iterator[Server]:
+    """A node that may go away: the URL names another one, and the others go on. That of the layout and the
+    beats is there.
+    """
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.config_set("cluster-require-full-coverage", "no")
+    yield next(node for node in cluster.nodes[1:] if node is not cluster.owner("{redbeat}"))
+    cluster.heal()
+
+
+def away(app: Celery, node: Server) -> list[int]:
+    """Let the node go away; return the numbers of its shards."""
+    store = Store(app)
+    numbers = [
+        shard for shard, keys in enumerate(parts_of(app)) if store.node_of(keys) == f"{node.host}:{node.port}"
+    ]
+    node.kill()
+    return numbers
+
+
+@pytest.mark.parametrize("place", ["cluster"])
+def test_the_status_shows_the_other_shards_while_a_node_is_away(sharded: Celery, gone: Server) -> None:
+    for shard in range(16):
+        add(sharded, shard, entry=time.time() + 1000)
+    lost = away(sharded, gone)
+    shown = call(sharded, "status")
+    assert shown.exit_code == 3, shown.output
+    named = ", ".join(map(str, lost))
+    assert f"unreachable: Shards {named} of 16 can't be read: Redis at" in shown.output
+    rows = [
+        re.split(r"\s{2,}", line.strip()) for line in shown.output.splitlines() if re.match(r"\s*\d+  ", line)
+    ]
+    assert [int(row[0]) for row in rows if row[1] == "can't be read"] == lost
+    assert [row[3] for row in rows if row[1] != "can't be read"] == ["1"] * (16 - len(lost))
+    found = json.loads(call(sharded, "status", "--json").output)
+    assert (found["state"], found["unread_shards"]) == ("unreachable", lost)
+    assert [one["shard"] for one in found["shards"] if one["problem"]] == lost
+    assert {one["host"] for one in found["beats"]} == {"ann", "bob", "carol"}
+
+
+@pytest.mark.parametrize("place", ["cluster"])
+def test_commands_that_read_all_shards_say_which_they_leave_out(sharded: Celery, gone: Server) -> None:
+    names = names_in_every_shard(sharded)
+    for name in names:
+        Entry(name, "tasks.report", 3600, app=sharded).save()
+    lost = away(sharded, gone)
+    named = f"This leaves out shards {', '.join(map(str, lost))} of 16, which can't be read: Redis at"
+    left = {name for shard, name in enumerate(names) if shard not in lost}
+    for command in ("list", "count", "next", "timeline", "runs"):
+        told = call(sharded, command)
+        assert (told.exit_code, named in told.output) == (69, True), (command, told.output)
+    listed = call(sharded, "list", "--json").stdout.splitlines()
+    assert {json.loads(line)["name"] for line in listed} == left
+    assert json.loads(call(sharded, "count", "--json").stdout) == {"count": len(left), "unread_shards": lost}
+    for command in (["export"], ["doctor"], ["pause", "--match", "*", "--yes"]):
+        refused = call(sharded, *command)
+        assert refused.exit_code == 69, (command, refused.output)
+        assert "Error: Redis at" in refused.output
+    with pytest.raises(StoreUnavailable):
+        list(Entry.list(sharded))
+
+
+@pytest.mark.parametrize("place", ["cluster"])
+def test_while_the_node_that_has_the_layout_is_away_the_settings_are_gone_by(
+    sharded: Celery, gone: Server, cluster: ClusterTopology
+) -> None:
+    node = cluster.owner("{redbeat}")
+    url = next(one.url(0) for one in cluster.nodes if one is not node)
+    app = memory_app(
+        redbeat_redis_url=url, redbeat_redis_options={"cluster": True}, redbeat_shards=len(parts_of(sharded))
+    )
+    lost = away(sharded, node)
+    found = json.loads(call(app, "status", "--json").output)
+    assert (found["state"], found["unread_shards"], found["beats"]) == ("unreachable", lost, None)
+    listed = call(app, "list")
+    assert (listed.exit_code, "This leaves out shards" in listed.output) == (69, True), listed.output
+    refused = call(app, "pause", "no-such-entry")
+    assert (refused.exit_code, "Error: " in refused.output) in ((69, True), (66, True)), refused.output
+
+
+def test_many_shards_are_summed_up_by_their_beats(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_in("one-server", request, redbeat_shards=64)
+    lead(app, parts_of(app)[:40], ANN)
+    lead(app, parts_of(app)[40:63], BOB)
+    add(app, 3, one=time.time() - 20, two=time.time() + 1000)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = call(app, "status").output
+    rows = [re.split(r"\s{2,}", line.strip()) for line in shown.splitlines()[-3:]]
+    assert [row[:4] for row in rows] == [
+        ["ann, process 12", "40", "2", "1"],
+        ["bob, process 7", "23", "0", "0"],
+        ["none", "1", "0", "0"],
+    ], shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert len(call(app, "status", "--shards").output.splitlines()) > 64
+    assert len(json.loads(call(app, "status", "--json").output)["shards"]) == 64
 
 
 def test_without_shards_nothing_is_said_of_any(valkey: Server) -> None:

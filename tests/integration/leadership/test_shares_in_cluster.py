@@ -88,6 +88,30 @@ def test_taking_all_parts_and_renewing_them_are_a_few_round_trips_a_node(
     assert len(trips.ports) <= len(cluster.nodes) + 1, "and that it isn't there any more"
 
 
+def test_a_beat_that_leads_elsewhere_goes_on_if_all_locks_of_others_are_on_a_node_that_is_away(
+    cluster: ClusterTopology, beats: list[SharingBeat]
+) -> None:
+    first, _ = beats
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.config_set("cluster-require-full-coverage", "no")
+    [*_, gone] = cluster.nodes
+    first.step()  # it writes the layout
+    first.shares.resign()
+    parts = {one.keys.prefix: str(one.lock_key) for one in first.shares.leaderships}
+    theirs = {prefix for prefix, key in parts.items() if cluster.owner(key) is gone}
+    for prefix in theirs:
+        first.store.client.set(parts[prefix], "somebody", px=60_000)
+    eventually(lambda: first.step() or first.led == parts.keys() - theirs)
+    gone.kill()
+    try:
+        for _ in range(3):
+            first.step()
+        assert first.led == parts.keys() - theirs
+    finally:
+        cluster.heal()
+
+
 def test_parts_on_other_nodes_go_on_while_a_node_is_away(
     cluster: ClusterTopology, beats: list[SharingBeat]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.errors import EntryChanged, StoreCorrupt
+from redbeat.errors import EntryChanged, FileError, StoreCorrupt
 from redbeat.manifest import plan as plan_module
 from redbeat.manifest.format import Declared, read_file
 from redbeat.manifest.plan import apply_plan, commit, make_plan
@@ -163,6 +163,43 @@ def test_the_rest_is_confirmed_again_only_if_it_is_another(
         (number, _), (_, why) = asked
         assert number == 40
         assert "only shard" in why
+
+
+@pytest.mark.parametrize("is_replacing", [True, False])
+def test_an_import_that_goes_on_counts_nothing_of_its_own_as_changed_by_others(
+    on_one_server: Sharded, is_replacing: bool
+) -> None:
+    at, declared = on_one_server, many(40)
+    Entry("entry-3", "old", 60, app=at.app).save()
+    if not is_replacing:
+        Entry.get("entry-3", at.app).delete()
+    asked: list[tuple[list[str], list[str], str]] = []
+    is_over = False
+
+    def make(done: Any = ()) -> Any:
+        nonlocal is_over
+        plan = plan_import(at.app, declared, replace_existing=is_replacing, done=done)
+        if not is_over:  # after the plan was made, and before it is carried out
+            Entry("entry-5", "theirs", 60, app=at.app).save()
+            is_over = True
+        return plan
+
+    def confirm(plan: Any, why: str) -> bool:
+        asked.append((sorted(plan.difference.changed), sorted(plan.difference.added), why))
+        return True
+
+    if not is_replacing:
+        with pytest.raises(FileError, match=r"entry-5: is stored already; --replace .*not all was"):
+            apply_plan(make, confirm, make_rest=make)
+        return
+    assert apply_plan(make, confirm, make_rest=make)
+    (changed, added, _), (again, rest, why) = asked
+    assert (changed, len(added)) == (["entry-3"], 39)
+    assert "entry-5 has changed meanwhile; not all was written, only shard" in why
+    [mine] = [names for names in names_by_shard(at, [*declared.entries]).values() if "entry-5" in names]
+    assert sorted([*again, *rest]) == sorted(mine), "the others are written already"
+    assert set(again) <= {"entry-3", "entry-5"}
+    assert {entry.task for entry in Entry.list(at.app)} == {"echo"}
 
 
 def test_stopped_at_any_round_trip_the_same_file_finishes(

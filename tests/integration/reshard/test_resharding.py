@@ -23,8 +23,9 @@ from redbeat.store.scripts.script import Request
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
-from tests.support.resharded import fill, part_of, read_all
+from tests.support.resharded import fill, fill_own, part_of, read_all, read_own
 from tests.support.servers import Server
+from tests.unit.store.test_keys import OF_ENTRIES
 
 
 class Killed(BaseException):
@@ -67,8 +68,13 @@ def reshard(make_app: MakeApp, shards: int | None, chance: random.Random | None 
 def test_any_sequence_of_reshards_leaves_the_same_entries(
     make_app: MakeApp, raw: redis.Redis, chance: random.Random
 ) -> None:
-    names = fill(raw, chance, 150)
+    fill(raw, chance, 150)
+    fill_own(raw, chance)
+    found = {Keys().kind_of(key.decode("utf-8", "surrogateescape"))[0] for key in raw.keys()}
+    assert set(Keys().kinds) <= found, "a kind of key that isn't tried"
+    assert all(raw.exists(getattr(Keys(), name)) for name in OF_ENTRIES), "another one"
     before, wrong = read_all(raw)
+    own = read_own(raw)
     assert wrong == []
     for _ in range(5):
         shards = chance.choice([None, *range(1, 21)])
@@ -77,8 +83,8 @@ def test_any_sequence_of_reshards_leaves_the_same_entries(
         after, wrong = read_all(raw)
         assert wrong == []
         assert after == before
+        assert read_own(raw) == own
         assert report.unmerged == report.unknown == report.swept == []
-    assert names
 
 
 @pytest.mark.few_cases(2)
@@ -95,7 +101,7 @@ def test_it_may_be_killed_after_any_round_trip(
     store = Mortal(make_app())
     store.left = whole = 10_000
     Resharding(store.config.app, shards, store).run()
-    for place in sorted(chance.sample(range(whole - store.left), 20 if not IS_LONG else 100)):
+    for place in sorted(chance.sample(range(whole - store.left), 6 if not IS_LONG else 100)):
         reshard(make_app, former)
         assert read_all(raw) == (before, [])
         store = Mortal(make_app())

@@ -114,6 +114,7 @@ def test_runs_in_progress_are_found_in_all_shards(
     assert [run.state for run in given_up.running()] == ["started"]
 
 
+@pytest.mark.few_cases(1)
 @EVERY_PLACE
 def test_runs_at_work_are_renewed_and_end_once_while_the_schedule_is_divided_otherwise(
     sharded: Celery, request: pytest.FixtureRequest, place: str

@@ -45,11 +45,11 @@ class Alone:
         return Committed(LockStatus.HELD, is_moved=False, results=[True])
 
 
-def asked_of(app: Celery, alone: Alone, *, is_published: bool) -> list[CommitAsked]:
+def asked_of(app: Celery, alone: Alone) -> list[CommitAsked]:
     store = Store(app)
     found = []
     for part in store.parts:
-        commit = Commit(Claimed(part.keys.entry("one"), "1"), "2", is_published=is_published)
+        commit = Commit(Claimed(part.keys.entry("one"), "1"), "2")
         found.append(CommitAsked(store.of_part(part), Fence(), [commit], NOWHERE, alone))
     return found
 
@@ -61,34 +61,24 @@ def answer(monkeypatch: pytest.MonkeyPatch, replies: Sequence[Any]) -> None:
 def test_if_all_are_away_they_are_waited_for_once(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Alone(StoreUnavailable("still away"))
     answer(monkeypatch, [AWAY] * 4)
-    found = commit_together(asked_of(app, alone, is_published=False))
-    assert [str(one) for one in found] == ["still away"] * 4
+    found = commit_together(asked_of(app, alone))
+    assert [type(one) for one in found] == [StoreUnavailable] * 4
     assert alone.count == 1
 
 
 def test_if_all_come_back_each_is_asked_alone(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Alone()
     answer(monkeypatch, [AWAY] * 4)
-    found = commit_together(asked_of(app, alone, is_published=False))
+    found = commit_together(asked_of(app, alone))
     assert [one.results for one in found if isinstance(one, Committed)] == [[True]] * 4
     assert alone.count == 4
 
 
-def test_a_node_that_is_away_isn_t_waited_for_if_nothing_is_published(
+def test_a_node_that_is_away_isn_t_waited_for_if_others_have_answered(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = Alone()
     answer(monkeypatch, [REPLY, AWAY, REPLY, AWAY])
-    found = commit_together(asked_of(app, alone, is_published=False))
+    found = commit_together(asked_of(app, alone))
     assert [isinstance(one, StoreUnavailable) for one in found] == [False, True, False, True]
     assert not alone.count
-
-
-def test_a_node_that_is_away_is_waited_for_once_if_messages_are_published(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = Alone(StoreUnavailable("still away"))
-    answer(monkeypatch, [REPLY, AWAY, REPLY, AWAY])
-    found = commit_together(asked_of(app, alone, is_published=True))
-    assert [isinstance(one, StoreUnavailable) for one in found] == [False, True, False, True]
-    assert alone.count == 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,10 +163,31 @@ def test_a_writer_with_old_settings_follows_with_one_warning(
     told = [one for one in caplog.records if "redbeat_shards" in one.getMessage()]
     assert [one.levelno for one in told] == [logging.WARNING]
     assert told[0].getMessage() == (
-        "beat: redbeat_shards is 4, and the schedule in Redis is divided into 16 shards "
+        "redbeat_shards is 4, and the schedule in Redis is divided into 16 shards "
         "(redbeat::layout): set redbeat_shards = 16. If it is the schedule that is to change: celery redbeat "
         "reshard --to 4. This process uses what is in Redis."
     )
+
+
+def test_a_script_that_has_set_up_no_logging_shows_that_warning_once(
+    app: Celery, client: redis.Redis, tmp_path: Path
+) -> None:
+    write_layout(client, 16, 3)
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""from celery import Celery
+from celery.schedules import schedule
+from redbeat import RedBeatSchedulerEntry as Entry
+app = Celery("app", broker="memory://")
+app.conf.update(redbeat_redis_url={app.conf.redbeat_redis_url!r}, redbeat_shards=4)
+for number in range(5):
+    Entry(f"entry-{{number}}", "echo", schedule(60), app=app).save()
+"""
+    )
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=60)
+    assert [line[:80] for line in ran.stderr.splitlines()] == [
+        "redbeat_shards is 4, and the schedule in Redis is divided into 16 shards (redbea"
+    ]
 
 
 def test_a_writer_without_the_setting_follows_once_it_is_refused(app: Celery, client: redis.Redis) -> None:

@@ -164,6 +164,7 @@ def test_a_batch_of_many_is_told_of_with_no_link_too_many(
     assert {send.name for send in sends} == {"send"}, "they went to two queues"
 
 
+@pytest.mark.few_cases(4)
 @pytest.mark.parametrize(
     "settings",
     [{"redbeat_message_cache_bytes": 0}, {"redbeat_lock_key": None}, {"redbeat_delivery": "at_most_once"}],

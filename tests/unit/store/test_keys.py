@@ -11,7 +11,8 @@ import pytest
 
 import redbeat
 from redbeat import keys
-from redbeat.keys import EntryKeys, Keys
+from redbeat.keys import OF_A_PART, EntryKeys, Keys
+from redbeat.store.scripts.moving import hide_request
 from tests.support.lua_headers import FOLDER, FRAGMENTS, SCRIPTS, code_of
 
 PACKAGE = Path(redbeat.__file__).parent
@@ -120,3 +121,41 @@ def test_the_keys_of_two_entries_have_nothing_in_common() -> None:
 def test_what_is_beside_an_entry_begins_as_its_key_does() -> None:
     named = Keys()
     assert [*named.beside_types] == [key.removesuffix("report") for key in named.about("report").beside]
+
+
+# -- what becomes of each kind of key when the schedule is divided otherwise
+
+#: what a part keeps for each of its entries in one key of its own, which goes with the entry
+OF_ENTRIES = {
+    *("schedule", "later", "statics", "static_owners", "downgraded"),
+    *("deadlines", "expected", "streaks"),
+}
+#: what is a beat's or a mover's, and is needed in no other part
+OF_BEATS = {
+    *("lock", "tick", "wake", "released", "standbys", "teller"),
+    *("mover", "moving", "left", "arrived", "arriving"),
+}
+#: what isn't in parts, besides what says which layout this is
+SHARED = {"layout", "beats", "audit", "tokens", "pinged"}
+
+
+def own_keys() -> set[str]:
+    """The names of all keys that a part, or the schedule, has once."""
+    made_by = type(vars(Keys)["lock"])
+    return {"schedule", "statics"} | {name for name, one in vars(Keys).items() if isinstance(one, made_by)}
+
+
+def test_of_each_key_it_is_known_what_becomes_of_it_in_a_reshard() -> None:
+    known = [OF_ENTRIES, OF_BEATS, SHARED, {"generation"}, set(OF_A_PART)]
+    assert sorted(own_keys()) == sorted(name for names in known for name in names)
+
+
+def test_what_is_known_is_what_a_reshard_does() -> None:
+    named, home = Keys("{redbeat:1}:"), Keys("{redbeat:2}:")
+    request = hide_request(named, "token", "id", home, [], None, 1, is_foreign=False)
+    moved = {named.mover, named.moving, named.left, *(getattr(named, name) for name in OF_ENTRIES)}
+    assert set(request.keys) == moved
+    assert set(named.kinds) == {*EntryKeys._fields, "body", "owner", *OF_A_PART}
+    assert named.passing == {getattr(named, name) for name in OF_ENTRIES | OF_BEATS}
+    assert all(named.is_shared(getattr(named, name)) for name in SHARED)
+    assert not any(named.is_shared(getattr(named, name)) for name in own_keys() - SHARED - {"generation"})

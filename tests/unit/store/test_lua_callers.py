@@ -257,19 +257,19 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"name": "n"},
     ),
     "take_lock": (
-        lambda client: lua.take_lock(client, "the-lock", "the-token", mark="the-mark", part=KEYS, **TAKING),
+        lua.take_lock("the-lock", "the-token", mark="the-mark", part=KEYS, **TAKING).ask,
         1,
         {**LOCK, **TAKING},
         {},
     ),
     "renew_lock": (
-        lambda client: lua.renew_lock(client, KEYS, FENCE, 90),
+        lua.renew_lock(KEYS, FENCE, 90).ask,
         "ok",
         {"tick": "the-:tick", **LOCK, "lock_ms": 12, "idle_ms": 90},
         {},
     ),
     "release_lock": (
-        lambda client: lua.release_lock(client, "the-lock", "the-token", wake="the-wake", mark="the-mark"),
+        lua.release_lock("the-lock", "the-token", wake="the-wake", mark="the-mark").ask,
         1,
         {**LOCK, "wake": "the-wake"},
         {},
@@ -843,7 +843,7 @@ def test_a_server_that_forgot_a_script_is_sent_its_source_once() -> None:
             commands.append(("eval", source, *map(text_or_number, values)))
             return 1
 
-    assert lua.release_lock(Client(), "the-lock", "the-token", wake="the-wake") is True
+    assert lua.release_lock("the-lock", "the-token", wake="the-wake").ask(Client()) is True
     values = (2, "the-lock", "the-lock", "the-token", "the-wake")
     source = (FOLDER / "release_lock.lua").read_text("utf-8")
     sha1 = hashlib.sha1(source.encode()).hexdigest()
@@ -870,7 +870,7 @@ def test_a_lost_lock_is_told_apart() -> None:
     )
     assert lua.commit_runs(Replying([b"lost", 0, b"", [], b""]), SHORT, FENCE, [COMMIT]).status is lost
     assert lua.save_entries(KEYS, FENCE, [WRITE]).ask(Replying([b"lost", 0])) == (lost, 0)
-    assert lua.release_lock(Replying(0), "l", "t", wake="w") is False
+    assert lua.release_lock("l", "t", wake="w").ask(Replying(0)) is False
 
 
 def test_a_client_that_does_not_decode_gives_text_all_the_same() -> None:
@@ -910,29 +910,6 @@ def test_the_status_is_read_as_text_and_numbers() -> None:
     assert status.vitals_of(reply, has_standbys=False).standbys is None
     reply = [b"1.5", b"", -2, b"", 0, b"", [], -1, 0, b"", 0]
     assert status.vitals_of(reply, has_standbys=False)[-4:] == (None, 0, None, 0)
-
-
-def test_a_call_that_is_sent_along_with_others_is_the_same_as_by_itself() -> None:
-    part = Keys("the-")
-    for by_itself, call in [
-        (
-            lambda client: lua.take_lock(
-                client, "the-lock", "the-token", mark="the-mark", part=part, **TAKING
-            ),
-            lua.take_call("the-lock", "the-token", mark="the-mark", part=part, **TAKING),
-        ),
-        (
-            lambda client: lua.renew_lock(client, part, FENCE, 5),
-            lua.renew_call(part, FENCE, 5),
-        ),
-        (
-            lambda client: lua.release_lock(client, "the-lock", "the-token", wake="w", mark="the-mark"),
-            lua.release_call("the-lock", "the-token", wake="w", mark="the-mark"),
-        ),
-    ]:
-        by_itself(one := Replying("ok"))
-        called(other := Replying("ok"), call)
-        assert (one.keys, one.args) == (other.keys, other.args)
 
 
 def test_who_is_there_is_told_with_ages_in_seconds_and_how_often_the_layout_was_changed() -> None:

@@ -134,6 +134,39 @@ def test_a_node_that_is_away_is_waited_for_once_and_after_the_others(cluster: Cl
     assert cluster.log == ["b: b1 b2", "a: a1 a2 a3", "a1"], "the next time it is asked last"
 
 
+def test_a_client_that_gives_up_soon_waits_once_for_a_node_and_looks_for_another_the_next_time(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.store.nodes.is_hasty", lambda client: client is cluster)
+    silent = exceptions.TimeoutError("no answer")
+
+    def raise_silent(_: object) -> Any:
+        raise silent
+
+    cluster.nodes["a"].answers = raise_silent
+    assert ask(cluster, "a1 a2 b1 b2") == [silent, silent, "b b1", "b b2"]
+    assert cluster.log == ["a: a1 a2", "b: b1 b2"]
+    cluster.log.clear()
+    assert ask(cluster, "a1 a2 b1 b2") == ["alone a1", "alone a2", "b b1", "b b2"]
+    assert cluster.log == ["b: b1 b2", "a: a1 a2", "a1", "a2"]
+
+
+def test_a_slot_that_no_node_has_is_the_matter_of_its_own_keys(cluster: Cluster) -> None:
+    find, error = cluster.get_node_from_key, exceptions.ClusterDownError("not covered")
+
+    def find_or_raise(key: str) -> Node | None:
+        if key.startswith("c"):
+            raise error
+        return find(key)
+
+    def raise_error(_: str) -> Any:
+        raise error
+
+    cluster.get_node_from_key = find_or_raise  # type: ignore[method-assign]
+    cluster.alone = raise_error
+    assert ask(cluster, "a1 a2 c1 c2 b1 b2") == ["a a1", "a a2", error, error, "b b1", "b b2"]
+
+
 def test_on_one_server_all_go_out_together() -> None:
     log: list[str] = []
     server = Node("server", log)

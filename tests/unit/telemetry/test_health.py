@@ -60,6 +60,10 @@ def test_a_beat_that_hangs_is_neither(role: Role) -> None:
         ({"is_broker_away": True}, "The broker can't be reached; due runs wait for it."),
         ({"role": Role.STANDBY, "is_broker_away": True}, ""),
         ({"trouble": "Redis is full."}, "Nothing can be sent: Redis is full."),
+        (
+            {"trouble": "Redis is full.", "troubled": "shards 3, 5 of 16"},
+            "Nothing of shards 3, 5 of 16 can be sent, the rest goes on: Redis is full.",
+        ),
         ({"is_stopping": True, "role": Role.STANDBY, "unanswered_seconds": None}, "Beat is stopping."),
     ],
 )

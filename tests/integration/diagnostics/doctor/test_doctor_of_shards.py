@@ -130,6 +130,21 @@ def test_entries_where_the_schedule_was_before_are_found_and_moved(
 
 
 @EVERY_PLACE
+def test_entries_in_a_shard_of_a_layout_that_is_long_gone_are_found_and_moved(
+    sharded: Celery, examine: Callable[..., Findings], place: str
+) -> None:
+    """The layout in Redis says how many shards there were before it, and not before that."""
+    keys: Any = Store(sharded).keys
+    gone = keys.of_shard(777)
+    write(sharded, gone, "stray")
+    [found] = examine()["former-part"]
+    assert found["about"] == gone.schedule
+    examine("--fix")
+    assert examine() == {}, place
+    assert Entry.from_key(keys.entry("stray"), sharded).name == "stray"
+
+
+@EVERY_PLACE
 def test_a_part_that_does_not_know_the_layout_is_found_and_told(
     sharded: Celery, examine: Callable[..., Findings], place: str
 ) -> None:

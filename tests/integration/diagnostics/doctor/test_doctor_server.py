@@ -89,10 +89,12 @@ def test_rights_that_beat_lacks(server: Server, findings: Any, sick: None) -> No
     as_admin = findings()
     assert findings(redbeat_redis_url=server.url(1).replace("redis://", "redis://rich:secret@")) == as_admin
     found = findings(redbeat_redis_url=server.url(1).replace("redis://", "redis://poor:secret@"))
+    whose = "The doctor was called as this user. It lacks rights that"
     assert {finding["severity"]: finding["problem"] for finding in found["rights"]} == {
-        "error": "It lacks rights that beat needs: ZADD redbeat::schedule.",
-        "warning": "It lacks rights that some features of beat need: PUBLISH redbeat::wake.",
+        "error": f"{whose} beat needs: ZADD redbeat::schedule.",
+        "warning": f"{whose} some features of beat need: PUBLISH redbeat::wake.",
     }
+    assert all("if beat has another one, call the doctor" in one["advice"] for one in found["rights"])
     assert found["rights"][0]["about"] == "user poor"
 
 
