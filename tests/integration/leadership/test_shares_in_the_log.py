@@ -85,9 +85,9 @@ def test_what_is_taken_over_from_one_beat_is_told_of_together(
     gone.crash()
     eventually(lambda: living.step(at_once=False) or len(living.led) == SHARDS)
     living.shares.resign()
+    seconds = living.store.config.takeover_after
     assert messages(caplog, "Took") == [
-        f"beat: Took all 16 shards over from {gone.shares.beat}, which hasn't renewed for "
-        f"{living.store.config.takeover_after} s."
+        f"beat: Took all 16 shards over from {gone.shares.beat}, which hasn't renewed for {seconds} s."
     ]
 
 

@@ -70,7 +70,7 @@ def test_any_sequence_of_reshards_leaves_the_same_entries(
 ) -> None:
     fill(raw, chance, 150)
     fill_own(raw, chance)
-    found = {Keys().kind_of(key.decode("utf-8", "surrogateescape"))[0] for key in raw.keys()}
+    found = {Keys().kind_of(key.decode("utf-8", "surrogateescape"))[0] for key in raw.scan_iter()}
     assert set(Keys().kinds) <= found, "a kind of key that isn't tried"
     assert all(raw.exists(getattr(Keys(), name)) for name in OF_ENTRIES), "another one"
     before, wrong = read_all(raw)
