@@ -119,7 +119,7 @@ def test_shards_on_other_nodes_keep_time_while_a_node_hangs(
             sent_at = [one.at for one in taker.sent if one.entry in others and one.at > began_at]
             crew.end()
             assert not crew.count("beat: Took "), "the locks of the others were renewed all the time"
-        verdict = scene.judge(taker)
+        verdict = scene.judge(taker, crew)
     pause_seconds = max(later - earlier for earlier, later in pairwise([began_at, *sent_at]))
     print(f"a pause of {pause_seconds:.2f} s at most; {verdict}")
     assert all(holders.values()), "each shard of another node was led"
