@@ -6,7 +6,7 @@ REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 # the files that have a longer form than that of `make test`
-LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|some_of|IS_LONG|@given" --include="test_*.py" \
+LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|also_sharded|some_of|IS_LONG|@given" --include="test_*.py" \
   tests/contract tests/integration tests/unit)
 
 .DEFAULT_GOAL := help

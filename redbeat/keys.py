@@ -38,10 +38,11 @@ FAILING_NAMES = ":failing:"
 CHANGE_NAMES = ":change:"
 LATER_NAMES = ":later:"
 MOVING_NAMES = ":moving:"
+ARRIVING_NAMES = ":arriving:"
 UNMOVED_NAMES = ":unmoved:"
 RESERVED_BEGINNINGS = (
     *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
-    *(FAILING_NAMES, CHANGE_NAMES, LATER_NAMES, MOVING_NAMES, UNMOVED_NAMES),
+    *(FAILING_NAMES, CHANGE_NAMES, LATER_NAMES, MOVING_NAMES, ARRIVING_NAMES, UNMOVED_NAMES),
 )
 
 #: what each part keeps for no entry, and another one gets when it ends: names of :class:`Keys`' attributes
@@ -158,9 +159,9 @@ class Keys:
     left = _OwnKey("left")
     """set: the names of those that have left this part since the layout was changed"""
     arrived = _OwnKey("arrived")
-    """hash: id of each move that was written to this part, to the names that couldn't be"""
+    """hash: id of each move that was written to this part, to a JSON array of the names that couldn't be"""
     arriving = _OwnKey("arriving")
-    """what was moved here stands under this key for a moment, to be merged with what is here"""
+    """what was moved here stands for a moment under keys that begin so"""
     layout = _OwnKey("layout", is_shared=True)
     """hash: into how many shards the schedule is divided, and how often that has been changed"""
     beats = _OwnKey("beats", is_shared=True)

@@ -254,8 +254,14 @@ class Layout:
 
     @property
     def guard(self) -> str:
-        """What the generation key of each part holds as long as this is so; '': there is no such key."""
-        return f"{self.generation} {self.shards or 0}" if self.generation else ""
+        """What the generation key of each part holds as long as this is so; '': there is no such key.
+
+        While entries move it says all that the layout does, in case that is lost.
+        """
+        if not self.generation:
+            return ""
+        way = f" from {self.former or 0}" if self.is_moving else ""
+        return f"{self.generation} {self.shards or 0}{way}"
 
     @property
     def closed_guard(self) -> str:

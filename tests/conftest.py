@@ -341,7 +341,7 @@ def client(server: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def shards() -> int | None:
-    """Into how many shards `make_app` divides schedules; `also_sharded` tests run with four, too.
+    """Into how many shards `make_app` divides schedules; `also_sharded` tests have four, or none, in turns.
 
     SHARDS=4 divides those of all tests: what then fails looks at keys itself, or isn't of all shards.
     """

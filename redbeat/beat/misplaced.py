@@ -74,9 +74,10 @@ class Misplaced:
         Returns those that are left due, as somebody else moves entries at this moment, and those that are to
         be put aside.
         """
-        if Generations(self._store).read().is_under_way:
+        record = Generations(self._store).read()
+        if record.is_under_way:
             return [*rows], []
-        if not seconds_left(self._store):
+        if not seconds_left(self._store, record):
             return [], [*rows]
         keys = self._store.keys
         names = {keys.name(row.key): row for row in rows}

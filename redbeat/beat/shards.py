@@ -138,9 +138,15 @@ class Shards:
         return self._config.layout != self._layout
 
     def home_of(self, name: str) -> Shard:
-        """Return the one that the entry called ``name`` belongs into."""
+        """Return the one that the entry called ``name`` belongs into.
+
+        If the schedule has just been divided otherwise, that may be one which this beat doesn't have yet.
+        Then it is the first one, whose store writes each entry to where that belongs.
+        """
         keys = self._config.keys
-        return self._shards[keys.home(str(name)).prefix] if isinstance(keys, ShardedKeys) else self.first
+        if not isinstance(keys, ShardedKeys):
+            return self.first
+        return self._shards.get(keys.home(str(name)).prefix, self.first)
 
     def by_home(self, entries: Mapping[str, Item]) -> Iterable[tuple[Shard, Mapping[str, Item]]]:
         """Return ``entries`` by where they belong; their keys are their names."""

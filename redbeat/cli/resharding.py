@@ -53,7 +53,8 @@ def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_jso
     interrupted, entries run wherever they are, and the same command goes on. Set redbeat_shards to the new
     number in all settings when it is done, and before anything restarts.
 
-    Exit codes: 0 done; 75 another change is under way, or another process makes this one: call it again.
+    Exit codes: 0 done; 1 some entries can't be moved, and run where they were; 75 another change is under
+    way, or another process makes this one: call it again.
     """
     session = Session.of(ctx)
     resharding = Resharding(session.app, shards or None)
@@ -82,6 +83,8 @@ def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_jso
         _conclude(session, plan, report)
     else:
         session.say("Nothing was changed.")
+    if report is not None and report.unmoved:
+        ctx.exit(1)
 
 
 def _question(session: Session, plan: Plan) -> str:
@@ -121,6 +124,13 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
     _list_some(session, "Found in former places, and moved as well", report.swept)
     _list_some(session, "Couldn't be merged with what stood there, and is kept as", report.unmerged)
     _list_some(session, "Nobody knows these keys; they stay where they are", report.unknown)
+    if report.unmoved:
+        _list_some(session, "Can't be moved, and stay where they are", _reasons(report))
+        session.note(
+            "So both layouts stay in use, and runs are sent wherever entries are. Mend what is said of "
+            f"these, or delete them; then call celery redbeat reshard --to {plan.shards or 'none'} again."
+        )
+        return
     if plan.is_done and not report.moved and ensure_conf(session.app).shards == plan.shards:
         return  # nothing was to be done
     setting = "remove redbeat_shards" if plan.shards is None else f"set redbeat_shards = {plan.shards}"
@@ -128,6 +138,10 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
         f"Now {setting} in all settings, before anything restarts. What writers in other languages write to "
         f"former places is moved on for {SWEPT_SECONDS // 60} minutes while beats run."
     )
+
+
+def _reasons(report: Report) -> list[str]:
+    return [f"{name}: {why}" for name, why in report.unmoved.items()]
 
 
 def _list_some(session: Session, title: str, lines: list[str]) -> None:

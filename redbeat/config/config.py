@@ -265,10 +265,11 @@ class RedBeatConfig:
         if not self.is_key_in_conf("redbeat_key_prefix"):
             return DEFAULT_CLUSTER_PREFIX
         if not has_hash_tag(prefix):
+            keys = "all keys of the schedule" if self.shards is None else "all that its shards share"
             raise ConfigurationError(
-                f"redbeat_key_prefix: {prefix!r} has no hash tag, and in a Redis Cluster all keys of the "
-                f"schedule must be in one slot: use '{{{prefix.rstrip(':')}}}:' (braces included). To move "
-                f"an existing schedule, copy its keys to the new prefix first (docs: upgrading).",
+                f"redbeat_key_prefix: {prefix!r} has no hash tag, and in a Redis Cluster {keys} must be in "
+                f"one slot: use '{{{prefix.rstrip(':')}}}:' (braces included). To move an existing "
+                "schedule, copy its keys to the new prefix first (docs: upgrading).",
                 "redbeat_key_prefix",
             )
         return prefix

@@ -55,7 +55,7 @@ _PASSING_CODES = (
 #: what a script is told while a slot moves to another node: an entry has moved already, the schedule hasn't
 _HALF_MOVED = "attempted to access a non local key"
 #: what a server answers to a request that is too large for it, before it ends the connection
-_PROTOCOL_ERROR = "Protocol error"
+PROTOCOL_ERROR = "Protocol error"
 _PASSING_ERRORS = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -265,7 +265,7 @@ class WatchedConnection(RetryingConnection):
                 try:
                     return call()
                 except (redis.exceptions.RedisError, OSError) as exc:
-                    if _PROTOCOL_ERROR in str(exc):  # the server has said so itself
+                    if PROTOCOL_ERROR in str(exc):  # the server has said so itself
                         raise RequestBroken(exc) from exc
                     is_broken = is_reset(exc) or isinstance(exc, redis.exceptions.TimeoutError)
                     breaks = breaks + 1 if is_broken and self._answers() else 0

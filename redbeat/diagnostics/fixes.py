@@ -16,9 +16,11 @@ from redbeat.diagnostics.checks.finding import Finding, Repair
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.saving import next_score
-from redbeat.errors import EntryCorrupt, EntryNotFound
+from redbeat.errors import EntryCorrupt, EntryNotFound, StoreCorrupt
+from redbeat.reshard.hidden import HiddenWatch
 from redbeat.reshard.sweeping import misplaced, move_home
 from redbeat.store.chunks import in_chunks
+from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import Layouts
 from redbeat.store.members import MemberRepair, Members
@@ -26,6 +28,7 @@ from redbeat.store.mover import Stray
 from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
 from redbeat.store.records import Stored
+from redbeat.store.recovery import read_knowledge
 from redbeat.store.server import Server
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays
@@ -225,8 +228,42 @@ def _raise_generations(store: Store, repairs: Sequence[Repair], is_dry: bool) ->
     yield from (f"{keys.generation}: {would}set to {keys.guard!r}, if it isn't later." for keys in chosen)
 
 
+def _restore_layout(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    generations, layout_key = Generations(store), repairs[0].target
+    try:
+        record = generations.read()
+    except StoreCorrupt:
+        record = LayoutRecord()
+    try:
+        right = read_knowledge(store).right(record)
+    except LookupError:
+        right = record
+    if right == record:
+        yield f"{layout_key}: left alone, because it has changed meanwhile."
+        return
+    if not is_dry:
+        generations.rewrite(right)
+        Layouts(store).raise_generations(right.layout(store).parts)
+    yield f"{layout_key}: {'would be ' if is_dry else ''}written again: {right.words}."
+
+
+def _free(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
+    """Wait for some seconds, to see whether whoever moves entries is at work."""
+    watch = HiddenWatch(store)
+    if not is_dry:
+        watch.finish(Generations(store).read())
+    left = {part.moving for part in watch.hiding}
+    for one in repairs:
+        if one.target in left:
+            yield f"{one.target}: left alone, because somebody moves entries there now."
+        else:
+            yield f"{one.target}: what was hidden {'would be' if is_dry else 'is'} moved on."
+
+
 _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = {
+    "restore-layout": _restore_layout,
     "raise-generation": _raise_generations,
+    "free": _free,
     "drop": _drop,
     "schedule": _schedule,
     "forget": _forget,

@@ -194,15 +194,19 @@ class LeaderLock:
         """Note that a look has failed: it says nothing about the holder."""
         self._silence = self.free_since = None
 
-    def note_look(self, rest_ms: int) -> bool:
-        """Note how long the lock lives; tell whether it hasn't been renewed for ``takeover_seconds``."""
-        now = self.looked_at = time.monotonic()
+    def note_look(self, rest_ms: int, looked_at: float | None = None) -> bool:
+        """Note how long the lock lives; tell whether it hasn't been renewed for ``takeover_seconds``.
+
+        Arguments:
+            looked_at: when that was told, monotonic; None: just now.
+        """
+        now = self.looked_at = time.monotonic() if looked_at is None else looked_at
         if rest_ms != NO_KEY:
             self.seen_until = now + rest_ms / 1000 if rest_ms >= 0 else math.inf
             self.free_since = None
         elif self.free_since is None:
             self.free_since = now
-        return self._is_silent(rest_ms)
+        return self._is_silent(rest_ms, now)
 
     def begin_take(self, rest_ms: int, silent: str = "") -> Take:
         """Return what takes the lock with a new token.
@@ -215,6 +219,8 @@ class LeaderLock:
         self.token = self.token or new_token(self._beat)
         taken_ms, slack_ms = min(self.timeout_ms, TAKEN_MS), int(self.timing.slack_seconds * 1000)
         mark = self._store.keys.released
+        if silent and self.looked_at is not None:  # with many locks, some time has passed since
+            rest_ms -= int((time.monotonic() - self.looked_at) * 1000)
         return Take(self._store, self.key, self.token, taken_ms, mark, silent, rest_ms, slack_ms)
 
     def note_take(self, take: Take, *, is_ours: bool) -> None:
@@ -248,9 +254,9 @@ class LeaderLock:
         key.remove()
         return token
 
-    def _is_silent(self, rest_ms: int) -> bool:
+    def _is_silent(self, rest_ms: int, now: float) -> bool:
         """Note a look at the lock; tell whether it hasn't been renewed for ``takeover_seconds``."""
-        now, silence = time.monotonic(), self._silence
+        silence = self._silence
         expires_at = now + rest_ms / 1000
         if rest_ms < 0:  # nobody holds it, or it never ends, as somebody has set it by hand
             self._silence = None
@@ -262,7 +268,10 @@ class LeaderLock:
             self._silence = _Silence(expires_at, now, now)
         else:
             silence.looked_at = now
-        return self.seconds_to_takeover() == 0
+        silence, takeover_seconds = self._silence, self.timing.takeover_seconds
+        return (
+            silence is not None and takeover_seconds is not None and now - silence.since >= takeover_seconds
+        )
 
     def seconds_to_takeover(self) -> float | None:
         """Return the seconds until a holder that stays silent is replaced; None: it isn't silent."""

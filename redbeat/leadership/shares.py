@@ -302,8 +302,8 @@ class Shares:
             for lock in locks:
                 lock.note_no_look()
             raise
-        self._answered_at = now
-        took_seconds = time.monotonic() - now
+        self._answered_at, answered_at = now, time.monotonic()
+        took_seconds = answered_at - now
         for reply in replies:
             if not self._peers.note(reply):
                 self._note_away(_BEATS, took_seconds)
@@ -316,7 +316,7 @@ class Shares:
                 self._report(lock.key, rest_ms)
                 if isinstance(rest_ms, StoreUnavailable):
                     self._note_away(leadership.keys.prefix, took_seconds)
-            elif lock.note_look(rest_ms):
+            elif lock.note_look(rest_ms, answered_at):
                 silent.append((leadership, rest_ms))
             elif lock.token or (rest_ms == NO_KEY and self._may_take_free(leadership, lock)):
                 takes.append((leadership, lock.begin_take(rest_ms)))

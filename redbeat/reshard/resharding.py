@@ -21,9 +21,12 @@ from redbeat.config.config import ensure_conf
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
-from redbeat.reshard.sweeping import ending_parts, sweep
+from redbeat.reshard.hidden import HiddenWatch
+from redbeat.reshard.places import ending_parts, staying_parts
+from redbeat.reshard.sweeping import sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.mover import MARGIN_SECONDS, Mover, Stray
+from redbeat.store.recovery import read_knowledge
 from redbeat.store.store import Store
 from redbeat.store.strays import Strays, heirs_of
 
@@ -55,6 +58,8 @@ class Report:
         unled: the shards that no beat has come to lead though beats run; None: what isn't divided.
         swept: the names of entries that were found in former places at the end.
         unmerged: keys of what couldn't be merged with what stood where it belongs.
+        unmoved: names of what couldn't be moved, and stays where it is, each to the reason; then the change
+            isn't ended, and whoever calls again tries it again.
         unknown: keys in parts that have ended which nobody knows; they were left there.
     """
 
@@ -69,6 +74,7 @@ class Report:
     unled: list[int | None] = field(default_factory=list)
     swept: list[str] = field(default_factory=list)
     unmerged: list[str] = field(default_factory=list)
+    unmoved: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
 
@@ -145,8 +151,11 @@ class Resharding:
         record = self._read()
         if record.generation == 0 and self._is_done(record):
             return Report(None, None)  # it was never divided, and stays as it is
+        if record.generation > self._generations.read().generation:
+            self._generations.rewrite(record)
         if not record.is_under_way and not self._is_done(record):
             sweep(self._store)  # from then on, nobody looks into the places of the layout before this one
+            self._free_hidden(record)
             begun = self._generations.begin(record, record.shards, self._shards)
             record = self._changed(begun)
         report = Report(record.former, self._shards)
@@ -157,23 +166,49 @@ class Resharding:
             self._mover.finish_hidden(layout.parts)  # first, as nobody runs what is hidden
             report.unled = self._wait_for_leaders(layout)
             self._move(layout)
+            if self._mover.tally.unmoved:
+                return self._reported(report, layout, record, began)
             record = self._changed(self._generations.settle(record))
         layout = record.layout(self._store)
         self._mover.open(layout.parts)
         self._adopt(layout)
+        self._mover.finish_hidden(layout.parts, ending_parts(layout, record.former))
+        self._move_late(layout)
         report.unknown = self._settle(layout, record)
+        if self._mover.tally.unmoved:
+            return self._reported(report, layout, record, began)
         self._close(layout, record)  # before the end: else parts could have a mover for ever
         if record.state:
             record = self._changed(self._generations.end(record))
         report.swept = sweep(self._store)
-        strays, tally = Strays(self._store, layout), self._mover.tally
-        report.entries, report.messages = strays.count(layout.parts)
-        report.generation, report.moved, report.unmerged = record.generation, tally.moved, tally.unmerged
+        return self._reported(report, layout, record, began)
+
+    def _reported(self, report: Report, layout: Layout, record: LayoutRecord, began: float) -> Report:
+        """Return the report on what was done since ``began``, monotonic."""
+        tally = self._mover.tally
+        report.entries, report.messages = Strays(self._store, layout).count(layout.parts)
+        report.generation, report.moved = record.generation, tally.moved
+        report.unmerged, report.unmoved = tally.unmerged, tally.unmoved
         report.longest_hidden_seconds = tally.longest_hidden_seconds
         report.seconds = time.monotonic() - began
         return report
 
     # -- the steps
+
+    def _free_hidden(self, record: LayoutRecord) -> None:
+        """Move on what was left hidden in places of the layout that there is.
+
+        Raises:
+            ReshardRefused: somebody is moving that.
+        """
+        if not record.generation:
+            return
+        watch = HiddenWatch(self._store)
+        watch.finish(record)
+        if watch.hiding:
+            raise ReshardRefused(
+                f"Another process moves what stands in {watch.hiding[0].moving} at this moment: try again."
+            )
 
     def _read(self) -> LayoutRecord:
         """Return the layout as it is.
@@ -181,17 +216,35 @@ class Resharding:
         Raises:
             ReshardRefused: a change to another number is under way.
         """
-        record = self._generations.read()
+        record = self._recovered(self._generations.read())
         if record.is_under_way and record.shards != self._shards:
             raise ReshardRefused(
-                f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}): "
-                f"finish it first, with celery redbeat reshard --to {record.shards or 'none'}."
+                f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}), and "
+                "no other one begins before it has ended, nor the way back. If nobody is at work on it any "
+                f"more, go on with it: celery redbeat reshard --to {record.shards or 'none'}."
             )
         if not record.generation and self._config.shards is not None:
             undivided = Layout(self._config.base_keys)
             if not any(Strays(self._store, undivided).count(undivided.parts)):
                 return replace(record, shards=self._config.shards)  # as the first writer would write it
         return record
+
+    def _recovered(self, record: LayoutRecord) -> LayoutRecord:
+        """Return the layout as the parts know it, if it was lost, or has become an earlier one.
+
+        Raises:
+            ReshardRefused: they contradict each other, or the layout.
+        """
+        knowledge = read_knowledge(self._store)
+        if record.generation >= knowledge.latest:
+            return record
+        found = knowledge.agreed() if record.generation else knowledge.layout()
+        if found is None:
+            raise ReshardRefused(
+                f"{self._config.base_keys.layout} isn't what the parts of the schedule know: celery redbeat "
+                "doctor says what to do, and with --fix writes it again."
+            )
+        return found
 
     def _is_done(self, record: LayoutRecord) -> bool:
         """Whether the schedule is divided as it is to be, and that is written down where it has to be."""
@@ -280,24 +333,37 @@ class Resharding:
         are_led = dict(zip(locks, strays.are_led([*locks.values()]), strict=True))
         return {part for part in parts if are_led.get(part, True)}
 
+    def _move_late(self, layout: Layout) -> None:
+        """Move what was written to former places, and may have run there, between the last look and now.
+
+        From now on nobody runs what stands in a part where it doesn't belong.
+        """
+        strays = Strays(self._store, layout)
+        for part in layout.parts:
+            self._mover.move_all(self._members_and_names(strays, part), None)
+
     def _settle(self, layout: Layout, record: LayoutRecord) -> list[str]:
         """Close the parts that have ended, and move what was left there; return the keys of what stays."""
         ending = ending_parts(layout, record.former)
+        strays = Strays(self._store, layout)
+        # records of runs that were sent by hand, as their entries moved
+        self._mover.move_all(strays.of_late(staying_parts(layout, record.former)), None)
         if not ending:
             return []
         self._mover.open(ending)
         self._mover.finish_hidden(ending, layout.parts)
-        strays = Strays(self._store, layout)
         unknown: list[str] = []
         for _ in range(MAX_LOOKS):
             for part in ending:
                 self._mover.move_all(self._members_and_names(strays, part), None)
-            found, unknown = strays.of_keys(ending, heirs_of(ending, layout.parts))
-            if not found:
+            left = strays.of_keys(ending, heirs_of(ending, layout.parts))
+            unknown = left.unknown
+            if not left.strays and not left.owned:
                 break
             moved = self._mover.tally.moved
-            self._mover.move_all(found, None)
-            if self._mover.tally.moved == moved:
+            self._mover.move_owned(left.owned)
+            self._mover.move_all(left.strays, None)
+            if self._mover.tally.moved == moved and not left.owned:
                 break
         return sorted(unknown)
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
+from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
+from redbeat.reshard.hidden import LOOK_SECONDS, HiddenWatch
+from redbeat.reshard.places import ending_parts
 from redbeat.store.generations import Generations, LayoutRecord
+from redbeat.store.layouts import Layouts
 from redbeat.store.mover import Mover, Stray
 from redbeat.store.server import Server
 from redbeat.store.store import Store
@@ -23,30 +26,27 @@ from redbeat.store.strays import Strays, names_of
 SWEPT_AT_ONCE = 100
 #: how often a beat looks for them
 SWEEP_SECONDS = 3.0
-#: a mover that works hides nothing for so long
-HIDDEN_SECONDS = 5.0
 
 
-def move_home(
-    store: Store, strays: Sequence[Stray], hiding: Sequence[Keys] = (), *, layout: Layout | None = None
-) -> list[str]:
+def move_home(store: Store, strays: Sequence[Stray], *, layout: Layout | None = None) -> list[str]:
     """Move strays that somebody has written where they are by mistake; return the names of those moved.
 
     Those of parts whose entries another process moves stay for now.
 
     Arguments:
-        hiding: other parts, where something may have been left hidden.
         layout: where entries belong; None: as this process knows it.
 
-    Raises what the store's methods do, and ReshardRefused: the layout was changed meanwhile.
+    Raises what the store's methods do, and ReshardRefused: the layout was changed meanwhile, or some can't
+    be moved.
     """
     mover = Mover(store)
-    parts = list(dict.fromkeys([*(part for one in strays for part in (one.source, one.target)), *hiding]))
-    mine = mover.borrow(parts)
+    mine = mover.borrow(list(dict.fromkeys(part for one in strays for part in (one.source, one.target))))
     try:
         _finish_hidden(store, mover, mine, layout or store.config.layout)
         ready = [one for one in strays if one.source in mine and one.target in mine]
         mover.move_all(ready, None, is_foreign=True)
+        for name, why in mover.tally.unmoved.items():
+            raise ReshardRefused(f"{name}: can't be moved to where it belongs: {why}")
         return names_of(ready)
     finally:
         mover.give_back(mine)
@@ -77,9 +77,8 @@ def misplaced(store: Store, part: Keys, names: Iterable[str]) -> list[Stray]:
     return [one for name in names for one in strays.of_name(part, name)]
 
 
-def seconds_left(store: Store) -> float:
+def seconds_left(store: Store, record: LayoutRecord) -> float:
     """Return for how long former parts are swept; 0: they aren't, or aren't yet, as entries move."""
-    record = Generations(store).read()
     if record.is_under_way or record.swept_until is None:
         return 0.0
     return max(record.swept_until - Server(store).now().timestamp(), 0.0)
@@ -90,16 +89,16 @@ def sweep(store: Store) -> list[str]:
 
     It does nothing when the time is over for which former parts are swept, or while entries move.
     """
-    if not seconds_left(store):
+    record = Generations(store).read()
+    if not seconds_left(store, record):
         return []
-    return _sweep(store, Generations(store).read())
+    HiddenWatch(store).look(record)
+    return _sweep(store, record)
 
 
 def _sweep(store: Store, record: LayoutRecord) -> list[str]:
     layout = record.layout(store)
     ending = ending_parts(layout, record.former)
-    for part in Strays(store, layout).hiding([*layout.parts, *ending]):
-        move_home(store, [], [part], layout=layout)
     swept: list[str] = []
     while ending and (found := Strays(store, layout).first_members(ending, SWEPT_AT_ONCE)):
         moved = move_home(store, found, layout=layout)
@@ -109,26 +108,11 @@ def _sweep(store: Store, record: LayoutRecord) -> list[str]:
     return list(dict.fromkeys(swept))
 
 
-def free_hidden(store: Store, layout: Layout) -> int:
-    """Move on what a mover has hidden that seems to have been killed; return how many entries that were.
-
-    From then on that mover is refused; whoever calls ``celery redbeat reshard`` again goes on.
-    """
-    hidden_at = Strays(store, layout).hidden_since(layout.parts)
-    if hidden_at is None or Server(store).now().timestamp() - hidden_at < HIDDEN_SECONDS:
-        return 0
-    mover = Mover(store)
-    mover.open(layout.parts)
-    mover.finish_hidden(layout.parts)
-    mover.open(layout.parts, is_mover=False)
-    return mover.tally.moved
-
-
 class Sweeper:
-    """Sweeps former parts for a beat, for as long as that is to be done after the layout has changed; while
-    entries move, it looks for those that a mover has left hidden.
+    """Sweeps former parts for a beat, for as long as that is to be done after the layout has changed, and
+    moves on what a mover that was killed has left hidden, while it changes, too.
 
-    A look costs nothing when the time is over, and a round trip a node before that.
+    A look costs nothing when the time is over, and a round trip a node or two before that.
 
     Arguments:
         store: the whole schedule.
@@ -137,37 +121,27 @@ class Sweeper:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._record: LayoutRecord | None = None
+        self._hidden = HiddenWatch(store)
         self._ends_at = self._looks_at = 0.0  # monotonic
 
     def look(self) -> list[str]:
         """Sweep if it is time to; return the names of what was moved."""
         layout = self._store.config.layout
-        if not layout.generation:
-            return []
         now = time.monotonic()
-        if layout.is_moving:
-            if now >= self._looks_at:
-                self._looks_at = now + SWEEP_SECONDS
-                free_hidden(self._store, layout)
+        if not layout.generation or now < self._looks_at:
             return []
-        if self._record is None or self._record.generation != layout.generation or self._record.state:
-            if now < self._looks_at:
-                return []
-            self._looks_at = now + SWEEP_SECONDS
-            self._record = Generations(self._store).read()
-            self._ends_at = now + seconds_left(self._store)
-        if now < self._looks_at or now > self._ends_at:
+        record = self._record
+        is_known = record is not None and record.generation == layout.generation and not record.is_under_way
+        if is_known and now >= self._ends_at and not self._hidden.hiding:
             return []
         self._looks_at = now + SWEEP_SECONDS
-        return _sweep(self._store, self._record)
-
-
-def ending_parts(layout: Layout, former: int | None) -> list[Keys]:
-    """Return the parts of ``former`` shards that aren't parts of ``layout``, as they are when it is settled.
-
-    Arguments:
-        former: how many shards there were; None: there were none.
-    """
-    here = {part.generation for part in replace(layout, is_moving=False).parts}
-    before = replace(layout, shards=former, former=None, is_moving=False).parts
-    return [replace(part, guard=layout.closed_guard) for part in before if part.generation not in here]
+        if record is None or not is_known:
+            record = self._record = Generations(self._store).read()
+            self._ends_at = now + seconds_left(self._store, record)
+        if not record.generation:
+            Layouts(self._store).recover()
+            return []
+        self._hidden.look(record)
+        if self._hidden.hiding:
+            self._looks_at = now + LOOK_SECONDS
+        return _sweep(self._store, record) if now < self._ends_at else []

@@ -1,4 +1,4 @@
-"""The layout in Redis as it is changed: ``redbeat::layout``, and when that was begun and ended.
+"""The layout in Redis as it is read and changed: ``redbeat::layout``, and when a change was begun and ended.
 
 ::
 
@@ -12,20 +12,24 @@ the layout at a time, and another one can go on where it has ended.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from redbeat.errors import StoreCorrupt
-from redbeat.layout import Layout
-from redbeat.store.layouts import numbers_of
+from redbeat.layout import MAX_SHARDS, Layout
 from redbeat.store.records import text_of
 from redbeat.store.scripts.moving import change_layout
-from redbeat.store.store import Store
+
+if TYPE_CHECKING:
+    from redbeat.store.store import Store
 
 #: for how long what is written to former places is moved on
 SWEPT_SECONDS = 600
 
 _STATES = "", "moving", "settling"
+_FIELDS = "shards", "generation", "former", "state", "swept_until"
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,12 @@ class LayoutRecord:
         """Whether a change has begun and hasn't ended."""
         return self.state != ""
 
+    @property
+    def words(self) -> str:
+        """What it says, as a phrase."""
+        shards = f"{self.shards or 'no'} shard{'' if self.shards == 1 else 's'}"
+        return f"{shards}, changed from {self.former or 'none'}" if self.is_under_way else shards
+
     def layout(self, store: Store) -> Layout:
         """Return the layout that it says."""
         base = store.config.base_keys
@@ -70,19 +80,17 @@ class Generations:
         Raises:
             StoreCorrupt: that is no layout.
         """
-        found = self._store.ask(lambda client: client.hgetall(self._key), self._key, "hash")
-        texts = {text_of(name): text_of(value) for name, value in found.items()}
-        if "generation" not in texts and "shards" not in texts:
+        found = self._store.ask(lambda client: client.hmget(self._key, _FIELDS), self._key, "hash")
+        shards, generation, former, state, swept_until = map(text_of, found)
+        if (shards, generation) == (None, None):
             return LayoutRecord()
-        given = (texts.get(name) for name in ("shards", "generation", "former"))
-        shards, generation, former = numbers_of(self._key, *given)
-        state = texts.get("state", "")
-        if state not in _STATES:
+        numbers = _numbers_of(self._key, shards, generation, former)
+        if (state or "") not in _STATES:
             raise StoreCorrupt(
                 f"{self._key} says that the schedule is {state!r}, which this version doesn't know.",
                 self._key,
             )
-        return LayoutRecord(shards, generation, former, state, _time_of(texts.get("swept_until")))
+        return LayoutRecord(*numbers, state or "", _time_of(swept_until))
 
     def begin(self, read: LayoutRecord, former: int | None, shards: int | None) -> LayoutRecord | None:
         """Begin to move entries from ``former`` shards to others; None: somebody else has changed it."""
@@ -97,6 +105,25 @@ class Generations:
     def end(self, read: LayoutRecord) -> LayoutRecord | None:
         """Note that nothing is on its way any more; None: somebody else has changed it."""
         return self._change(read, read.generation, read.former, read.shards, "")
+
+    def rewrite(self, record: LayoutRecord) -> bool:
+        """Write the layout as ``record`` has it, whatever stands there; False: it has changed meanwhile.
+
+        What is of another type is kept where a reshard keeps what it can't merge.
+        """
+        client, key = self._store.client, self._key
+        with self._store.translating():
+            if text_of(client.type(key)) not in ("hash", "none"):
+                client.rename(key, self._store.config.base_keys.unmoved("layout").removesuffix(":"))
+        read, before = map(text_of, self._store.ask(lambda client: client.hmget(key, "generation", "state")))
+        values = {
+            **asdict(record),
+            "read": read or "",
+            "before": before or "",
+            "swept_seconds": SWEPT_SECONDS,
+        }
+        del values["swept_until"]
+        return bool(self._store.ask(lambda client: change_layout(client, key, **values), key, "hash"))
 
     def _change(
         self, read: LayoutRecord, generation: int, former: int | None, shards: int | None, state: str
@@ -126,3 +153,23 @@ def _time_of(text: str | None) -> float | None:
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) else None
+
+
+def _numbers_of(
+    layout_key: str, shards: str | None, generation: str | None, former: str | None
+) -> tuple[int | None, int, int | None]:
+    """Return the numbers of a layout by the texts in Redis; no shards are None.
+
+    Raises:
+        StoreCorrupt: they are none.
+    """
+    texts = shards or "", generation or "", former or "0"
+    if all(map(_NUMBER.fullmatch, texts)):
+        numbers = int(texts[0]), int(texts[1]), int(texts[2])
+        if numbers[1] and max(numbers[0], numbers[2]) <= MAX_SHARDS:
+            return numbers[0] or None, numbers[1], numbers[2] or None
+    raise StoreCorrupt(
+        f"{layout_key} holds something that is no layout of a schedule: celery redbeat doctor says "
+        "where entries are.",
+        layout_key,
+    )

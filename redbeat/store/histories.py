@@ -20,7 +20,7 @@ from redbeat.store.parts import Part
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES, OUTCOMES
 from redbeat.store.scripts import read_histories, read_history
-from redbeat.store.store import Store
+from redbeat.store.store import Store, record_text
 
 #: the longest record that RedBeat writes, in bytes; longer ones aren't read
 RECORD_BYTES = 16 * 1024
@@ -40,6 +40,22 @@ class Histories:
     def _beside(self, key: str) -> tuple[str, str, str]:
         """Return the keys of what is kept beside an entry, wherever that is now."""
         return self._store.keys.beside(*self._store.located([key]))
+
+    def _write_beside(
+        self, key: str, write: Callable[[str], object], take_back: Callable[[str], bool] = lambda _key: True
+    ) -> None:
+        """Call ``write(key)`` for the entry wherever it is now; again if it was moved just then.
+
+        Arguments:
+            take_back: ``take_back(key)`` undoes that at a former place; False: it was moved along.
+        """
+        [located] = self._store.located([key])
+        while True:
+            write(located)
+            [now] = self._store.located([key])
+            if now == located or not take_back(located):
+                return
+            located = now
 
     def read(self, key: str, limit: int) -> list[str]:
         """Return the records of one entry, the newest first."""
@@ -94,9 +110,18 @@ class Histories:
             logger.warning("%s: a run was sent by hand, and isn't in its history: %s", key, exc)
 
     def _add(self, key: str, record: str, at: datetime) -> None:
-        [located] = self._store.located([key])
-        with self._store.translating(self._store.keys.beside(located)[0], "list"):
-            self._store.record_with(self._store.client, located, record, at)
+        store = self._store
+
+        def write(located: str) -> None:
+            with store.translating(store.keys.beside(located)[0], "list"):
+                store.record_with(store.client, located, record, at)
+
+        def take_back(located: str) -> bool:
+            history, *_ = store.keys.beside(located)
+            text = record_text(record, at)
+            return bool(store.ask(partial(_remove, history, text), history, "list"))
+
+        self._write_beside(key, write, take_back)
 
     def take_back(self, key: str, record: str) -> None:
         """Remove a record that ``add`` has added, as the run wasn't sent; that is only logged if it fails."""
@@ -117,19 +142,28 @@ class Histories:
 
     def note_backfilled(self, key: str, due: str) -> None:
         """Remember that ``backfill`` has sent the run of this due time."""
-        _, backfilled, _ = self._beside(key)
-        self._store.ask(lambda client: client.sadd(backfilled, due), backfilled, "set")
+
+        def write(located: str) -> None:
+            _, backfilled, _ = self._store.keys.beside(located)
+            self._store.ask(lambda client: client.sadd(backfilled, due), backfilled, "set")
+
+        self._write_beside(key, write)
 
     def read_request(self, key: str, request: str) -> str | None:
         """Return what is remembered of a request for a run of an entry; None: nothing is."""
-        name = self._store.keys.requested(key, request)
+        [located] = self._store.located([key])
+        name = self._store.keys.requested(located, request)
         found = self._store.ask(lambda client: client.get(name), name, "string")
         return None if found is None else text_of(found)
 
     def note_request(self, key: str, request: str, text: str) -> None:
         """Remember for ``REQUEST_SECONDS`` what a request for a run of an entry has sent."""
-        name = self._store.keys.requested(key, request)
-        self._store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name, "string")
+
+        def write(located: str) -> None:
+            name = self._store.keys.requested(located, request)
+            self._store.ask(lambda client: client.set(name, text, ex=REQUEST_SECONDS), name, "string")
+
+        self._write_beside(key, write)
 
     @contextmanager
     def backfilling(self, key: str) -> Iterator[Callable[[], None]]:

@@ -119,13 +119,20 @@ class LaterStore(Store):
 
         left = list(messages)
         while left:
-            located = self.located([self.config.keys.stored_message(one.task_id) for one in left])
-            places = {one.task_id: key for one, key in zip(left, located, strict=True)}
-            groups = self.parts.by_part(left, lambda one: places[one.task_id])  # noqa: B023 - called at once
-            lots = [(part.keys, lot) for part, those in groups for lot in _lots_of(those)]
-            answers = self.write_all([store_messages(keys, lot) for keys, lot in lots])
+            names = [self.config.keys.stored_message(one.task_id) for one in left]
+            places = dict(zip((one.task_id for one in left), self.located(names), strict=True))
+            # one that hasn't been moved yet is replaced where it is, unless it is moved before that
+            at_home = {task_id for task_id, key in places.items() if key == self.keys.stored_message(task_id)}
+            groups: dict[tuple[Keys, bool], list[NewMessage]] = {}
+            for one in left:
+                part = self.parts.of(places[one.task_id]).keys
+                groups.setdefault((part, one.task_id not in at_home), []).append(one)
+            lots = [(*group, lot) for group, those in groups.items() for lot in _lots_of(those)]
+            answers = self.write_all(
+                [store_messages(keys, lot, must_exist=must_exist) for keys, must_exist, lot in lots]
+            )
             # those of parts that have accepted theirs must not be stored once more, in another part perhaps
-            refused = [lot for (_, lot), answer in zip(lots, answers, strict=True) if answer is None]
+            refused = [lot for (*_, lot), answer in zip(lots, answers, strict=True) if not answer]
             left = [one for lot in refused for one in lot]
 
     def cancel(self, task_ids: Sequence[str], seen: str = "") -> list[MessageTexts | None]:

@@ -11,6 +11,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,12 +25,14 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.keys import Keys
-from redbeat.layout import MAX_SHARDS, Layout, LayoutRule
+from redbeat.layout import Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
 from redbeat.log.logger import store_logger
 from redbeat.log.text import as_stored
+from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
+from redbeat.store.recovery import read_knowledge
 from redbeat.store.scripts.layouts import Refusal, create_layout, raise_generation, raising_of
 
 if TYPE_CHECKING:
@@ -70,14 +73,8 @@ class Layouts:
             StoreRefused: this user may not read it.
             StoreCorrupt: what is there is no layout.
         """
-        base = self._config.base_keys
-        fields = "shards", "generation", "former", "state"
-        found = self._store.ask(lambda client: client.hmget(base.layout, fields), base.layout, "hash")
-        shards, generation, former, state = map(text_of, found)
-        if (shards, generation) == (None, None):
-            return None
-        numbers = numbers_of(base.layout, shards, generation, former)
-        return Layout(base, *numbers, is_moving=state == "moving")
+        record = Generations(self._store).read()
+        return record.layout(self._store) if record.generation else None
 
     def contents(self, parts: Sequence[Keys]) -> list[Contents]:
         """Return what is in each of these parts; one round trip for each node."""
@@ -104,13 +101,19 @@ class Layouts:
         Raises:
             ConfigurationError: it isn't what the settings say, and such a program may not start.
             StoreUnavailable: this is a program that has just started.
-            StoreCorrupt: what is there is no layout.
+            StoreCorrupt: what is there is no layout, and none was known before.
         """
         config = self._config
         try:
             layout = self.read()
+            if layout is None and config.layout.generation and config.found_layout is not None:
+                layout = config.layout  # it was lost: who is refused, or leads, finds out what there is now
             if config.looked_at is None and config.layout_rule is LayoutRule.REFUSE:
                 self._compare(layout)
+        except StoreCorrupt:
+            if config.found_layout is None:
+                raise
+            return config.layout  # the parts know what is right, and whoever writes is refused by them
         except StoreUnavailable:
             if config.looked_at is None and config.layout_rule is not LayoutRule.FOLLOW:
                 if not config.is_cluster or config.shards is None:
@@ -135,6 +138,8 @@ class Layouts:
         store, base = self._store, self._config.base_keys
         held = self._held_by([base, *Layout(base, shards, 1).parts])
         others = [key for key, (_, known) in held.items() if known not in (str(shards), "closed")]
+        if held and (layout := self.recover(shards)):
+            return layout
         if others:
             layout = self.read()
             if layout is None:
@@ -149,9 +154,40 @@ class Layouts:
             raise StoreRefused(f"{base.layout} was removed at the moment when it was written; try again.")
         return layout
 
+    def recover(self, shards: int | None = None) -> Layout | None:
+        """Write a layout again that was lost, or has become an earlier one, as the parts know it; return it.
+
+        None: it is there; or the parts know none, or contradict each other; or they know another number of
+        shards than the settings, and this process, do. The doctor says what to do then.
+
+        Arguments:
+            shards: as this many are wanted, one that is settled needn't be written as it was.
+        """
+        config, generations = self._config, Generations(self._store)
+        record = generations.read()
+        knowledge = read_knowledge(self._store)
+        right = knowledge.agreed() if record.generation else knowledge.layout()
+        if right is None or right.generation <= record.generation:
+            return None
+        known = {config.shards} | ({config.found_layout.shards} if config.found_layout else set())
+        numbers = {right.shards} | ({right.former} if right.state == "moving" else set())
+        is_minor = not right.is_under_way and (record.generation > 0 or right.shards == shards)
+        if is_minor or not known & numbers or not generations.rewrite(right):
+            return None
+        store_logger.warning(
+            "%s was lost, and is written again as the parts of the schedule know it: %s.",
+            config.base_keys.layout,
+            right.words,
+        )
+        return right.layout(self._store)
+
+    def adopt(self, record: LayoutRecord) -> None:
+        """Let this process go by a layout that isn't in Redis yet, as it was lost."""
+        self._config.found_layout, self._config.looked_at = record.layout(self._store), time.monotonic()
+
     def _held_by(self, parts: Sequence[Keys]) -> dict[str, tuple[str, str]]:
         """Return the generation keys of those parts that know of a layout, each to what it holds: the number
-        of the layout, and how many shards it has; one round trip a node.
+        of the layout, and the rest; one round trip a node.
         """
 
         def ask(client: Any) -> list[Any]:
@@ -179,13 +215,15 @@ class Layouts:
         layout = self.read()
         if layout is None and self._config.shards is not None:
             layout = self.create(self._config.shards)
+        elif _number_in(refusal.held) > (layout.generation if layout is not None else 0):
+            layout = self.recover() or layout
         if layout is None and refusal.held:
             raise _missing(refusal.generation_key, refusal.held, self._config.base_keys)
         if layout is not None and _number_in(refusal.held) > layout.generation:
             raise StoreRefused(
                 f'{refusal.generation_key} holds "{refusal.held}", which is later than what '
                 f"{layout.base.layout} says, {layout.guard!r}: one of them was changed by hand, or restored "
-                "from a backup. If the layout is right, delete the other key."
+                "from a backup. celery redbeat doctor says which, and with --fix puts it right."
             )
         self._use(layout)
         refused = {one.generation_key for one in (refusal, *others)}
@@ -263,6 +301,8 @@ class Layouts:
     def _use(self, layout: Layout | None) -> None:
         """Let this process use a layout from now on; say once that it isn't what the settings say."""
         config = self._config
+        if layout is not None and layout.is_moving and layout != config.found_layout:
+            self._announce(layout)
         config.found_layout, config.looked_at = layout, time.monotonic()
         if layout is None or config.shards in _allowed(layout) or config.layout_rule is LayoutRule.ADOPT:
             return
@@ -274,34 +314,49 @@ class Layouts:
                 extra=LAYOUT_FOLLOWED.of(shards=layout.shards or 0),
             )
 
-    def locate(self, names: Sequence[str]) -> list[str]:
+    def _announce(self, layout: Layout) -> None:
+        """Let all parts know of a layout before anything is looked for or written by it.
+
+        Else who still goes by the former one wouldn't find what this process writes, and might write it
+        once more.
+        """
+        with suppress(StoreRefused, StoreUnavailable, StoreCorrupt):  # who may only read writes nothing
+            self.raise_generations(layout.parts)
+
+    def locate(self, names: Sequence[str], *, of_runs: bool = False) -> list[str]:
         """Return the keys under which entries are now, by their names, or would be.
 
         No round trip, as long as no entries are moved from one layout to another; then it is one a node. Who
         is on its way is waited for.
 
+        Arguments:
+            of_runs: it is the entries' runs in progress that are looked for: a worker may see nothing else.
+
         Raises:
             LayoutChanged: it has been on its way for too long.
+            StoreRefused: this user may not look.
         """
         ends_at = time.monotonic() + MOVE_SECONDS
         while True:
             layout = self._config.layout
             found = {name: layout.keys.entry(name) for name in names}
-            hidden = self._look_in_former_parts(layout, found) if layout.is_moving else []
+            hidden = self._look_in_former_parts(layout, found, of_runs=of_runs) if layout.is_moving else []
             if not hidden:
                 return [found[name] for name in names]
             if time.monotonic() > ends_at:
                 raise LayoutChanged(
                     f"{hidden[0]}: this entry has been on its way to another shard for {MOVE_SECONDS:g} s, "
-                    "and whoever moves it seems to have stopped: celery redbeat reshard goes on with it."
+                    "and whoever moves it seems to have stopped: a beat that runs brings it back within "
+                    "seconds, and celery redbeat reshard goes on with it."
                 )
             pause(LOOK_SECONDS)
             self.look()
 
-    def _look_in_former_parts(self, layout: Layout, found: dict[str, str]) -> list[str]:
+    def _look_in_former_parts(self, layout: Layout, found: dict[str, str], *, of_runs: bool) -> list[str]:
         """Put the keys of entries that haven't been moved yet into ``found``; return the names of the hidden.
 
-        Entries move one way only. So one that isn't where it was, nor hidden, is at home if it is anywhere.
+        Entries move one way only, but for those that are put back. So one that isn't where it was, nor
+        hidden, and still isn't where it was, is at home if it is anywhere.
         """
         former = layout.former_keys
         asked = [name for name in found if former.entry(name) != found[name]]
@@ -311,38 +366,29 @@ class Layouts:
         def ask(client: Any) -> list[Any]:
             with client.pipeline(transaction=False) as pipeline:
                 for name in asked:
-                    pipeline.exists(as_stored(former.entry(name)))
-                    pipeline.hexists(former.home(name).moving, as_stored(name))
+                    key = as_stored(former.about(name).running if of_runs else former.entry(name))
+                    pipeline.exists(key)
+                    pipeline.hmget(former.home(name).moving, [as_stored(name)])
+                    pipeline.exists(key)
                 return list(pipeline.execute())
 
-        answers = iter(self._store.ask(ask))
+        try:
+            answers = iter(self._store.ask(ask))
+        except StoreRefused as exc:
+            if not is_no_permission(exc.__cause__):
+                raise
+            raise StoreRefused(
+                f"{exc}. Entries are on their way to other shards, and this user may not look for them: "
+                f"its rule needs ~{former.home(asked[0]).moving} with +exists and +hmget, as the documented "
+                "ones have it."
+            ) from exc.__cause__
         hidden = []
-        for name, is_there, is_hidden in zip(asked, answers, answers, strict=True):
-            if is_there:
+        for name, was_there, [record], is_there in zip(asked, answers, answers, answers, strict=True):
+            if was_there or is_there:
                 found[name] = former.entry(name)
-            elif is_hidden:
+            elif record is not None:
                 hidden.append(name)
         return hidden
-
-
-def numbers_of(
-    layout_key: str, shards: str | None, generation: str | None, former: str | None
-) -> tuple[int | None, int, int | None]:
-    """Return the numbers of a layout by the texts in Redis; no shards are None.
-
-    Raises:
-        StoreCorrupt: they are none.
-    """
-    texts = shards or "", generation or "", former or "0"
-    if all(map(_NUMBER.fullmatch, texts)):
-        numbers = int(texts[0]), int(texts[1]), int(texts[2])
-        if numbers[1] and max(numbers[0], numbers[2]) <= MAX_SHARDS:
-            return numbers[0] or None, numbers[1], numbers[2] or None
-    raise StoreCorrupt(
-        f"{layout_key} holds something that is no layout of a schedule: celery redbeat doctor says "
-        "where entries are.",
-        layout_key,
-    )
 
 
 def _allowed(layout: Layout) -> Sequence[int | None]:
@@ -370,7 +416,7 @@ def _number_in(guard: str) -> int:
 def _missing(generation_key: str, held: str, base: Keys) -> StoreRefused:
     return StoreRefused(
         f'{generation_key} holds "{held}", so the schedule is divided, or was, but {base.layout} is missing, '
-        "which says how: celery redbeat doctor says what to do."
+        "which says how: celery redbeat doctor says what to do, and with --fix writes it again."
     )
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    source: hide  ->  target: receive  ->  source: drop
+    source: hide  ->  target: receive  ->  source: drop, or put back what couldn't be written
 
 Each step is one script in one part, checks that its caller is still the one who moves entries there, and does
 nothing when it is repeated. Invariant: at each moment an entry is whole in one place: in its part, hidden
@@ -14,27 +14,35 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
+from redis.exceptions import NoPermissionError, ResponseError
+
+from redbeat.connection.retry import PROTOCOL_ERROR, RequestBroken, is_no_permission
 from redbeat.errors import ReshardRefused, StoreCorrupt
 from redbeat.keys import Keys
-from redbeat.log.text import printable
+from redbeat.log.text import as_stored, printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.scripts.moving import (
     BORROW_PART,
+    CANCEL_MOVE,
+    CHANGE_OWNED,
     CLOSE_PART,
     DROP_HIDDEN,
     FENCED,
     HIDE_ENTRIES,
     OPEN_PART,
+    PUT_BACK,
     READ_HIDDEN,
     RECEIVE_ENTRIES,
     Kept,
     borrow_request,
+    cancel_request,
     close_request,
     drop_request,
     found_hidden_of,
@@ -42,6 +50,8 @@ from redbeat.store.scripts.moving import (
     hide_request,
     on_its_way,
     open_request,
+    owned_request,
+    put_back_request,
     read_hidden_request,
     receive_request,
     received_of,
@@ -71,6 +81,15 @@ class Stray(NamedTuple):
     item: Item
 
 
+class Owned(NamedTuple):
+    """Names that stand among those of an owner in one part of the schedule, and belong to another."""
+
+    source: Keys
+    target: Keys
+    owner: str
+    names: Sequence[str]
+
+
 class Move(NamedTuple):
     """Strays that are moved together, from one part to another.
 
@@ -91,11 +110,13 @@ class Tally:
     Attributes:
         moved: how many entries, and other things, were moved.
         unmerged: the keys of what couldn't be merged with what stood there; it is kept under these.
+        unmoved: the names of those that couldn't be moved, and stay where they are, each to the reason.
         longest_hidden_seconds: for how long any of them was hidden at most.
     """
 
     moved: int = 0
     unmerged: list[str] = field(default_factory=list)
+    unmoved: dict[str, str] = field(default_factory=dict)
     longest_hidden_seconds: float = 0.0
 
 
@@ -111,6 +132,7 @@ class Mover:
         self.token = token or secrets.token_hex(16)
         self.tally = Tally()
         self._round_items = 2 * MIN_ROUND
+        self._unmovable: set[tuple[str, str]] = set()  # the parts where they are, and their names
         self._parts: dict[str, Keys] = {}  # by their generation keys: those that were asked
         #: called with how many were moved by now
         self.on_progress: Callable[[int], None] = lambda _moved: None
@@ -126,14 +148,28 @@ class Mover:
 
     def close(self, parts: Iterable[Keys], ending: Iterable[Keys]) -> None:
         """Forget what was noted of moves in parts, and remove a beat's own in those that end."""
-        unneeded = [(part, [part.left, part.arrived]) for part in parts]
-        unneeded += [(part, sorted({part.left, part.arrived, *part.beats_own})) for part in ending]
+        unneeded = [(part, [part.left, part.arrived, part.arriving]) for part in parts]
+        unneeded += [
+            (part, sorted({part.left, part.arrived, part.arriving, *part.beats_own})) for part in ending
+        ]
         self._call([(CLOSE_PART, close_request(part, self.token, keys)) for part, keys in unneeded])
 
-    def borrow(self, parts: Sequence[Keys]) -> list[Keys]:
-        """Become the one who moves entries of parts for a while; return those that nobody else does now."""
+    def borrow(self, parts: Sequence[Keys], instead: Mapping[str, str] | None = None) -> list[Keys]:
+        """Become the one who moves entries of parts for a while; return those that nobody else does now.
+
+        Arguments:
+            instead: the generation keys of parts to who moves their entries no longer, by his token.
+        """
         self._parts |= {part.generation: part for part in parts}
-        found = self._call([(BORROW_PART, borrow_request(part, self.token, LEASE_MS)) for part in parts])
+        found = self._call(
+            [
+                (
+                    BORROW_PART,
+                    borrow_request(part, self.token, LEASE_MS, (instead or {}).get(part.generation, "")),
+                )
+                for part in parts
+            ]
+        )
         return [part for part, is_mine in zip(parts, found, strict=True) if is_mine]
 
     def give_back(self, parts: Sequence[Keys]) -> None:
@@ -145,23 +181,42 @@ class Mover:
     ) -> list[Stray]:
         """Move strays to where they belong; return those that stay, as they are due.
 
+        One that can't be written where it belongs stays where it is, and isn't tried again.
+
         Arguments:
             margin_seconds: what is due so soon stays; None: nothing does.
             is_foreign: they were written where they are by somebody who doesn't know the layout.
         """
         remaining, due = iter(strays), list[Stray]()
         while some := list(islice(remaining, MAX_ROUND)):
-            waiting = some
+            waiting = [one for one in some if (one.source.generation, one.item.name) not in self._unmovable]
             while waiting:
                 moves, waiting = _first_moves(waiting, self._round_items)
-                with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
-                    again = self._move(moves, margin_seconds, is_foreign=is_foreign)
-                due += again.due
+                due += (again := self._move(moves, margin_seconds, is_foreign=is_foreign)).due
                 waiting += again.full
+                for one in again.alone:
+                    due += self._move([*_moves_of([one])], margin_seconds, is_foreign=is_foreign).due
         return due
+
+    def move_owned(self, owned: Iterable[Owned]) -> None:
+        """Move names of owners to where they belong; a name that is added meanwhile stays."""
+        for some in iter(partial(_first_of, iter(owned)), []):
+            for change in "add", "remove":
+                requests = [
+                    owned_request(part, self.token, change, one.owner, one.names)
+                    for one in some
+                    for part in [one.target if change == "add" else one.source]
+                ]
+                self._call([(CHANGE_OWNED, request) for request in requests])
 
     def _move(self, moves: Sequence[Move], margin_seconds: float | None, *, is_foreign: bool) -> _Again:
         """Move all of ``moves`` at the same time."""
+        with hold_interrupts(INTERRUPT_SECONDS):  # so that nothing is left hidden
+            return self._hide_and_deliver(moves, margin_seconds, is_foreign=is_foreign)
+
+    def _hide_and_deliver(
+        self, moves: Sequence[Move], margin_seconds: float | None, *, is_foreign: bool
+    ) -> _Again:
         if margin_seconds:  # a slow network takes longer
             margin_seconds = max(margin_seconds, 3 * self.tally.longest_hidden_seconds)
         requests = [
@@ -173,7 +228,7 @@ class Mover:
         ]
         began = time.monotonic()
         replies = self._try([(HIDE_ENTRIES, request) for request in requests])
-        again, hidden, busy = _Again([], []), list[_Hidden](), dict[Keys, None]()
+        again, hidden, busy = _Again([], [], []), list[_Hidden](), dict[Keys, None]()
         for move, reply in zip(moves, replies, strict=True):
             found = [] if isinstance(reply, Exception) else hidden_of(move.items, reply)[1]
             for item, one in zip(move.items, found, strict=bool(found)):
@@ -186,54 +241,88 @@ class Mover:
             kept = [one for one in found if isinstance(one, Kept)]
             if kept:
                 hidden.append(_Hidden(move.id, move.source, move.target, kept))
-        self._deliver(hidden, began)
+        items = {(move.id, as_stored(item.name)): item for move in moves for item in move.items}
+        for back in self._deliver(hidden, began):
+            names = [one.name for one in back.kept]
+            again.alone.extend(Stray(back.source, back.target, items[back.move, name]) for name in names)
         self._raise_first(replies)
         if busy:
             self.finish_hidden([*busy])
         return again
 
-    def _deliver(self, hidden: Sequence[_Hidden], began: float | None = None) -> None:
-        """Write what was hidden to where it belongs, and drop it.
+    def _deliver(self, hidden: Sequence[_Hidden], began: float | None = None) -> list[_Hidden]:
+        """Write what was hidden to where it belongs, and drop it; put back what can't be written.
+
+        Returns what was put back as the connection has ended each time, and may be written if it is alone.
 
         Arguments:
             began: when it was hidden, monotonic.
         """
         if not hidden:
-            return
-        replies = self._call(
-            [(RECEIVE_ENTRIES, receive_request(one.target, self.token, one.move, one.kept)) for one in hidden]
-        )
+            return []
+        calls = [
+            (RECEIVE_ENTRIES, receive_request(one.target, self.token, one.move, one.kept)) for one in hidden
+        ]
+        replies = self._try(calls, self._store.watched)
+        count = sum(len(one.kept) for one in hidden)
         if began is not None:
-            self._note_seconds(time.monotonic() - began, sum(len(one.kept) for one in hidden))
-        arrived: list[_Hidden] = []
-        back: list[_Hidden] = []
-        problem = ""
+            self._note_seconds(time.monotonic() - began, count)
+        arrived, back, alone, errors = list[_Hidden](), list[_Hidden](), list[_Hidden](), list[Any]()
         for one, reply in zip(hidden, replies, strict=True):
-            problems, refused = received_of(reply)
-            self.tally.unmerged += refused
-            written = [kept for kept, why in zip(one.kept, problems, strict=True) if not why]
+            problems = self._problems_of(one, reply)
+            if problems is None:  # nobody knows what has become of it, so it stays hidden
+                errors.append(reply)
+                continue
             failed = [kept for kept, why in zip(one.kept, problems, strict=True) if why]
-            problem = problem or next(filter(None, problems), "")
-            if written:
-                arrived.append(one._replace(kept=written))
-            if failed:
-                back.append(one._replace(kept=failed))
-        self._drop(arrived)
+            arrived.append(one._replace(kept=[kept for kept in one.kept if kept not in failed]))
+            back.append(one._replace(kept=failed))
+            if _is_broken(reply) and count > 1:
+                alone.append(back[-1])
+            elif isinstance(reply, Exception) and not _is_broken(reply):
+                errors.append(reply)
+            else:
+                errors += self._note_unmoved(one, [*zip(one.kept, problems, strict=True)])
+        self._drop([one for one in arrived if one.kept])
+        self._put_back([one for one in back if one.kept])
         self.tally.moved += sum(len(one.kept) for one in arrived)
         self.on_progress(self.tally.moved)
-        if problem:
-            self._put_back(back)
-            name = back[0].kept[0].name.decode("utf-8", "backslashreplace")
-            raise ReshardRefused(
-                f"{name}: can't be written to {back[0].target.entry(name)}, and stays where it was: {problem}"
-            )
+        self._raise_first(errors)
+        return [one for one in alone if one.kept]
+
+    def _problems_of(self, hidden: _Hidden, reply: Any) -> list[str] | None:
+        """Return why each of ``hidden`` couldn't be written, '': it was; None: that can't be found out."""
+        if not isinstance(reply, Exception):
+            problems, refused = received_of(reply)
+            self.tally.unmerged += refused
+            return problems
+        if not isinstance(reply, ResponseError) or _is_fenced(reply):
+            return None
+        names = [kept.name for kept in hidden.kept]
+        [answer] = self._try([(CANCEL_MOVE, cancel_request(hidden.target, self.token, hidden.move, names))])
+        if isinstance(answer, Exception):
+            return None
+        return [str(reply) if name in answer else "" for name in names]
+
+    def _note_unmoved(self, hidden: _Hidden, found: Sequence[tuple[Kept, str]]) -> list[Exception]:
+        """Note which of ``hidden`` can't be moved, and why; return what is no entry's fault."""
+        errors: list[Exception] = []
+        for kept, why in found:
+            if is_no_permission(why):
+                errors.append(NoPermissionError(why))
+            elif why not in ("", "before"):  # what couldn't be written before is tried once more
+                name = kept.name.decode("utf-8", "surrogateescape")
+                self._unmovable.add((hidden.source.generation, name))
+                self.tally.unmoved[printable(name)] = printable(why)
+        return errors
 
     def _put_back(self, hidden: Sequence[_Hidden]) -> None:
         """Undo what was hidden."""
         requests = [
-            receive_request(one.source, self.token, one.move, one.kept, is_back=True) for one in hidden
+            put_back_request(one.source, self.token, one.move, [kept.name for kept in one.kept])
+            for one in hidden
         ]
-        self._call([(RECEIVE_ENTRIES, request) for request in requests])
+        for _, refused in self._call([(PUT_BACK, request) for request in requests]):
+            self.tally.unmerged += [key.decode("utf-8", "surrogateescape") for key in refused]
 
     def _drop(self, hidden: Sequence[_Hidden]) -> None:
         self._call(
@@ -290,11 +379,11 @@ class Mover:
         self._raise_first(replies)
         return replies
 
-    def _try(self, calls: Sequence[tuple[Script, Request]]) -> list[Any]:
+    def _try(self, calls: Sequence[tuple[Script, Request]], client: Any = None) -> list[Any]:
         if not calls:
             return []
         with self._store.translating():
-            return call_on_nodes(self._store.client, calls)
+            return call_on_nodes(client or self._store.client, calls)
 
     def _raise_first(self, replies: Iterable[Any]) -> None:
         for reply in replies:
@@ -314,10 +403,13 @@ class Mover:
 
 
 class _Again(NamedTuple):
-    """What wasn't moved: what is due, and what is too large to be hidden together with the others."""
+    """What wasn't moved: what is due, what is too large to be hidden together with the others, and what may
+    be too large to be written together with them.
+    """
 
     due: list[Stray]
     full: list[Stray]
+    alone: list[Stray]
 
 
 class _Hidden(NamedTuple):
@@ -327,6 +419,23 @@ class _Hidden(NamedTuple):
     source: Keys
     target: Keys
     kept: Sequence[Kept]
+
+
+def _is_fenced(exc: Exception) -> bool:
+    """Tell whether a script was refused because its caller isn't the one any more who moves entries."""
+    return FENCED in str(exc) or "RESHARDED" in str(exc)
+
+
+def _is_broken(reply: Any) -> bool:
+    """Tell whether a request has ended its connection, as it is larger than the server takes."""
+    return isinstance(reply, ResponseError) and (
+        isinstance(reply, RequestBroken) or PROTOCOL_ERROR in str(reply)
+    )
+
+
+def _first_of(owned: Iterator[Owned]) -> list[Owned]:
+    """Take as many as are moved at the same time."""
+    return [*islice(owned, CALL_ITEMS)]
 
 
 def _first_moves(strays: Sequence[Stray], limit: int) -> tuple[list[Move], list[Stray]]:

@@ -157,16 +157,21 @@ class Owners:
     def change_statics(self, fence: Fence, change: str, owner: str, names: Sequence[str]) -> None:
         """Make a ``change`` of what ``statics`` returns: 'add', 'release' or 'remove'.
 
+        Names of entries that are elsewhere, as the layout is being changed, are added where these belong.
+
         Raises:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
 
         def make() -> None:
-            for part, chunk in self._store.parts.chunks(names):
+            store, checked = self._store, fence
+            if change == "add" and store.are_elsewhere([*map(store.keys.entry, names)]):
+                store, checked = store.of_all_parts(), Fence()
+            for part, chunk in store.parts.chunks(names):
                 statics, owners = part.keys.statics, part.keys.static_owners
-                with self._store.translating(statics, "set", besides={owners: "set"}):
-                    status = change_statics(self._store.client, part.keys, fence, change, owner, chunk)
-                self._store.check_lock(status, fence)
+                with store.translating(statics, "set", besides={owners: "set"}):
+                    status = change_statics(store.client, part.keys, checked, change, owner, chunk)
+                store.check_lock(status, checked)
 
         self._store.following(make)
 
@@ -186,9 +191,6 @@ class Owners:
         store, parts = self._store, self._store.parts
         if not parts.is_divided:
             return Applied(self._apply_at_once(changes, calendars))
-        for one in changes:
-            if not one.stored.exists and one.stored.key != store.keys.entry(one.name):
-                return Applied(one.stored.key)  # it would be elsewhere by now
         base, applied = store.config.base_keys, Applied()
         gone = [one for one in calendars if one.fields == {} or one.is_owned is False]
         stored = [one for one in calendars if one not in gone]
@@ -196,12 +198,22 @@ class Owners:
         for step in ([(base, (), stored)] if stored else [], entries, [(base, (), gone)] if gone else []):
             left: Sequence[_Step] = step
             for _ in range(MAX_FOLLOWED):
-                left = self._make(left, applied) if left else ()
+                some = [one for _, those, _ in left for one in those]
+                applied.changed = applied.changed or self._elsewhere(some)
+                left = self._make(left, applied) if left and applied.changed is None else ()
             if left:
                 applied.changed = applied.changed or _key_of(left[0][1][0])
             if applied.changed is not None:
                 break
         return applied
+
+    def _elsewhere(self, changes: Sequence[Change]) -> str | None:
+        """Return the key of an entry that is new and would be elsewhere by now; None: there is none."""
+        keys = self._store.keys
+        for one in changes:
+            if not one.stored.exists and one.stored.key != keys.entry(one.name):
+                return one.stored.key
+        return None
 
     def _make(self, step: Sequence[_Step], applied: Applied) -> list[_Step]:
         """Make the changes of each part; return those that were refused, as the layout has changed."""

@@ -458,7 +458,7 @@ class Runs:
     def _homes(self, names: Sequence[str]) -> list[Keys]:
         """Return the names in the parts that have the runs of the entries with these names."""
         parts = self._store.parts
-        return [parts.of(key).keys for key in self._store.locate(names)]
+        return [parts.of(key).keys for key in self._store.locate(names, of_runs=True)]
 
 
 def _scan(client: Any, key: str, cursor: Any) -> Any:

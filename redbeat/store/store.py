@@ -294,17 +294,21 @@ class Store:
             return False
         return Layouts(self).look() != layout
 
-    def locate(self, names: Sequence[str]) -> list[str]:
+    def locate(self, names: Sequence[str], *, of_runs: bool = False) -> list[str]:
         """Return the keys under which entries are now, by their names, or would be if they were there.
 
         That takes a round trip only while entries are moved to other shards; one on its way is waited for.
 
+        Arguments:
+            of_runs: it is the entries' runs in progress that are looked for.
+
         Raises:
             LayoutChanged: it is on its way for too long.
+            StoreRefused: this user may not look.
         """
         if self._part is not None or not self._layout.is_moving:
             return [*map(self.keys.entry, names)]
-        return Layouts(self).locate(names)
+        return Layouts(self).locate(names, of_runs=of_runs)
 
     def following(self, call: Callable[[], Item]) -> Item:
         """Return ``call()``, which is called again if a script was refused, as the layout has changed.
@@ -833,6 +837,9 @@ class Store:
         With ``are_new`` they are assumed to be new, and written without being read. If one of a chunk isn't,
         none is written, and the chunk is read and decided again.
 
+        While entries move to other parts, a store of one part writes them as an application does: each
+        where it is, and whoever leads that part.
+
         Returns what became of each entry, in the order of ``keys``.
 
         Raises:
@@ -869,10 +876,17 @@ class Store:
         changed_key = keys[0] if keys else ""
         for attempt in range(MAX_SAVE_ATTEMPTS):
             those = [keys[place] for place in places]
-            layout, located = self._layout, self.located(those)
-            is_guess = are_new and not attempt and located == those
+            if self.are_elsewhere(those):
+                whole = self.of_all_parts()
+                rest = whole._write_chunk(those, decide, Fence(), are_new=False)  # noqa: SLF001 - it is this class
+                for place, outcome in zip(places, rest, strict=True):
+                    outcomes[place] = outcome
+                return outcomes
+            located = self.located(those)
+            layout = self.config.layout
+            is_guess = are_new and not attempt and not layout.is_moving and located == those
             now, found = self._foresee_new(located) if is_guess else self.read_at(located)
-            if layout.is_moving and not is_guess and self._have_moved(those, found):
+            if layout.is_moving and self._have_moved(those, found):
                 continue
             self.refuse_messages(one.key for one in found if one.exists)
             try:
@@ -882,7 +896,12 @@ class Store:
                     continue
                 raise
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
-            unwritten = self._write(writes, now, fence) if writes else {}
+            try:
+                unwritten = self._write(writes, now, fence) if writes else {}
+            except LayoutChanged:
+                if self._part is None:
+                    raise
+                continue  # the part isn't one any more
             left: list[int] = []
             for place, stored, write in zip(places, found, decided, strict=True):
                 if stored.key in unwritten:
@@ -898,6 +917,13 @@ class Store:
             "saved; look for a program that writes it all the time.",
             changed_key,
         )
+
+    def are_elsewhere(self, keys: Sequence[str]) -> bool:
+        """Tell whether any of these entries may be elsewhere than in the one part of this store."""
+        layout = self.config.layout
+        if self._part is None or not layout.generation:
+            return False
+        return layout.is_moving or any(layout.keys.entry(layout.name_of(key)) != key for key in keys)
 
     def _have_moved(self, keys: Sequence[str], found: Sequence[Stored]) -> bool:
         """Tell whether any that isn't where it was found is elsewhere by now; else it would be written twice.
@@ -983,7 +1009,7 @@ class Store:
         kept, (history, *_) = self.config.history, self.keys.beside(key)
         # cut first, so that a user with the right to push only can't let it grow
         client.ltrim(history, *((0, kept - 2) if kept > 1 else (1, 0)))
-        client.lpush(history, f'{{"at":{at.timestamp():.6f},{record}}}')
+        client.lpush(history, record_text(record, at))
 
     def delete_entries(
         self,
@@ -1422,6 +1448,11 @@ class Store:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
             return "none"
+
+
+def record_text(record: str, at: datetime) -> str:
+    """Return a record of a history as it is stored."""
+    return f'{{"at":{at.timestamp():.6f},{record}}}'
 
 
 def ask_each(client: Any, keys: Iterable[str], call: Callable[[Any, str], Any]) -> list[Any]:

@@ -7,18 +7,33 @@ is, and is named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.keys import OF_A_PART, EntryKeys, Keys
 from redbeat.layout import Layout, ShardedKeys
 from redbeat.log.text import as_stored
-from redbeat.store.mover import Stray
+from redbeat.store.mover import Owned, Stray
 from redbeat.store.nodes import ask_on_nodes, scan_nodes
 from redbeat.store.scripts.moving import Item, on_its_way
+from redbeat.store.scripts.moving import OnItsWay as OnItsWay
 from redbeat.store.store import Store
 
 #: how many members, or keys, are read at a time
 PAGE_SIZE = 1000
+
+
+class Left(NamedTuple):
+    """What is left in parts that end.
+
+    Attributes:
+        strays: entries, and what the parts keep for none.
+        owned: names of entries among those of owners.
+        unknown: the keys of what nobody knows.
+    """
+
+    strays: list[Stray]
+    owned: list[Owned]
+    unknown: list[str]
 
 
 class Strays:
@@ -108,8 +123,8 @@ class Strays:
                 owners.setdefault(name, []).append(owner)
         return owners
 
-    def of_keys(self, parts: Sequence[Keys], heirs: Mapping[str, Keys]) -> tuple[list[Stray], list[str]]:
-        """Return what is left in parts that end, and the keys of what nobody knows; all keys are looked at.
+    def of_keys(self, parts: Sequence[Keys], heirs: Mapping[str, Keys]) -> Left:
+        """Return what is left in parts that end; all keys are looked at.
 
         Arguments:
             heirs: the generation key of each part to the part that gets what is kept for no entry.
@@ -140,11 +155,18 @@ class Strays:
                 unknown.append((part, key))
         entries, unknown_keys = self._entries_among(unknown)
         names |= dict.fromkeys(entries)
-        self._move_owned(owned)
         strays = [one for part, name in names for one in self._stray(part, name, {})]
         for part, kinds in own.items():
             strays += _of_a_part(part, heirs[part.generation], kinds)
-        return strays, unknown_keys
+        return Left(strays, [one for part, owner in owned for one in self._owned(part, owner)], unknown_keys)
+
+    def of_late(self, parts: Sequence[Keys]) -> list[Stray]:
+        """Return what was written beside entries that have left parts by then; all keys are looked at."""
+        names: dict[tuple[Keys, str], None] = {}
+        for word in "history", "backfilled", "backfilling":
+            for part, key in self._keys_in(parts, lambda part, word=word: part.kinds[word]):  # type: ignore[misc]
+                names[part, self._note_request(part, key) or part.kind_of(key)[1]] = None
+        return [one for part, name in names for one in self._stray(part, name, {})]
 
     def count(self, parts: Sequence[Keys]) -> tuple[int, int]:
         """Return how many entries and how many stored messages there are in ``parts``."""
@@ -157,12 +179,22 @@ class Strays:
         sizes = self._ask([["HLEN", key] for key in keys], dict.fromkeys(keys, "hash"))
         return [part for part, size in zip(parts, sizes, strict=True) if size]
 
-    def hidden_since(self, parts: Sequence[Keys]) -> float | None:
-        """Return since when entries of ``parts`` have been hidden, UNIX seconds; None: none is."""
-        times: list[float] = []
-        for texts in self._ask([["HVALS", part.moving] for part in self.hiding(parts)]):
-            times += (noted.since for text in texts if (noted := on_its_way(text)))
-        return min(times, default=None)
+    def hidden_in(self, parts: Sequence[Keys]) -> dict[Keys, list[OnItsWay]]:
+        """Return what those of ``parts`` note of what they have hidden that have hidden anything."""
+        hiding = self.hiding(parts)
+        found = self._ask([["HVALS", part.moving] for part in hiding])
+        return {
+            part: [noted for text in texts if (noted := on_its_way(text))]
+            for part, texts in zip(hiding, found, strict=True)
+        }
+
+    def movers_of(self, parts: Sequence[Keys]) -> list[str]:
+        """Return the token of who moves entries of each of ``parts``; '': nobody does."""
+        keys = [part.mover for part in parts]
+        return [
+            _text(token or b"")
+            for token in self._ask([["GET", key] for key in keys], dict.fromkeys(keys, "string"))
+        ]
 
     def are_led(self, lock_keys: Sequence[str]) -> list[bool]:
         """Tell of each lock whether somebody holds it."""
@@ -173,14 +205,14 @@ class Strays:
         with self._store.translating():
             ask_on_nodes(self._store.client, [["PUBLISH", part.wake, "reshard"] for part in parts])
 
-    def _move_owned(self, owned: Sequence[tuple[Keys, str]]) -> None:
-        """Move the names in sets of owners whose entries are gone, or have another owner by now."""
-        for part, owner in owned:
-            for page in self._pages("SSCAN", part.owner(owner)):
-                homes = [self._home(_text(name)) for name in page]
-                sets = [as_stored(home.owner(owner)) for home in homes]
-                self._ask([["SADD", key, name] for key, name in zip(sets, page, strict=True)])
-            self._ask([["UNLINK", as_stored(part.owner(owner))]])
+    def _owned(self, part: Keys, owner: str) -> Iterator[Owned]:
+        """Yield the names in the set of an owner whose entries are gone, or have another owner by now."""
+        for page in self._pages("SSCAN", part.owner(owner)):
+            by_home: dict[Keys, list[str]] = {}
+            for name in map(_text, page):
+                by_home.setdefault(self._home(name), []).append(name)
+            for home, names in by_home.items():
+                yield Owned(part, home, owner, names)
 
     def _entries_among(self, found: Sequence[tuple[Keys, str]]) -> tuple[list[tuple[Keys, str]], list[str]]:
         """Return those keys that are entries, as parts and names, and the other keys.

@@ -58,7 +58,7 @@ _REFUSED = re.compile(
 )
 
 _STARTED = re.compile(r"\[([-0-9]+ [:0-9]+,[0-9]+): INFO/MainProcess\] beat: Starting")
-_ACQUIRED = re.compile(r"beat: Acquired (?:(?P<count>\d+) locks|the lock) ")
+_ACQUIRED = re.compile(r"beat: Acquired (?P<count>\d+) locks?: ")
 
 
 @dataclass(frozen=True)
@@ -577,7 +577,7 @@ class Crew:
     def count_acquired(self) -> int:
         """How many locks have been acquired by all of them together; a line may tell of several."""
         lines = [one for beat in [*self.beats, *self.ended] for one in _ACQUIRED.finditer(beat.output())]
-        return sum(int(line["count"] or 1) for line in lines)
+        return sum(int(line["count"]) for line in lines)
 
 
 def _started_at(beat: Process) -> float | None:

@@ -25,7 +25,7 @@ from tests.support.servers import Server
 from tests.support.topologies import ClusterTopology
 
 SHARDS = 16
-ENTRIES = 48
+ENTRIES = 24
 LOCK_SECONDS = 8.0
 #: longer than a lock lives that isn't renewed
 HANG_SECONDS = 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from tests.conftest import MakeApp
+from tests.conftest import SEED, MakeApp
 from tests.faults.rounds import IS_LONG
 from tests.support.servers import Server
 from tests.support.ticks import leader
@@ -37,7 +38,8 @@ OF_SERVERS = {"broker", "connection", "leadership", "store", "support"}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Try a test of the other rooms on one kind of server: by its name, with the next Python on the other.
 
-    In the long form each is tried on both.
+    One that is ``also_sharded`` has its schedule in shards or not, as REDBEAT_SEED decides. In the long form
+    each is tried on both, and in both ways.
     """
     found: Any = metafunc._arg2fixturedefs.get("server")  # noqa: SLF001 - pytest has no other name for it
     kinds = (found and found[-1].params) or ()
@@ -48,7 +50,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         mark = pytest.mark.parametrize("server", [kinds[turn % len(kinds)]], indirect=True)
         metafunc.definition.add_marker(mark)
     if metafunc.definition.get_closest_marker("also_sharded"):
-        metafunc.parametrize("shards", [None, 4], ids=["", "4 shards"])
+        layouts = [None, 4]
+        if not IS_LONG:
+            layouts = [random.Random(f"{SEED} {metafunc.definition.nodeid}").choice(layouts)]
+        metafunc.parametrize("shards", layouts, ids=lambda shards: f"{shards} shards" if shards else "")
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ FRAGMENTS = [
         "note_run",
     ),
     *("push_messages", "read_scores", "run_records"),
-    *("move_keys", "hide_entry", "merge_kept", "receive_entry"),
+    *("move_keys", "try_rights", "hide_entry", "merge_kept", "receive_entry"),
 ]
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.lua")} - set(FRAGMENTS))
 NUMBERS = {

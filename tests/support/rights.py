@@ -35,6 +35,7 @@ from redbeat.entries.audit import audited, find_records
 from redbeat.entries.runs import Last, find_runs, read_last
 from redbeat.errors import EntryBusy, StoreCorrupt
 from redbeat.keys import Keys
+from redbeat.layout import Layout
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.lock import LeaderLock, new_token
 from redbeat.leadership.status import read_status
@@ -287,6 +288,31 @@ def it_looks_where_entries_are(ground: Ground) -> None:
     layout = layouts.read()
     assert layout is not None
     assert (layout.shards, layout.generation) == (None, 2)
+
+
+def they_move(ground: Ground) -> Layouts:
+    """Entries are on their way from an undivided schedule."""
+    moving = {"shards": 7, "generation": 2, "former": 0, "state": "moving"}
+    ground.admin.hset("redbeat::layout", mapping=moving)
+    layouts = Layouts(Store(ground.app()))
+    layouts.look()
+    return layouts
+
+
+def it_looks_where_entries_are_that_move(ground: Ground) -> None:
+    names = [Entry("report", "tasks.report", 60, app=ground.app("default")).save().name, "elsewhere"]
+    assert they_move(ground).locate(names) == ["redbeat:report", Layout(Keys(), 7, 2).keys.entry("elsewhere")]
+
+
+def it_looks_where_messages_are_that_move(ground: Ground) -> None:
+    name = Keys().name(Keys().stored_message("one"))
+    ground.admin.hset(Keys().stored_message("one"), "definition", "{}")
+    assert they_move(ground).locate([name]) == [Keys().stored_message("one")]
+
+
+def it_looks_where_runs_are_of_entries_that_move(ground: Ground) -> None:
+    ground.admin.hset(Keys().about("report").running, "one", "{}")
+    assert they_move(ground).locate(["report"], of_runs=True) == ["redbeat:report"]
 
 
 # -- an application that stores messages
@@ -717,27 +743,29 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
         it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
         it_gives_up_runs, it_writes_down_who_changes_what, it_stores_messages_and_takes_them_away,
-        it_looks_where_entries_are,
+        it_looks_where_entries_are, it_looks_where_entries_are_that_move,
     ),
     "later": (
         *(it_stores_messages_of_any_kind, it_stores_messages_in_another_database),
-        it_looks_where_entries_are,
+        *(it_looks_where_entries_are, it_looks_where_messages_are_that_move),
     ),
     "viewer": (
         it_looks_at_entries, it_looks_at_runs, it_lists_what_became_of_runs, it_looks_at_calendars,
-        it_looks_at_stored_messages, *STATUS,
+        it_looks_at_stored_messages, it_looks_where_entries_are_that_move, *STATUS,
     ),
     "status": STATUS,
     "worker": (
         *(it_tracks_runs, it_tracks_runs_in_another_database),
         *(it_counts_a_failure_that_is_delivered_twice_once, it_looks_where_entries_are),
+        it_looks_where_runs_are_of_entries_that_move,
     ),
     "dashboard": (
         *LOOKING, *CHANGING, it_works_in_another_database, it_saves_and_deletes_many, it_keeps_calendars,
         it_changes_and_pauses, it_runs_entries_by_hand, it_gives_up_runs,
         it_applies_files_and_puts_a_schedule_back, it_keeps_to_the_overlap_of_what_it_runs_by_hand,
+        it_looks_where_entries_are_that_move,
     ),
-    "dashboard_read_only": (*LOOKING, it_asks_in_another_database),
+    "dashboard_read_only": (*LOOKING, it_asks_in_another_database, it_looks_where_entries_are_that_move),
     "beat": BEAT,
     "beat_exactly_once": (*BEAT, it_delivers_exactly_once, *QUEUES),
     "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),
@@ -753,6 +781,9 @@ SINCE_3_0: tuple[Claim, ...] = (
     it_looks_at_stored_messages,
     it_counts_stored_messages,
     it_looks_where_entries_are,
+    it_looks_where_entries_are_that_move,
+    it_looks_where_messages_are_that_move,
+    it_looks_where_runs_are_of_entries_that_move,
     it_sees_who_shares_the_shards,
     it_says_that_it_shares_the_shards,
 )

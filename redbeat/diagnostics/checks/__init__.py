@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -29,7 +30,7 @@ from redbeat.diagnostics.checks.orphans import ORPHAN_CHECKS
 from redbeat.diagnostics.checks.pings import Pings
 from redbeat.diagnostics.checks.runs import RunChecks
 from redbeat.diagnostics.checks.server import SERVER_CHECKS
-from redbeat.diagnostics.checks.shards import SHARD_CHECKS, check_place
+from redbeat.diagnostics.checks.shards import SHARD_CHECKS, check_place, find_wrong_layout
 from redbeat.diagnostics.checks.tasks import Tasks, check_message, check_routes
 from redbeat.diagnostics.checks.ways import Ways
 from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
@@ -111,6 +112,10 @@ def examine(
     try:
         config = ensure_conf(app)
         diagnosis.server = sanitize_url(config.redis_url)
+        with Store.hasty(app) as store, suppress(StoreRefused):  # what is refused is told of below
+            diagnosis.add(find_wrong_layout(store))
+        if diagnosis.findings:
+            return diagnosis
         status = read_status(app)
     except ConfigurationError as exc:
         diagnosis.add([_of_setting(exc)])

@@ -9,13 +9,55 @@ from collections.abc import Iterator
 
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
+from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.layout import MAX_SHARDS
 from redbeat.leadership.status import hint_of
 from redbeat.log.text import counted
-from redbeat.store.generations import Generations
+from redbeat.reshard.hidden import HIDDEN_SECONDS
+from redbeat.reshard.places import parts_of
+from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.layouts import Layouts
-from redbeat.store.nodes import ask_on_nodes
+from redbeat.store.recovery import read_knowledge
+from redbeat.store.store import Store
+from redbeat.store.strays import Strays
+
+
+def find_wrong_layout(store: Store) -> Iterator[Finding]:
+    """Find a layout that was lost, or overwritten, or is earlier than what parts know: nothing else can be
+    looked at then.
+    """
+    base, problem = store.config.base_keys, ""
+    try:
+        record = Generations(store).read()
+    except StoreCorrupt as exc:
+        record, problem = LayoutRecord(), f"It{str(exc).removeprefix(base.layout).partition(':')[0]}."
+    is_known = record.generation or problem or store.config.shards
+    if not is_known and not Layouts(store).contents([base])[0].guard:
+        return
+    knowledge = read_knowledge(store)
+    if record.generation >= knowledge.latest and not problem:
+        return
+    if not problem and record.generation:
+        problem = (
+            f"It says generation {record.generation}, and parts of the schedule know {knowledge.latest}."
+        )
+    elif not problem:
+        problem = "It is missing, and parts of the schedule know that there is one."
+    repair: Repair | None = None
+    try:
+        right = knowledge.right(record)
+    except LookupError as exc:
+        advice = (
+            f"It can't be told what is right, as {exc}. redis-cli --scan --pattern '{Keys('*').schedule}' "
+            f"shows where entries are. For N shards, 0 if it isn't divided: redis-cli DEL {base.layout}, and "
+            f"then redis-cli HSET {base.layout} shards N generation {knowledge.latest + 1}."
+        )
+    else:
+        Layouts(store).adopt(right)  # what --fix does is written down where that is done
+        repair = Repair("restore-layout", base.schedule, base.layout)
+        advice = f"--fix writes it again, as the parts know it: {right.words}. Nothing else was looked at."
+    yield Finding(Severity.ERROR, "layout", base.layout, problem, advice, repair=repair)
 
 
 def check_layout(context: Context) -> Iterator[Finding]:
@@ -58,6 +100,36 @@ def check_layout(context: Context) -> Iterator[Finding]:
                 f"{layout.guard!r}, and is refused.",
                 "A beat that is started mends it; --fix does it now.",
                 repair=Repair("raise-generation", part.schedule, part.generation),
+            )
+
+
+def check_hidden(context: Context) -> Iterator[Finding]:
+    """Find what a mover that was killed has left hidden, where nobody runs it."""
+    record = Generations(context.store).read()
+    if not record.generation:
+        return
+    layout = record.layout(context.store)
+    hidden = Strays(context.store, layout).hidden_in(parts_of(layout, record.former))
+    for part, those in hidden.items():
+        if not those:
+            yield Finding(
+                Severity.WARNING,
+                "hidden",
+                part.moving,
+                "Something stands there for no entry on its way, so it can't be told what it is.",
+                "Look at it, and remove it.",
+            )
+        elif context.now.timestamp() - min(one.since for one in those) > HIDDEN_SECONDS:
+            is_one = len(those) == 1
+            yield Finding(
+                Severity.ERROR,
+                "hidden",
+                part.moving,
+                f"{counted(len(those), 'entry or other thing', 'entries and other things')} "
+                f"{'was' if is_one else 'were'} on the way to another part when whoever moved "
+                f"{'it' if is_one else 'them'} ended: nobody runs {'it' if is_one else 'them'} there.",
+                "A beat that is started moves that on within seconds; --fix does it now.",
+                repair=Repair("free", part.schedule, part.moving),
             )
 
 
@@ -119,10 +191,8 @@ def _used_elsewhere(context: Context) -> list[Keys]:
     keys = layout.former_keys
     parts = [keys.undivided, *map(keys.of_shard, range(MAX_SHARDS))]
     others = [part for part in parts if part.prefix not in here]
-    commands = [["EXISTS", key] for part in others for key in (part.schedule, part.later)]
-    with context.store.translating():
-        found = ask_on_nodes(context.store.client, commands)
-    return [part for place, part in enumerate(others) if 1 in found[2 * place : 2 * place + 2]]
+    found = context.server.which_exist([key for part in others for key in (part.schedule, part.later)])
+    return [part for place, part in enumerate(others) if any(found[2 * place : 2 * place + 2])]
 
 
 def _divided(shards: int | None) -> str:
@@ -138,4 +208,4 @@ def _named(context: Context, part: Keys) -> str:
     return part.prefix if shard is None else f"shard {shard}"
 
 
-SHARD_CHECKS = (check_layout, check_spread, check_former_parts)
+SHARD_CHECKS = (check_layout, check_hidden, check_spread, check_former_parts)

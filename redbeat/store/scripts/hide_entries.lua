@@ -12,6 +12,7 @@
 -- KEYS[9] mover      token of who moves entries out of this part, and into it
 -- KEYS[10] moving    hash: name of each hidden entry, to JSON: what it was in this part
 -- KEYS[11] left      set of the names of those that have left this part since the layout was changed
+-- KEYS[12] arriving  something stands here for a moment, to see whether this user may do all that is needed
 -- ARGV[1] token      the caller's
 -- ARGV[2] move       the id of this move
 -- ARGV[3] target     how the keys of entries begin in the part to which they go
@@ -29,6 +30,7 @@
 --         hidden already; 'gone': there is nothing
 local schedule, later, statics, owners, away = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local deadlines, expected, streaks, mover, moving, left = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local arriving = KEYS[12]
 local token, move, target, margin, is_foreign, max_bytes = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 
 check_mover(mover, token)
@@ -37,6 +39,7 @@ local has = {}
 for _, key in ipairs({schedule, later, deadlines, expected, streaks}) do has[key] = redis.call('ZCARD', key) > 0 end
 for _, key in ipairs({statics, owners, left}) do has[key] = redis.call('SCARD', key) > 0 end
 for _, key in ipairs({away, moving}) do has[key] = redis.call('HLEN', key) > 0 end
+try_rights(arriving)
 
 local time = redis.call('TIME')
 local zone = {

@@ -15,9 +15,13 @@ end
 local function existing(kinds, kept)
   local keys, found = {}, {}
   for i, one in ipairs(kept) do keys[i] = kinds[one[1]].key .. one[2] end
-  local count = redis.call('EXISTS', unpack(keys))
-  for i, one in ipairs(kept) do
-    if #found < count and redis.call('EXISTS', keys[i]) == 1 then found[#found + 1] = one end
+  for first = 1, #keys, 1000 do
+    local last = math.min(first + 999, #keys)
+    local count = redis.call('EXISTS', unpack(keys, first, last))
+    for i = first, last do
+      if count == 0 then break end
+      if redis.call('EXISTS', keys[i]) == 1 then found[#found + 1], count = kept[i], count - 1 end
+    end
   end
   return found
 end

@@ -45,11 +45,15 @@ class NewMessage(NamedTuple):
     texts: MessageTexts
 
 
-def store_messages(keys: Keys, lot: Sequence[NewMessage]) -> Question[int]:
-    """Store messages of one part, all or none; the answer is how many there were."""
+def store_messages(keys: Keys, lot: Sequence[NewMessage], *, must_exist: bool = False) -> Question[int]:
+    """Store messages of one part, all or none; the answer is how many there were.
+
+    Arguments:
+        must_exist: they only replace others, as they belong to another part; 0: one isn't there any more.
+    """
     entries = [keys.stored_message(one.task_id) for one in lot]
     bodies = [keys.message_body(one.task_id) for one in lot if one.texts.body]
-    args: list[Any] = [keys.wake, len(lot)]
+    args: list[Any] = [keys.wake, len(lot), int(must_exist)]
     for one in lot:
         args += score_text(one.due), one.definition, one.policy, one.revision, *one.texts
     return Question(_STORE_MESSAGES, Request([keys.later, *entries, *bodies], args, keys), int)

@@ -1,11 +1,14 @@
--- merge_kept(kind, home, arriving, payload, is_foreign): add what arrives from another part to what stands under the key
--- home; for a moment it stands under the key arriving. is_foreign: it was written where the entry was before, by somebody who
--- doesn't know the layout, so it is newer than what stands here; else what stands here is newer.
+-- merge_values(kind, home, arrived, is_foreign): add what stands under the key arrived, from another part, to what stands under
+-- home. is_foreign: it was written where the entry was before, by somebody who doesn't know the layout, so it is newer than
+-- what stands here; else what stands here is newer.
 -- What is newer has the definition, and bookkeeping is that of the entry itself, so no run is forgotten. Returns nil, or
 -- the text 'refused': the two can't be merged, and what stands at home stays.
--- merge_events(home, told, arriving, payload, told_payload): likewise of the stream of events, and up to where it was told of.
--- Not scripts of their own, but put in front of receive_entries.
+-- merge_events(home, told, arrived, told_arrived): likewise of the stream of events, and up to where it was told of. Returns the
+-- key that is to be told, or nil if that stays.
+-- Not scripts of their own, but put in front of those that write entries that were moved.
 local most_failures = 10000
+-- no command takes more than about 8000 arguments here
+local most_fields = 7000
 
 local function fields_of(flat)
   local found = {}
@@ -93,6 +96,7 @@ local function merge_streams(home, arrived)
   local rows, last_ms, last_number = {}, 0, 0
   for _, key in ipairs({home, arrived}) do
     for _, row in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      if #row[2] > most_fields then return 'refused' end
       local ms, number = string.match(row[1], '^(%d+)-(%d+)$')
       rows[#rows + 1] = {tonumber(ms), tonumber(number), row[2]}
     end
@@ -108,6 +112,7 @@ local function merge_streams(home, arrived)
     last_ms, last_number = ms, number
     redis.call('XADD', home, string.format('%.0f-%.0f', ms, number), unpack(rows[i][3]))
   end
+  return nil
 end
 
 local function merge_strings(home, arrived, kind)
@@ -142,36 +147,28 @@ local function merge_values(kind, home, arrived, is_foreign)
   elseif type_ == 'string' then
     merge_strings(home, arrived, kind)
   elseif type_ == 'stream' then
-    merge_streams(home, arrived)
+    return merge_streams(home, arrived)
   else
     return 'refused'
   end
   return nil
 end
 
-local function merge_kept(kind, home, arriving, payload, is_foreign)
-  redis.call('RESTORE', arriving, 0, payload, 'REPLACE')
-  local refused = merge_values(kind, home, arriving, is_foreign)
-  redis.call('DEL', arriving)
-  return refused
-end
-
 -- the stream of events: what was told of stays behind, and the rest is told of here
-local function merge_events(home, told, arriving, payload, told_payload)
-  local told_id = '0-0'
-  if told_payload then
-    redis.call('RESTORE', arriving, 0, told_payload, 'REPLACE')
-    told_id = string.match(redis.call('GET', arriving) or '', '^%d+%-%d+') or told_id
+local function merge_events(home, told, arrived, told_arrived)
+  local told_id, told_here = '0-0', nil
+  if told_arrived then
+    told_id = string.match(redis.call('GET', told_arrived) or '', '^%d+%-%d+') or told_id
+    if redis.call('EXISTS', told) == 0 then
+      local last = redis.call('XREVRANGE', home, '+', '-', 'COUNT', 1)
+      redis.call('SET', told_arrived, last[1] and last[1][1] or '0-0', 'PX', 604800000)
+      told_here = told_arrived
+    end
   end
-  redis.call('RESTORE', arriving, 0, payload, 'REPLACE')
-  if told_payload and redis.call('EXISTS', told) == 0 then
-    local last = redis.call('XREVRANGE', home, '+', '-', 'COUNT', 1)
-    redis.call('SET', told, last[1] and last[1][1] or '0-0', 'PX', 604800000)
-  end
-  local untold = told_payload and redis.call('XREAD', 'STREAMS', arriving, told_id)
+  local untold = told_arrived and redis.call('XREAD', 'STREAMS', arrived, told_id)
   for _, row in ipairs(untold and untold[1][2] or {}) do
-    redis.call('XADD', home, 'MAXLEN', '~', 10000, '*', unpack(row[2]))
+    if #row[2] <= most_fields then redis.call('XADD', home, 'MAXLEN', '~', 10000, '*', unpack(row[2])) end
   end
-  redis.call('DEL', arriving)
+  return told_here
 end
 

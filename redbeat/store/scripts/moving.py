@@ -15,10 +15,19 @@ from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.scripts.script import Request, Script
 
-HIDE_ENTRIES = Script("check_layout", "move_keys", "hide_entry", "hide_entries", is_raw=True)
+HIDE_ENTRIES = Script("check_layout", "move_keys", "try_rights", "hide_entry", "hide_entries", is_raw=True)
 RECEIVE_ENTRIES = Script(
-    "check_layout", "move_keys", "merge_kept", "receive_entry", "receive_entries", is_raw=True
+    "check_layout",
+    "move_keys",
+    "try_rights",
+    "merge_kept",
+    "receive_entry",
+    "receive_entries",
+    is_raw=True,
 )
+PUT_BACK = Script("check_layout", "move_keys", "merge_kept", "receive_entry", "put_back", is_raw=True)
+CANCEL_MOVE = Script("check_layout", "move_keys", "cancel_move", is_raw=True)
+CHANGE_OWNED = Script("check_layout", "move_keys", "change_owned", is_raw=True)
 DROP_HIDDEN = Script("check_layout", "move_keys", "drop_hidden", is_raw=True)
 CLOSE_PART = Script("check_layout", "move_keys", "close_part", is_raw=True)
 READ_HIDDEN = Script("move_keys", "read_hidden", is_raw=True)
@@ -103,7 +112,7 @@ def hide_request(
     args += *_kinds_in(part), len(items)
     for item in items:
         args += item.name, len(item.owners), *item.owners, len(item.kept), *chain.from_iterable(item.kept)
-    return Request([*_keys_in(part), part.mover, part.moving, part.left], args, part)
+    return Request([*_keys_in(part), part.mover, part.moving, part.left, part.arriving], args, part)
 
 
 def hidden_of(items: Sequence[Item], reply: Any) -> tuple[float, list[Kept | str]]:
@@ -116,27 +125,42 @@ def hidden_of(items: Sequence[Item], reply: Any) -> tuple[float, list[Kept | str
     return float(now), found
 
 
-def receive_request(
-    part: Keys, token: str, move: str, items: Iterable[Kept], *, is_back: bool = False
-) -> Request:
-    """Return the request to write what was hidden to ``part``.
-
-    Arguments:
-        is_back: ``part`` has hidden it itself, and it goes nowhere.
-    """
+def receive_request(part: Keys, token: str, move: str, items: Iterable[Kept]) -> Request:
+    """Return the request to write what was hidden to ``part``."""
     found = list(items)
-    args: list[Any] = [token, move, part.wake, int(is_back), *_kinds_in(part), len(found)]
+    args: list[Any] = [token, move, part.wake, *_kinds_in(part), len(found)]
     for item in found:
         args += item.name, item.record, len(item.values) // 4, *item.values
-    keys = [*_keys_in(part), part.mover, part.moving, part.arrived, part.arriving]
-    return Request(keys, args, part)
+    return Request([*_keys_in(part), part.mover, part.arrived, part.arriving], args, part)
 
 
 def received_of(reply: Any) -> tuple[list[str], list[str]]:
-    """Return of each item why it couldn't be written, '' if it is, and keys of what couldn't be merged."""
+    """Return of each item why it couldn't be written, '' if it is, and keys of what couldn't be merged.
+
+    'before' is said of one that couldn't be at an earlier call.
+    """
     written, refused = reply
     problems = ["" if isinstance(one, int) else _text(one) for one in written]
     return problems, [_text(key) for key in refused]
+
+
+def cancel_request(part: Keys, token: str, move: str, names: Sequence[bytes]) -> Request:
+    """Return the request to write nothing of a move to ``part``, unless that was done.
+
+    The reply are the names of what wasn't written.
+    """
+    return Request([part.mover, part.arrived], [token, move, len(names), *names], part)
+
+
+def put_back_request(part: Keys, token: str, move: str, names: Sequence[bytes]) -> Request:
+    """Return the request to put back what ``part`` has hidden of items."""
+    args = [token, move, part.wake, *_kinds_in(part), len(names), *names]
+    return Request([*_keys_in(part), part.mover, part.moving, part.left], args, part)
+
+
+def owned_request(part: Keys, token: str, change: str, owner: str, names: Sequence[str]) -> Request:
+    """Return the request to 'add' names to an owner's in ``part``, or to 'remove' them."""
+    return Request([part.mover, part.owner(owner)], [token, change, len(names), *names], part)
 
 
 def drop_request(part: Keys, token: str, move: str, names: Sequence[bytes]) -> Request:
@@ -167,9 +191,13 @@ def close_request(part: Keys, token: str, keys: Sequence[str]) -> Request:
     return Request([part.mover, *keys], [token], part)
 
 
-def borrow_request(part: Keys, token: str, lease_ms: int) -> Request:
-    """Return the request to be the one who moves entries of ``part``, unless somebody else is."""
-    return Request([part.mover], [token, lease_ms])
+def borrow_request(part: Keys, token: str, lease_ms: int, instead: str = "") -> Request:
+    """Return the request to be the one who moves entries of ``part``, unless somebody else is.
+
+    Arguments:
+        instead: the token of who has been that, and isn't any more; '': nobody's.
+    """
+    return Request([part.mover], [token, lease_ms, instead])
 
 
 def change_layout(

@@ -1,4 +1,5 @@
--- raise_generation: let a part of the schedule be written by those who know the layout; a later generation stays.
+-- raise_generation: let a part of the schedule be written by those who know the layout; a later generation stays, and so
+-- does a part's end.
 --
 -- KEYS[1] generation  string: in which layout the part may be written
 -- ARGV[1] guard       what it holds from now on: the number of the layout, a space, and how many shards it has
@@ -8,6 +9,8 @@ local generation = KEYS[1]
 local guard = ARGV[1]
 
 local found = redis.call('GET', generation) or ''
-if tonumber(string.match(found, '^%d+') or 0) >= tonumber(string.match(guard, '^%d+')) then return found end
-redis.call('SET', generation, guard)
+local known, wanted = tonumber(string.match(found, '^%d+') or 0), tonumber(string.match(guard, '^%d+'))
+-- another number of shards in the same generation was written by hand; a part that has ended has none
+if known > wanted or (known == wanted and not string.find(found, '^%d+ %d')) then return found end
+if found ~= guard then redis.call('SET', generation, guard) end
 return guard

@@ -5,7 +5,8 @@
 -- KEYS[..] bodies    the keys of the bodies of those messages that haven't theirs
 -- ARGV[1] wake       channel on which it is announced if beat may have to look soon
 -- ARGV[2] count      how many messages there are
--- ARGV[3..] six for each entry:
+-- ARGV[3] must_exist  1: each replaces another one, as it belongs to another part of the schedule, and is on its way
+-- ARGV[4..] six for each entry:
 --   score            when it is to be sent, UNIX seconds
 --   definition       of its entry
 --   policy           of its entry
@@ -14,14 +15,17 @@
 --   body             JSON about a body that isn't; '' when the message has it
 -- Beat looks at the first score at least once a second, so only what is due within seconds is announced.
 --
--- Returns how many messages were stored
-local later, wake, count = KEYS[1], ARGV[1], tonumber(ARGV[2])
+-- Returns how many messages were stored; 0: one that must exist doesn't any more, and nothing was written
+local later, wake, count, must_exist = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local soon_seconds = 5
 
 local last = redis.call('TIME')[1] + soon_seconds
 local is_soon, next_body = false, 2 + count
+for place = 2, must_exist == '1' and 1 + count or 0 do
+  if redis.call('EXISTS', KEYS[place]) == 0 then return 0 end
+end
 for i = 2, 1 + count do
-  local entry, at = KEYS[i], 3 + (i - 2) * 6
+  local entry, at = KEYS[i], 4 + (i - 2) * 6
   local score, definition, policy, revision = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local message, body = ARGV[at + 4], ARGV[at + 5]
   -- first, as it may be refused: the key has another type, or there is no memory; then nothing is written

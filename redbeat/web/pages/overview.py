@@ -134,6 +134,7 @@ def _parts(visit: Visit, found: Status) -> dict[str, Any]:
         "in_words": lambda sentence: in_words_of(sentence, visit.zone),
         "most_failed": FAILED,
         "unled": len(found.unled),
+        "unread": len(found.unread),
         "hint": hint_of(found),
         "most_shards": MAX_SHARDS,
     }

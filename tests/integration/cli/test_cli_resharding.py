@@ -92,6 +92,27 @@ def test_what_was_interrupted_is_gone_on_with_and_another_number_has_to_wait(
     assert "This change has begun already, and is gone on with." in said
 
 
+def test_it_names_what_cannot_be_moved_and_ends_with_an_error(
+    ask: Call, app: Celery, client: redis.Redis
+) -> None:
+    save_some(app)
+    client.rpush("redbeat::history:entry-7", *("x" * 500_000 for _ in range(5)))
+    [limit] = client.config_get("proto-max-bulk-len").values()
+    client.config_set("proto-max-bulk-len", 1024 * 1024)
+    client.config_set("rdbcompression", "no")
+    try:
+        said = " ".join(ask("reshard", "--to", "4", "--yes", code=1).output.split())
+        report = json.loads(ask("reshard", "--to", "4", "--yes", "--json", code=1).stdout)["report"]
+    finally:
+        client.config_set("proto-max-bulk-len", limit)
+        client.config_set("rdbcompression", "yes")
+    assert "Can't be moved, and stay where they are (1): entry-7: " in said
+    assert "call celery redbeat reshard --to 4 again" in said
+    assert [*report["unmoved"]] == ["entry-7"]
+    assert client.zrange("redbeat::schedule", 0, -1) == ["redbeat:entry-7"]
+    assert "Moved 1 entry or other thing" in ask("reshard", "--to", "4", "--yes").stdout
+
+
 def test_a_number_that_is_none_is_refused(ask: Call) -> None:
     for wrong in ("0", "-1", "many", "4097", "1.5"):
         assert "is no number of shards" in ask("reshard", "--to", wrong, code=64).stderr

@@ -85,10 +85,10 @@ def test_what_is_taken_over_from_one_beat_is_told_of_together(
     gone.crash()
     eventually(lambda: living.step(at_once=False) or len(living.led) == SHARDS)
     living.shares.resign()
-    seconds = living.store.config.takeover_after
-    assert messages(caplog, "Took") == [
-        f"beat: Took all 16 shards over from {gone.shares.beat}, which hasn't renewed for {seconds} s."
-    ]
+    [said] = messages(caplog, "Took")
+    assert said.startswith(
+        f"beat: Took all 16 shards over from {gone.shares.beat}, which hasn't renewed for "
+    )
 
 
 def test_locks_that_were_gone_are_told_of_together(

@@ -10,6 +10,7 @@ import redis
 
 from redbeat.reshard.resharding import Resharding
 from tests.conftest import MakeApp
+from tests.integration.conftest import ONE_SERVER
 from tests.support.resharded import beginning_of, fill, read_all
 from tests.support.servers import Server
 
@@ -21,18 +22,21 @@ PREFIXES = [
 OTHERS = [b"ab:", b"b:", b"xy", b"redbeat2:", b"{other:4}:", b"zz:", b"redbeat:"]
 
 
+pytestmark = ONE_SERVER
+
+
 @pytest.fixture
-def raw(valkey: Server) -> Iterator[redis.Redis]:
-    with valkey.client(db=1, decode_responses=False) as client:
+def raw(server: Server) -> Iterator[redis.Redis]:
+    with server.client(db=1, decode_responses=False) as client:
         yield client
 
 
 @pytest.mark.few_cases(3)
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_reshard_moves_what_has_its_prefix_and_nothing_else(
-    make_app: MakeApp, valkey: Server, raw: redis.Redis, chance: random.Random, prefix: str
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random, prefix: str
 ) -> None:
-    base, url = prefix.encode(), valkey.url(1)
+    base = prefix.encode()
     mine = base, beginning_of(base)
     for other in OTHERS:
         if not other.startswith(mine):
@@ -42,8 +46,7 @@ def test_a_reshard_moves_what_has_its_prefix_and_nothing_else(
     before, wrong = read_all(raw, base)
     assert wrong == []
     for shards in (3, 5, None):
-        app = make_app(redbeat_redis_url=url, redbeat_key_prefix=prefix)
-        report = Resharding(app, shards).run()
+        report = Resharding(make_app(redbeat_key_prefix=prefix), shards).run()
         assert read_all(raw, base) == (before, [])
         assert report.unmerged == report.unknown == report.swept == []
         assert {key: raw.dump(key) for key in raw.scan_iter() if not key.startswith(mine)} == theirs

@@ -18,9 +18,12 @@ from redis.exceptions import ResponseError
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.config.config import ensure_conf
+from redbeat.config.timing import Timing
 from redbeat.errors import ConfigurationError, LayoutChanged, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout, shard_of
+from redbeat.leadership.shares import Shares
+from redbeat.leadership.status import read_status
 from redbeat.store.layouts import Layouts
 from redbeat.store.members import Members
 from redbeat.store.parts import Part
@@ -222,7 +225,13 @@ def test_a_part_that_doesn_t_know_its_generation_is_told(make_app: MakeApp, clie
 
 def test_an_earlier_generation_is_raised_and_a_later_one_stays(app: Celery, client: redis.Redis) -> None:
     layouts, part = Layouts(Store(app)), Keys("{redbeat:1}:", guard="10 4")
-    for held, then in (("9 16", "10 4"), ("10 -", "10 -"), ("11 2", "11 2"), (None, "10 4")):
+    for held, then in (
+        ("9 16", "10 4"),
+        ("10 -", "10 -"),
+        ("10 7", "10 4"),
+        ("11 2", "11 2"),
+        (None, "10 4"),
+    ):
         client.delete(part.generation)
         if held is not None:
             client.set(part.generation, held)
@@ -240,7 +249,7 @@ def test_a_store_of_one_part_goes_on_while_the_part_is_one_of_the_layout_s(
     store.renew_lock(fence)
     write_layout(client, 16, 2, former=4, state="moving")
     store.renew_lock(fence)
-    assert store.keys == Keys("{redbeat:1}:", guard="2 16")
+    assert store.keys == Keys("{redbeat:1}:", guard="2 16 from 4")
     write_layout(client, 1, 3)
     with pytest.raises(LayoutChanged, match=r"What is under {redbeat:1}: isn't part of the schedule"):
         store.renew_lock(fence)
@@ -395,8 +404,9 @@ def test_who_only_reads_looks_again_for_an_entry_that_isn_t_there(
     assert ensure_conf(app).layout.shards == 16
 
 
-def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redis.Redis) -> None:
-    app, other = make_app(redbeat_shards=4), make_app(redbeat_shards=16)
+@pytest.mark.parametrize("shards", [1, 4])
+def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redis.Redis, shards: int) -> None:
+    app, other = make_app(redbeat_shards=shards), make_app(redbeat_shards=16)
     config = ensure_conf(app)
     assert [*Members(Store(app)).entries()] == []
     write_layout(client, 16, 2)
@@ -404,6 +414,42 @@ def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redi
     assert [*Members(Store(app)).entries()] == []
     config.look_seconds = 0.0
     assert [*Members(Store(app)).entries()] == [ensure_conf(other).keys.entry(APART)]
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_who_only_reads_the_status_looks_again_now_and_then(
+    make_app: MakeApp, client: redis.Redis, shards: int
+) -> None:
+    app = make_app(redbeat_shards=shards)
+    hourly(app).save()
+    assert len(read_status(app).shards) == shards
+    write_layout(client, 16, 2)
+    ensure_conf(app).look_seconds = 0.0
+    assert len(read_status(app).shards) == 16
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_beat_that_stands_by_looks_again_now_and_then(
+    make_app: MakeApp, client: redis.Redis, shards: int
+) -> None:
+    """It writes nothing but that it is there."""
+    app = make_app(redbeat_shards=shards)
+    hourly(app).save()
+    store, config = Store(app), ensure_conf(app)
+    for part in store.parts:
+        client.set(part.keys.lock, "another beat's", px=60_000)
+    shares = Shares(store, config.lock_key, Timing(10.0))
+    shares.set_parts([store.of_part(part) for part in store.parts])
+    assert shares.look() == []
+    write_layout(client, 16, 2)
+    config.look_seconds = 0.0
+
+    def has_followed() -> bool:
+        assert shares.look() == []
+        return config.layout.shards == 16
+
+    eventually(has_followed)
+    shares.resign()
 
 
 def test_who_may_not_read_the_layout_asks_once(ground: Ground) -> None:

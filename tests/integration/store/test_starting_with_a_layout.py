@@ -56,9 +56,9 @@ def test_while_entries_are_moved_a_beat_may_start_with_either_number(
 ) -> None:
     write_layout(client, 16, former=4, state="moving")
     scheduler = make_scheduler(redbeat_shards=shards)
-    assert {part.guard for part in ensure_conf(scheduler.app).layout.parts} == {"2 16"}
+    assert {part.guard for part in ensure_conf(scheduler.app).layout.parts} == {"2 16 from 4"}
     assert len(ensure_conf(scheduler.app).layout.parts) == 16
-    assert {client.get(key) for key in client.scan_iter(match="*:generation")} == {"2 16"}
+    assert {client.get(key) for key in client.scan_iter(match="*:generation")} == {"2 16 from 4"}
 
 
 def test_a_beat_that_starts_writes_the_layout_of_a_schedule_without_entries(

@@ -17,6 +17,7 @@ from tests.support.command_line import call
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.polling import eventually
 from tests.support.shards import EVERY_PLACE, announce, app_in, lead, names_in_every_shard, parts_of
+from tests.support.topologies import ClusterTopology
 
 #: of the status: what follows from other fields, and what the command line's documentation describes
 UNDESCRIBED = {"standbys", "last_tick_age_seconds", "oldest_due_age_seconds", "oldest_message_age_seconds"}
@@ -62,6 +63,34 @@ def test_it_shows_who_leads_each_shard(sharded: Celery, place: str) -> None:
     assert "No beat leads shard 5 of 16." in page
     assert "1 without a leader" in page
     assert rows_of(page)[5][1] == "none"
+
+
+@pytest.mark.parametrize("place", ["cluster"])
+def test_while_a_node_is_away_it_shows_the_other_shards_and_a_list_is_refused(
+    sharded: Celery, cluster: ClusterTopology
+) -> None:
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.config_set("cluster-require-full-coverage", "no")
+    gone = next(node for node in cluster.nodes[1:] if node is not cluster.owner("{redbeat}"))
+    store = Store(sharded)
+    lost = [
+        shard
+        for shard, keys in enumerate(parts_of(sharded))
+        if store.node_of(keys) == f"{gone.host}:{gone.port}"
+    ]
+    browser = Browser(dashboard_of(sharded, ("read",)))
+    browser.read("/")
+    gone.kill()
+    try:
+        page = unescape(browser.read("/"))
+        refused = browser.get("/entries")
+    finally:
+        cluster.heal()
+    assert [int(row[0]) for row in rows_of(page) if row[1] == "can't be read"] == lost
+    assert f"{len(lost)} can't be read" in page
+    assert refused.status_code == 503
+    assert "can't be used" in unescape(refused.text)
 
 
 @EVERY_PLACE

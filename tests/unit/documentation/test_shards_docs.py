@@ -1,4 +1,4 @@
-"""The figures that writers in other languages compare theirs with: shards of names, slots of shards."""
+"""The figures that writers in other languages compare theirs with, and how shards are spread over nodes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ DOCS = Path(__file__).parents[3] / "docs"
 _NODES = 3
 
 
-def node_of(shard: int) -> tuple[int, int]:
-    """The slot of a shard's keys, and the number of its node, from 1, where three share the slots evenly."""
-    slot = key_slot(shard_prefix("redbeat:", shard).encode())
-    return slot, slot * _NODES // SLOTS + 1
+def node_of(shard: int) -> int:
+    """The number of a shard's node, from 1, where three share the slots evenly."""
+    return key_slot(shard_prefix("redbeat:", shard).encode()) * _NODES // SLOTS + 1
 
 
 def test_the_check_values_are_those_of_the_program() -> None:
@@ -32,18 +31,11 @@ def test_the_check_values_are_those_of_the_program() -> None:
         assert [shard_of(name, count) for count in (7, 16, 48)] == [int(shard) for shard in shards], name
 
 
-def test_the_slots_of_shards_are_those_of_redis() -> None:
-    text = (DOCS / "shards.rst").read_text("utf-8")
-    pairs = re.findall(r"^(\d+) +(\d+) +(\d) +(\d+) +(\d+) +(\d)$", text, re.MULTILINE)
-    rows = [tuple(map(int, row[at : at + 3])) for at in (0, 3) for row in pairs]
-    assert rows == [(shard, *node_of(shard)) for shard in range(16)]
-
-
 @pytest.mark.parametrize(
     ("shards", "words"), [(16, "7, 4 and 5"), (48, "16, 13 and 19"), (256, "89, 79 and 88")]
 )
 def test_the_spread_over_three_nodes_is_as_described(shards: int, words: str) -> None:
-    found = Counter(node_of(shard)[1] for shard in range(shards))
+    found = Counter(map(node_of, range(shards)))
     assert [found[node] for node in (1, 2, 3)] == [int(word) for word in re.findall(r"\d+", words)]
     assert words in (DOCS / "shards.rst").read_text("utf-8")
-    assert {node_of(shard)[1] for shard in range(3)} == {1, 2}, "three shards leave the third node empty"
+    assert {node_of(shard) for shard in range(3)} == {1, 2}, "three shards leave the third node empty"

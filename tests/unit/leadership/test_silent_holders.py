@@ -101,3 +101,20 @@ def test_a_lock_that_never_ends_was_set_by_hand_and_is_left_alone(taken_at: Acqu
 
 def test_without_takeover_after_nobody_is_replaced(taken_at: Acquire) -> None:
     assert taken_at(untouched(range(59)), takeover_seconds=None) is None
+
+
+def test_a_lock_that_is_taken_some_time_after_the_look_is_expected_to_end_so_much_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With thousands of locks, or a busy processor, that is longer than the slack: it would seem renewed."""
+    now = 100.0
+    monkeypatch.setattr(
+        "redbeat.leadership.lock.time", SimpleNamespace(monotonic=lambda: now, time=lambda: now)
+    )
+    lock = LeaderLock(SimpleNamespace(keys=Keys()), "redbeat::lock", LOCK_SECONDS, TAKEOVER_SECONDS)  # type: ignore[arg-type]
+    assert not lock.note_look(60_000, 91.0)
+    assert not lock.note_look(57_000, 94.0)
+    assert not lock.note_look(54_000, 97.0)
+    assert lock.note_look(52_000, 99.0), "its takeover time is over by now"
+    assert lock.begin_take(52_000, HOLDER).rest_ms == 51_000
+    assert lock.begin_take(52_000).rest_ms == 52_000

@@ -40,6 +40,7 @@ EXCEPTIONS = {
     "store/scripts/downgrades.py": {"prefix"},  # for bring_back
     "store/layouts.py": {"prefix"},  # tells parts by it
     "store/orphans.py": {"prefix"},  # tells parts by it
+    "store/recovery.py": {"prefix"},  # tells parts by it
     "store/runs.py": {"prefix"},  # tells parts by it
     "store/server.py": {"prefix"},  # looks at every key that begins so
     "store/store.py": {"prefix"},  # for claim_due

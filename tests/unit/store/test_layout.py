@@ -70,7 +70,7 @@ def test_while_entries_move_the_former_parts_are_parts_too() -> None:
     assert [keys.prefix for keys in none.parts] == ["redbeat:", "{redbeat:0}:", "{redbeat:1}:"]
     assert none.keys.entry("report") == "redbeat:report"
     assert none.keys.name("{redbeat:1}:report") == "report"
-    assert {keys.guard for keys in none.parts} == {"4 0"}
+    assert {keys.guard for keys in none.parts} == {"4 0 from 2"}
 
 
 @pytest.mark.parametrize(

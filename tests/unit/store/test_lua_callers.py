@@ -319,9 +319,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "borrow_part": (
-        lambda client: moving.BORROW_PART(client, *moving.borrow_request(KEYS, "the-token", 34)),
+        lambda client: moving.BORROW_PART(client, *moving.borrow_request(KEYS, "the-token", 34, "another")),
         1,
-        {**MOVED, "lease_ms": 34},
+        {**MOVED, "lease_ms": 34, "instead": "another"},
         {},
     ),
     "hide_entries": (
@@ -337,6 +337,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             **MOVED,
             "moving": "the-:moving",
             "left": "the-:left",
+            "arriving": "the-:arriving",
             "move": "the-move",
             "target": "other-",
             "margin": "1.500000",
@@ -353,13 +354,42 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {
             **OF_MOVING,
             **MOVED,
-            "moving": "the-:moving",
             "arrived": "the-:arrived",
             "arriving": "the-:arriving",
             "move": "the-move",
             "wake": "the-:wake",
-            "is_back": 0,
         },
+        {},
+    ),
+    "put_back": (
+        lambda client: moving.PUT_BACK(
+            client, *moving.put_back_request(KEYS, "the-token", "the-move", [b"n"])
+        ),
+        [1, []],
+        {
+            **OF_MOVING,
+            **MOVED,
+            "moving": "the-:moving",
+            "left": "the-:left",
+            "move": "the-move",
+            "wake": "the-:wake",
+        },
+        {},
+    ),
+    "cancel_move": (
+        lambda client: moving.CANCEL_MOVE(
+            client, *moving.cancel_request(KEYS, "the-token", "the-move", [b"n"])
+        ),
+        [b"n"],
+        {**MOVED, "arrived": "the-:arrived", "move": "the-move"},
+        {},
+    ),
+    "change_owned": (
+        lambda client: moving.CHANGE_OWNED(
+            client, *moving.owned_request(KEYS, "the-token", "add", "o", ["n"])
+        ),
+        1,
+        {**MOVED, "owned": "the-:owner:o", "change": "add"},
         {},
     ),
     "close_part": (
@@ -499,7 +529,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     "store_messages": (
         lambda client: later.store_messages(KEYS, [NEW_MESSAGE, NEW_MESSAGE]).ask(client),
         2,
-        {"later": "the-:later", "wake": "the-:wake", "count": 2},
+        {"later": "the-:later", "wake": "the-:wake", "count": 2, "must_exist": 0},
         {
             "score": "7.500000",
             "definition": "definition",
@@ -725,6 +755,9 @@ VALUES = {
     "hide_entries": [*KINDS, 1, "n", 1, "the-owner", 2, "entry", "n", "history", "n"],
     "receive_entries": [*KINDS, 1, "n", "the-record", 1, "entry", "n", "0", "the-dump"],
     "drop_hidden": [*KINDS, 1, "n"],
+    "put_back": [*KINDS, 1, "n"],
+    "cancel_move": [1, "n"],
+    "change_owned": [1, "n"],
     "read_hidden": KINDS,
 }
 

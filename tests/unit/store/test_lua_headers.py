@@ -23,7 +23,8 @@ LUA_WORDS = set(
         "expected_at find_hold find_holder "
         "finish_run is_over is_same_time late_bounds later length_bounds members_of micros_of note_run poke "
         "refusal_of reserve_run seconds_of text_of_error unrecorded with_members "
-        "check_mover dump_hidden hide_entry merge_events merge_kept receive_entry take_kinds take_list",
+        "check_mover dump_hidden hide_entry merge_events merge_values place_entry receive_entry take_kinds "
+        "take_list try_rights",
     )
 )
 
@@ -148,7 +149,7 @@ OF_SCHEDULE = {
     *("schedule", "lock", "statics", "owners", "away", "tick", "mark", "standbys", "beats", "layout"),
     *("deadlines", "events", "told", "failures", "workers"),
     *("figures", "totals", "minutes", "labels", "expected", "streaks", "later", "other"),
-    *("mover", "moving", "left", "arrived", "arriving"),
+    *("mover", "moving", "left", "arrived", "arriving", "owned"),
     *("layout", "generation"),
 }
 #: the one that it is about, where that isn't among others,

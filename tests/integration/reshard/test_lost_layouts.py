@@ -1,0 +1,294 @@
+"""The layout is lost, overwritten, or an earlier one again, at any moment of a change: no entry is lost."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.config.config import ensure_conf
+from redbeat.errors import ReshardRefused, StoreRefused
+from redbeat.reshard.resharding import Resharding
+from redbeat.reshard.sweeping import Sweeper
+from redbeat.store.layouts import Layouts
+from redbeat.store.store import Store
+from tests.conftest import MakeApp
+from tests.integration.reshard.test_resharding import Killed, Mortal, reshard
+from tests.support.command_line import call
+from tests.support.resharded import fill, part_of, read_all
+from tests.support.servers import Server
+
+LAYOUT = "redbeat::layout"
+WAYS = [(None, 4), (4, None), (4, 9), (9, 4)]
+Breaks = Callable[[redis.Redis], object]
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[redis.Redis]:
+    with server.client(db=1, decode_responses=False) as client:
+        yield client
+
+
+def kill_amid(
+    make_app: MakeApp, raw: redis.Redis, shards: int | None, state: bytes, after: int = 12
+) -> dict[bytes, bytes]:
+    """Reshard until some steps into this state, and end as kill -9 does; return the layout then."""
+    steps: list[None] = []
+
+    class Dying(Mortal):
+        def on_round_trip(self) -> None:  # type: ignore[override]
+            if raw.hget(LAYOUT, "state") == state:
+                steps.append(None)
+            if len(steps) > after:
+                raise Killed
+
+    store = Dying(make_app())
+    with pytest.raises(Killed):
+        Resharding(store.config.app, shards, store).run()
+    return raw.hgetall(LAYOUT)
+
+
+def findings(app: Celery, *arguments: str) -> dict[str, Any]:
+    return {
+        one["kind"]: one for one in json.loads(call(app, "doctor", "--json", *arguments).output)["findings"]
+    }
+
+
+@pytest.mark.few_cases(3)
+@pytest.mark.parametrize("state", [b"moving", b"settling"])
+@pytest.mark.parametrize(("former", "shards"), WAYS, ids=lambda one: f"{one or 'none'}")
+def test_a_layout_that_is_lost_while_it_changes_is_written_again_by_who_goes_on_with_that(
+    make_app: MakeApp,
+    raw: redis.Redis,
+    chance: random.Random,
+    former: int | None,
+    shards: int | None,
+    state: bytes,
+) -> None:
+    fill(raw, chance, 40)
+    reshard(make_app, former)
+    before, _ = read_all(raw)
+    layout = kill_amid(
+        make_app, raw, shards, state, after=chance.randrange(3, 20 if state == b"moving" else 4)
+    )
+    raw.delete(LAYOUT)
+    plan = Resharding(make_app(), shards).plan()
+    assert (plan.is_resumed, raw.exists(LAYOUT)) == (True, 0), layout
+    is_told = state == b"moving" or former is None or (former or 0) > (shards or 0)
+    assert plan.former == former if is_told else plan.former in (former, shards)  # nothing ends
+    with pytest.raises(ReshardRefused, match=f"reshard --to {shards or 'none'}"):
+        Resharding(make_app(), 7).run()
+    reshard(make_app, shards)
+    assert read_all(raw) == (before, [])
+
+
+@pytest.mark.parametrize("setting", [None, 4])
+def test_a_layout_that_is_lost_while_entries_move_is_written_again_by_who_writes(
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random, setting: int | None
+) -> None:
+    """With the setting as it was before, as well as with the new one."""
+    fill(raw, chance, 40)
+    before, _ = read_all(raw)
+    layout = kill_amid(make_app, raw, 4, b"moving")
+    raw.delete(LAYOUT)
+    Entry("late", "echo", 3600, app=make_app(redbeat_shards=setting)).save()
+    assert raw.hgetall(LAYOUT) == layout
+    reshard(make_app, 4)
+    after, wrong = read_all(raw)
+    assert wrong == []
+    assert before.items() <= after.items()
+    assert after.keys() - before.keys() == {b"late", b":schedule late"}
+
+
+def test_a_beat_that_leads_writes_a_lost_layout_again_and_goes_on_meanwhile(
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random
+) -> None:
+    fill(raw, chance, 40)
+    layout = kill_amid(make_app, raw, 4, b"moving")
+    store = Store(make_app())
+    assert Layouts(store).look().is_moving
+    raw.delete(LAYOUT)
+    assert Layouts(store).look().is_moving
+    Sweeper(store).look()
+    assert raw.hgetall(LAYOUT) == layout
+    raw.delete(LAYOUT)
+    raw.set(LAYOUT, "nonsense")
+    assert Layouts(store).look().is_moving
+
+
+@pytest.mark.parametrize("state", [b"moving", b"settling"])
+def test_a_layout_that_is_an_earlier_one_again_after_a_failover_is_written_as_the_parts_know_it(
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random, state: bytes
+) -> None:
+    """Its node has lost the last write, and others' have it."""
+    fill(raw, chance, 40)
+    reshard(make_app, 9)
+    before, _ = read_all(raw)
+    earlier = raw.hgetall(LAYOUT)
+    kill_amid(make_app, raw, 4, state, after=12 if state == b"moving" else 3)
+    raw.delete(LAYOUT)
+    raw.hset(LAYOUT, mapping=earlier)  # type: ignore[arg-type]
+    assert findings(make_app(redbeat_shards=9))["layout"]["fixable"]
+    assert Resharding(make_app(), 4).plan().is_resumed
+    reshard(make_app, 4)
+    assert read_all(raw) == (before, [])
+
+
+def save_some(make_app: MakeApp) -> None:
+    app = make_app()
+    Entry.save_many(Entry(f"entry-{number}", "echo", 3600, app=app) for number in range(30))
+
+
+def entries_in(raw: redis.Redis) -> dict[bytes, Any]:
+    """What is kept for entries; each is where it belongs."""
+    raw.delete("redbeat::audit")
+    found, wrong = read_all(raw)
+    assert wrong == []
+    return {place: value for place, value in found.items() if b"late" not in place}
+
+
+SPOILT: dict[str, Breaks] = {
+    "missing": lambda raw: raw.delete(LAYOUT),
+    "a string": lambda raw: (raw.delete(LAYOUT), raw.set(LAYOUT, "x")),
+    "generation is a word": lambda raw: raw.hset(LAYOUT, "generation", "first"),
+    "shards are too many": lambda raw: raw.hset(LAYOUT, "shards", "99999999"),
+    "state is unknown": lambda raw: raw.hset(LAYOUT, "state", "dancing"),
+    "earlier": lambda raw: raw.hset(LAYOUT, "generation", "1"),
+}
+
+
+@pytest.mark.few_cases(3)
+@pytest.mark.parametrize("state", [b"moving", b"settling", b""])
+@pytest.mark.parametrize("how", SPOILT)
+def test_the_doctor_writes_a_layout_again_that_was_lost_or_overwritten(
+    make_app: MakeApp, raw: redis.Redis, how: str, state: bytes
+) -> None:
+    save_some(make_app)
+    reshard(make_app, 9)
+    before = entries_in(raw)
+    if state:
+        kill_amid(make_app, raw, 4, state, after=12 if state == b"moving" else 3)
+    else:
+        reshard(make_app, 4)
+    SPOILT[how](raw)
+    app = make_app(redbeat_shards=4)
+    found = findings(app)
+    assert found.keys() == {"layout"}
+    assert (found["layout"]["about"], found["layout"]["fixable"]) == (LAYOUT, True)
+    assert "4 shards" in found["layout"]["advice"]
+    call(app, "doctor", "--fix", "--dry-run")
+    assert findings(app).keys() == {"layout"}
+    done = call(app, "doctor", "--fix")
+    assert "layout" not in findings(make_app(redbeat_shards=4)), done.output
+    Entry("late", "echo", 3600, app=make_app(redbeat_shards=4)).save()
+    reshard(make_app, 4)
+    assert entries_in(raw) == before
+
+
+def test_one_part_that_somebody_has_changed_by_hand_is_outvoted(make_app: MakeApp, raw: redis.Redis) -> None:
+    app = make_app(redbeat_shards=4)
+    Entry("report", "echo", 3600, app=app).save()
+    home = part_of(b"report", 4).decode()
+    raw.set(f"{home}:generation", "99 7")
+    with pytest.raises(StoreRefused, match="celery redbeat doctor says which, and with --fix puts it right"):
+        Entry("report", "echo", 60, app=make_app(redbeat_shards=4)).save()
+    other = next(f"{{redbeat:{shard}}}:" for shard in range(4) if f"{{redbeat:{shard}}}:" != home)
+    raw.set(f"{other}:generation", "1 4")
+    call(app, "doctor", "--fix")
+    assert raw.hmget(LAYOUT, "shards", "generation") == [b"4", b"100"]
+    Entry("report", "echo", 60, app=make_app(redbeat_shards=4)).save()
+    assert ensure_conf(app).layout.shards == 4
+    assert findings(make_app(redbeat_shards=4)).keys() <= {"persistence", "eviction", "no-leader"}
+
+
+def test_a_part_that_knows_another_number_in_the_same_generation_is_told(
+    make_app: MakeApp, raw: redis.Redis
+) -> None:
+    app = make_app(redbeat_shards=4)
+    Entry("report", "echo", 3600, app=app).save()
+    generation = f"{part_of(b'report', 4).decode()}:generation"
+    raw.set(generation, "1 7")
+    assert findings(app)["generation"]["about"] == generation
+    call(app, "doctor", "--fix")
+    assert raw.get(generation) == b"1 4"
+    raw.set(generation, "1 7")
+    Entry("report", "echo", 60, app=app).save()
+    assert raw.get(generation) == b"1 4"
+
+
+def test_what_the_doctor_says_of_parts_that_contradict_each_other_can_be_followed(
+    make_app: MakeApp, raw: redis.Redis
+) -> None:
+    save_some(make_app)
+    reshard(make_app, 4)
+    before = entries_in(raw)
+    raw.delete(LAYOUT)
+    for shard in range(4):
+        raw.set(f"{{redbeat:{shard}}}::generation", f"5 {shard + 2}")
+    found = findings(make_app())["layout"]
+    assert not found["fixable"]
+    assert "contradict each other" in found["advice"]
+    with pytest.raises(ReshardRefused, match="doctor"):
+        Resharding(make_app(), 4).plan()
+    words = found["advice"].rpartition("redis-cli ")[2].rstrip(".").replace(" N ", " 4 ").split()
+    assert words[:2] == ["HSET", LAYOUT]
+    raw.execute_command(*words)
+    assert "layout" not in findings(make_app(redbeat_shards=4))
+    call(make_app(redbeat_shards=4), "doctor", "--fix")
+    reshard(make_app, 4)
+    assert entries_in(raw) == before
+
+
+def test_parts_whose_generations_are_gone_or_differ_are_told_by_who_goes_on(
+    make_app: MakeApp, raw: redis.Redis, chance: random.Random
+) -> None:
+    """A node was lost without a replica, or a reshard was killed as it told the parts."""
+    fill(raw, chance, 40)
+    reshard(make_app, 9)
+    before, _ = read_all(raw)
+    kill_amid(make_app, raw, 4, b"moving")
+    for shard in (0, 2, 7):
+        raw.delete(f"{{redbeat:{shard}}}::generation")
+    raw.set("{redbeat:5}::generation", "1 9")
+    Entry("late", "echo", 3600, app=make_app(redbeat_shards=9)).save()
+    raw.delete(LAYOUT)
+    reshard(make_app, 4)
+    after, wrong = read_all(raw)
+    assert wrong == []
+    assert before.items() <= after.items()
+
+
+@pytest.mark.parametrize("state", [b"moving", b"settling"])
+def test_the_doctor_finds_what_is_hidden_and_brings_it_back(
+    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, state: bytes
+) -> None:
+    save_some(make_app)
+    reshard(make_app, 4)
+    before = entries_in(raw)
+    raw.hset("{redbeat:3}::totals", "a:sent", 7)
+
+    class Dying(Mortal):
+        def on_round_trip(self) -> None:  # type: ignore[override]
+            if raw.hget(LAYOUT, "state") == state and [*raw.scan_iter("*:moving")]:
+                raise Killed
+
+    store = Dying(make_app())
+    with pytest.raises(Killed):
+        Resharding(store.config.app, 2, store).run()
+    monkeypatch.setattr("redbeat.diagnostics.checks.shards.HIDDEN_SECONDS", 0)
+    monkeypatch.setattr("redbeat.reshard.hidden.HIDDEN_SECONDS", 0.1)
+    app = make_app(redbeat_shards=2)
+    found = findings(app)["hidden"]
+    assert (found["severity"], found["fixable"]) == ("error", True)
+    assert "moved on" in call(app, "doctor", "--fix").output
+    assert "hidden" not in findings(app)
+    assert [*raw.scan_iter("*:moving*")] == []
+    reshard(make_app, 2)
+    raw.delete("{redbeat:1}::totals")
+    assert entries_in(raw) == before
