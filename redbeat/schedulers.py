@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
@@ -18,12 +17,14 @@ from typing import Any
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
 from celery.signals import beat_init
 
+from redbeat.beat.batch import Batch
 from redbeat.beat.equipment import Equipment, ServerClock
 from redbeat.beat.feed import Feed
 from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.misplaced import sweep
+from redbeat.beat.round import Round, rounds_of
 from redbeat.beat.service import BeatService
 from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
 from redbeat.beat.shards import Shards
@@ -318,32 +319,45 @@ class RedBeatScheduler(Scheduler):
 
     def _send_prepared(self) -> bool:
         """Send the prepared runs whose time has come; return whether to go on."""
-        is_going_on = True
+        few: list[tuple[Shard, Batch]] = []
         for shard in self._shards.reached:
-            with self._shards.apart(shard):
-                is_going_on = shard.send_prepared()
+            is_going_on = True
+            taken = self._shards.take_few_prepared(shard)
+            if shard.has_prepared:  # there are more
+                with self._shards.apart(shard):
+                    is_going_on = shard.send_prepared(taken)
+            elif taken:
+                few.append((shard, shard.prepared_batch(taken)))
             if not is_going_on:
-                break
-        return is_going_on
+                return False
+        return self._round().send_prepared(few) if few else True
 
     def _send_batches(self, claims: list[tuple[Shard, Claim]]) -> float | None:
         """Send what was claimed of each shard; return how long to wait then; None: claim again at once."""
-        left, is_waiting = deque(claims), self._beat is not None
+        is_waiting, batches, is_begun = self._beat is not None, len(claims), False
         seconds: float | None = None
-        while left and not (seconds is not None and self._is_ending_tick()):
-            shard, claim = left.popleft()
-            if shard.away:  # since it was claimed from; all of it stays due
-                continue
-            with self._shards.apart(shard):
-                seconds = shard.send(claim, is_waiting=is_waiting, batches=len(claims))
-        for shard, claim in left:
-            if shard.away:
-                continue
-            with self._shards.apart(shard):
-                shard.give_back(claim)
+        for claimed in rounds_of(claims):
+            # of a node that is away since then all stays due
+            together = [(shard, claim) for shard, claim in claimed if not shard.away]
+            if is_begun and self._is_ending_tick():
+                for shard, claim in together:
+                    with self._shards.apart(shard):
+                        shard.give_back(claim)
+            elif len(together) == 1:
+                [(shard, claim)] = together
+                with self._shards.apart(shard):
+                    seconds = shard.send(claim, is_waiting=is_waiting, batches=batches)
+                    is_begun = is_begun or seconds is not None
+            elif together:
+                begun = [(shard, shard.begin(claim, batches=batches)) for shard, claim in together]
+                self._round().send(begun, partial(Shard.note_sent, is_waiting=is_waiting, batches=batches))
+                is_begun = True
         if not self._shards.is_divided:
             return seconds
         return min((shard.seconds_left for shard in self._shards.led), default=0.0)
+
+    def _round(self) -> Round:
+        return Round(self._equipment, self._shards.apart, self._is_ending_tick)
 
     def _send_messages(self) -> float:
         """Send one batch of the stored messages that are due, of each shard; return how long to wait then."""

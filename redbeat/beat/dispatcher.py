@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.beat.batch import Batch
 from redbeat.beat.disruptions import has_failed
@@ -41,7 +41,7 @@ from redbeat.beat.planner import (
     commit_missing,
     plan_run,
 )
-from redbeat.beat.recorder import Recorder, is_held_back
+from redbeat.beat.recorder import Recorder, commit_last, is_held_back
 from redbeat.beat.stored import plan_message
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
@@ -62,11 +62,14 @@ from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.records import (
+    NOWHERE,
     Claimed,
+    Committed,
     KeyType,
     Push,
     Target,
 )
+from redbeat.store.rounds import CommitAsked
 from redbeat.store.store import Store
 
 if TYPE_CHECKING:  # it needs OpenTelemetry
@@ -80,6 +83,19 @@ PIECE = 100
 
 #: processor time that a plan may take, besides its budget, for each character that is read for it
 READ_SECONDS = 1e-7
+
+
+class Admitted(NamedTuple):
+    """What may be sent of a batch.
+
+    Attributes:
+        is_quick: the messages of ``rows`` may be compiled.
+        is_pushed: and those that are, are pushed by the script that records.
+    """
+
+    rows: Sequence[Claimed]
+    is_quick: bool
+    is_pushed: bool
 
 
 class Dispatcher:
@@ -119,44 +135,113 @@ class Dispatcher:
             self._tracing.begin_batch()
             try:
                 self._dispatch(batch)
+            except BaseException as exc:  # a signal ends this beat, or Redis is away
+                self.end_early(batch, exc)
+                raise
             finally:
                 self._tracing.end_batch()
                 batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
 
     def _dispatch(self, batch: Batch) -> None:
         self._broker.begin_batch()
-        try:
-            rows: Sequence[Claimed] = self._drop_missing(batch)
-            may_be_quick = bool(rows) and rows[0].message is None
-            is_quick = may_be_quick and self._quick_way.is_open(self._leadership, is_leased=batch.is_leased)
-            if is_quick:
-                rows = self._send_first(batch, rows)
-                batch.is_quick = not rows
-            if rows:  # somebody's code may be called now
-                self._quick_way.look_again()
-            runs = self._plan(batch, rows, is_quick=is_quick)
-            self._broker.begin_sending()
-            if self._delivery.is_at_most_once:
-                self._recorder.commit(batch, batch.pending)
-                self._record_then_send(batch, runs)
-            else:
-                self._send(batch, runs)
-                self._record(batch)
-            self._broker.send_events(batch.events)
-            if batch.recorded:
-                self._delivery.announce()
-        except BaseException as exc:
-            # a signal ends this beat, or Redis is away: what was sent is recorded as sent, if that is
-            # possible
-            if batch.unconfirmed:
-                with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
-                    self._broker.settle(LAST_WORDS_SECONDS)
-                self._note_settled(batch)
-            self._recorder.commit_last(batch, exc)
-            if batch.events:
-                with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
-                    call_briefly(lambda: self._broker.send_events(batch.events))
-            raise
+        rows, is_quick = self._admit(batch)
+        if is_quick:
+            rows = self._send_first(batch, rows)
+            batch.is_quick = not rows
+        runs = self._plan_rest(batch, rows, is_quick=is_quick)
+        if self._delivery.is_at_most_once:
+            self._recorder.commit(batch, batch.pending)
+            self._record_then_send(batch, runs)
+        else:
+            self._send(batch, runs)
+            self._record(batch)
+        self._tell_of_batch(batch)
+
+    def _admit(self, batch: Batch) -> tuple[Sequence[Claimed], bool]:
+        """Return the claimed entries that may be sent, and whether their messages may be compiled."""
+        rows: Sequence[Claimed] = self._drop_missing(batch)
+        may_be_quick = bool(rows) and rows[0].message is None
+        return rows, may_be_quick and self._quick_way.is_open(self._leadership, is_leased=batch.is_leased)
+
+    def _plan_rest(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> list[Run]:
+        """Return the runs to send of what doesn't go the quick way, and begin to send."""
+        if rows:  # somebody's code may be called now
+            self._quick_way.look_again()
+        runs = self._plan(batch, rows, is_quick=is_quick)
+        self._broker.begin_sending()
+        return runs
+
+    def _tell_of_batch(self, batch: Batch) -> None:
+        """Tell of what was sent, when it has been recorded."""
+        self._broker.send_events(batch.events)
+        if batch.recorded:
+            self._delivery.announce()
+
+    def end_early(self, batch: Batch, cause: BaseException) -> None:
+        """Record as sent what was sent of ``batch``, which ends with an error, if that is possible."""
+        if batch.unconfirmed:
+            with suppress(Exception), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                self._broker.settle(LAST_WORDS_SECONDS)
+            self._note_settled(batch)
+        commit_last([self._recorder.last_commits(batch, cause)])
+        if batch.events:
+            with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
+                call_briefly(lambda: self._broker.send_events(batch.events))
+
+    # -- in a round, with the batches of other parts: what ``dispatch`` does, step by step
+
+    def admit(self, batch: Batch) -> Admitted:
+        """Begin a batch; return what may be sent of it."""
+        rows, is_quick = self._admit(batch)
+        is_pushed = is_quick and self._find_target(batch) is not None
+        if is_quick and not is_pushed and (batch.is_in_doubt or self._broker.is_away):
+            batch.leave(rows)
+            rows = []
+        return Admitted(rows, is_quick, is_pushed)
+
+    def begin(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> None:
+        """Send ``rows``, or collect their messages."""
+        self._send(batch, self._plan_rest(batch, rows, is_quick=is_quick))
+
+    def confirm(self, batch: Batch) -> Pipeline | None:
+        """Make sure that the collected messages may be sent; return what sends them together with others'.
+
+        None: there are none, or the script that records pushes them, or one of them has failed before.
+        """
+        if not batch.collected or self._find_target(batch) is not None or not batch.collected:
+            return None
+        self._reserve_collected(batch)
+        self._leadership.confirm()
+        return None if any(has_failed(run) for run, _ in batch.collected) else self._pipeline
+
+    def begin_recording(self, batch: Batch) -> CommitAsked | None:
+        """Return what is to be recorded of ``batch``; None: nothing. What no script pushes is sent before."""
+        target = self._find_target(batch) if batch.collected else None
+        if batch.is_prepared and target is None:
+            batch.give_back(run for run, _ in batch.collected)
+            batch.collected.clear()
+        elif batch.collected and target is None:
+            self._send_collected(batch)
+        if not (batch.pending or batch.collected):
+            return None
+        return self._recorder.begin_recording(batch, target or NOWHERE)
+
+    def end(self, batch: Batch, asked: CommitAsked | None, answer: Callable[[], Committed]) -> None:
+        """Note what became of ``batch``, and tell of it.
+
+        Arguments:
+            answer: returns what became of what was asked, or raises why nothing is known of that.
+        """
+        if asked is not None and not self._recorder.note_answer(batch, asked, answer):
+            self._send_collected(batch)
+        batch.collected.clear()
+        if batch.pending:
+            self._recorder.commit(batch, batch.pending)
+        self._tell_of_batch(batch)
+
+    def last_commits(self, batch: Batch, cause: BaseException) -> CommitAsked | None:
+        """Return what is recorded of ``batch`` as its round ends early; None: nothing."""
+        return self._recorder.last_commits(batch, cause)
 
     # -- the quick way: plan, push and record in one go
 
@@ -178,7 +263,7 @@ class Dispatcher:
                 runs, others = self._quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
-            self._tell_of_all(
+            self._reports.tell_of_all(
                 run for run in runs if not is_held_back(run)
             )  # of others when they have been sent
             yield runs
@@ -201,22 +286,16 @@ class Dispatcher:
             with garbage_kept():
                 self._recorder.commit_pieces(batch, _pieces_of(prepared, given), target)
         except (SystemExit, KeyboardInterrupt):  # the server goes on with them
-            self._tell_of_all(given)
+            self._reports.tell_of_all(given)
             raise
         finally:
             self._tracing.end_batch()
-        self._tell_of_all(batch.sent)
+        self._reports.tell_of_all(batch.sent)
         self._figures.compiled += len(batch.sent)
         self._figures.used += len(batch.sent)
         self._recorder.commit(batch, batch.pending)  # pauses of runs whose messages were refused
         if batch.recorded:
             self._delivery.announce()
-
-    def _tell_of_all(self, runs: Iterable[Run]) -> None:
-        # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
-        with hold_interrupts():
-            for run in runs:
-                self._reports.tell_of(run)
 
     # -- plan
 
@@ -519,11 +598,19 @@ class Dispatcher:
         if batch.collected:
             target = self._find_target(batch)
             if target is None or not self._recorder.commit_with_messages(batch, target):
-                pushes = {run.claimed.key: of_run for run, of_run in batch.collected}
-                runs = self._recorder.reserve(batch, [run for run, _ in batch.collected])
-                batch.collected = [(run, pushes[run.claimed.key]) for run in runs]
-                self._pipeline.send(batch)
+                self._send_collected(batch)
         self._recorder.commit(batch, batch.pending)
+
+    def _send_collected(self, batch: Batch) -> None:
+        """Send the collected messages by the broker's client."""
+        self._reserve_collected(batch)
+        self._pipeline.send(batch)
+
+    def _reserve_collected(self, batch: Batch) -> None:
+        """Leave out the collected runs that others hold back."""
+        pushes = {run.claimed.key: of_run for run, of_run in batch.collected}
+        runs = self._recorder.reserve(batch, [run for run, _ in batch.collected])
+        batch.collected = [(run, pushes[run.claimed.key]) for run in runs]
 
     def _find_target(self, batch: Batch) -> Target | None:
         """Return where a commit may push the collected messages; None: nowhere.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from redbeat.beat.planner import OrdinaryRun, Run
@@ -42,6 +42,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import as_stored, counted, printable, shorten
 from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
+from redbeat.process.signals import hold_interrupts
 from redbeat.runs.progress import holder_in_words
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Claimed, Commit, Held, KeyType
@@ -169,6 +170,13 @@ class Reports:
                 entry=run.name, task=run.task, task_id=run.sent.task_id, due=due, lateness_seconds=lateness
             ),
         )
+
+    def tell_of_all(self, runs: Iterable[Run]) -> None:
+        """Log that all of ``runs`` are sent."""
+        # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
+        with hold_interrupts():
+            for run in runs:
+                self.tell_of(run)
 
     def note_present(self, claimed: Claimed) -> None:
         """Forget that an entry was missing: it is there."""

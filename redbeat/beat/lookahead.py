@@ -189,11 +189,15 @@ class LookAhead:
         """Whether the time of a prepared run has come."""
         return bool(self._due) and self._due[0][0] <= self.now
 
-    def take_due(self) -> list[CompiledRun]:
-        """Return some of the prepared runs whose time has come; they are forgotten here."""
+    def take_due(self, limit: int = TAKEN) -> list[CompiledRun]:
+        """Return some of the prepared runs whose time has come; they are forgotten here.
+
+        Arguments:
+            limit: how many at most.
+        """
         now = self.now
         taken: list[CompiledRun] = []
-        while self._due and self._due[0][0] <= now and len(taken) < TAKEN:
+        while self._due and self._due[0][0] <= now and len(taken) < limit:
             _, _, size_bytes, run = heapq.heappop(self._due)
             self._take(-size_bytes)
             if self._runs.get(run.claimed.key) is run:

@@ -128,6 +128,11 @@ class Pace:
         self._planned_cpu.clear()
         return Sizes(0 if self._small_costly else LARGE_BYTES + 1, 0)
 
+    @property
+    def is_costly_turn(self) -> bool:
+        """Whether this batch is one of costly entries."""
+        return self._is_costly_turn
+
     def note_held(self) -> None:
         """Note that large entries stay due, as it is the others' turn."""
         self._turns_waited += 1

@@ -17,6 +17,7 @@ from redbeat.broker.outbox import Outbox
 from redbeat.connection.retry import BREAKS_OF_THE_REQUEST, HICCUP_SECONDS, is_refusal, is_reset
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
+from redbeat.log.logger import logger
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.records import Push
 
@@ -49,15 +50,22 @@ class Pipeline:
         try:
             with hold_interrupts():
                 outcomes = self._send_all(self._broker.outbox, [pushes for _, pushes in collected])
-                for (run, _), failure in zip(collected, outcomes, strict=True):
-                    if failure is None:
-                        batch.note_published(run)
+                _note_published(batch, collected, outcomes)
         except RedBeatError:  # about the schedule's server, or the lock
             raise
         except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't known what was sent
             self._broker.note_away(exc)  # even if it answers, so that nothing is sent in a loop
             batch.give_back([run for run, _ in collected])
             return
+        self._note(batch, collected, outcomes)
+
+    def _note(
+        self,
+        batch: Batch,
+        collected: Sequence[tuple[Run, tuple[Push, ...]]],
+        outcomes: Sequence[Exception | None],
+    ) -> None:
+        """Note what became of messages, besides that they were published."""
         for (run, _), failure in zip(collected, outcomes, strict=True):
             if failure is None:
                 batch.events += run.events
@@ -98,3 +106,31 @@ class Pipeline:
             for half in halves
             for outcome in self._send_all(outbox, half, breaks=1 if len(half) > 1 else 0)
         ]
+
+
+def send_together(those: Sequence[tuple[Pipeline, Batch]], outbox: Outbox) -> None:
+    """Send what batches of several parts have collected, in one round trip; their locks were just confirmed.
+
+    Where that fails, each batch keeps what it has collected: sent alone, it finds out what is to be done.
+    """
+    collected = [batch.collected for _, batch in those]
+    try:
+        with hold_interrupts():
+            outcomes = iter(outbox.send([pushes for of_batch in collected for _, pushes in of_batch]))
+            found = [[next(outcomes) for _ in of_batch] for of_batch in collected]
+            for (_, batch), of_batch in zip(those, found, strict=True):
+                _note_published(batch, batch.collected, of_batch)
+    except Exception as exc:  # noqa: BLE001 - whatever the client raises: it isn't known what was sent
+        logger.debug("beat: Messages of several shards can't be sent together: %r", exc)
+        return
+    for (pipeline, batch), of_batch in zip(those, found, strict=True):
+        sent, batch.collected = batch.collected, []
+        pipeline._note(batch, sent, of_batch)  # noqa: SLF001 - of this module
+
+
+def _note_published(
+    batch: Batch, collected: Sequence[tuple[Run, tuple[Push, ...]]], outcomes: Sequence[Exception | None]
+) -> None:
+    for (run, _), failure in zip(collected, outcomes, strict=True):
+        if failure is None:
+            batch.note_published(run)

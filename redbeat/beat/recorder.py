@@ -5,9 +5,10 @@ Invariant: what the server refuses costs the entry that it is about, and no othe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from redbeat.beat.batch import Batch
 from redbeat.beat.equipment import Equipment
@@ -53,6 +54,7 @@ from redbeat.store.records import (
     Result,
     Target,
 )
+from redbeat.store.rounds import CommitAsked, commit_together
 from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
@@ -197,14 +199,34 @@ class Recorder:
         What is pending afterwards are the quarantines of entries whose commits the server refused. Returns
         False, and has written nothing, where the schedule's user lacks the right to push.
         """
-        others = batch.pending
+        asked = self.begin_recording(batch, target)
+        return self.note_answer(batch, asked, asked.alone)
+
+    def begin_recording(self, batch: Batch, target: Target) -> CommitAsked:
+        """Return what there is to record of ``batch`` now; :meth:`note_answer` takes what becomes of it.
+
+        Arguments:
+            target: where its collected messages are pushed in the same step.
+        """
         for run, pushes in batch.collected:
             run.sent.pushes = pushes
-        commits = [*others, *(run.sent for run, _ in batch.collected)]
+        commits = [*batch.pending, *(run.sent for run, _ in batch.collected)]
+        self._tell_of_quarantines()
+        commit = self._commit_at_once if batch.is_prepared else self._commit_each
+        return CommitAsked(self._store, batch.fence, commits, target, partial(commit, batch, commits, target))
+
+    def note_answer(self, batch: Batch, asked: CommitAsked, answer: Callable[[], Committed]) -> bool:
+        """Note what became of what was asked; it returns, and leaves pending, what
+        :meth:`commit_with_messages` does.
+
+        Arguments:
+            answer: returns that, or raises the error about it.
+        """
+        commits, others = asked.commits, batch.pending
         try:
-            committed = self._commit_each(batch, commits, target)
+            committed = answer()
         except StoreRefused as exc:
-            if not is_no_permission(exc):
+            if not (batch.collected and is_no_permission(exc)):
                 raise
             for run, _ in batch.collected:  # the broker's client sends them instead
                 run.sent.pushes = ()
@@ -359,17 +381,26 @@ class Recorder:
         self._note_results(batch, sent, committed.results, is_moved=committed.is_moved)
         return len(sent)
 
-    def commit_last(self, batch: Batch, cause: BaseException) -> None:
-        """Record what is pending once more, if that is possible, as ``batch`` ends early."""
+    def last_commits(self, batch: Batch, cause: BaseException) -> CommitAsked | None:
+        """Return what :func:`commit_last` records of ``batch``, which ends early; None: nothing."""
         if not batch.pending:
-            return
+            return None
         if self._store.is_hasty and isinstance(cause, StoreUnavailable):
-            return  # its node was waited for, and other parts wait meanwhile
+            return None  # its node was waited for, and other parts wait meanwhile
         store = self._store.without_retry()
         # this renews the lock: not for its full timeout, as it may never be released
         fence = replace(batch.fence, lock_ms=min(batch.fence.lock_ms, TAKEN_MS))
+        return CommitAsked(
+            store, fence, batch.pending, NOWHERE, partial(store.commit_runs, fence, batch.pending)
+        )
+
+
+def commit_last(asked: Iterable[CommitAsked | None]) -> None:
+    """Record what is pending once more, if that is possible, as batches end early."""
+    pending = [one for one in asked if one is not None]
+    if pending:
         with suppress(RedBeatError), hold_interrupts(LAST_WORDS_SECONDS, is_firm=True):
-            call_briefly(lambda: store.commit_runs(fence, batch.pending))
+            call_briefly(lambda: commit_together(pending))
 
 
 def _is_about_all(exc: StoreRefused) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from redbeat.beat.batch import Batch
 from redbeat.beat.claims import Claims, claim_in_turn
@@ -18,11 +19,12 @@ from redbeat.beat.equipment import Equipment
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.messages import StoredMessages
 from redbeat.beat.pace import BATCH_SECONDS
+from redbeat.beat.planner import CompiledRun, Run
 from redbeat.beat.supervision import Supervision
 from redbeat.errors import StoreUnavailable
 from redbeat.leadership.elector import Leadership
 from redbeat.store.later import LaterStore
-from redbeat.store.records import Claim, Commit, Fence, Head, LockStatus
+from redbeat.store.records import Claim, Commit, Fence, Head, LockStatus, Push
 from redbeat.store.rounds import ClaimAsked
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
@@ -53,6 +55,7 @@ class Shard:
         lease_ms: how long beats without a lock hide what they claimed from each other.
 
     Attributes:
+        dispatcher: sends batches of it.
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
         has_backlog: the last claim has left entries due.
         has_statics: the code's entries were stored since this beat leads it.
@@ -65,14 +68,14 @@ class Shard:
         self._leased_ms = lease_ms
         self._broker = equipment.broker
         self._figures = equipment.figures
-        self._dispatcher = Dispatcher(store, leadership, equipment, equipment.rest)
+        self.dispatcher = Dispatcher(store, leadership, equipment, equipment.rest)
         later = LaterStore.beside(store)
         of_later = Dispatcher(later, leadership, equipment, equipment.rest_of_later)
         self._messages = StoredMessages(later, of_later)
         lookahead_seconds = store.config.lookahead
         upcoming = Upcoming(store, lookahead_seconds) if lookahead_seconds else None
         self.look_ahead = LookAhead(upcoming, leadership, equipment)
-        self._claims = Claims(store, self._dispatcher.pace)
+        self._claims = Claims(store, self.dispatcher.pace)
         self._supervision = Supervision(
             store, lambda: equipment.hooks.Entry, equipment.reports, store.config.run_lease
         )
@@ -158,33 +161,44 @@ class Shard:
 
     # -- one batch
 
-    def send_prepared(self) -> bool:
-        """Send the prepared runs whose time has come; return whether to go on."""
-        # with a backlog they wait for what was due before them, as any other
-        if self.has_backlog or not self.look_ahead.is_due:
-            return True
+    @property
+    def has_prepared(self) -> bool:
+        """Whether the time of prepared runs has come; with a backlog they wait for what was due before."""
+        return not self.has_backlog and self.look_ahead.is_due
+
+    def prepared_batch(self, runs: Iterable[CompiledRun] = ()) -> Batch:
+        """Return a batch of prepared runs, whose messages are to be pushed."""
         claim = Claim(LockStatus.HELD, self.look_ahead.now, None, has_more=False, rows=[])
-        batch = Batch(claim, self.fence, is_leased=False, is_prepared=True)
-        self._dispatcher.dispatch_prepared(batch, iter(self.look_ahead.take_due, []))
+        collected: list[tuple[Run, tuple[Push, ...]]] = [(run, run.pushes) for run in runs]
+        return Batch(claim, self.fence, is_leased=False, is_prepared=True, collected=collected)
+
+    def send_prepared(self, taken: Sequence[CompiledRun] = ()) -> bool:
+        """Send the prepared runs whose time has come, those first that were ``taken`` of them already; return
+        whether to go on.
+        """
+        batch, others = self.prepared_batch(), iter(self.look_ahead.take_due, [])
+        self.dispatcher.dispatch_prepared(batch, chain([taken], others) if taken else others)
+        return self.note_prepared(batch)
+
+    def note_prepared(self, batch: Batch) -> bool:
+        """Note that prepared runs were sent; return whether to go on."""
         self.look_ahead.note_commits(batch.recorded)
         return not (self._broker.is_away or batch.is_in_doubt)
 
     def claim(self) -> Claim:
         """Claim what is due."""
-        claim = claim_in_turn(self._claims, self._dispatcher.pace, self.fence, self._lease_ms)
+        claim = claim_in_turn(self._claims, self.dispatcher.pace, self.fence, self._lease_ms)
         self._note_claim(claim)
         return claim
 
     @property
     def claims_alone(self) -> bool:
         """Whether its next claim isn't asked for together with others: it is on its way, or has a turn."""
-        return self._claims.has_asked_ahead or self._dispatcher.pace.has_costly
+        return self._claims.has_asked_ahead or self.dispatcher.pace.has_costly
 
     def begin_claim(self, max_entries: int) -> ClaimAsked:
         """Return what is to be claimed, of so many entries at most; :meth:`note_claim` takes the answer."""
-        return self._claims.asked(
-            self.fence, self._dispatcher.pace.begin_batch(), self._lease_ms, max_entries
-        )
+        return self._claims.asked(self.fence, self.dispatcher.pace.begin_batch(), self._lease_ms, max_entries)
 
     def note_claim(self, asked: ClaimAsked, claim: Claim) -> None:
         """Note the answer to what was asked, as soon as it has come."""
@@ -200,40 +214,55 @@ class Shard:
             self._equipment.reports.note_clock(claim.now)
         self._supervision.watch.note_answer(None if claim.is_ahead else claim.now)
 
+    @property
+    def may_join(self) -> bool:
+        """Whether a small batch of it may be sent together with those of others."""
+        return not (self.dispatcher.pace.is_costly_turn or self._equipment.delivery.is_at_most_once)
+
+    def begin(self, claim: Claim, *, batches: int) -> Batch:
+        """Return the batch of what was claimed; :meth:`note_sent` follows when it has been sent.
+
+        Arguments:
+            batches: how many shards send one in this tick: they share the time that plans may take.
+        """
+        self.dispatcher.pace.batch_seconds = BATCH_SECONDS / batches
+        return Batch(claim, self.fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
+
     def send(self, claim: Claim, *, is_waiting: bool, batches: int = 1) -> float | None:
-        """Send what was claimed, as one batch.
+        """Send what was claimed, as one batch; return what :meth:`note_sent` does, which says the rest."""
+        batch = self.begin(claim, batches=batches)
+        began_at = time.monotonic()
+        try:
+            if claim.rows or batches == 1:
+                self.dispatcher.dispatch(batch)
+        except BaseException:
+            self._claims.close()
+            raise
+        if claim.rows:
+            self._figures.batches.observe(time.monotonic() - began_at)
+        return self.note_sent(batch, is_waiting=is_waiting, batches=batches)
+
+    def note_sent(self, batch: Batch, *, is_waiting: bool, batches: int = 1) -> float | None:
+        """Note what became of a batch.
 
         Returns how long to wait then, 0 when more is due, and infinity as long as nothing is scheduled; None:
         claim again at once, as this claim may have missed what is due now.
 
         Arguments:
             is_waiting: the ticks wait; else their caller decides how long to wait.
-            batches: how many shards send one in this tick: they share the time that plans may take.
+            batches: how many shards send one in this tick.
         """
-        self._dispatcher.pace.batch_seconds = BATCH_SECONDS / batches
-        seconds = self._send(
-            claim, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD, is_alone=batches == 1
-        )
+        seconds = self._note_sent(batch, is_waiting=is_waiting, is_ahead_wanted=batches <= MAX_AHEAD)
         self._trouble = ""
         self._next_at = time.monotonic() + (seconds or 0.0)
         return seconds
 
-    def _send(self, claim: Claim, *, is_waiting: bool, is_ahead_wanted: bool, is_alone: bool) -> float | None:
-        fence, pace = self.fence, self._dispatcher.pace
-        batch = Batch(claim, fence, is_leased=self._lease_ms > 0, is_in_doubt=claim.is_partial)
-        began_at = time.monotonic()
-        try:
-            if claim.rows or is_alone:
-                self._dispatcher.dispatch(batch)
-        except BaseException:
-            self._claims.close()
-            raise
-        if claim.rows:
-            self._figures.batches.observe(time.monotonic() - began_at)
+    def _note_sent(self, batch: Batch, *, is_waiting: bool, is_ahead_wanted: bool) -> float | None:
+        claim, pace = batch.claim, self.dispatcher.pace
         self.has_backlog = claim.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self._claims.close()
-        has_settled = self._supervision.settle(claim, fence)
+        has_settled = self._supervision.settle(claim, batch.fence)
         if claim.rows:
             self._claims.may_ask_ahead = batch.is_quick and is_ahead_wanted
         if is_waiting:
@@ -255,7 +284,7 @@ class Shard:
     def give_back(self, claim: Claim) -> None:
         """Leave all that was claimed due: this tick ends before its turn has come."""
         if self._lease_ms and claim.rows:
-            self._dispatcher.give_back(Batch(claim, self.fence, is_leased=True))
+            self.dispatcher.give_back(Batch(claim, self.fence, is_leased=True))
         if claim.rows:
             self.has_backlog, self._next_at = True, 0.0
 

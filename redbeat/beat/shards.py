@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
+from redbeat.beat.dispatcher import PIECE
 from redbeat.beat.equipment import Equipment
 from redbeat.beat.lookahead import LookAhead
+from redbeat.beat.planner import CompiledRun
 from redbeat.beat.shard import Shard
 from redbeat.config.config import RedBeatConfig
 from redbeat.config.timing import Timing
@@ -310,6 +312,13 @@ class Shards:
                 with self.apart(shard):
                     found[shard] = shard.claim()
         return [(shard, found[shard]) for shard, _ in turns if shard in found]
+
+    def take_few_prepared(self, shard: Shard) -> list[CompiledRun]:
+        """Take some prepared runs whose time has come, as many as may be sent together with those of others.
+
+        Of a schedule that isn't divided none are.
+        """
+        return shard.look_ahead.take_due(PIECE) if self.is_divided and shard.has_prepared else []
 
     def renew_locks(self) -> None:
         """Let the locks live for their full time from now on."""

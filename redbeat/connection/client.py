@@ -81,7 +81,10 @@ class CommandPacker:
     def pack(self, *args: Any) -> list[bytes]:
         """Return the command ``args`` in Redis's protocol; the first of them may be several words."""
         words = args[0].split() if isinstance(args[0], (str, bytes)) else args[:1]
-        values = [arg if type(arg) is bytes else bytes(self._encode(arg)) for arg in (*words, *args[1:])]
+        values = [
+            arg if type(arg) is bytes else b"%d" % arg if type(arg) is int else bytes(self._encode(arg))
+            for arg in (*words, *args[1:])
+        ]
         pieces = [b"\r\n"] * (3 * len(values))
         pieces[::3] = [
             _LENGTHS[size] if size < len(_LENGTHS) else b"$%d\r\n" % size for size in map(len, values)

@@ -6,8 +6,9 @@ answer can't be had together with others, it is asked alone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +17,7 @@ from redbeat.connection.retry import without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.store import scripts as lua
 from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
-from redbeat.store.records import Claim, Fence, Head, Sizes
+from redbeat.store.records import Claim, Commit, Committed, Fence, Head, Sizes, Target
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
 
@@ -44,6 +45,34 @@ def claim_together(asked: Sequence[ClaimAsked]) -> list[Claim | RedBeatError]:
         [one.store.claim_call(one.fence, one.limit, one.lease_ms, one.sizes) for one in asked],
         [partial(one.store.claimed, fence=one.fence) for one in asked],
         [one.claim for one in asked],
+    )
+
+
+class CommitAsked(NamedTuple):
+    """What is recorded of one part, as :meth:`Store.commit_runs` takes it.
+
+    Attributes:
+        alone: records it in the ordinary way.
+    """
+
+    store: Store
+    fence: Fence
+    commits: Sequence[Commit]
+    target: Target
+    alone: Callable[[], Committed]
+
+
+def commit_together(asked: Sequence[CommitAsked]) -> list[Committed | RedBeatError]:
+    """Return what became of each part's commits, or why they can't be recorded: LockLost, say.
+
+    Each part's are checked against its own fence, and written or not, whatever becomes of the others.
+    StoreUnavailable: it isn't known whether they were written.
+    """
+    return _ask_together(
+        [one.store for one in asked],
+        [one.store.commit_call(one.fence, one.commits, one.target) for one in asked],
+        [partial(one.store.committed, fence=one.fence) for one in asked],
+        [one.alone for one in asked],
     )
 
 
@@ -125,12 +154,15 @@ def _ask_together(
 @contextmanager
 def _asking(stores: Iterable[Store]) -> Iterator[None]:
     """Note for each part that Redis is waited for, and then that it has answered."""
-    stores = list(stores)
-    with ExitStack() as stack:
-        for store in stores:
-            stack.enter_context(store.asking())
-        stores[0].on_round_trip()
-        yield
-        stores[0].on_round_trip()
-    for store in stores:
+    first, *others = stores
+    before, now = [store.asks_since for store in others], time.monotonic()
+    for store in others:
+        store.asks_since = now
+    try:
+        with first.translating():  # errors are looked at later; a signal ends connections amid an answer
+            yield
+    finally:
+        for store, asked_before in zip(others, before, strict=True):
+            store.asks_since = asked_before
+    for store in others:
         store.on_progress()

@@ -505,6 +505,24 @@ class Store:
         self.note_committed(committed, fence)
         return committed
 
+    def commit_call(
+        self, fence: Fence, commits: Sequence[Commit], target: Target
+    ) -> tuple[lua.Script, lua.Request] | None:
+        """Return what ``commit_runs`` calls; None: it isn't one call, or waits for replicas."""
+        if self.replicas.wanted or not 0 < len(commits) <= lua.CALL_COMMITS:
+            return None
+        return lua.commit_call(self.keys, fence, commits, target, self._histories)
+
+    def committed(self, reply: Sequence[Any], fence: Fence) -> Committed:
+        """Return what ``commit_runs`` returns, by the reply to that call.
+
+        Raises:
+            LockLost: another beat holds the lock; nothing was written.
+        """
+        committed = lua.committed_of([reply])
+        self.note_committed(committed, fence)
+        return committed
+
     def reserve_runs(
         self, fence: Fence, runs: Sequence[tuple[str, str, TrackedRun]], seconds: float | None
     ) -> list[Reservation]:

@@ -194,6 +194,13 @@ def commit_runs(
     return committed_of(call(_COMMIT_RUNS, client, requests))
 
 
+def commit_call(
+    part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
+) -> tuple[Script, Request]:
+    """Return what ``commit_runs`` calls for ``commits``, which are at most CALL_COMMITS."""
+    return _COMMIT_RUNS, _commit_request(part, fence, commits, target, histories)
+
+
 def commit_command(
     part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
 ) -> list[Any]:

@@ -1,0 +1,255 @@
+"""A round: small batches of several parts of the schedule, planned in one go and recorded together.
+
+::
+
+    admit      for each batch: which of its entries are there, and may go the quick way
+    plan       those of all batches at once; their messages are pushed by the script that records
+    send       what is left, batch by batch; messages for a Redis broker elsewhere go in one pipeline
+    record     all batches together: one round trip a node
+    end        for each batch: what became of it
+
+Invariant: each part's runs are recorded by a call of their own, which its own lock fences, and what goes
+wrong with one part keeps none of the others from going on. If a round ends early, whatever the cause, each
+run whose message has been sent is recorded as sent if Redis can be reached, and each other run stays due.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+
+from redbeat.beat.batch import Batch
+from redbeat.beat.dispatcher import PIECE
+from redbeat.beat.equipment import Equipment
+from redbeat.beat.pipeline import Pipeline, send_together
+from redbeat.beat.planner import CompiledRun
+from redbeat.beat.recorder import commit_last, is_held_back
+from redbeat.beat.shard import Shard
+from redbeat.errors import RedBeatError
+from redbeat.process.budget import postpone_signals
+from redbeat.process.garbage import garbage_kept
+from redbeat.store.records import Claim, Claimed, Committed
+from redbeat.store.rounds import CommitAsked, commit_together
+
+#: how many entries the batches of a round have together, about: the first message waits for the last plan
+ROUND_ROWS = 500
+
+#: batches whose servers' clocks differ by less are planned as of one time, seconds
+SAME_TIME_SECONDS = 0.1
+
+
+#: returns a context that keeps what goes wrong with one part from the others
+Apart = Callable[[Shard], AbstractContextManager[None]]
+
+
+def rounds_of(claims: Iterable[tuple[Shard, Claim]]) -> Iterator[list[tuple[Shard, Claim]]]:
+    """Yield claims by what is sent together: small ones first, and each other one alone."""
+    together: list[tuple[Shard, Claim]] = []
+    others: list[tuple[Shard, Claim]] = []
+    count = 0
+    for shard, claim in claims:
+        if not (0 < len(claim.rows) <= PIECE and shard.may_join):
+            others.append((shard, claim))
+            continue
+        together.append((shard, claim))
+        count += len(claim.rows)
+        if count >= ROUND_ROWS:
+            yield together
+            together, count = [], 0
+    if together:
+        yield together
+    for one in others:
+        yield [one]
+
+
+@dataclass
+class _Member:
+    """One part's batch in a round.
+
+    Attributes:
+        rows: the entries that are still to be sent one by one.
+        is_quick: their messages may be compiled.
+        pipeline: sends its messages together with those of others; None: they go another way.
+        asked: what is recorded of it; None: nothing.
+        answer: what became of that, or why nothing is known of it.
+        is_out: something is wrong with its part.
+        has_ended: nothing of it is left to be recorded.
+    """
+
+    shard: Shard
+    batch: Batch
+    rows: Sequence[Claimed] = ()
+    is_quick: bool = False
+    pipeline: Pipeline | None = None
+    asked: CommitAsked | None = None
+    answer: Committed | RedBeatError | None = None
+    is_out: bool = False
+    has_ended: bool = False
+
+    def found(self) -> Committed:
+        """Return what became of what was asked, or raise why nothing is known of it."""
+        if isinstance(self.answer, RedBeatError):
+            raise self.answer
+        assert self.answer is not None  # noqa: S101 - it was asked
+        return self.answer
+
+
+class Round:
+    """Sends small batches of several parts; made for one round.
+
+    Arguments:
+        equipment: what this beat sends with.
+        is_ending: tells whether the tick is to end: what isn't begun then stays due.
+    """
+
+    def __init__(self, equipment: Equipment, apart: Apart, is_ending: Callable[[], bool]) -> None:
+        self._equipment = equipment
+        self._quick_way = equipment.quick_way
+        self._figures = equipment.figures
+        self._reports = equipment.reports
+        self._apart = apart
+        self._is_ending = is_ending
+        self._members: list[_Member] = []
+
+    def send(
+        self, batches: Iterable[tuple[Shard, Batch]], note_sent: Callable[[Shard, Batch], object]
+    ) -> None:
+        """Plan, send and record batches.
+
+        Arguments:
+            note_sent: is called for each in the end, if nothing is wrong with its part.
+        """
+        began_at = time.monotonic()
+        with self._ending_early(batches):
+            self._let_each(self._admit)
+            self._plan()
+            self._let_each(self._send)
+            self._push()
+            self._record()
+            self._figures.batches.observe(time.monotonic() - began_at)
+            self._let_each(lambda member: note_sent(member.shard, member.batch))
+
+    def send_prepared(self, prepared: Iterable[tuple[Shard, Batch]]) -> bool:
+        """Record batches whose collected runs were planned before they were due, and push their messages;
+        return whether to go on.
+
+        The log tells of those that were sent, as entries may have changed or gone since their runs were
+        planned.
+        """
+        with self._ending_early(prepared):
+            given = [run for member in self._members for run, _ in member.batch.collected]
+            try:
+                self._record()
+            except (SystemExit, KeyboardInterrupt):  # the server goes on with them
+                self._reports.tell_of_all(given)
+                raise
+            sent = [run for member in self._members for run in member.batch.sent]
+            self._reports.tell_of_all(sent)
+        self._figures.compiled += len(sent)
+        self._figures.used += len(sent)
+        # each of them is to note it
+        return all([one.shard.note_prepared(one.batch) for one in self._members if not one.is_out])  # noqa: C419
+
+    @contextmanager
+    def _ending_early(self, batches: Iterable[tuple[Shard, Batch]]) -> Iterator[None]:
+        """Record what was sent if this block ends with an error, as far as that is possible."""
+        self._members = [_Member(shard, batch) for shard, batch in batches]
+        tracing = self._equipment.tracing
+        with garbage_kept():
+            tracing.begin_batch()
+            try:
+                self._equipment.broker.begin_batch()
+                yield
+            except BaseException as exc:
+                left = [one for one in self._members if not (one.has_ended or one.is_out)]
+                commit_last([one.shard.dispatcher.last_commits(one.batch, exc) for one in left])
+                for one in self._members:
+                    one.shard.close()
+                raise
+            finally:
+                tracing.end_batch()
+
+    def _let_each(self, step: Callable[[_Member], object]) -> None:
+        """Let each batch do a step; one with whose part something is wrong does no more of them."""
+        for member in self._members:
+            if member.is_out:
+                continue
+            try:
+                step(member)
+            except BaseException as exc:
+                member.is_out = True
+                member.shard.dispatcher.end_early(member.batch, exc)
+                member.shard.close()
+                with self._apart(member.shard):
+                    raise exc  # noqa: TRY201 - within that
+
+    def _admit(self, member: _Member) -> None:
+        member.rows, member.is_quick, is_pushed = member.shard.dispatcher.admit(member.batch)
+        member.batch.is_quick = is_pushed
+
+    def _plan(self) -> None:
+        """Plan the batches that may go the quick way, and collect the messages of those that do."""
+        pushed = [one for one in self._members if one.batch.is_quick and not one.is_out]
+        pushed.sort(key=_clock_of)
+        with postpone_signals():
+            for _, those in groupby(pushed, key=lambda one: _clock_of(one) // SAME_TIME_SECONDS):
+                self._plan_at_once(list(those))
+        runs = [run for one in pushed for run, _ in one.batch.collected]
+        self._figures.compiled += len(runs)
+        self._reports.tell_of_all(run for run in runs if not is_held_back(run))
+
+    def _plan_at_once(self, members: Sequence[_Member]) -> None:
+        rows = [row for member in members for row in member.rows]
+        runs, _ = self._quick_way.plan(rows, _clock_of(members[-1]))
+        by_key: dict[str, CompiledRun] = {run.claimed.key: run for run in runs if run.message.on_call is None}
+        for member in members:
+            found = [by_key[row.key] for row in member.rows if row.key in by_key]
+            member.batch.is_quick = len(found) == len(member.rows)
+            if member.batch.is_quick:
+                member.batch.collected = [(run, run.pushes) for run in found]
+                member.rows = ()
+
+    def _send(self, member: _Member) -> None:
+        if not member.rows:
+            return
+        if self._is_ending() or member.shard.away:  # what is sent couldn't be recorded
+            member.batch.leave(member.rows)
+        else:
+            member.shard.dispatcher.begin(member.batch, member.rows, is_quick=member.is_quick)
+
+    def _push(self) -> None:
+        """Send the collected messages that no script pushes."""
+        if all(one.batch.is_quick for one in self._members):
+            return
+        self._let_each(self._confirm)
+        those = [(one.pipeline, one.batch) for one in self._members if one.pipeline and not one.is_out]
+        outbox = self._equipment.broker.outbox
+        if len(those) > 1 and outbox is not None:
+            send_together(those, outbox)
+
+    @staticmethod
+    def _confirm(member: _Member) -> None:
+        member.pipeline = member.shard.dispatcher.confirm(member.batch)
+
+    def _record(self) -> None:
+        self._let_each(self._ask)
+        asking = [(one, one.asked) for one in self._members if one.asked is not None and not one.is_out]
+        for (member, _), answer in zip(asking, commit_together([asked for _, asked in asking]), strict=True):
+            member.answer = answer
+        self._let_each(self._end)
+
+    @staticmethod
+    def _ask(member: _Member) -> None:
+        member.asked = member.shard.dispatcher.begin_recording(member.batch)
+
+    @staticmethod
+    def _end(member: _Member) -> None:
+        member.shard.dispatcher.end(member.batch, member.asked, member.found)
+        member.has_ended = True
+
+
+def _clock_of(member: _Member) -> float:
+    return member.batch.claim.now
