@@ -210,7 +210,9 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
                 if not owner.startswith(prefix):
                     note(rest + b" bare " + owner, score, owner, prefix)
                     continue
-                name = owner[len(prefix) :].removeprefix(b":running:")
+                name = owner[len(prefix) :]
+                if rest not in {b":schedule", b":later"}:
+                    name = name.removeprefix(b":running:")
                 note(rest + b" " + member.replace(prefix, b"", 1), score, name, prefix)
         elif rest in SETS or rest.startswith(b":owner:"):
             for member in value:
