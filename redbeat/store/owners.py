@@ -199,8 +199,10 @@ class Owners:
             left: Sequence[_Step] = step
             for _ in range(MAX_FOLLOWED):
                 some = [one for _, those, _ in left for one in those]
-                applied.changed = applied.changed or self._elsewhere(some)
-                left = self._make(left, applied) if left and applied.changed is None else ()
+                elsewhere = self._elsewhere(some)
+                applied.changed = applied.changed or elsewhere
+                # also those of other shards than where one has changed
+                left = self._make(left, applied) if left and elsewhere is None else ()
             if left:
                 applied.changed = applied.changed or _key_of(left[0][1][0])
             if applied.changed is not None:

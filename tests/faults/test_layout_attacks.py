@@ -75,7 +75,7 @@ def test_nothing_is_hidden_lost_or_doubled_however_often_reshards_are_killed(
             assert not has_traceback(mover.output()), mover.output()
         scene.await_runs_of(taker, time.time() + 1)
         crew.end()
-    verdict = scene.judge(taker)
+    verdict = scene.judge(taker, crew)
     what = f"{kills} kills, {restored} layouts lost, {caught} times hidden, for {longest_hidden:.1f} s"
     print(f"{number}: {scene.layouts}, {what}; {verdict}")
     assert hidden_in(client) == []

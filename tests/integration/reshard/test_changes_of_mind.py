@@ -78,6 +78,7 @@ def test_of_two_commands_at_once_one_makes_the_change_and_the_other_says_so(
     before, _ = read_all(raw)
     with ExitStack() as at_end:
         movers = [at_end.enter_context(command(directory, 4)) for _ in range(2)]
+        eventually(lambda: raw.hget("redbeat::layout", "state") or not all(one.is_running for one in movers))
         other = at_end.enter_context(command(directory, 7))
         codes = [mover.wait() for mover in movers]
         outputs = [mover.output() for mover in [*movers, other]]

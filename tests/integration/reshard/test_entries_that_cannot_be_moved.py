@@ -161,7 +161,7 @@ def test_what_could_not_be_written_when_the_mover_was_killed_is_moved_all_the_sa
 
     with monkeypatch.context() as context:
         spoiling(context, lambda name, place: b"\0" in name)
-        context.setattr(Mover, "_drop", die)
+        context.setattr(Mover, "_drop", die)  # its last step, which has no name outside
         with pytest.raises(Killed):
             Resharding(make_app(), 1).run()
     report, _ = reshard(make_app, 1)

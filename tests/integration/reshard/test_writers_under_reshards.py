@@ -107,8 +107,8 @@ def test_an_entry_that_moves_between_two_looks_of_who_saves_it_is_there_once(
     Layouts(Store(app)).look()
     locate = Layouts.locate
 
-    def locate_before_it_moves(layouts: Layouts, names: Sequence[str]) -> list[str]:
-        found = locate(layouts, names)
+    def locate_before_it_moves(layouts: Layouts, names: Sequence[str], **options: bool) -> list[str]:
+        found = locate(layouts, names, **options)
         monkeypatch.undo()
         assert found == ["redbeat:report"]
         Resharding(other, 4).run()

@@ -92,7 +92,14 @@ def old(ground: Ground) -> Ground:
 def test_a_right_that_is_asked_for_since_then_is_one_of_a_feature_that_can_be_off(user: str) -> None:
     before, now = set(RULES_OF_3_0[user].split()), set(documented_rights(user))
     # nobody misses these as long as the schedule isn't divided into shards
-    before |= {"~redbeat::layout", "~redbeat::generation", "~redbeat::beats", "+hmget", "+zrange"}
+    before |= {
+        "~redbeat::layout",
+        "~redbeat::generation",
+        "~redbeat::beats",
+        "~redbeat::moving",
+        "+hmget",
+        "+zrange",
+    }
     assert now - before <= {right for feature in FEATURES for right in feature.rights.split()}
 
 

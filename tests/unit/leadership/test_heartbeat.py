@@ -128,14 +128,19 @@ def test_a_lock_that_was_taken_back_is_told_once_even_if_nothing_could_be_writte
 
     is_away, renew = threading.Event(), lua.renew_lock
 
-    def renew_lock(*args: Any) -> LockStatus:
+    def renew_lock(*args: Any) -> Any:
         """Redis goes away right after the renewal that takes the lock back."""
-        if is_away.is_set():
-            raise redis.exceptions.ConnectionError
-        status = renew(*args)
-        if status is LockStatus.RETAKEN:
-            is_away.set()
-        return status
+        question = renew(*args)
+
+        def ask(client: Any) -> LockStatus:
+            if is_away.is_set():
+                raise redis.exceptions.ConnectionError
+            status = question.ask(client)
+            if status is LockStatus.RETAKEN:
+                is_away.set()
+            return status
+
+        return SimpleNamespace(ask=ask)
 
     monkeypatch.setattr(lua, "renew_lock", renew_lock)
 

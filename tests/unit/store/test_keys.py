@@ -157,7 +157,13 @@ def test_of_each_key_it_is_known_what_becomes_of_it_in_a_reshard() -> None:
 def test_what_is_known_is_what_a_reshard_does() -> None:
     named, home = Keys("{redbeat:1}:"), Keys("{redbeat:2}:")
     request = hide_request(named, "token", "id", home, [], None, 1, is_foreign=False)
-    moved = {named.mover, named.moving, named.left, *(getattr(named, name) for name in OF_ENTRIES)}
+    moved = {
+        named.mover,
+        named.moving,
+        named.left,
+        named.arriving,
+        *(getattr(named, name) for name in OF_ENTRIES),
+    }
     assert set(request.keys) == moved
     assert set(named.kinds) == {*EntryKeys._fields, "body", "owner", *OF_A_PART}
     assert named.passing == {getattr(named, name) for name in OF_ENTRIES | OF_BEATS}

@@ -257,13 +257,15 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"name": "n"},
     ),
     "take_lock": (
-        lua.take_lock("the-lock", "the-token", mark="the-mark", part=KEYS, **TAKING).ask,
+        lambda client: lua.take_lock("the-lock", "the-token", mark="the-mark", part=KEYS, **TAKING).ask(
+            client
+        ),
         1,
         {**LOCK, **TAKING},
         {},
     ),
     "renew_lock": (
-        lua.renew_lock(KEYS, FENCE, 90).ask,
+        lambda client: lua.renew_lock(KEYS, FENCE, 90).ask(client),
         "ok",
         {"tick": "the-:tick", **LOCK, "lock_ms": 12, "idle_ms": 90},
         {},

@@ -13,7 +13,9 @@ from redbeat.diagnostics import checks
 from redbeat.web.pages.doctor import on_page
 
 #: commands that have no page, and one that is to be called with the settings of beat
-_WITHOUT_A_PAGE = re.compile(r"celery redbeat (downgrade|doctor|reshard --to NAME)")
+_WITHOUT_A_PAGE = re.compile(
+    r"celery redbeat (downgrade|doctor|reshard --to NAME)|redis-cli --scan --pattern"
+)
 
 
 def sentences() -> Iterator[str]:
