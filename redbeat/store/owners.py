@@ -190,7 +190,7 @@ class Owners:
     def _apply(self, changes: Sequence[Change], calendars: Sequence[CalendarChange]) -> Applied:
         store, parts = self._store, self._store.parts
         if not parts.is_divided:
-            return Applied(self._apply_at_once(changes, calendars))
+            return Applied(self._elsewhere(changes) or self._apply_at_once(changes, calendars))
         base, applied = store.config.base_keys, Applied()
         gone = [one for one in calendars if one.fields == {} or one.is_owned is False]
         stored = [one for one in calendars if one not in gone]
