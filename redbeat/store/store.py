@@ -882,8 +882,8 @@ class Store:
                 for place, outcome in zip(places, rest, strict=True):
                     outcomes[place] = outcome
                 return outcomes
-            located = self.located(those)
             layout = self.config.layout
+            located = self.located(those)
             is_guess = are_new and not attempt and not layout.is_moving and located == those
             now, found = self._foresee_new(located) if is_guess else self.read_at(located)
             if layout.is_moving and self._have_moved(those, found):
@@ -896,6 +896,8 @@ class Store:
                     continue
                 raise
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
+            if self._part is None and self.config.layout != layout:
+                continue  # this thread or another one has learned of it, and entries may be elsewhere
             try:
                 unwritten = self._write(writes, now, fence) if writes else {}
             except LayoutChanged:

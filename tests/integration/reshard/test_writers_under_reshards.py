@@ -125,6 +125,30 @@ def test_an_entry_that_moves_between_two_looks_of_who_saves_it_is_there_once(
     assert client.exists("redbeat::schedule") == 0
 
 
+@pytest.mark.parametrize("is_one_of_many", [False, True], ids=["one", "many"])
+def test_an_entry_is_saved_where_it_is_if_another_thread_learns_of_a_layout_meanwhile(
+    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, is_one_of_many: bool
+) -> None:
+    Entry("report", "echo", timedelta(hours=1), app=make_app()).save()
+    app, other = make_app(), make_app()
+    Resharding(other, 4).run()
+    Layouts(Store(app)).look()
+    located = Store.located
+
+    def located_before_it_ends(store: Store, keys: Sequence[str]) -> list[str]:
+        found = located(store, keys)
+        monkeypatch.undo()
+        Resharding(other, None).run()
+        Layouts(Store(app)).look()
+        return found
+
+    monkeypatch.setattr(Store, "located", located_before_it_ends)
+    later = Entry("report", "echo", timedelta(hours=2), app=app)
+    Entry.save_many([later]) if is_one_of_many else later.save()
+    assert [key for key in client.keys("*report") if "::" not in key] == ["redbeat:report"]
+    assert client.zrange("redbeat::schedule", 0, -1) == ["redbeat:report"]
+
+
 def test_an_entry_is_found_by_who_changes_it_and_knows_a_former_layout(make_app: MakeApp) -> None:
     entry = Entry("report", "echo", timedelta(hours=1), app=make_app(redbeat_shards=4)).save()
     Resharding(make_app(), None).run()
