@@ -896,7 +896,7 @@ class Store:
                     continue
                 raise
             writes = [(stored, write) for stored, write in zip(found, decided, strict=True) if write]
-            if self._part is None and self.config.layout != layout:
+            if self.config.layout != layout:
                 continue  # this thread or another one has learned of it, and entries may be elsewhere
             try:
                 unwritten = self._write(writes, now, fence) if writes else {}
@@ -925,7 +925,13 @@ class Store:
         layout = self.config.layout
         if self._part is None or not layout.generation:
             return False
-        return layout.is_moving or any(layout.keys.entry(layout.name_of(key)) != key for key in keys)
+        if layout.is_moving:
+            return True
+        here = self._part.keys
+        return any(
+            not key == layout.keys.entry(name) == here.entry(name)
+            for key, name in zip(keys, map(layout.name_of, keys), strict=True)
+        )
 
     def _have_moved(self, keys: Sequence[str], found: Sequence[Stored]) -> bool:
         """Tell whether any that isn't where it was found is elsewhere by now; else it would be written twice.
