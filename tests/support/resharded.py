@@ -81,7 +81,7 @@ def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> No
         client.zadd(prefix + b":later", {key: score})
         return
     kind = chance.random()
-    if kind < 0.1:
+    if kind < 0.1 and not name.startswith((prefix, beginning_of(prefix))):  # else it would be another's key
         client.zadd(prefix + b":schedule", {name: score})  # a bare name
     elif kind < 0.2:
         client.hset(prefix + b":downgraded", key, f"{score} static" if chance.random() < 0.5 else f"{score}")
