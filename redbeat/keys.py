@@ -396,6 +396,7 @@ _UNDIVIDED: dict[str, str] = {}
 def note_shards(prefix: str) -> None:
     """Note that the schedule under ``prefix`` is divided into shards, so that :func:`identity_of` knows."""
     _UNDIVIDED[shard_beginning(prefix)] = prefix
+    _undivided_of.cache_clear()
 
 
 def identity_of(key: str) -> str:
@@ -404,10 +405,16 @@ def identity_of(key: str) -> str:
     """
     if not _UNDIVIDED or key[:1] != "{":
         return key
-    shard, end, name = key.partition("}:")
+    shard, _, name = key.partition("}:")
+    prefix = _undivided_of(shard)
+    return key if prefix is None or len(shard) == len(key) else prefix + name
+
+
+@lru_cache(maxsize=8192)  # twice as many as there may be shards; asked for each run
+def _undivided_of(shard: str) -> str | None:
+    """Return the prefix without shards by that of one of them, without its end; None: it is that of none."""
     beginning, colon, number = shard.rpartition(":")
-    prefix = _UNDIVIDED.get(f"{beginning}:") if end and colon and number.isdecimal() else None
-    return key if prefix is None else f"{prefix}{name}"
+    return _UNDIVIDED.get(beginning + colon) if number.isdecimal() else None
 
 
 def glob_of(text: str) -> str:

@@ -77,6 +77,17 @@ class Batch:
         run.sent.is_published = True
         self.pending.append(run.sent)
 
+    def next_scores(self) -> dict[str, float]:
+        """Return when those that were recorded and stay in the schedule are due next, by key, UNIX seconds.
+
+        It is asked once a batch: such a text takes as long to read as a message to fill in.
+        """
+        return {
+            commit.claimed.key: float(commit.new_score)
+            for commit in self.recorded
+            if isinstance(commit.new_score, str)
+        }
+
     def note_recorded(self, commits: Sequence[Commit], committed: Committed) -> None:
         """Note what became of ``commits``."""
         self.recorded += commits

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count, groupby, islice
 from sys import getsizeof
 
@@ -19,7 +19,7 @@ from redbeat.beat.planner import CompiledRun
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
-from redbeat.store.records import Claimed, Commit
+from redbeat.store.records import Claimed
 from redbeat.store.rounds import UpcomingAsked, read_together
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
 
@@ -84,13 +84,12 @@ class LookAhead:
         """The server's time, UNIX seconds; late by what its answer took, but never early."""
         return self._clock.now
 
-    def note_commits(self, commits: list[Commit]) -> None:
+    def note_next(self, scores: Mapping[str, float]) -> None:
         """Note that entries have new due times: those that are in the time that was read are read again."""
         read_until = float(self._cursor.score or 0)
-        for commit in commits:
-            score = commit.new_score
-            if isinstance(score, str) and 0 < float(score) <= read_until and len(self._again) < MAX_AGAIN:
-                self._again[commit.claimed.key] = None
+        for key, score in scores.items():
+            if 0 < score <= read_until and len(self._again) < MAX_AGAIN:
+                self._again[key] = None
 
     def is_wanted(self, head_score: float | None) -> bool:
         """Tell whether to prepare more now.

@@ -65,7 +65,7 @@ class StoredMessages:
         batch = Batch(claim, fence, is_leased=lease_ms > 0, is_in_doubt=claim.is_partial)
         self._dispatcher.dispatch(batch)
         pace.end_batch()
-        left = [float(one.new_score) for one in batch.recorded if isinstance(one.new_score, str)]
+        left = [*batch.next_scores().values()]
         if claim.next_score is not None:
             left.append(claim.next_score)
         if claim.has_more or batch.is_cut or pace.has_costly:

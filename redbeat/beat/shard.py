@@ -24,7 +24,7 @@ from redbeat.beat.supervision import Supervision
 from redbeat.errors import StoreUnavailable
 from redbeat.leadership.elector import Leadership
 from redbeat.store.later import LaterStore
-from redbeat.store.records import Claim, Commit, Fence, Head, LockStatus, Push
+from redbeat.store.records import Claim, Fence, Head, LockStatus, Push
 from redbeat.store.rounds import ClaimAsked
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Upcoming
@@ -182,7 +182,7 @@ class Shard:
 
     def note_prepared(self, batch: Batch) -> bool:
         """Note that prepared runs were sent; return whether to go on."""
-        self.look_ahead.note_commits(batch.recorded)
+        self.look_ahead.note_next(batch.next_scores())
         return not (self._broker.is_away or batch.is_in_doubt)
 
     def claim(self) -> Claim:
@@ -269,16 +269,17 @@ class Shard:
             pace.end_batch()
         if self._broker.is_away:
             return BROKER_RETRY_SECONDS
+        next_scores = batch.next_scores()
         if batch.recorded:
             self._broker.note_well()
-            self.look_ahead.note_commits(batch.recorded)
+            self.look_ahead.note_next(next_scores)
         if batch.is_in_doubt:
             return self.leadership.timing.look_seconds
         if claim.has_more or batch.is_cut or has_settled or self.store.has_retaken_lock:
             return 0
         if claim.is_ahead:
             return None
-        delay_seconds = self._seconds_to_next(claim, batch.recorded)
+        delay_seconds = self._seconds_to_next(claim, next_scores.values())
         return min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds
 
     def give_back(self, claim: Claim) -> None:
@@ -288,11 +289,9 @@ class Shard:
         if claim.rows:
             self.has_backlog, self._next_at = True, 0.0
 
-    def _seconds_to_next(self, claim: Claim, commits: Iterable[Commit]) -> float:
-        scores = [float(commit.new_score) for commit in commits if isinstance(commit.new_score, str)]
-        if claim.next_score is not None:
-            scores.append(claim.next_score)
-        self.head_score = min((score for score in scores if score >= 0), default=None)
+    def _seconds_to_next(self, claim: Claim, next_scores: Iterable[float]) -> float:
+        scores = [*next_scores] if claim.next_score is None else [*next_scores, claim.next_score]
+        self.head_score = min([score for score in scores if score >= 0], default=None)
         known = [at for at in (self.head_score, claim.next_deadline) if at is not None]
         if not known:
             return math.inf

@@ -1,9 +1,10 @@
 """`python -m tests.benchmarks.shards`: what shards and beats cost and gain on one server. Run by hand.
 
 Real `celery beat` processes run entries that are all due within some milliseconds, round after round;
-schedule and broker are two databases of one server. The first round warms up. Between two rounds nothing is
-due, and it is measured what waiting costs. Layouts take turns, so that whatever the machine does at a time
-hits all of them.
+schedule and broker are two databases of one server. All layouts are there at once, each with a server and
+beats of its own, and are due one after the other: so whatever the machine does at a time hits all of them,
+and each round can be compared with those beside it. The first round warms up. What waiting costs is measured
+from one burst of a layout to its next, and isn't counted once more as what runs cost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from redbeat.keys import Keys, shard_prefix
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import server_now
 from tests.support.servers import Server
 
 from .bench import ROOT
@@ -45,9 +45,9 @@ HEADER = [
     *("Shards", "Beats", "Runs/s", "µs of a run: beats", "µs of a run: server"),
     *("idle, ms/s: beats", "idle, ms/s: server", "idle: commands/s"),
 ]
-#: from the moment at which beats lead until the first round, for entries to be saved
+#: from the moment at which beats lead until the first burst, for entries to be saved
 _SAVING_SECONDS = 5
-#: after a round and before the next one, in which what still goes on isn't counted as waiting
+#: after a burst and before the next one, in which what still goes on isn't counted as waiting
 _CALM_SECONDS = 1.0
 _LOOK_SECONDS = 0.02
 #: what isn't sent by then is lost
@@ -66,12 +66,12 @@ class Used(NamedTuple):
 
     beats: float
     server: float
-    commands: int
+    commands: float
 
 
 @dataclass(frozen=True)
 class Found:
-    """One round and the time before it.
+    """One burst and the time before it.
 
     Times are of the processors: microseconds for a run, milliseconds for a second of waiting.
     """
@@ -84,27 +84,53 @@ class Found:
     idle_commands: float
 
 
-def measure(case: Case, entries: int, rounds: int, every: int) -> list[Found]:
-    """What one layout does with so many entries that are due every so many seconds."""
+@dataclass
+class Subject:
+    """One layout: a server, and beats that lead."""
+
+    case: Case
+    server: Server
+    schedule: redis.Redis
+    broker: redis.Redis
+    beats: Sequence[Process]
+    calm: tuple[Used, float] | None = None  # at the end of its last burst, and that instant
+
+    def used(self) -> Used:
+        of_beats = [since(0.0, processor_seconds(beat.pid)) or 0.0 for beat in self.beats]
+        of_server = since(0.0, processor_seconds(self.server.process.pid)) or 0.0
+        stats: Any = self.schedule.info("stats")
+        return Used(sum(of_beats), of_server, stats["total_commands_processed"])
+
+
+def measure(cases: Sequence[Case], entries: int, rounds: int, every: int) -> Iterator[tuple[Case, Found]]:
+    """Yield what layouts do with so many entries that are due every so many seconds, as they take turns."""
+    with ExitStack() as stack:
+        subjects = [stack.enter_context(subject_of(case)) for case in cases]
+        period = len(subjects) * every
+        start = time.time() + len(subjects) * (_SAVING_SECONDS + entries / 10_000)
+        for place, subject in enumerate(subjects):
+            save(app_of(subject.server, subject.case), entries, start + place * every, period)
+        assert time.time() < start, "saving took too long"
+        for number in range(rounds + 1):
+            for place, subject in enumerate(subjects):
+                at = start + number * period + place * every
+                found = watch(subject, at, entries)
+                if found is not None:
+                    yield subject.case, found
+        for subject in subjects:
+            for beat in subject.beats:
+                assert beat.is_running, beat.output()
+
+
+@contextmanager
+def subject_of(case: Case) -> Iterator[Subject]:
     with (
         Server() as server,
         server.client(db=1) as schedule,
         server.client(db=0) as broker,
         beats_of(server, schedule, case) as beats,
     ):
-        start = server_now(schedule) + _SAVING_SECONDS + entries / 10_000
-        save(app_of(server, case), entries, start, every)
-        found = []
-        for number in range(rounds + 1):
-            at = start + number * every
-            idle = watch_idle(server, schedule, beats, at) if number else None
-            burst = watch_burst((server, schedule, broker), beats, at, entries)
-            broker.delete(QUEUE)
-            if idle is not None:
-                found.append(Found(*burst, *idle))
-        for beat in beats:
-            assert beat.is_running, beat.output()
-        return found
+        yield Subject(case, server, schedule, broker, beats)
 
 
 def app_of(server: Server, case: Case) -> Celery:
@@ -153,58 +179,44 @@ def save(app: Celery, count: int, start: float, every: int) -> None:
         )
         for number in range(count)
     )
-    now = server_now(app.redbeat_redis)
-    assert now < start, f"saving took {now - start:.1f} s too long; give more time"
 
 
-def watch_idle(
-    server: Server, schedule: redis.Redis, beats: Sequence[Process], until: float
-) -> tuple[float, float, float]:
-    """What beats and server use for a second in which nothing is due."""
-    wait_until(schedule, server_now(schedule) + _CALM_SECONDS)
-    before, started = used(server, schedule, beats), time.monotonic()
-    wait_until(schedule, until - _CALM_SECONDS)
-    after, seconds = used(server, schedule, beats), time.monotonic() - started
-    assert seconds > 1, "no time was left to wait: give a larger --every"
-    return (
-        (after.beats - before.beats) * 1000 / seconds,
-        (after.server - before.server) * 1000 / seconds,
-        (after.commands - before.commands) / seconds,
-    )
-
-
-def watch_burst(
-    places: tuple[Server, redis.Redis, redis.Redis], beats: Sequence[Process], at: float, count: int
-) -> tuple[float, float, float]:
-    """Runs a second from the instant at which all are due, and what one costs beats and server."""
-    server, schedule, broker = places
-    wait_until(schedule, at - _CALM_SECONDS)
-    before = used(server, schedule, beats)
-    assert broker.llen(QUEUE) == 0, "something was sent too early"
-    wait_until(schedule, at)
-    while (length := broker.llen(QUEUE)) < count:
-        assert server_now(schedule) < at + _PATIENCE_SECONDS, f"{length} of {count} were sent"
+def watch(subject: Subject, at: float, count: int) -> Found | None:
+    """Watch a burst that is due then; the first one of a layout has no time before it: None."""
+    wait_until(at - _CALM_SECONDS)
+    before, started = subject.used(), time.time()
+    assert subject.broker.llen(QUEUE) == 0, "something was sent too early"
+    wait_until(at)
+    while (length := subject.broker.llen(QUEUE)) < count:
+        assert time.time() < at + _PATIENCE_SECONDS, f"{length} of {count} were sent"
         time.sleep(_LOOK_SECONDS)
-    seconds = server_now(schedule) - at
-    wait_until(schedule, server_now(schedule) + _CALM_SECONDS)
-    after = used(server, schedule, beats)
-    assert broker.llen(QUEUE) == count, f"{broker.llen(QUEUE)} were sent instead of {count}"
-    return (
+    seconds = time.time() - at
+    wait_until(time.time() + _CALM_SECONDS)
+    after, ended = subject.used(), time.time()
+    assert subject.broker.llen(QUEUE) == count, f"{subject.broker.llen(QUEUE)} were sent instead of {count}"
+    subject.broker.delete(QUEUE)
+    calm, subject.calm = subject.calm, (subject.used(), ended)
+    if calm is None:
+        return None
+    used_before, calm_since = calm
+    idle_seconds = started - calm_since
+    assert idle_seconds > 1, "no time was left to wait: give a larger --every"
+    idle = Used(*((now - then) / idle_seconds for now, then in zip(before, used_before, strict=True)))
+    waiting_seconds = ended - started
+    of_beats = after.beats - before.beats - idle.beats * waiting_seconds
+    of_server = after.server - before.server - idle.server * waiting_seconds
+    return Found(
         count / seconds,
-        (after.beats - before.beats) * 1e6 / count,
-        (after.server - before.server) * 1e6 / count,
+        of_beats * 1e6 / count,
+        of_server * 1e6 / count,
+        idle.beats * 1e3,
+        idle.server * 1e3,
+        idle.commands,
     )
 
 
-def wait_until(schedule: redis.Redis, moment: float) -> None:
-    time.sleep(max(0.0, moment - server_now(schedule)))
-
-
-def used(server: Server, schedule: redis.Redis, beats: Sequence[Process]) -> Used:
-    of_beats = [since(0.0, processor_seconds(beat.pid)) or 0.0 for beat in beats]
-    stats: Any = schedule.info("stats")
-    of_server = since(0.0, processor_seconds(server.process.pid)) or 0.0
-    return Used(sum(of_beats), of_server, stats["total_commands_processed"])
+def wait_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.time()))
 
 
 def middle(found: Sequence[Found]) -> Found:
@@ -226,9 +238,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--entries", type=int, default=20_000)
     parser.add_argument("--shards", default="none,1,4,16,64", help="numbers, and none")
     parser.add_argument("--beats", default="1,2,4")
-    parser.add_argument("--every", type=int, default=15, help="seconds from one round to the next")
-    parser.add_argument("--rounds", type=int, default=2, help="after the first, which warms up")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--every", type=int, default=5, help="seconds from one layout's burst to another's")
+    parser.add_argument("--rounds", type=int, default=6, help="after the first, which warms up")
     parser.add_argument("--publish", action="store_true", help="put the table into the documentation")
     return parser.parse_args(arguments)
 
@@ -236,13 +247,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     counts = [None if word == "none" else int(word) for word in options.shards.split(",")]
-    cases = [Case(shards, int(beats)) for shards in counts for beats in options.beats.split(",")]
-    cases = [case for case in cases if case.beats <= (case.shards or 1)]
-    found: dict[Case, list[Found]] = {case: [] for case in cases}
-    for turn in range(options.repeats):
-        for case in cases[:: -1 if turn % 2 else 1]:
-            found[case] += measure(case, options.entries, options.rounds, options.every)
-            print(*row(case, found[case][-1]), sep="  ", file=sys.stderr, flush=True)
+    found: dict[Case, list[Found]] = {}
+    for beats in map(int, options.beats.split(",")):
+        cases = [Case(shards, beats) for shards in counts if beats <= (shards or 1)]
+        for case, one in measure(cases, options.entries, options.rounds, options.every):
+            found.setdefault(case, []).append(one)
+            print(*row(case, one), sep="  ", file=sys.stderr, flush=True)
     rows = [row(case, middle(all_of)) for case, all_of in found.items()]
     result = {
         "date": datetime.now(timezone.utc).date().isoformat(),
