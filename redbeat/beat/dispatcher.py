@@ -25,8 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.beat.batch import Batch
 from redbeat.beat.disruptions import has_failed
@@ -76,12 +75,10 @@ from redbeat.store.store import Store
 if TYPE_CHECKING:  # it needs OpenTelemetry
     from redbeat.telemetry.tracing.spans import RunSpan
 
-Item = TypeVar("Item")
-
 #: with at_most_once, how many runs are recorded before they are sent: a crash loses at most these
 AT_MOST_ONCE_GROUP = 20
 
-#: about how many runs go the quick way at a time: while the server records these, the next are planned
+#: how many runs go the quick way at a time: while the server records these, the next are planned
 PIECE = 100
 
 #: processor time that a plan may take, besides its budget, for each character that is read for it
@@ -261,9 +258,9 @@ class Dispatcher:
         return rows[sent:]
 
     def _plan_pieces(self, batch: Batch, rows: Sequence[Claimed]) -> Iterator[list[CompiledRun]]:
-        for piece in pieces_of(rows):
+        for first in range(0, len(rows), PIECE):
             with postpone_signals():  # not while a piece is sent, as the server may never answer
-                runs, others = self._quick_way.plan(piece, batch.claim.now)
+                runs, others = self._quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
             self._reports.tell_of_all(
@@ -287,7 +284,7 @@ class Dispatcher:
         self._tracing.begin_batch()
         try:
             with garbage_kept():
-                self._recorder.commit_pieces(batch, _pieces_of_all(prepared, given), target)
+                self._recorder.commit_pieces(batch, _pieces_of(prepared, given), target)
         except (SystemExit, KeyboardInterrupt):  # the server goes on with them
             self._reports.tell_of_all(given)
             raise
@@ -688,18 +685,12 @@ class Dispatcher:
             )
 
 
-def pieces_of(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield ``items`` in pieces of one size, about ``PIECE``: a small one costs as many calls as a large."""
-    size = ceil(len(items) / max(round(len(items) / PIECE), 1))
-    for first in range(0, len(items), max(size, 1)):
-        yield items[first : first + size]
-
-
-def _pieces_of_all(
+def _pieces_of(
     prepared: Iterable[Sequence[CompiledRun]], given: list[CompiledRun]
 ) -> Iterator[Sequence[CompiledRun]]:
     """Yield prepared runs in pieces, and note them in ``given``."""
     for runs in prepared:
-        for piece in pieces_of(runs):
+        for first in range(0, len(runs), PIECE):
+            piece = runs[first : first + PIECE]
             given += piece
             yield piece
