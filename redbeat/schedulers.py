@@ -336,7 +336,8 @@ class RedBeatScheduler(Scheduler):
         """Send what was claimed of each shard; return how long to wait then; None: claim again at once."""
         is_waiting, batches, is_begun = self._beat is not None, len(claims), False
         seconds: float | None = None
-        for claimed in rounds_of(claims):
+        are_pushed = self._shards.is_divided and self._equipment.quick_way.is_exactly_once()
+        for claimed in rounds_of(claims, are_pushed=are_pushed):
             # of a node that is away since then all stays due
             together = [(shard, claim) for shard, claim in claimed if not shard.away]
             if is_begun and self._is_ending_tick():

@@ -41,7 +41,7 @@ from redbeat.beat.planner import (
     commit_missing,
     plan_run,
 )
-from redbeat.beat.recorder import Recorder, commit_last, is_held_back
+from redbeat.beat.recorder import Pieces, Recorder, commit_last, is_held_back
 from redbeat.beat.stored import plan_message
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
@@ -61,6 +61,7 @@ from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
+from redbeat.store.commits import CommitStream
 from redbeat.store.records import (
     NOWHERE,
     Claimed,
@@ -198,6 +199,17 @@ class Dispatcher:
             batch.leave(rows)
             rows = []
         return Admitted(rows, is_quick, is_pushed)
+
+    def begin_pieces(self, batch: Batch, stream: CommitStream) -> Pieces | None:
+        """Return what runs are to be written to that are pushed by the script that records, piece by piece;
+        None: the script can't push them now.
+        """
+        target = self._find_target(batch)
+        return None if target is None else self._recorder.begin_pieces(batch, target, stream)
+
+    def end_pieces(self, pieces: Pieces) -> int:
+        """Note what became of the runs that were written; return how many were given to the server."""
+        return self._recorder.end_pieces(pieces)
 
     def begin(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> None:
         """Send ``rows``, or collect their messages."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from redbeat.beat.batch import Batch
@@ -40,6 +40,7 @@ from redbeat.log.text import printable, shorten
 from redbeat.process.signals import hold_interrupts
 from redbeat.runs.outcomes import MAX_ERROR
 from redbeat.signals import entry_quarantined, is_wanted
+from redbeat.store.commits import Commits, CommitStream
 from redbeat.store.events import Events
 from redbeat.store.figures import Figures
 from redbeat.store.records import (
@@ -61,6 +62,26 @@ from redbeat.store.store import Store
 
 #: how long a run is noted as in progress that is to be published, if it isn't recorded as sent then; seconds
 RESERVED_SECONDS = 60.0
+
+
+@dataclass
+class Pieces:
+    """The runs of one batch that are recorded and pushed piece by piece.
+
+    Attributes:
+        written: the runs that were given to the server so far.
+    """
+
+    batch: Batch
+    commits: Commits
+    written: list[tuple[Run, tuple[Push, ...]]] = field(default_factory=list)
+
+    def write(self, runs: Sequence[CompiledRun]) -> None:
+        """Record and push ``runs``, and don't wait for what becomes of them."""
+        for run in runs:
+            self.written.append((run, run.pushes))
+            run.sent.pushes = run.pushes
+        self.commits.write([run.sent for run in runs])
 
 
 class Recorder:
@@ -357,24 +378,34 @@ class Recorder:
 
         Returns how many runs were given to the server.
         """
-        sent: list[tuple[Run, tuple[Push, ...]]] = []
-        commit = self._commit_at_once if batch.is_prepared else self._commit_each
-        with self._store.commits(
-            batch.fence, target, lambda commits: commit(batch, commits, target)
-        ) as commits:
+        with CommitStream(self._store) as stream:
+            begun = self.begin_pieces(batch, target, stream)
             for runs in pieces:
-                for run in runs:
-                    sent.append((run, run.pushes))
-                    run.sent.pushes = run.pushes
-                commits.write([run.sent for run in runs])
-            try:
-                committed = commits.finish()
-            except StoreRefused as exc:
-                if not is_no_permission(exc):
-                    raise
-                for known, _ in sent:
-                    known.sent.pushes = ()
-                return 0  # the ordinary way finds out which right is lacking
+                begun.write(runs)
+            return self.end_pieces(begun)
+
+    def begin_pieces(self, batch: Batch, target: Target, stream: CommitStream) -> Pieces:
+        """Return what runs of ``batch`` are to be written to, which are recorded and pushed then.
+
+        Arguments:
+            target: where their messages are pushed in the same step.
+            stream: on which they are written, perhaps beside those of other parts.
+        """
+        commit = self._commit_at_once if batch.is_prepared else self._commit_each
+        ordinary = partial(commit, batch, target=target)
+        return Pieces(batch, self._store.commits(batch.fence, target, ordinary, stream))
+
+    def end_pieces(self, pieces: Pieces) -> int:
+        """Note what became of the runs that were written; return how many were given to the server."""
+        batch, sent = pieces.batch, pieces.written
+        try:
+            committed = pieces.commits.finish()
+        except StoreRefused as exc:
+            if not is_no_permission(exc):
+                raise
+            for known, _ in sent:
+                known.sent.pushes = ()
+            return 0  # the ordinary way finds out which right is lacking
         if committed.is_moved:
             self._delivery.note_moved()
         self._note_recorded(batch, [run.sent for run, _ in sent], committed)

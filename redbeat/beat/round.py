@@ -1,9 +1,10 @@
-"""A round: small batches of several parts of the schedule, planned in one go and recorded together.
+"""A round: batches of several parts of the schedule that are planned, sent and recorded together.
 
 ::
 
     admit      for each batch: which of its entries are there, and may go the quick way
-    plan       those of all batches at once; their messages are pushed by the script that records
+    stream     what the script that records pushes, piece by piece: while the server records one, whose part's
+               it ever is, the next one is planned
     send       what is left, batch by batch; messages for a Redis broker elsewhere go in one pipeline
     record     all batches together: one round trip a node
     end        for each batch: what became of it
@@ -19,22 +20,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from itertools import groupby
 
 from redbeat.beat.batch import Batch
 from redbeat.beat.dispatcher import PIECE
 from redbeat.beat.equipment import Equipment
 from redbeat.beat.pipeline import Pipeline, send_together
-from redbeat.beat.planner import CompiledRun
-from redbeat.beat.recorder import commit_last, is_held_back
+from redbeat.beat.recorder import Pieces, commit_last, is_held_back
 from redbeat.beat.shard import Shard
 from redbeat.errors import RedBeatError
 from redbeat.process.budget import postpone_signals
 from redbeat.process.garbage import garbage_kept
+from redbeat.store.commits import CommitStream
 from redbeat.store.records import Claim, Claimed, Committed
 from redbeat.store.rounds import CommitAsked, commit_together
 
-#: how many entries the batches of a round have together, about: the first message waits for the last plan
+#: how many entries the batches of a round have together, about, if their messages are sent before they are
+#: recorded: a beat that is killed between the two has sent these, and they are sent again
 ROUND_ROWS = 500
 
 #: batches whose servers' clocks differ by less are planned as of one time, seconds
@@ -45,18 +46,27 @@ SAME_TIME_SECONDS = 0.1
 Apart = Callable[[Shard], AbstractContextManager[None]]
 
 
-def rounds_of(claims: Iterable[tuple[Shard, Claim]]) -> Iterator[list[tuple[Shard, Claim]]]:
-    """Yield claims by what is sent together: small ones first, and each other one alone."""
+def rounds_of(
+    claims: Sequence[tuple[Shard, Claim]], *, are_pushed: bool
+) -> Iterator[list[tuple[Shard, Claim]]]:
+    """Yield claims by what is sent together: small ones first.
+
+    Arguments:
+        are_pushed: the script that records pushes messages, as far as is known: all go together, as none
+            waits for others. Else large ones go alone.
+    """
     together: list[tuple[Shard, Claim]] = []
     others: list[tuple[Shard, Claim]] = []
     count = 0
+    if are_pushed:
+        claims = sorted(claims, key=lambda one: len(one[1].rows) > PIECE)
     for shard, claim in claims:
-        if not (0 < len(claim.rows) <= PIECE and shard.may_join):
+        if not (claim.rows and (are_pushed or len(claim.rows) <= PIECE) and shard.may_join):
             others.append((shard, claim))
             continue
         together.append((shard, claim))
         count += len(claim.rows)
-        if count >= ROUND_ROWS:
+        if count >= ROUND_ROWS and not are_pushed:
             yield together
             together, count = [], 0
     if together:
@@ -72,6 +82,8 @@ class _Member:
     Attributes:
         rows: the entries that are still to be sent one by one.
         is_quick: their messages may be compiled.
+        is_pushed: and those that are, are pushed by the script that records.
+        pieces: what they are written to.
         pipeline: sends its messages together with those of others; None: they go another way.
         asked: what is recorded of it; None: nothing.
         answer: what became of that, or why nothing is known of it.
@@ -83,6 +95,8 @@ class _Member:
     batch: Batch
     rows: Sequence[Claimed] = ()
     is_quick: bool = False
+    is_pushed: bool = False
+    pieces: Pieces | None = None
     pipeline: Pipeline | None = None
     asked: CommitAsked | None = None
     answer: Committed | RedBeatError | None = None
@@ -97,8 +111,12 @@ class _Member:
         return self.answer
 
 
+#: some rows of some batches
+_Piece = list[tuple[_Member, Sequence[Claimed]]]
+
+
 class Round:
-    """Sends small batches of several parts; made for one round.
+    """Sends batches of several parts; made for one round.
 
     Arguments:
         equipment: what this beat sends with.
@@ -125,7 +143,7 @@ class Round:
         began_at = time.monotonic()
         with self._ending_early(batches):
             self._let_each(self._admit)
-            self._plan()
+            self._stream()
             self._let_each(self._send)
             self._push()
             self._record()
@@ -177,40 +195,72 @@ class Round:
         for member in self._members:
             if member.is_out:
                 continue
-            try:
+            with self._keeping_apart(member):
                 step(member)
-            except BaseException as exc:
-                member.is_out = True
-                member.shard.dispatcher.end_early(member.batch, exc)
-                member.shard.close()
-                with self._apart(member.shard):
-                    raise exc  # noqa: TRY201 - within that
+
+    @contextmanager
+    def _keeping_apart(self, member: _Member) -> Iterator[None]:
+        """If this block ends with an error, do no more with this batch."""
+        try:
+            yield
+        except BaseException as exc:
+            member.is_out = True
+            member.shard.dispatcher.end_early(member.batch, exc)
+            member.shard.close()
+            with self._apart(member.shard):
+                raise
 
     def _admit(self, member: _Member) -> None:
-        member.rows, member.is_quick, is_pushed = member.shard.dispatcher.admit(member.batch)
-        member.batch.is_quick = is_pushed
+        member.rows, member.is_quick, member.is_pushed = member.shard.dispatcher.admit(member.batch)
 
-    def _plan(self) -> None:
-        """Plan the batches that may go the quick way, and collect the messages of those that do."""
-        pushed = [one for one in self._members if one.batch.is_quick and not one.is_out]
-        pushed.sort(key=_clock_of)
-        with postpone_signals():
-            for _, those in groupby(pushed, key=lambda one: _clock_of(one) // SAME_TIME_SECONDS):
-                self._plan_at_once(list(those))
-        runs = [run for one in pushed for run, _ in one.batch.collected]
-        self._figures.compiled += len(runs)
-        self._reports.tell_of_all(run for run in runs if not is_held_back(run))
+    def _stream(self) -> None:
+        """Send what is compiled, and pushed by the script that records; the other rows are left."""
+        pushed = [one for one in self._members if one.rows and one.is_pushed and not one.is_out]
+        if not pushed:
+            return
+        with CommitStream(pushed[0].shard.store, sent_together=PIECE) as stream:
+            for piece in _pieces_of(pushed):
+                if self._begin_piece(piece, stream):
+                    self._write(piece)
+            self._let_each(self._end_pieces)
 
-    def _plan_at_once(self, members: Sequence[_Member]) -> None:
-        rows = [row for member in members for row in member.rows]
-        runs, _ = self._quick_way.plan(rows, _clock_of(members[-1]))
-        by_key: dict[str, CompiledRun] = {run.claimed.key: run for run in runs if run.message.on_call is None}
-        for member in members:
-            found = [by_key[row.key] for row in member.rows if row.key in by_key]
-            member.batch.is_quick = len(found) == len(member.rows)
-            if member.batch.is_quick:
-                member.batch.collected = [(run, run.pushes) for run in found]
-                member.rows = ()
+    def _begin_piece(self, piece: _Piece, stream: CommitStream) -> bool:
+        """Let each batch that has its turn begin; those that may not are left. Tell whether any goes on."""
+        is_begun = any(one.pieces is not None for one in self._members)
+        for member, _ in piece:
+            if member.pieces is None and member.is_pushed:
+                if is_begun and self._is_ending():
+                    member.batch.leave(member.rows)
+                    member.rows, member.is_pushed = (), False
+                    continue
+                with self._keeping_apart(member):
+                    member.pieces = member.shard.dispatcher.begin_pieces(member.batch, stream)
+                member.is_pushed = member.pieces is not None
+        return any(member.is_pushed for member, _ in piece)
+
+    def _write(self, piece: _Piece) -> None:
+        """Plan a piece, and give to the server what is compiled of it."""
+        going = [(member, rows) for member, rows in piece if member.is_pushed]
+        with postpone_signals():  # not while a piece is sent, as the server may never answer
+            runs, _ = self._quick_way.plan(
+                [row for _, rows in going for row in rows], _clock_of(going[-1][0])
+            )
+        by_key = {run.claimed.key: run for run in runs if run.message.on_call is None}
+        for member, rows in going:
+            found = [by_key[row.key] for row in rows if row.key in by_key]
+            if len(found) < len(rows) or member.pieces is None:
+                member.is_pushed = False  # what is left of it goes the ordinary way
+                continue
+            self._reports.tell_of_all(run for run in found if not is_held_back(run))
+            member.pieces.write(found)
+
+    def _end_pieces(self, member: _Member) -> None:
+        if member.pieces is None:
+            return
+        count = member.shard.dispatcher.end_pieces(member.pieces)
+        self._figures.compiled += count
+        member.rows = member.rows[count:]
+        member.batch.is_quick = not member.rows
 
     def _send(self, member: _Member) -> None:
         if not member.rows:
@@ -249,6 +299,27 @@ class Round:
     def _end(member: _Member) -> None:
         member.shard.dispatcher.end(member.batch, member.asked, member.found)
         member.has_ended = True
+
+
+def _pieces_of(members: Sequence[_Member]) -> Iterator[_Piece]:
+    """Yield the rows of batches in pieces that are planned at once: of one batch, or of several small ones
+    whose claims have been made at about one time.
+    """
+    piece: _Piece = []
+    count, clock = 0, 0.0
+    for member in members:
+        is_other_time = abs(_clock_of(member) - clock) > SAME_TIME_SECONDS
+        if piece and (is_other_time or count + len(member.rows) > PIECE):
+            yield piece
+            piece, count = [], 0
+        rows, clock = member.rows, _clock_of(member)
+        while len(rows) > PIECE:
+            yield [(member, rows[:PIECE])]
+            rows = rows[PIECE:]
+        piece.append((member, rows))
+        count += len(rows)
+    if piece:
+        yield piece
 
 
 def _clock_of(member: _Member) -> float:

@@ -216,7 +216,7 @@ class Shard:
 
     @property
     def may_join(self) -> bool:
-        """Whether a small batch of it may be sent together with those of others."""
+        """Whether a batch of it may be sent together with those of others."""
         return not (self.dispatcher.pace.is_costly_turn or self._equipment.delivery.is_at_most_once)
 
     def begin(self, claim: Claim, *, batches: int) -> Batch:

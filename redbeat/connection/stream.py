@@ -6,6 +6,7 @@ Invariant: it goes back to its pool with every reply read, or it is ended first.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -71,14 +72,19 @@ class Stream:
 
     def write(self, *words: Any) -> None:
         """Send a command, and don't wait for its reply; an error ends the connection."""
+        self.write_all([words])
+
+    def write_all(self, commands: Sequence[Sequence[Any]]) -> None:
+        """Send commands at once, and don't wait for their replies; an error ends the connection."""
         try:
+            packed = [part for words in commands for part in self._connection.pack_command(*words)]
+            together = packed if len(commands) == 1 else [b"".join(packed)]  # each piece is a system call
             # a health check would read a reply
-            packed = self._connection.pack_command(*words)
-            self._connection.send_packed_command(packed, check_health=not self.unread)
+            self._connection.send_packed_command(together, check_health=not self.unread)
         except BaseException:
             self._end()
             raise
-        self.unread += 1
+        self.unread += len(commands)
 
     def read(self) -> Any:
         """Return the reply to the first command that has none yet, or the error that the server has replied.

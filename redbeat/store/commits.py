@@ -1,4 +1,4 @@
-"""A batch's commits, written while the rest of the batch is still made, and read at the end.
+"""Commits of batches, written while the rest is still made, and read at the end.
 
 Invariant: what has no reply in the end is committed in the ordinary way. That does no harm where only the
 reply was lost, because a commit changes only what was claimed.
@@ -6,8 +6,10 @@ reply was lost, because a commit changes only what was claimed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
@@ -20,9 +22,9 @@ from redbeat.store.records import Commit, Committed, Fence, Histories, LockStatu
 if TYPE_CHECKING:
     from redbeat.store.store import Store
 
-#: how many calls are on their way at most: what others send to the server comes after them, and their
+#: how many commits are on their way at most: what others send to the server comes after them, and their
 #: replies must fit into what lies in between
-MAX_UNREAD = 5
+MAX_UNREAD = 500
 
 
 @dataclass
@@ -33,15 +35,106 @@ class _Chunk:
     committed: Committed | None = None
 
 
-class Commits:
-    """The commits of one batch; a context manager, whose end gives the connection back.
+class CommitStream:
+    """The connection on which commits are on their way: of one batch, or of several parts' on one server.
 
-    If it ends without ``finish``, what was written is recorded, unless the server doesn't answer.
+    A context manager, whose end gives the connection back. What was sent by then is recorded, unless the
+    server doesn't answer.
 
     Arguments:
+        store: of any of these parts.
+        sent_together: small calls wait for each other until they are about so many commits.
+    """
+
+    def __init__(self, store: Store, sent_together: int = 1) -> None:
+        self._sent_together = sent_together
+        self._client = store.client
+        self._is_open = not (store.config.is_cluster or store.replicas.wanted)
+        self._stream: Stream | None = None
+        self._unsent: list[tuple[_Chunk, Callable[[], Sequence[Any]]]] = []
+        self._unread: deque[_Chunk] = deque()
+        self._unread_count = 0
+
+    def __enter__(self) -> CommitStream:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def write(self, store: Store, chunk: _Chunk, words: Callable[[], Sequence[Any]]) -> None:
+        """Send a command whose reply is for ``chunk``, if that is possible.
+
+        Arguments:
+            store: of the part that it is about; notes that Redis is waited for.
+            words: makes the command.
+        """
+        if not self._is_open:
+            return
+        self._unsent.append((chunk, words))
+        if sum(len(unsent.commits) for unsent, _ in self._unsent) >= self._sent_together:
+            self._attempt(store, self._send)
+
+    def read_all(self, store: Store) -> None:
+        """Read the replies to all that was written, as far as they come."""
+        if self._unsent:
+            self._attempt(store, self._send)
+        try:
+            if self._stream is not None:
+                self._attempt(store, lambda: self._read_until(0))
+        finally:
+            self.close()
+
+    def _attempt(self, store: Store, step: Callable[[], None]) -> None:
+        """Do a step; after an error, whatever it is, the ordinary way does the rest, and may raise it."""
+        try:
+            with store.translating():
+                step()
+        except RedBeatError:
+            self._is_open = False
+            self.close()
+        except BaseException:
+            self.close()
+            raise
+
+    def _send(self) -> None:
+        if self._stream is None:
+            self._stream = Stream.open(self._client)
+        if self._stream is None:
+            self._is_open = False
+            return
+        sent, self._unsent = self._unsent, []
+        self._stream.write_all([words() for _, words in sent])
+        for chunk, _ in sent:
+            self._unread.append(chunk)
+            self._unread_count += len(chunk.commits)
+        self._read_until(MAX_UNREAD)
+
+    def _read_until(self, count: int) -> None:
+        """Read replies until so many commits have none; a call that was refused has none that counts."""
+        while self._stream is not None and self._unread_count > count:
+            reply = self._stream.read()
+            chunk = self._unread.popleft()
+            self._unread_count -= len(chunk.commits)
+            if not isinstance(reply, ResponseError):
+                chunk.committed = lua.committed_of([reply])
+
+    def close(self) -> None:
+        """Give the connection back. Harmless when repeated."""
+        stream, self._stream = self._stream, None
+        self._unsent.clear()
+        self._unread.clear()
+        self._unread_count = 0
+        if stream is not None:
+            stream.close()
+
+
+class Commits:
+    """The commits of one batch; a context manager, whose end is that of its stream.
+
+    Arguments:
+        stream: on which they are written, perhaps beside those of other parts.
         commit: commits in the ordinary way what has no reply.
         histories: where records of runs go.
-        is_direct: False: all is committed in the ordinary way, at the end.
     """
 
     def __init__(
@@ -51,24 +144,21 @@ class Commits:
         target: Target,
         histories: Histories,
         commit: Callable[[Sequence[Commit]], Committed],
-        *,
-        is_direct: bool,
+        stream: CommitStream,
     ) -> None:
         self._store = store
         self._fence = fence
         self._target = target
         self._histories = histories
         self._commit = commit
-        self._is_direct = is_direct
-        self._stream: Stream | None = None
+        self._stream = stream
         self._chunks: list[_Chunk] = []
-        self._read = 0
 
     def __enter__(self) -> Commits:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._close()
+        self._stream.close()
 
     def write(self, commits: Sequence[Commit]) -> None:
         """Send ``commits``, in calls of 100, and don't wait for what becomes of them.
@@ -78,8 +168,10 @@ class Commits:
         for first in range(0, len(commits), lua.CALL_COMMITS):
             chunk = _Chunk(commits[first : first + lua.CALL_COMMITS])
             self._chunks.append(chunk)
-            if self._is_direct:
-                self._attempt(self._send, chunk)
+            self._stream.write(self._store, chunk, partial(self._words, chunk))
+
+    def _words(self, chunk: _Chunk) -> Sequence[Any]:
+        return lua.commit_command(self._store.keys, self._fence, chunk.commits, self._target, self._histories)
 
     def finish(self) -> Committed:
         """Return what became of all commits, in the order in which they were written.
@@ -87,11 +179,7 @@ class Commits:
         Raises:
             LockLost: another beat holds the lock; what came after that wasn't written.
         """
-        try:
-            if self._stream is not None:
-                self._attempt(self._read_until, 0)
-        finally:
-            self._close()
+        self._stream.read_all(self._store)
         done = committed_as_one([chunk.committed for chunk in self._chunks if chunk.committed])
         self._store.note_committed(done, self._fence)
         unread = [chunk for chunk in self._chunks if chunk.committed is None]
@@ -107,40 +195,3 @@ class Commits:
         return Committed(
             rest.status, done.is_moved or rest.is_moved, ordered, done.unrecorded or rest.unrecorded
         )
-
-    def _attempt(self, step: Callable[[Any], None], argument: Any) -> None:
-        """Do a step; after an error, whatever it is, the ordinary way does the rest, and may raise it."""
-        try:
-            with self._store.translating():
-                step(argument)
-        except RedBeatError:
-            self._is_direct = False
-            self._close()
-        except BaseException:
-            self._close()
-            raise
-
-    def _send(self, chunk: _Chunk) -> None:
-        if self._stream is None:
-            self._stream = Stream.open(self._store.client)
-        if self._stream is None:
-            self._is_direct = False
-            return
-        part = self._store.keys
-        self._stream.write(
-            *lua.commit_command(part, self._fence, chunk.commits, self._target, self._histories)
-        )
-        self._read_until(MAX_UNREAD)
-
-    def _read_until(self, unread: int) -> None:
-        """Read replies until so many are left; a call that was refused has none that counts."""
-        while self._stream is not None and self._stream.unread > unread:
-            reply = self._stream.read()
-            chunk, self._read = self._chunks[self._read], self._read + 1
-            if not isinstance(reply, ResponseError):
-                chunk.committed = lua.committed_of([reply])
-
-    def _close(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()

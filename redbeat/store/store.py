@@ -51,7 +51,7 @@ from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
 from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
-from redbeat.store.commits import Commits
+from redbeat.store.commits import Commits, CommitStream
 from redbeat.store.layouts import Layouts
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
@@ -555,15 +555,16 @@ class Store:
         fence: Fence,
         target: Target = Target("", 0, 0),  # noqa: B008 - immutable
         commit: Callable[[Sequence[Commit]], Committed] | None = None,
+        stream: CommitStream | None = None,
     ) -> Commits:
         """Return what commits a batch piece by piece, while the rest of it is still made.
 
         Arguments:
             commit: commits what can't be sent so; by default as ``commit_runs`` does.
+            stream: on which they are written; by default one of their own.
         """
         ordinary = commit or (lambda commits: self.commit_runs(fence, commits, target))
-        is_direct = not (self.config.is_cluster or self.replicas.wanted)
-        return Commits(self, fence, target, self._histories, ordinary, is_direct=is_direct)
+        return Commits(self, fence, target, self._histories, ordinary, stream or CommitStream(self))
 
     @property
     def _histories(self) -> Histories:

@@ -22,10 +22,12 @@ from redbeat.beat import round as round_module
 from redbeat.beat.shard import Shard
 from redbeat.beat.shards import Shards
 from redbeat.connection.client import get_redis
+from redbeat.connection.stream import Stream
 from redbeat.errors import RedBeatError
 from redbeat.keys import Keys
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store import rounds as store_rounds
+from redbeat.store.commits import CommitStream
 from redbeat.store.nodes import call_on_nodes as call_now
 from redbeat.store.records import Claim
 from redbeat.store.store import Store
@@ -76,15 +78,24 @@ def sent_by(scheduler: RedBeatScheduler) -> Counter[str]:
 
 
 def meddling(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[], None]) -> None:
-    """Do something once, just before the commits of the next round go out."""
-    original, left = store_rounds.commit_together, [meddle]
+    """Do something once, just before the commits of the next round go out, which are few."""
+    left = [meddle]
 
-    def commit_together(asked: Any) -> Any:
-        while left:
-            left.pop()()
-        return original(asked)
+    def meddle_before(original: Callable[..., Any]) -> Callable[..., Any]:
+        def replaced(*args: Any) -> Any:
+            while left:
+                left.pop()()
+            return original(*args)
 
-    monkeypatch.setattr(round_module, "commit_together", commit_together)
+        return replaced
+
+    monkeypatch.setattr(round_module, "commit_together", meddle_before(store_rounds.commit_together))
+    monkeypatch.setattr(CommitStream, "read_all", meddle_before(CommitStream.read_all))
+
+
+def end_connections(client: Any) -> None:
+    """End all connections to the schedule's server, but for one."""
+    client.execute_command("CLIENT KILL TYPE normal SKIPME yes")
 
 
 # -- round trips
@@ -165,7 +176,7 @@ def test_prepared_runs_of_many_shards_are_sent_in_one_round_trip(
 # -- the same as one by one
 
 
-def alone(claims: Sequence[tuple[Shard, Claim]]) -> Iterator[list[tuple[Shard, Claim]]]:
+def alone(claims: Sequence[tuple[Shard, Claim]], **_are_pushed: bool) -> Iterator[list[tuple[Shard, Claim]]]:
     for one in claims:
         yield [one]
 
@@ -297,9 +308,10 @@ def test_a_layout_that_changes_amid_a_round_is_followed(app: Celery, monkeypatch
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["written", "not written"])
 def test_a_node_that_is_away_amid_a_round_costs_its_own_shard_only(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, is_written: bool
+    make_app: MakeApp, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, is_written: bool
 ) -> None:
-    app = make_app(redbeat_shards=SHARDS)
+    """Its runs are sent before they are recorded, as the broker is elsewhere."""
+    app = make_app(redbeat_shards=SHARDS, broker_url=request.getfixturevalue("redis").url(0))
     names, away = names_in_every_shard(app, of_each=3), parts_of(app)[5]
     save(app, names)
     let_be_due(app, names)
@@ -307,7 +319,7 @@ def test_a_node_that_is_away_amid_a_round_costs_its_own_shard_only(
 
     def call_on_nodes(client: Any, calls: Any) -> list[Any]:
         places = [place for place, (_, request) in enumerate(calls) if away.schedule in request.keys]
-        is_commit = any("tasks.echo" in str(one) for one in calls[0][1].args)
+        is_commit = any("total_run_count" in str(one) for one in calls[0][1].args)
         if not (left and is_commit):
             return call_now(client, calls)
         left.clear()
@@ -322,9 +334,36 @@ def test_a_node_that_is_away_amid_a_round_costs_its_own_shard_only(
             scheduler.tick()
         assert not left
         sent = Counter(message.entry for message in take_messages(app))
-        here = {name for name in names if app.redbeat_conf.keys.home(name) == away}
-        assert sent == Counter(set(names) if is_written else set(names) - here)
-        assert sent + sent_by(scheduler) == Counter(names)
+        assert sent == Counter(names)
+        assert sent_by(scheduler) == Counter(), "what was sent was recorded once more as the round ended"
+
+
+@pytest.mark.parametrize(
+    ("when", "of_each"), [("before", 3), ("before", 40), ("amid", 40), ("after", 3), ("after", 40)]
+)
+def test_a_connection_that_ends_amid_a_round_neither_loses_nor_doubles_a_run(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, when: str, of_each: int
+) -> None:
+    """Before anything is sent, when some calls are on their way, or before any reply is read."""
+    app = make_app(redbeat_shards=SHARDS)
+    names, client = names_in_every_shard(app, of_each=of_each), get_redis(app)
+    save(app, names)
+    let_be_due(app, names)
+    sends, original = [0], Stream.write_all
+    end_at = {"before": 1, "amid": 2, "after": None}[when]
+
+    def write_all(stream: Stream, commands: Any) -> None:
+        sends[0] += 1
+        if sends[0] == end_at:
+            end_connections(client)
+        original(stream, commands)
+
+    monkeypatch.setattr(Stream, "write_all", write_all)
+    with leader(app) as scheduler:
+        if when == "after":
+            meddling(monkeypatch, lambda: end_connections(client))
+        assert sent_by(scheduler) == Counter(names)
+    assert sends[0] >= (end_at or 1), "they were streamed"
 
 
 # -- signals

@@ -138,7 +138,7 @@ def test_few_replies_are_left_on_their_way(
     store: Store, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else they could fill all buffers between here and the server, and both would wait for each other."""
-    monkeypatch.setattr(module, "MAX_UNREAD", 3)
+    monkeypatch.setattr(module, "MAX_UNREAD", 6)
     pieces = pieces_of(client, *[2] * 10)
     with store.commits(FENCE, target_of(client)) as commits, counting_reads(monkeypatch) as read:
         for number, piece in enumerate(pieces, 1):
