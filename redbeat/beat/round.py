@@ -195,20 +195,18 @@ class Round:
         for member in self._members:
             if member.is_out:
                 continue
-            with self._keeping_apart(member):
+            try:
                 step(member)
+            except BaseException as exc:  # noqa: BLE001 - raised there if it ends the round
+                self._end_early(member, exc)
 
-    @contextmanager
-    def _keeping_apart(self, member: _Member) -> Iterator[None]:
-        """If this block ends with an error, do no more with this batch."""
-        try:
-            yield
-        except BaseException as exc:
-            member.is_out = True
-            member.shard.dispatcher.end_early(member.batch, exc)
-            member.shard.close()
-            with self._apart(member.shard):
-                raise
+    def _end_early(self, member: _Member, exc: BaseException) -> None:
+        """Do no more with a batch that has ended with ``exc``; raise that unless others can go on."""
+        member.is_out = True
+        member.shard.dispatcher.end_early(member.batch, exc)
+        member.shard.close()
+        with self._apart(member.shard):
+            raise exc
 
     def _admit(self, member: _Member) -> None:
         member.rows, member.is_quick, member.is_pushed = member.shard.dispatcher.admit(member.batch)
@@ -233,8 +231,10 @@ class Round:
                     member.batch.leave(member.rows)
                     member.rows, member.is_pushed = (), False
                     continue
-                with self._keeping_apart(member):
+                try:
                     member.pieces = member.shard.dispatcher.begin_pieces(member.batch, stream)
+                except BaseException as exc:  # noqa: BLE001 - raised there if it ends the round
+                    self._end_early(member, exc)
                 member.is_pushed = member.pieces is not None
         return any(member.is_pushed for member, _ in piece)
 

@@ -52,6 +52,7 @@ class CommitStream:
         self._is_open = not (store.config.is_cluster or store.replicas.wanted)
         self._stream: Stream | None = None
         self._unsent: list[tuple[_Chunk, Callable[[], Sequence[Any]]]] = []
+        self._unsent_count = 0
         self._unread: deque[_Chunk] = deque()
         self._unread_count = 0
 
@@ -71,7 +72,8 @@ class CommitStream:
         if not self._is_open:
             return
         self._unsent.append((chunk, words))
-        if sum(len(unsent.commits) for unsent, _ in self._unsent) >= self._sent_together:
+        self._unsent_count += len(chunk.commits)
+        if self._unsent_count >= self._sent_together:
             self._attempt(store, self._send)
 
     def read_all(self, store: Store) -> None:
@@ -102,7 +104,7 @@ class CommitStream:
         if self._stream is None:
             self._is_open = False
             return
-        sent, self._unsent = self._unsent, []
+        sent, self._unsent, self._unsent_count = self._unsent, [], 0
         self._stream.write_all([words() for _, words in sent])
         for chunk, _ in sent:
             self._unread.append(chunk)
@@ -123,7 +125,7 @@ class CommitStream:
         stream, self._stream = self._stream, None
         self._unsent.clear()
         self._unread.clear()
-        self._unread_count = 0
+        self._unsent_count = self._unread_count = 0
         if stream is not None:
             stream.close()
 
