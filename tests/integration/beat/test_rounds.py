@@ -226,14 +226,22 @@ def outcome_of(app: Celery, client: Any) -> tuple[Any, ...]:
     return sent, found
 
 
+@pytest.mark.parametrize("are_large", [False, True], ids=["small", "large"])
 def test_a_round_sends_and_records_what_batches_do_alone(
-    app: Celery, server: Server, chance: random.Random, monkeypatch: pytest.MonkeyPatch
+    app: Celery, server: Server, chance: random.Random, monkeypatch: pytest.MonkeyPatch, are_large: bool
 ) -> None:
+    """Also if some of them are planned in several pieces, and what isn't compiled comes in any of these."""
+    names, large = names_in_every_shard(app, of_each=250), parts_of(app)[:3]
+    plain = [name for name in names if app.redbeat_conf.keys.home(name) in large]
+    assert len(plain) == 750
     at, seed = time.time() // 60 * 60 - 60, chance.random()  # a whole minute, for crontabs
     found = []
     with server.client(db=1) as client:
         for is_alone in (True, False):
             client.flushdb()
+            if are_large:
+                save(app, plain)
+                let_be_due(app, plain, at)
             gone = write_all_kinds(app, random.Random(seed), at)
             with monkeypatch.context() as patch, leader(app) as scheduler:
                 if is_alone:
