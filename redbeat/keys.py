@@ -93,16 +93,31 @@ class EntryKeys(NamedTuple):
         return self.history, self.backfilled, self.failing
 
 
+#: what the keys of RedBeat's own hold that have one name in each part, by what follows the prefix and a colon
+OWN_KINDS: dict[str, str] = {}
+
+#: kinds that TYPE calls otherwise
+_TYPES = {"sorted set": "zset"}
+
+
+def is_of_kind(type_name: str, kind: str) -> bool:
+    """Tell whether a key is of a kind, such as 'sorted set', by what TYPE says of it; 'none': it may be."""
+    return type_name in (_TYPES.get(kind, kind), "none")
+
+
 class _OwnKey:
     """A key of RedBeat's own: no entry's name begins with a colon.
 
     Arguments:
+        kind: what it holds, in words: 'sorted set', 'hash', ...; '': no key has this name itself.
         is_shared: a schedule that is divided into shards has it once, and not once in each.
     """
 
-    def __init__(self, name: str, *, is_shared: bool = False) -> None:
+    def __init__(self, name: str, kind: str = "", *, is_shared: bool = False) -> None:
         self._name = name
         self._is_shared = is_shared
+        if kind:
+            OWN_KINDS[name] = kind
 
     def __get__(self, keys: Keys, _owner: type[Keys]) -> str:
         return keys.own(self._name, is_shared=self._is_shared)
@@ -136,68 +151,68 @@ class Keys:
         """set: the names of the entries that came from ``beat_schedule``."""
         return self.statics_key or f"{self.prefix}:statics"
 
-    static_owners = _OwnKey("static-owners")
+    static_owners = _OwnKey("static-owners", "set")
     """set: whose ``beat_schedule`` has an entry: the owner, a tab, and the entry's name"""
-    downgraded = _OwnKey("downgraded")
+    downgraded = _OwnKey("downgraded", "hash")
     """hash: key of each entry that was taken out for celery-redbeat 2.x, to the score that it had"""
-    lock = _OwnKey("lock")
+    lock = _OwnKey("lock", "string")
     """string with a time to live: the leader's token"""
-    tick = _OwnKey("tick")
+    tick = _OwnKey("tick", "string")
     """string with a time to live: when the leader's last tick was, UNIX seconds"""
     wake = _OwnKey("wake")
     """channel: every write to the schedule is announced here, so that a waiting beat looks at once"""
-    released = _OwnKey("released")
+    released = _OwnKey("released", "string")
     """string with a time to live: the token of the beat or singleton that has released the lock last"""
-    standbys = _OwnKey("standbys")
+    standbys = _OwnKey("standbys", "sorted set")
     """zset with a time to live: who stands by, scored by when they looked at the lock last, UNIX seconds"""
-    generation = _OwnKey("generation")
+    generation = _OwnKey("generation", "string")
     """string: in which layout what is under this prefix may be written; without shards there is none"""
-    mover = _OwnKey("mover")
+    mover = _OwnKey("mover", "string")
     """string: the token of who moves entries out of this part of the schedule, or into it"""
-    moving = _OwnKey("moving")
+    moving = _OwnKey("moving", "hash")
     """hash: name of each entry that is on its way to another part, to JSON: what it was in this one"""
-    left = _OwnKey("left")
+    left = _OwnKey("left", "set")
     """set: the names of those that have left this part since the layout was changed"""
-    arrived = _OwnKey("arrived")
+    arrived = _OwnKey("arrived", "hash")
     """hash: id of each move that was written to this part, to a JSON array of the names that couldn't be"""
     arriving = _OwnKey("arriving")
     """what was moved here stands for a moment under keys that begin so"""
-    layout = _OwnKey("layout", is_shared=True)
+    layout = _OwnKey("layout", "hash", is_shared=True)
     """hash: into how many shards the schedule is divided, and how often that has been changed"""
-    beats = _OwnKey("beats", is_shared=True)
+    beats = _OwnKey("beats", "sorted set", is_shared=True)
     """zset with a time to live: which beats share the shards, scored by when they said so, UNIX seconds"""
-    pinged = _OwnKey("pinged", is_shared=True)
+    pinged = _OwnKey("pinged", "string", is_shared=True)
     """string with a time to live: which of several beats without a lock has called redbeat_ping_url last"""
-    deadlines = _OwnKey("deadlines")
+    deadlines = _OwnKey("deadlines", "sorted set")
     """zset: a run's task id, NUL, and the key of its entry's runs, scored by when beat must look at it"""
-    events = _OwnKey("events")
+    events = _OwnKey("events", "stream")
     """stream: what has happened to runs and entries, for those who listen"""
-    events_read = _OwnKey("events-read")
+    events_read = _OwnKey("events-read", "string")
     """string: the id of the last event that was told of"""
-    failures = _OwnKey("failures")
+    failures = _OwnKey("failures", "stream")
     """stream: the runs that have failed for good, or were lost"""
-    workers = _OwnKey("workers")
+    workers = _OwnKey("workers", "hash")
     """hash: name of each worker that tracks runs, to JSON: since when it is known, and what it can do"""
-    figures = _OwnKey("figures")
+    figures = _OwnKey("figures", "hash")
     """hash: labels' id, colon and word, to how often that was counted since it was added to the totals"""
-    totals = _OwnKey("totals")
+    totals = _OwnKey("totals", "hash")
     """hash: likewise, to how often it was ever counted"""
-    minutes = _OwnKey("minutes")
+    minutes = _OwnKey("minutes", "hash")
     """hash: minute of the hour, 0 to 59, to JSON: what was counted in it when it was last that minute"""
-    labels = _OwnKey("labels")
+    labels = _OwnKey("labels", "hash")
     """hash: id of labels of the metrics, to JSON: task, queue and entry"""
-    teller = _OwnKey("teller")
+    teller = _OwnKey("teller", "string")
     """string with a time to live: which of the beats without a lock shows the metrics of the schedule"""
-    expected = _OwnKey("expected")
+    expected = _OwnKey("expected", "sorted set")
     """zset: key of the runs in progress of each entry whose runs are tracked, scored by when one must have
     succeeded, UNIX seconds"""
-    streaks = _OwnKey("streaks")
+    streaks = _OwnKey("streaks", "sorted set")
     """zset: likewise of each entry whose last run has failed, scored by how many have in a row"""
-    audit = _OwnKey("audit", is_shared=True)
+    audit = _OwnKey("audit", "stream", is_shared=True)
     """stream: who has changed what, by the command line and the dashboard"""
-    tokens = _OwnKey("tokens", is_shared=True)
+    tokens = _OwnKey("tokens", "hash", is_shared=True)
     """hash: id of each token of the dashboard, to JSON: its name and rights, and the SHA-256 of its secret"""
-    later = _OwnKey("later")
+    later = _OwnKey("later", "sorted set")
     """zset: member is the key of a stored message's entry, score when it is to be sent, UNIX seconds"""
 
     def singleton(self, name: str) -> str:

@@ -41,7 +41,7 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.keys import Keys
+from redbeat.keys import OWN_KINDS, Keys, is_of_kind
 from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
@@ -119,8 +119,6 @@ class _Recent:
     was_new = False
 
 
-#: the types that are called otherwise in sentences
-_TYPES = {"sorted set": "zset"}
 _NO_OTHERS: Mapping[str, str] = {}
 
 _EXISTS = Command("EXISTS")
@@ -601,7 +599,7 @@ class Store:
             return
         self._ask_types_at = now + TYPES_SECONDS
         for key, kind in ((self.keys.deadlines, "sorted set"), (self.keys.events, "stream")):
-            if self._type_of(key) not in (_TYPES.get(kind, kind), "none") and self._said.is_news(key, kind):
+            if not is_of_kind(self._type_of(key), kind) and self._said.is_news(key, kind):
                 logger.error(
                     "beat: Runs aren't looked after, or told of: %s holds something that is no %s: rename or "
                     "delete that key.",
@@ -1423,9 +1421,12 @@ class Store:
             suspects += [(keys.generation, "string") for keys in parts]
             if self.config.layout.is_moving:
                 suspects += [(keys.moving, "hash") for keys in parts]
+            if len(parts) == 1:  # else that would take long
+                suspects += [(key or parts[0].schedule, expected)]
+                suspects += [(parts[0].own(name), kind) for name, kind in OWN_KINDS.items()]
             key = key or parts[0].schedule
             for one, kind in suspects:
-                if self._type_of(one) not in (_TYPES.get(kind, kind), "none"):
+                if not is_of_kind(self._type_of(one), kind):
                     key, expected = one, kind
                     break
             raise StoreCorrupt(

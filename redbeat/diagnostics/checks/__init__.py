@@ -62,8 +62,10 @@ class Diagnosis:
     _counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Add findings."""
+        """Add findings; a key's wrong type is told once, whichever check has met it."""
         for finding in findings:
+            if finding.kind == "wrong-type" and any(_is_alike(finding, one) for one in self.findings):
+                continue
             self._counts[finding.kind] += 1
             if self._counts[finding.kind] > MAX_OF_A_KIND:
                 self.more[finding.kind] += 1
@@ -189,6 +191,10 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
     yield runs.tell
     yield pings.tell
     yield from ORPHAN_CHECKS
+
+
+def _is_alike(first: Finding, other: Finding) -> bool:
+    return (first.kind, first.about) == (other.kind, other.about)
 
 
 def _of_setting(exc: ConfigurationError) -> Finding:

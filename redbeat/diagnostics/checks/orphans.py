@@ -5,13 +5,13 @@ Invariant: keys of another schedule, whose prefix begins with this one's, are le
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.diagnostics.checks.messages import check_stored_messages, find_lost_messages, without_messages
 from redbeat.entries.validation import find_name_problem
-from redbeat.keys import Keys
+from redbeat.keys import OWN_KINDS, Keys, is_of_kind
 from redbeat.log.text import is_utf8, printable
 from redbeat.store.chunks import in_chunks
 from redbeat.store.members import Members
@@ -60,6 +60,7 @@ def check_removed_statics(context: Context) -> Iterator[Finding]:
 def check_keys(context: Context) -> Iterator[Finding]:
     """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
     parts, places = context.store.parts, {part.keys.prefix for part in context.store.parts}
+    own = _own_kinds(context)
     others: set[str] = set()
     unscheduled: list[str] = []
     unseen_before = len(context.unseen)
@@ -68,7 +69,9 @@ def check_keys(context: Context) -> Iterator[Finding]:
         others |= _other_prefixes(context, page)
         owners = {key: _owner_of(parts.of(key).keys, key) for key in page}
         kept = {key: owner for key, owner in owners.items() if owner is not None}
-        wrong = _of_wrong_type(context, kept)
+        yield from _of_wrong_type(context, {key: own[key] for key in every if key in own}, "it can't be used")
+        kinds = {key: _kind_of(parts.of(key).keys, key) for key in kept}
+        wrong = {one.about: one for one in _of_wrong_type(context, kinds, "runs can't be recorded in it")}
         yield from wrong.values()
         yield from _orphans(context, {key: owner for key, owner in kept.items() if key not in wrong})
         yield from find_lost_messages(context, page)
@@ -127,22 +130,28 @@ def _kind_of(keys: Keys, key: str) -> str:
     return next(kind for start, kind in keys.beside_types.items() if key.startswith(start))
 
 
-def _of_wrong_type(context: Context, keys: Iterable[str]) -> dict[str, Finding]:
-    """Return findings about keys beside entries that have a wrong type, by these keys."""
-    texts = list(keys)
-    types = context.server.types_of(texts)
-    wanted = [_kind_of(context.store.parts.of(key).keys, key) for key in texts]
-    return {
-        key: Finding(
-            Severity.WARNING,
-            "wrong-type",
-            key,
-            f"It holds something that is no {kind}, so runs can't be recorded in it.",
-            "Look at what it holds before you delete it.",
-        )
-        for key, found, kind in zip(texts, types, wanted, strict=True)
-        if found not in (kind, "none")
-    }
+def _own_kinds(context: Context) -> dict[str, str]:
+    """Return RedBeat's own keys, and what they hold."""
+    parts = [context.store.config.base_keys, *(part.keys for part in context.store.parts)]
+    return {part.own(name): kind for part in parts for name, kind in OWN_KINDS.items()}
+
+
+def _of_wrong_type(context: Context, kinds: Mapping[str, str], problem: str) -> Iterator[Finding]:
+    """Find keys that have another type than they should.
+
+    Arguments:
+        kinds: the keys, and what they should hold.
+        problem: what follows from another one.
+    """
+    for key, found in zip(kinds, context.server.types_of(list(kinds)), strict=True):
+        if not is_of_kind(found, kinds[key]):
+            yield Finding(
+                Severity.WARNING,
+                "wrong-type",
+                key,
+                f"It holds something that is no {kinds[key]}, so {problem}.",
+                "Look at what it holds before you delete it.",
+            )
 
 
 def _orphans(context: Context, owners: dict[str, str]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.cli import redbeat
 from redbeat.diagnostics.checks import examine
 from redbeat.diagnostics.fixes import repair
+from redbeat.keys import OWN_KINDS, Keys
 from redbeat.store.members import MemberRepair, Members
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
@@ -131,6 +133,20 @@ def test_repairs_wake_the_beat(app: Celery, client: redis.Redis, ask: Ask) -> No
 def test_a_schedule_of_another_type_is_a_finding(findings: Any, client: redis.Redis) -> None:
     client.set(SCHEDULE, "x")
     assert only(findings(), "wrong-type", "error")["about"] == SCHEDULE
+
+
+@pytest.mark.parametrize("name", sorted(OWN_KINDS.keys() - {"layout"}))  # that is a finding of its own
+def test_each_key_of_redbeat_s_own_that_has_another_type_is_a_finding(
+    findings: Any, client: redis.Redis, name: str
+) -> None:
+    write_raw(client, "well", score=LATER)
+    key = Keys().own(name)
+    client.delete(key)
+    client.rpush(key, "x")  # none of them is a list
+    told = findings()["wrong-type"]
+    assert [one["about"] for one in told] == [key]
+    assert re.search(r"is no (\w+ )?\w+", told[0]["problem"])
+    assert client.lrange(key, 0, -1) == ["x"], "it is left alone"
 
 
 def test_a_cluster_is_examined_and_repaired(cluster: ClusterTopology) -> None:
