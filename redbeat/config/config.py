@@ -131,7 +131,8 @@ class RedBeatConfig:
         self.schedule_key, self.statics_key = named.schedule, named.statics
         #: the layout that was found in Redis; None: it hasn't been looked for, or there is none
         self.found_layout: Layout | None = None
-        #: when it was looked for last, monotonic; long ago: it has changed; None: it never was
+        #: when it was looked for last, monotonic; long ago: it has changed; to come: it may not be read, and
+        #: isn't looked for until then; None: it never was
         self.looked_at: float | None = None
         #: what is done if that isn't what the settings say
         self.layout_rule = LayoutRule.FOLLOW

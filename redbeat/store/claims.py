@@ -56,7 +56,7 @@ class ClaimAhead:
                         max_bytes=limits.max_bytes // len(firsts),
                         pending=limits.pending + first,
                     )
-                    stream.write(*lua.claim_command(store.claim_keys, fence, call))
+                    stream.write(*lua.claim_command(store.client, store.claim_keys, fence, call))
         except RedBeatError:
             if stream is not None:
                 stream.close()

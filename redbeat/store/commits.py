@@ -173,7 +173,8 @@ class Commits:
             self._stream.write(self._store, chunk, partial(self._words, chunk))
 
     def _words(self, chunk: _Chunk) -> Sequence[Any]:
-        return lua.commit_command(self._store.keys, self._fence, chunk.commits, self._target, self._histories)
+        part, client = self._store.keys, self._store.client
+        return lua.commit_command(client, part, self._fence, chunk.commits, self._target, self._histories)
 
     def finish(self) -> Committed:
         """Return what became of all commits, in the order in which they were written.

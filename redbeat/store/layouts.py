@@ -7,7 +7,6 @@ whoever is refused finds in ``redbeat::layout`` what is right by then.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Sequence
@@ -34,6 +33,7 @@ from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import text_of
 from redbeat.store.recovery import read_knowledge
 from redbeat.store.scripts.layouts import Refusal, create_layout, raise_generation, raising_of
+from redbeat.store.scripts.script import RIGHT_SECONDS
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
@@ -121,7 +121,7 @@ class Layouts:
                 config.looked_at = time.monotonic()  # other nodes may be there; whoever writes is refused
             return config.layout
         except StoreRefused:
-            config.looked_at = math.inf  # nor will it be allowed later
+            config.looked_at = time.monotonic() + RIGHT_SECONDS  # nor is it allowed in a moment
             return config.layout
         self._use(layout)
         return config.layout
@@ -276,7 +276,7 @@ class Layouts:
         except StoreRefused as exc:
             if not is_no_permission(exc.__cause__):
                 raise
-            config.looked_at = math.inf
+            config.looked_at = time.monotonic() + RIGHT_SECONDS
             return
         self._use(layout)
         if is_writer and layout is not None:

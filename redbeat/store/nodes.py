@@ -44,8 +44,8 @@ class Callee(Protocol):
         self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
     ) -> Any: ...
 
-    def command(self, request: Request) -> list[Any]:
-        """Return the words that are sent."""
+    def command(self, client: Any, request: Request) -> list[Any]:
+        """Return the words that are sent on behalf of ``client``."""
 
 
 class Command:
@@ -68,8 +68,8 @@ class Command:
     ) -> Any:
         return client.execute_command(self._name, *keys, *args, **self.options)
 
-    def command(self, request: Request) -> list[Any]:
-        """Return the words that are sent."""
+    def command(self, client: Any, request: Request) -> list[Any]:  # noqa: ARG002
+        """Return the words that are sent, which are the same for each client."""
         return [self._name, *request.keys, *request.args]
 
 
@@ -149,7 +149,9 @@ def _ask_nodes(
         if len(those) == 1 or node is None:
             unanswered.append(those)
             continue
-        for place, reply in zip(those, _call_on(node, [calls[place] for place in those]), strict=True):
+        for place, reply in zip(
+            those, _call_on(client, node, [calls[place] for place in those]), strict=True
+        ):
             replies[place] = reply
             if isinstance(reply, Exception) and node is not client:
                 note_node(reply, getattr(node_of(client, calls[place][1].keys[0]), "name", ""))
@@ -187,12 +189,12 @@ def _is_worth_asking_again(reply: Any) -> bool:
     return is_transient(reply) or isinstance(reply, (NoScriptError, NoPermissionError))
 
 
-def _call_on(node: Any, calls: Iterable[Call]) -> list[Any]:
-    """Return the replies of one node; errors stand in their places."""
+def _call_on(client: Any, node: Any, calls: Iterable[Call]) -> list[Any]:
+    """Return the replies of one of the nodes of ``client``; errors stand in their places."""
     with node.pipeline(transaction=False) as pipeline:
         asked = 0
         for call, request in calls:
-            pipeline.execute_command(*call.command(request), **call.options)
+            pipeline.execute_command(*call.command(client, request), **call.options)
             asked += 1
         try:
             return list(pipeline.execute(raise_on_error=False))

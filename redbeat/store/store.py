@@ -286,7 +286,7 @@ class Store:
             wanted: how many entries: of many some are often missing, so it isn't looked each time.
         """
         looked_at = self.config.looked_at or -math.inf
-        if self._part is not None or looked_at == math.inf:
+        if self._part is not None or looked_at > time.monotonic():  # it may not be read
             return False
         if wanted > 1 and (not layout.generation or time.monotonic() < looked_at + MOVE_LOOK_SECONDS):
             return False

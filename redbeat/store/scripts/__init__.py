@@ -143,9 +143,9 @@ def claim_call(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> tuple[Scri
     return _CLAIM_DUE, _claim_request(keys, fence, limits)
 
 
-def claim_command(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> list[Any]:
-    """Return the words of the command that claims."""
-    return _CLAIM_DUE.command(_claim_request(keys, fence, limits))
+def claim_command(client: Any, keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> list[Any]:
+    """Return the words of the command that claims, on behalf of ``client``."""
+    return _CLAIM_DUE.command(client, _claim_request(keys, fence, limits))
 
 
 def _claim_request(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Request:
@@ -202,10 +202,12 @@ def commit_call(
 
 
 def commit_command(
-    part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
+    client: Any, part: Keys, fence: Fence, commits: Sequence[Commit], target: Target, histories: Histories
 ) -> list[Any]:
-    """Return the words of the command that records ``commits``, which are at most CALL_COMMITS."""
-    return _COMMIT_RUNS.command(_commit_request(part, fence, commits, target, histories))
+    """Return the words of the command that records ``commits``, which are at most CALL_COMMITS, on behalf of
+    ``client``.
+    """
+    return _COMMIT_RUNS.command(client, _commit_request(part, fence, commits, target, histories))
 
 
 def committed_of(replies: Iterable[Sequence[Any]]) -> Committed:

@@ -6,21 +6,28 @@ with ``check_layout`` does nothing where entries aren't where its caller takes t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from redis.exceptions import NoPermissionError, NoScriptError
 
+from redbeat.connection.retry import without_retry
 from redbeat.keys import UNGUARDED, Keys
 from redbeat.log.text import as_stored, sha1_of_text
 
 #: what a script that checks the layout begins with
 CHECK = "check_layout"
 
-#: generation keys that this process has no right to: before there were shards, no rule had them
-_OUT_OF_REACH: set[str] = set()
+#: for how long a right that was missing isn't asked for again: rules may be changed under running programs
+RIGHT_SECONDS = 10.0
+
+#: client to the generation keys that it had no right to, each to when that was, monotonic: before there were
+#: shards, no rule had them. What one client may not do, another one of the same process may
+_OUT_OF_REACH: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
 
 
 class Request(NamedTuple):
@@ -60,14 +67,14 @@ class Script:
         try:
             return self._call(client, request)
         except NoPermissionError:
-            if within is None or within.guard or within.generation in _OUT_OF_REACH:
+            if within is None or within.guard or _is_out_of_reach(client, within):
                 raise
             found = self._call(client, request, is_checked=False)
-            _OUT_OF_REACH.add(within.generation)
+            _OUT_OF_REACH.setdefault(without_retry(client), {})[within.generation] = time.monotonic()
             return found
 
     def _call(self, client: Any, request: Request, *, is_checked: bool = True) -> Any:
-        numkeys, values = self._values(request, is_checked=is_checked)
+        numkeys, values = self._values(client, request, is_checked=is_checked)
         if self.options:  # only this passes them on
             call = client.execute_command
             try:
@@ -79,23 +86,26 @@ class Script:
         except NoScriptError:
             return client.eval(self.source, numkeys, *values)
 
-    def _values(self, request: Request, *, is_checked: bool = True) -> tuple[int, list[Any]]:
+    def _values(self, client: Any, request: Request, *, is_checked: bool = True) -> tuple[int, list[Any]]:
         """Return how many keys there are, and the keys and arguments."""
         keys, args, within = request
         if not self.is_checking:
             return len(keys), _encoded(keys, args)
         if within is None:
             raise TypeError("a script that checks the layout needs the part that it writes to")
-        is_out_of_reach = not within.guard and within.generation in _OUT_OF_REACH
-        if is_checked and within.guard != UNGUARDED and not is_out_of_reach:
+        if is_checked and within.guard != UNGUARDED and not _is_out_of_reach(client, within):
             keys, args = [*keys, within.generation], [*args, within.guard]
         else:  # it must have a key all the same
             keys, args = [*keys, keys[0]], [*args, UNGUARDED]
         return len(keys), _encoded(keys, args)
 
-    def command(self, request: Request) -> list[Any]:
-        """Return the words of the command for ``request``, for a server that knows the script."""
-        numkeys, values = self._values(request)
+    def command(self, client: Any, request: Request) -> list[Any]:
+        """Return the words of the command for ``request``, for a server that knows the script.
+
+        Arguments:
+            client: the one on whose behalf they are sent.
+        """
+        numkeys, values = self._values(client, request)
         return ["EVALSHA", self.sha1, numkeys, *values]
 
     def call_each(
@@ -124,7 +134,7 @@ class Script:
         """
         pipeline = client.pipeline(transaction=False)
         for request in requests:
-            numkeys, values = self._values(request)
+            numkeys, values = self._values(client, request)
             pipeline.evalsha(self.sha1, numkeys, *values)
         if wait:
             pipeline.execute_command(*wait)
@@ -156,6 +166,14 @@ class Question(Generic[Result]):
     def ask(self, client: Any) -> Result:
         """Call the script, and return what its reply means."""
         return self.read(self.script(client, *self.request))
+
+
+def _is_out_of_reach(client: Any, part: Keys) -> bool:
+    """Tell whether ``client`` has had no right lately to look in which layout ``part`` is."""
+    if part.guard or not _OUT_OF_REACH:
+        return False
+    refused_at = _OUT_OF_REACH.get(without_retry(client), {}).get(part.generation)
+    return refused_at is not None and time.monotonic() < refused_at + RIGHT_SECONDS
 
 
 def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
