@@ -39,7 +39,10 @@ def with_tls(request: pytest.FixtureRequest) -> Celery:
     assert server.certificates
     use_ssl = {"ssl_cert_reqs": "CERT_REQUIRED", "ssl_ca_certs": str(server.certificates.ca)}
     url = server.url(1).replace("rediss:", "redis:")
-    return memory_app(redbeat_redis_url=url, redbeat_redis_use_ssl=use_ssl)
+    # sixteen at once read certificates and agree on keys: half a second of processor time, and seconds where
+    # others want it, too
+    options = {"socket_connect_timeout": 60}
+    return memory_app(redbeat_redis_url=url, redbeat_redis_use_ssl=use_ssl, redbeat_redis_options=options)
 
 
 def behind_sentinel(request: pytest.FixtureRequest) -> Celery:
