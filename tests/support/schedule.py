@@ -186,6 +186,12 @@ def monitoring(server: Server, with_scripts: bool = False) -> Iterator[list[str]
     commands += [one.command for one in seen if with_scripts or not one.is_in_script]
 
 
+def is_waiting(client: redis.Redis, name: str, error: dict[str, Any]) -> bool:
+    """Tell whether an entry that failed with this error, once, is due again some time after that only."""
+    failed_at = datetime.fromisoformat(error["since"]).timestamp()
+    return error["attempts"] == 1 and score_of(client, name) == float(error["retry_at"]) >= failed_at + 0.9
+
+
 def retry_now(client: redis.Redis, name: str) -> None:
     """Let the pause of an entry that failed be over."""
     error = field(client, name, "error")
