@@ -41,6 +41,9 @@ class WakeChannel:
         self._heard: tuple[str, ...] = ()  # what the connection is subscribed to
         self._pubsub: Any = None
         self._retry_at = 0.0
+        self._may_leave = (
+            True  # a channel; without that right, a new connection hears only what it is to hear
+        )
         self._rights = rights
         self._said = Memory[str, bool]()
         self._announced: set[str] = set()
@@ -64,6 +67,10 @@ class WakeChannel:
             if self._is_ready():
                 return self._wait_for_message(deadline)
         except (RedisError, OSError, NotImplementedError) as exc:
+            if is_no_permission(exc) and "unsubscribe" in str(exc):
+                self._may_leave = False
+                self.close()
+                return self.wait(max(deadline - time.monotonic(), 0))
             self._fail(exc)
         time.sleep(max(deadline - time.monotonic(), 0))
         return False
@@ -78,20 +85,25 @@ class WakeChannel:
                 logger.debug("beat: Closing the wake-up channel: %s", exc)
 
     def _is_ready(self) -> bool:
+        if self._pubsub is not None and self._heard != self._channels:
+            self._change_channels()
         if self._pubsub is None and time.monotonic() >= self._retry_at:
             pubsub = self._client.pubsub(ignore_subscribe_messages=True)
             pubsub.subscribe(*self._channels)
             self._pubsub, self._heard = pubsub, self._channels
-        elif self._pubsub is not None and self._heard != self._channels:
-            self._change_channels()
         return self._pubsub is not None
 
     def _change_channels(self) -> None:
+        added = set(self._channels).difference(self._heard)
+        removed = set(self._heard).difference(self._channels)
+        if removed and not self._may_leave:
+            self.close()
+            return
+        self._heard = self._channels
         # new ones first: a client that is subscribed to nothing may be taken for an ordinary connection
-        heard, self._heard = self._heard, self._channels
-        if added := set(self._channels).difference(heard):
+        if added:
             self._pubsub.subscribe(*sorted(added))
-        if removed := set(heard).difference(self._channels):
+        if removed:
             self._pubsub.unsubscribe(*sorted(removed))
 
     def _wait_for_message(self, deadline: float) -> bool:

@@ -21,6 +21,7 @@ from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.integration.conftest import ONE_SERVER
 from tests.support import rights
+from tests.support.logs import warnings_in
 from tests.support.polling import eventually
 from tests.support.rights import CLAIMS, Claim, Ground, in_shards, refused_to
 from tests.support.stored import store
@@ -109,6 +110,25 @@ def test_what_is_refused_is_refused_in_each_shard(ground: Ground, user: str, com
 )
 def test_the_shards_of_other_schedules_are_out_of_reach(ground: Ground, user: str, key: str) -> None:
     refused_to(ground, user, f"HGETALL {key}")
+
+
+@ONE_SERVER
+def test_a_beat_goes_on_listening_when_it_has_handed_shards_over(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, left = (part.wake for part in Layout(Keys(), 2, 1).parts)
+    channel = Store(ground.app("beat")).wake_channel([kept, left])
+    channel.wait(0.01)
+    channel.listen_to([kept])
+    assert channel.wait(0.2) is False
+
+    def is_woken() -> bool:
+        ground.admin.publish(kept, "")
+        return channel.wait(0.1)
+
+    eventually(is_woken)
+    channel.close()
+    assert warnings_in(caplog) == []
 
 
 # -- a schedule in shards

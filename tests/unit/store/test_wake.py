@@ -200,6 +200,30 @@ def test_after_an_outage_it_listens_to_all_of_them_again(monkeypatch: pytest.Mon
     assert world.heard == {"b", "c"}
 
 
+def test_who_may_not_leave_a_channel_listens_to_the_others_by_a_new_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused: list[str] = []
+
+    class Refusing(Channels):
+        def unsubscribe(self, *channels: str) -> None:
+            refused.extend(channels)
+            raise exceptions.NoPermissionError(
+                "User beat has no permissions to run the 'unsubscribe' command"
+            )
+
+    world = Refusing(monkeypatch)
+    wake = WakeChannel(world, ["a", "b"])
+    wake.wait(1)
+    for channels in ({"b", "c"}, {"c"}):
+        wake.listen_to(channels)
+        world.messages.append(world.now + 0.5)
+        assert wake.wait(1)
+        assert world.heard == channels
+    assert (refused, world.closed) == (["a"], 2), "that was asked for once"
+    assert caplog.text == ""
+
+
 def test_many_channels_that_cannot_be_used_are_one_sentence(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
