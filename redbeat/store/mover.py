@@ -132,6 +132,8 @@ class Mover:
         self.token = token or secrets.token_hex(16)
         self.tally = Tally()
         self._round_items = 2 * MIN_ROUND
+        #: how long rounds take: the last one, or what has held up one before it, half of that with each round
+        self._round_seconds = 0.0
         self._unmovable: set[tuple[str, str]] = set()  # the parts where they are, and their names
         self._parts: dict[str, Keys] = {}  # by their generation keys: those that were asked
         #: called with how many were moved by now
@@ -218,7 +220,7 @@ class Mover:
         self, moves: Sequence[Move], margin_seconds: float | None, *, is_foreign: bool
     ) -> _Again:
         if margin_seconds:  # a slow network takes longer
-            margin_seconds = max(margin_seconds, 3 * self.tally.longest_hidden_seconds)
+            margin_seconds = max(margin_seconds, 3 * self._round_seconds)
         requests = [
             hide_request(
                 *(one.source, self.token, one.id, one.target, one.items, margin_seconds, CALL_BYTES),
@@ -241,6 +243,8 @@ class Mover:
             kept = [one for one in found if isinstance(one, Kept)]
             if kept:
                 hidden.append(_Hidden(move.id, move.source, move.target, kept))
+        if not hidden:  # else what runs often would be due too soon for ever after one round that was held up
+            self._note_round(time.monotonic() - began)
         items = {(move.id, as_stored(item.name)): item for move in moves for item in move.items}
         for back in self._deliver(hidden, began):
             names = [one.name for one in back.kept]
@@ -369,10 +373,14 @@ class Mover:
 
     def _note_seconds(self, seconds: float, count: int) -> None:
         self.tally.longest_hidden_seconds = max(self.tally.longest_hidden_seconds, seconds)
+        self._note_round(seconds)
         if seconds > 1.5 * ROUND_SECONDS:
             self._round_items = max(self._round_items // 2, MIN_ROUND)
         elif seconds < ROUND_SECONDS and count >= self._round_items:
             self._round_items = min(self._round_items * 3 // 2, MAX_ROUND)
+
+    def _note_round(self, seconds: float) -> None:
+        self._round_seconds = max(seconds, self._round_seconds / 2)
 
     def _call(self, calls: Sequence[tuple[Script, Request]]) -> list[Any]:
         replies = self._try(calls)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -13,9 +14,12 @@ import redis
 
 from redbeat.errors import ReshardRefused
 from redbeat.keys import Keys
+from redbeat.reshard import resharding
 from redbeat.reshard.resharding import Report, Resharding
 from redbeat.reshard.sweeping import sweep
+from redbeat.store import mover
 from redbeat.store.generations import Generations, LayoutRecord
+from redbeat.store.mover import MARGIN_SECONDS, Stray, receive_request
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
@@ -365,6 +369,58 @@ def test_what_is_about_to_be_due_is_left_to_its_leader(make_app: MakeApp, raw: r
     report, _ = reshard(make_app, None)
     assert report.seconds < 5
     assert raw.zscore("redbeat::schedule", "redbeat:e") == 5
+
+
+def test_what_runs_often_moves_soon_although_a_round_was_held_up(
+    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a failover: what is due within three times as long stays only for some rounds."""
+    held_up_seconds: list[float] = []
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return time.monotonic() + sum(held_up_seconds)
+
+    def receive(*args: Any) -> Any:
+        if not held_up_seconds:
+            held_up_seconds.append(2.0)
+        return receive_request(*args)
+
+    class Moving(mover.Mover):
+        def move_all(
+            self, strays: Iterable[Stray], margin_seconds: float | None, *, is_foreign: bool = False
+        ) -> list[Stray]:
+            some = [*strays]
+            margins.update([margin_seconds] if some else [])
+            return super().move_all(some, margin_seconds, is_foreign=is_foreign)
+
+    margins: set[float | None] = set()
+    monkeypatch.setattr(resharding, "Mover", Moving)
+    monkeypatch.setattr(mover, "time", Clock)
+    monkeypatch.setattr(mover, "receive_request", receive)
+    often = [f"often-{number}" for number in range(20)]
+    seldom = [f"seldom-{number}" for number in range(300)]
+
+    class Running(Mortal):
+        def on_round_trip(self) -> None:  # type: ignore[override]
+            # each has run just now, and does so every second or two
+            ran = {f"redbeat:{name}": raw.time()[0] + 2 for name in often}
+            raw.zadd("redbeat::schedule", ran, xx=True)
+
+    for name in [*seldom, *often]:
+        raw.hset(f"redbeat:{name}", "definition", "d")
+        raw.zadd("redbeat::schedule", {f"redbeat:{name}": 9e9})
+    raw.set("redbeat::lock", "somebody")
+    for shard in range(4):
+        raw.set(f"{{redbeat:{shard}}}::lock", "somebody")
+    store = Running(make_app())
+    report = Resharding(store.config.app, 4, store).run()
+    assert report.longest_hidden_seconds > 2.0
+    for name in often:
+        prefix = part_of(name.encode(), 4).decode()
+        assert raw.zscore(f"{prefix}:schedule", f"{prefix}{name}") is not None
+    assert margins == {MARGIN_SECONDS}, "they weren't moved as what nobody runs"
 
 
 def test_what_cannot_be_merged_is_kept_and_named(make_app: MakeApp, raw: redis.Redis) -> None:
