@@ -14,6 +14,7 @@ from redbeat.cli.session import INTERRUPTED, AdoptingCommand, Session
 from redbeat.cli.values import Value
 from redbeat.config.config import ensure_conf
 from redbeat.entries.wording import one_line
+from redbeat.errors import ReshardRefused
 from redbeat.layout import MAX_SHARDS
 from redbeat.log.text import counted
 from redbeat.process.exit_codes import CommandLineError
@@ -71,6 +72,12 @@ def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_jso
                 meter("Moving", plan.entries + plan.messages) as progress,
             ):
                 report = resharding.run(progress, (lambda _words: None) if is_json else session.note)
+                if not report.unmoved and resharding.is_undone(report):
+                    raise ReshardRefused(
+                        "The server has failed over meanwhile, and the one that has taken its place lacks "
+                        "the end of this: entries run wherever they are by now. "
+                        f"celery redbeat reshard --to {shards or 'none'} goes on."
+                    )
         except KeyboardInterrupt:
             raise CommandLineError(
                 "Interrupted: entries run wherever they are by now. "

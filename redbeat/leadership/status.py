@@ -21,7 +21,7 @@ from redbeat.errors import StoreUnavailable
 from redbeat.layout import shards_named
 from redbeat.leadership.lock import beat_of, holder_of
 from redbeat.store.beats import Beats
-from redbeat.store.records import Vitals, sum_of
+from redbeat.store.records import Vitals, by_one_clock, sum_of
 from redbeat.store.store import Store
 
 #: how long ``read_status`` may take, connecting included
@@ -245,11 +245,13 @@ def status_in(store: Store) -> Status:
     config, parts = store.config, [part.keys for part in store.parts]
     layout = config.layout  # it is known from here on
     each = store.vitals_of_each(parts)
-    vitals = [one for one in each if not isinstance(one, StoreUnavailable)]
+    vitals = by_one_clock([one for one in each if not isinstance(one, StoreUnavailable)])
     if not vitals:
         raise next(one for one in each if isinstance(one, StoreUnavailable))
     if not store.parts.is_divided:
         return status_of(vitals[0], config)
+    read = iter(vitals)
+    each = [one if isinstance(one, StoreUnavailable) else next(read) for one in each]
     shards = [
         _shard_of(one, config.lock_key_in(keys), layout.shard_of(keys), store.node_of(keys))
         for keys, one in zip(parts, each, strict=True)

@@ -348,7 +348,7 @@ def commit(plan: Plan, begun: Plan | None = None) -> None:
             for change in plan.changes
             if change.write is not None and (is_done or change.stored.key in applied.written)
         ]
-        store.add_records(writes, plan.read_at)
+        store.add_records(writes, {stored.key: plan.read_at for stored, _ in writes})
     if not is_done:
         changed = applied.changed or ""
         name, told = store.keys.name(changed), applied.told

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from redbeat.config.config import ensure_conf
-from redbeat.errors import ReshardRefused
+from redbeat.errors import ReshardRefused, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.reshard.hidden import HiddenWatch
@@ -192,6 +192,20 @@ class Resharding:
         report.longest_hidden_seconds = tally.longest_hidden_seconds
         report.seconds = time.monotonic() - began
         return report
+
+    def is_undone(self, report: Report) -> bool:
+        """Tell whether a failover has undone the end of what ``report`` is about.
+
+        A master that a Sentinel has replaced takes writes until it learns of that, from those who are
+        connected to it. Who connects anew is led to the one that counts.
+        """
+        try:
+            with Store.hasty(self._config.app) as store:
+                record = Generations(store).read()
+        except (StoreUnavailable, StoreRefused):
+            return False
+        is_same = record.generation == report.generation
+        return record.generation < report.generation or (is_same and record.is_under_way)
 
     # -- the steps
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
@@ -489,6 +490,33 @@ class Vitals(NamedTuple):
     overdue: int
     first_message: float | None
     entries: int
+
+
+def by_one_clock(parts: Sequence[Vitals]) -> list[Vitals]:
+    """Return the same by the clock of the first, so that what is long ago by any clock is so by this one.
+
+    Each node of a cluster has a clock of its own, and one may be wrong. Those that differ by less than a
+    second count as one.
+    """
+    now = parts[0].now if parts else 0.0
+    return [one if abs(now - one.now) < 1 else _moved_by(now - one.now, one) for one in parts]
+
+
+def _moved_by(seconds: float, vitals: Vitals) -> Vitals:
+    def moved(moment: float | None) -> float | None:
+        return None if moment is None else moment + seconds
+
+    tick = vitals.tick
+    with suppress(ValueError):  # somebody has written something else
+        tick = score_text(float(tick) + seconds)
+    standbys = vitals.standbys and {who: at + seconds for who, at in vitals.standbys.items()}
+    return vitals._replace(
+        now=vitals.now + seconds,
+        tick=tick,
+        oldest=moved(vitals.oldest),
+        first_message=moved(vitals.first_message),
+        standbys=standbys,
+    )
 
 
 def sum_of(parts: Sequence[Vitals]) -> Vitals:

@@ -111,12 +111,15 @@ class _Recent:
     """What the stores of one app have found last, by which the next save may do without reading.
 
     Attributes:
-        clock: the local clock and the server's, when that was last read.
+        clocks: the local clock and the server's, when that was last read; in a cluster those of its nodes, by
+            their addresses, as each has its own.
         was_new: the last entry that was saved by itself was new.
     """
 
-    clock = (-math.inf, datetime.now(timezone.utc))
     was_new = False
+
+    def __init__(self) -> None:
+        self.clocks: dict[str | None, tuple[float, datetime]] = {}
 
 
 _NO_OTHERS: Mapping[str, str] = {}
@@ -743,8 +746,9 @@ class Store:
         def read(groups: list[tuple[Part, list[str]]]) -> Iterator[list[Stored]]:
             nonlocal now
             found = self._read_groups(groups)
-            now = datetime.fromtimestamp(found[-1][0], timezone.utc)
-            self._recent.clock = time.monotonic(), now
+            for (part, _), (seconds, _) in zip(groups, found, strict=True):
+                now = datetime.fromtimestamp(seconds, timezone.utc)
+                self._recent.clocks[self.node_of(part.keys)] = time.monotonic(), now
             return (stored for _, stored in found)
 
         stored = self.parts.in_order(keys, read)
@@ -812,11 +816,34 @@ class Store:
 
     def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return what ``read_entries`` returns if none of them exists, without asking the server."""
-        read_at, now = self._recent.clock
-        elapsed = time.monotonic() - read_at
-        if elapsed > CLOCK_SECONDS:
+        since = time.monotonic() - CLOCK_SECONDS
+        clocks, nodes = self._recent.clocks, self._nodes_of(keys)
+        read = [clocks.get(node) for node in dict.fromkeys(nodes)]
+        fresh = [one for one in read if one is not None and one[0] > since]
+        if len(fresh) < len(read):
             return self.read_at(keys)
-        return now + timedelta(seconds=elapsed), [Stored(key) for key in keys]
+        read_at, now = fresh[-1]
+        return now + timedelta(seconds=time.monotonic() - read_at), [Stored(key) for key in keys]
+
+    def _nodes_of(self, keys: Sequence[str]) -> list[str | None]:
+        """Return the address of the node that has each of these entries; None: it is one server."""
+        if not self.config.is_cluster:
+            return [None] * len(keys)
+        parts = [self.parts.of(key).keys for key in keys]
+        nodes = {part.prefix: self.node_of(part) for part in parts}
+        return [nodes[part.prefix] for part in parts]
+
+    def _times_of(self, keys: Sequence[str], now: datetime) -> list[datetime]:
+        """Return the time of the clock by which each of these entries is due.
+
+        Arguments:
+            now: the server's, when the entries were read; in a cluster that of one of its nodes.
+        """
+        if not self.config.is_cluster:
+            return [now] * len(keys)
+        at, clocks = time.monotonic(), self._recent.clocks
+        read = [clocks.get(node, (at, now)) for node in self._nodes_of(keys)]
+        return [told + timedelta(seconds=at - read_at) for read_at, told in read]
 
     def write_entries(
         self,
@@ -885,11 +912,12 @@ class Store:
             located = self.located(those)
             is_guess = are_new and not attempt and not layout.is_moving and located == those
             now, found = self._foresee_new(located) if is_guess else self.read_at(located)
+            times = self._times_of(located, now)
             if layout.is_moving and self._have_moved(those, found):
                 continue
             self.refuse_messages(one.key for one in found if one.exists)
             try:
-                decided = self._decide(those, found, now, decide)
+                decided = self._decide(those, found, times, decide)
             except EntryNotFound:
                 if self._has_changed(layout, 1):
                     continue
@@ -898,7 +926,8 @@ class Store:
             if self.config.layout != layout:
                 continue  # this thread or another one has learned of it, and entries may be elsewhere
             try:
-                unwritten = self._write(writes, now, fence) if writes else {}
+                by_key = dict(zip(located, times, strict=True))
+                unwritten = self._write(writes, by_key, fence) if writes else {}
             except LayoutChanged:
                 if self._part is None:
                     raise
@@ -952,18 +981,19 @@ class Store:
     def _decide(
         keys: Sequence[str],
         found: Sequence[Stored],
-        now: datetime,
+        times: Sequence[datetime],
         decide: Callable[[Stored, datetime], Write | None],
     ) -> list[Write | None]:
         """Return what is to be written of each; None: nothing, as it is so already.
 
         Arguments:
             keys: by which the caller knows those that were found.
+            times: of the clocks by which they are due.
         """
         decided: list[Write | None] = []
         # for one entry, whoever computes for long does so himself
         with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
-            for key, stored in zip(keys, found, strict=True):
+            for key, stored, now in zip(keys, found, times, strict=True):
                 let_signals_arrive()
                 give_way()
                 write = decide(stored if stored.key == key else replace(stored, key=key), now)
@@ -974,8 +1004,13 @@ class Store:
                     decided.append(write)
         return decided
 
-    def _write(self, writes: Sequence[tuple[Stored, Write]], now: datetime, fence: Fence) -> dict[str, str]:
+    def _write(
+        self, writes: Sequence[tuple[Stored, Write]], times: Mapping[str, datetime], fence: Fence
+    ) -> dict[str, str]:
         """Make writes, those of each part all or none; one round trip a node.
+
+        Arguments:
+            times: what the time is for each entry, by its key.
 
         Returns the keys of entries that weren't written, each to that of one which has kept it from being so:
         it has changed since it was read, or is elsewhere by now.
@@ -993,11 +1028,15 @@ class Store:
                 unwritten |= dict.fromkeys((stored.key for stored, _ in those), those[changed - 1][0].key)
             else:
                 made += those
-        self.add_records(made, now)
+        self.add_records(made, times)
         return unwritten
 
-    def add_records(self, writes: Sequence[tuple[Stored, Write]], now: datetime) -> None:
-        """Add the records of ``writes`` to histories; without the right to do so, leave them out."""
+    def add_records(self, writes: Sequence[tuple[Stored, Write]], times: Mapping[str, datetime]) -> None:
+        """Add the records of ``writes`` to histories; without the right to do so, leave them out.
+
+        Arguments:
+            times: what the time is for each entry, by its key.
+        """
         records = [(stored.key, write.record) for stored, write in writes if write.record]
         if not self.config.history or not records:
             return
@@ -1005,7 +1044,7 @@ class Store:
         def add() -> None:
             with self.translating(), self.watched.pipeline(transaction=False) as pipeline:
                 for key, record in records:
-                    self.record_with(pipeline, key, record, now)
+                    self.record_with(pipeline, key, record, times[key])
                 pipeline.execute(raise_on_error=True)
 
         with suppress(StoreRefused, StoreCorrupt, StoreUnavailable):

@@ -19,6 +19,7 @@ import redis.sentinel
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
+from .clocks import ServerClock
 from .polling import eventually
 from .proxy import Proxy
 from .servers import Kind, Server
@@ -256,13 +257,19 @@ class ClusterTopology:
 
 
 @contextmanager
-def cluster(kind: Kind = "valkey", *, has_replica: bool = False, **options: Any) -> Iterator[ClusterTopology]:
-    """Start three nodes, introduce them and deal out the slots; `options` are those of Server."""
+def cluster(
+    kind: Kind = "valkey", *, has_replica: bool = False, clock: ServerClock | None = None, **options: Any
+) -> Iterator[ClusterTopology]:
+    """Start three nodes, introduce them and deal out the slots; `options` are those of Server.
+
+    `clock` is what the last of them sees on the wall.
+    """
     settings: dict[str, Any] = {
         "cluster_enabled": True, "cluster_port": 0, "cluster_node_timeout": 1000, **options,
     }  # fmt: skip
     with ExitStack() as stack:
-        nodes = [stack.enter_context(Server(kind, **settings)) for _ in range(3)]
+        clocks = None, None, clock
+        nodes = [stack.enter_context(Server(kind, clock=one, **settings)) for one in clocks]
         for number, node in enumerate(nodes):
             first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
             with node.client() as client:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import Any
 
+import pytest
 import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.reshard.resharding import Resharding
+from redbeat.reshard.resharding import Report, Resharding
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.cli.conftest import Call
@@ -90,6 +92,26 @@ def test_what_was_interrupted_is_gone_on_with_and_another_number_has_to_wait(
     assert "celery redbeat reshard --to 4" in " ".join(refused.stderr.split())
     said = ask("reshard", "--to", "4", "--yes").stdout
     assert "This change has begun already, and is gone on with." in said
+
+
+def test_an_end_that_a_failover_has_undone_is_no_success(
+    ask: Call, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_some(app)
+    run = Resharding.run
+
+    def run_and_fail_over(resharding: Resharding, *args: Any) -> Report:
+        report = run(resharding, *args)
+        client.hset("redbeat::layout", "state", "settling")
+        return report
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Resharding, "run", run_and_fail_over)
+        refused = ask("reshard", "--to", "4", "--yes", code=75)
+    assert "The server has failed over meanwhile" in " ".join(refused.stderr.split())
+    assert "celery redbeat reshard --to 4 goes on" in " ".join(refused.stderr.split())
+    assert "Now set redbeat_shards = 4" in ask("reshard", "--to", "4", "--yes").stdout
+    assert client.hmget("redbeat::layout", "shards", "state") == ["4", None]
 
 
 def test_it_names_what_cannot_be_moved_and_ends_with_an_error(
