@@ -41,9 +41,8 @@ class WakeChannel:
         self._heard: tuple[str, ...] = ()  # what the connection is subscribed to
         self._pubsub: Any = None
         self._retry_at = 0.0
-        self._may_leave = (
-            True  # a channel; without that right, a new connection hears only what it is to hear
-        )
+        #: without the right to leave a channel a new connection hears only what it is to hear
+        self._may_leave = True
         self._rights = rights
         self._said = Memory[str, bool]()
         self._announced: set[str] = set()
