@@ -94,11 +94,13 @@ def test_a_run_is_lost_when_its_task_has_ended_or_its_process_is_gone_and_one_at
 
 
 def test_a_run_that_ends_while_the_broker_is_away_is_held_until_its_end_can_be_told(
-    tracked: Tracked, proxy: Proxy, client: redis.Redis
+    tracked: Tracked, proxy: Proxy, client: redis.Redis, server: Server
 ) -> None:
     worker = tracked.worker("prefork", concurrency=2)
     try:
         name = tracked.begun(tracked.send("work_until", "end", limits=SKIP))
+        with server.client(db=0) as broker:  # a worker that loses the broker amid this doesn't say so
+            eventually(lambda: not broker.exists("unacked"))
         proxy.refuse()
         proxy.drop()
         # until then it may still read what its processes say
