@@ -94,6 +94,9 @@ CLAIM_MAX_BYTES = 2 * 1024 * 1024
 #: how long after reading the server's clock its time is computed by the local clock
 CLOCK_SECONDS = 1.0
 
+#: clocks of nodes that differ by less, as far as is known, count as one
+SAME_CLOCK_SECONDS = 0.1
+
 #: how often it is asked at most which key has another type
 TYPES_SECONDS = 60.0
 
@@ -817,8 +820,12 @@ class Store:
     def _foresee_new(self, keys: Sequence[str]) -> tuple[datetime, list[Stored]]:
         """Return what ``read_entries`` returns if none of them exists, without asking the server."""
         since = time.monotonic() - CLOCK_SECONDS
-        clocks, nodes = self._recent.clocks, self._nodes_of(keys)
-        read = [clocks.get(node) for node in dict.fromkeys(nodes)]
+        clocks, parts = self._recent.clocks, self.parts
+        if not self.config.is_cluster or len(keys) < len(parts):
+            nodes = {*self._nodes_of(keys)}
+        else:  # all parts' in any case
+            nodes = {self.node_of(part.keys) for part in parts}
+        read = [clocks.get(node) for node in nodes]
         fresh = [one for one in read if one is not None and one[0] > since]
         if len(fresh) < len(read):
             return self.read_at(keys)
@@ -830,7 +837,8 @@ class Store:
         if not self.config.is_cluster:
             return [None] * len(keys)
         parts = [self.parts.of(key).keys for key in keys]
-        nodes = {part.prefix: self.node_of(part) for part in parts}
+        each = {part.prefix: part for part in parts}  # they are few, and each takes some time
+        nodes = {prefix: self.node_of(part) for prefix, part in each.items()}
         return [nodes[part.prefix] for part in parts]
 
     def _times_of(self, keys: Sequence[str], now: datetime) -> list[datetime]:
@@ -839,9 +847,10 @@ class Store:
         Arguments:
             now: the server's, when the entries were read; in a cluster that of one of its nodes.
         """
-        if not self.config.is_cluster:
-            return [now] * len(keys)
         at, clocks = time.monotonic(), self._recent.clocks
+        offsets = [told.timestamp() - read_at for read_at, told in clocks.values()]
+        if not self.config.is_cluster or not offsets or max(offsets) - min(offsets) < SAME_CLOCK_SECONDS:
+            return [now] * len(keys)
         read = [clocks.get(node, (at, now)) for node in self._nodes_of(keys)]
         return [told + timedelta(seconds=at - read_at) for read_at, told in read]
 
