@@ -80,7 +80,7 @@ class Batch:
     def next_scores(self) -> dict[str, float]:
         """Return when those that were recorded and stay in the schedule are due next, by key, UNIX seconds.
 
-        It is asked once a batch: such a text takes as long to read as a message to fill in.
+        Ask it once a batch: to read such a text takes as long as to fill in a message.
         """
         return {
             commit.claimed.key: float(commit.new_score)

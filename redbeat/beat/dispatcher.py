@@ -201,8 +201,8 @@ class Dispatcher:
         return Admitted(rows, is_quick, is_pushed)
 
     def begin_pieces(self, batch: Batch, stream: CommitStream) -> Pieces | None:
-        """Return what runs are to be written to that are pushed by the script that records, piece by piece;
-        None: the script can't push them now.
+        """Begin to record and push runs piece by piece; return what they are written to, None: the script
+        that records can't push now.
         """
         target = self._find_target(batch)
         return None if target is None else self._recorder.begin_pieces(batch, target, stream)

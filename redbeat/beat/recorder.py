@@ -385,7 +385,7 @@ class Recorder:
             return self.end_pieces(begun)
 
     def begin_pieces(self, batch: Batch, target: Target, stream: CommitStream) -> Pieces:
-        """Return what runs of ``batch`` are to be written to, which are recorded and pushed then.
+        """Begin to record and push runs of ``batch`` piece by piece; return what they are written to.
 
         Arguments:
             target: where their messages are pushed in the same step.

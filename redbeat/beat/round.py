@@ -82,7 +82,8 @@ class _Member:
     Attributes:
         rows: the entries that are still to be sent one by one.
         is_quick: their messages may be compiled.
-        is_pushed: and those that are, are pushed by the script that records.
+        is_pushed: what is compiled of them is pushed by the script that records; not any more as soon as
+            something of a piece isn't compiled.
         pieces: what they are written to.
         pipeline: sends its messages together with those of others; None: they go another way.
         asked: what is recorded of it; None: nothing.
@@ -198,9 +199,9 @@ class Round:
             try:
                 step(member)
             except BaseException as exc:  # noqa: BLE001 - raised there if it ends the round
-                self._end_early(member, exc)
+                self._give_up(member, exc)
 
-    def _end_early(self, member: _Member, exc: BaseException) -> None:
+    def _give_up(self, member: _Member, exc: BaseException) -> None:
         """Do no more with a batch that has ended with ``exc``; raise that unless others can go on."""
         member.is_out = True
         member.shard.dispatcher.end_early(member.batch, exc)
@@ -234,7 +235,7 @@ class Round:
                 try:
                     member.pieces = member.shard.dispatcher.begin_pieces(member.batch, stream)
                 except BaseException as exc:  # noqa: BLE001 - raised there if it ends the round
-                    self._end_early(member, exc)
+                    self._give_up(member, exc)
                 member.is_pushed = member.pieces is not None
         return any(member.is_pushed for member, _ in piece)
 

@@ -75,8 +75,8 @@ def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_jso
                 if not report.unmoved and resharding.is_undone(report):
                     raise ReshardRefused(
                         "The server has failed over meanwhile, and the one that has taken its place lacks "
-                        "the end of this: entries run wherever they are by now. "
-                        f"celery redbeat reshard --to {shards or 'none'} goes on."
+                        "the end of this change: entries run wherever they are by now. Go on with it: "
+                        f"celery redbeat reshard --to {shards or 'none'}."
                     )
         except KeyboardInterrupt:
             raise CommandLineError(

@@ -131,7 +131,7 @@ class CommitStream:
 
 
 class Commits:
-    """The commits of one batch; a context manager, whose end is that of its stream.
+    """The commits of one batch.
 
     Arguments:
         stream: on which they are written, perhaps beside those of other parts.
@@ -155,12 +155,6 @@ class Commits:
         self._commit = commit
         self._stream = stream
         self._chunks: list[_Chunk] = []
-
-    def __enter__(self) -> Commits:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._stream.close()
 
     def write(self, commits: Sequence[Commit]) -> None:
         """Send ``commits``, in calls of 100, and don't wait for what becomes of them.

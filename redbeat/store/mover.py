@@ -24,7 +24,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from redbeat.connection.retry import PROTOCOL_ERROR, RequestBroken, is_no_permission
 from redbeat.errors import ReshardRefused, StoreCorrupt
-from redbeat.keys import Keys
+from redbeat.keys import OWN_KINDS, Keys
 from redbeat.log.text import as_stored, printable
 from redbeat.process.signals import hold_interrupts
 from redbeat.store.nodes import call_on_nodes
@@ -132,7 +132,7 @@ class Mover:
         self.token = token or secrets.token_hex(16)
         self.tally = Tally()
         self._round_items = 2 * MIN_ROUND
-        #: how long rounds take: the last one, or what has held up one before it, half of that with each round
+        #: how long a round takes: as long as the last one, or half of what was assumed before if that is more
         self._round_seconds = 0.0
         self._unmovable: set[tuple[str, str]] = set()  # the parts where they are, and their names
         self._parts: dict[str, Keys] = {}  # by their generation keys: those that were asked
@@ -403,9 +403,8 @@ class Mover:
                 ) from reply
             if "RESHARDED" in str(reply):
                 raise ReshardRefused("The shards were changed once more meanwhile.") from reply
-            own = [("moving", "hash"), ("arrived", "hash"), ("left", "set"), ("mover", "string")]
-            parts = self._parts.values()
-            besides = {getattr(part, word): kind for part in parts for word, kind in own}
+            own = ("moving", "arrived", "left", "mover")
+            besides = {part.own(name): OWN_KINDS[name] for part in self._parts.values() for name in own}
             with self._store.translating(besides=besides):
                 raise reply
 

@@ -557,18 +557,17 @@ class Store:
     def commits(
         self,
         fence: Fence,
-        target: Target = Target("", 0, 0),  # noqa: B008 - immutable
-        commit: Callable[[Sequence[Commit]], Committed] | None = None,
-        stream: CommitStream | None = None,
+        target: Target,
+        commit: Callable[[Sequence[Commit]], Committed],
+        stream: CommitStream,
     ) -> Commits:
         """Return what commits a batch piece by piece, while the rest of it is still made.
 
         Arguments:
-            commit: commits what can't be sent so; by default as ``commit_runs`` does.
-            stream: on which they are written; by default one of their own.
+            commit: commits in the ordinary way what can't be sent so.
+            stream: on which they are written, perhaps beside those of other parts.
         """
-        ordinary = commit or (lambda commits: self.commit_runs(fence, commits, target))
-        return Commits(self, fence, target, self._histories, ordinary, stream or CommitStream(self))
+        return Commits(self, fence, target, self._histories, commit, stream)
 
     @property
     def _histories(self) -> Histories:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import redis
 
-from redbeat.store.records import Claimed, Commit, Push, Target
+from redbeat.store.commits import Commits, CommitStream
+from redbeat.store.records import NOWHERE, Claimed, Commit, Fence, Push, Target
+from redbeat.store.store import Store
 
 from .schedule import SCHEDULE
 
@@ -57,3 +60,10 @@ def states(client: redis.Redis, count: int) -> list[str]:
 
 def push(queue: str, message: object) -> Push:
     return Push("lpush", queue, str(message))
+
+
+@contextmanager
+def committing(store: Store, fence: Fence, target: Target = NOWHERE) -> Iterator[Commits]:
+    """What commits piece by piece, on a stream of its own; what can't be sent so is committed as ever."""
+    with CommitStream(store) as stream:
+        yield store.commits(fence, target, lambda commits: store.commit_runs(fence, commits, target), stream)

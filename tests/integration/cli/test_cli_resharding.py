@@ -109,7 +109,7 @@ def test_an_end_that_a_failover_has_undone_is_no_success(
         patch.setattr(Resharding, "run", run_and_fail_over)
         refused = ask("reshard", "--to", "4", "--yes", code=75)
     assert "The server has failed over meanwhile" in " ".join(refused.stderr.split())
-    assert "celery redbeat reshard --to 4 goes on" in " ".join(refused.stderr.split())
+    assert "Go on with it: celery redbeat reshard --to 4." in " ".join(refused.stderr.split())
     assert "Now set redbeat_shards = 4" in ask("reshard", "--to", "4", "--yes").stdout
     assert client.hmget("redbeat::layout", "shards", "state") == ["4", None]
 

@@ -23,7 +23,7 @@ from redbeat.store.scripts import CALL_COMMITS
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
-from tests.support.committing import commits_of, push, states, target_of
+from tests.support.committing import commits_of, committing, push, states, target_of
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
 from tests.support.proxy import Loss, Proxy
@@ -84,7 +84,7 @@ def test_pieces_are_recorded_and_pushed_before_anybody_waits_for_them(
 ) -> None:
     pieces, target = pieces_of(client, 100, 1, CALL_COMMITS + 20), target_of(client)
     with (
-        store.commits(FENCE, target) as commits,
+        committing(store, FENCE, target) as commits,
         counting_round_trips(monkeypatch) as sent,
         counting_reads(monkeypatch) as read,
     ):
@@ -109,7 +109,7 @@ def test_what_has_changed_is_told_at_its_place(
     pieces = pieces_of(client, 3, 2)
     client.hset("redbeat:entry-1", "definition", "{}")
     pieces[1][0] = replace(pieces[1][0], pushes=(push("text", 3),))
-    with store.commits(FENCE, target_of(client)) as commits:
+    with committing(store, FENCE, target_of(client)) as commits:
         for piece in pieces:
             commits.write(piece)
         committed = commits.finish()
@@ -120,14 +120,14 @@ def test_what_has_changed_is_told_at_its_place(
 
 
 def test_nothing_written_is_nothing_recorded(store: Store) -> None:
-    with store.commits(FENCE) as commits:
+    with committing(store, FENCE) as commits:
         commits.write([])
         assert commits.finish().results == []
 
 
 def test_messages_for_another_server_stay(store: Store, client: redis.Redis, broker: redis.Redis) -> None:
     [piece] = pieces_of(client, 2)
-    with store.commits(FENCE, Target("other", 1, 0)) as commits:
+    with committing(store, FENCE, Target("other", 1, 0)) as commits:
         commits.write(piece)
         committed = commits.finish()
     assert (committed.is_moved, committed.results) == (True, [False, False])
@@ -140,7 +140,7 @@ def test_few_replies_are_left_on_their_way(
     """Else they could fill all buffers between here and the server, and both would wait for each other."""
     monkeypatch.setattr(module, "MAX_UNREAD", 6)
     pieces = pieces_of(client, *[2] * 10)
-    with store.commits(FENCE, target_of(client)) as commits, counting_reads(monkeypatch) as read:
+    with committing(store, FENCE, target_of(client)) as commits, counting_reads(monkeypatch) as read:
         for number, piece in enumerate(pieces, 1):
             commits.write(piece)
             assert len(read) == max(number - 3, 0)
@@ -170,7 +170,7 @@ def test_what_happens_to_the_server_in_between_neither_loses_nor_doubles_a_run(
     is_waiting: bool,
 ) -> None:
     pieces = pieces_of(client, 100, 100, 100)
-    with store.commits(FENCE, target_of(client)) as commits:
+    with committing(store, FENCE, target_of(client)) as commits:
         commits.write(pieces[0])
         if is_waiting:
             eventually(lambda: broker.llen("queue") == 100)
@@ -207,7 +207,7 @@ def test_a_call_that_is_lost_or_answered_in_vain_neither_loses_nor_doubles_a_run
             client.set(LOCK, "mine")
             pieces = pieces_of(client, 60, 60)
             cut = proxy.cut_on(b"entry-70", loss)
-            with store.commits(FENCE, target_of(client)) as commits:
+            with committing(store, FENCE, target_of(client)) as commits:
                 for piece in pieces:
                     commits.write(piece)
                 results = commits.finish().results
@@ -224,7 +224,7 @@ def test_a_lock_that_is_lost_in_between_is_told_at_the_end(
     store: Store, client: redis.Redis, broker: redis.Redis
 ) -> None:
     pieces = pieces_of(client, 100, 100, 100)
-    with store.commits(FENCE, target_of(client)) as commits:
+    with committing(store, FENCE, target_of(client)) as commits:
         commits.write(pieces[0])
         eventually(lambda: broker.llen("queue") == 100)
         client.set(LOCK, "another's")
@@ -242,7 +242,7 @@ def test_a_lock_that_is_lost_in_between_is_told_at_the_end(
 def test_a_lock_that_was_gone_is_held_again_for_its_full_time(store: Store, client: redis.Redis) -> None:
     [piece] = pieces_of(client, 1)
     client.delete(LOCK)
-    with store.commits(FENCE, target_of(client)) as commits:
+    with committing(store, FENCE, target_of(client)) as commits:
         commits.write(piece)
         assert commits.finish().results == [True]
     assert store.has_retaken_lock
@@ -254,7 +254,7 @@ def test_a_server_that_refuses_to_write_is_asked_again_in_the_ordinary_way(
     store: Store, client: redis.Redis, broker: redis.Redis
 ) -> None:
     pieces = pieces_of(client, 2, 2)
-    with store.commits(FENCE, target_of(client)) as commits:
+    with committing(store, FENCE, target_of(client)) as commits:
         client.replicaof("127.0.0.1", 1)
         try:
             for piece in pieces:
@@ -278,7 +278,7 @@ def test_a_batch_that_ends_early_leaves_no_command_and_no_reply_behind(
         pieces = pieces_of(client, 100, 100)
 
         def end_early() -> None:
-            with store.commits(FENCE, target_of(client)) as commits:
+            with committing(store, FENCE, target_of(client)) as commits:
                 for piece in pieces:
                     commits.write(piece)
                 raise error
@@ -303,7 +303,7 @@ def test_a_batch_that_ends_early_while_the_server_is_silent_does_not_wait_for_ev
         [piece] = pieces_of(client, 100)
 
         def end_early() -> None:
-            with store.commits(FENCE, target_of(client)) as commits:
+            with committing(store, FENCE, target_of(client)) as commits:
                 commits.write(piece)
                 raise KeyboardInterrupt
 
@@ -324,7 +324,7 @@ def test_an_interruption_while_it_sends_or_reads_leaves_no_reply_behind(
         raise KeyboardInterrupt
 
     def commit() -> None:
-        with store.commits(FENCE, target_of(client)) as commits:
+        with committing(store, FENCE, target_of(client)) as commits:
             commits.write(pieces[0])
             with monkeypatch.context() as patch:
                 patch.setattr(redis.connection.AbstractConnection, step, interrupt)
@@ -384,7 +384,7 @@ def test_a_client_that_may_need_all_its_commands_gets_them_in_the_ordinary_way(
     with make(server) as own, counting_round_trips(monkeypatch) as sent:
         target = target_of(client)
         store, before = Store(app, own), sent()
-        with store.commits(Fence(), target) as commits:
+        with committing(store, Fence(), target) as commits:
             for piece in pieces:
                 commits.write(piece)
             assert sent() == before
@@ -395,7 +395,7 @@ def test_a_client_that_may_need_all_its_commands_gets_them_in_the_ordinary_way(
 def test_a_fake_records_them_too(app: Celery) -> None:
     fake = FakeRedis(decode_responses=True)
     store = Store(app, fake)
-    with store.commits(Fence()) as commits:
+    with committing(store, Fence()) as commits:
         commits.write(commits_of(fake, [[], []]))
         assert commits.finish().results == [True, True]
 
@@ -428,7 +428,7 @@ def test_a_plain_client_of_any_kind_sends_them_at_once(
         store, target = Store(app, own), target_of(client)
         load_script(store)
         pieces = pieces_of(client, 100, 100)
-        with store.commits(Fence(), target) as commits:
+        with committing(store, Fence(), target) as commits:
             for piece in pieces:
                 commits.write(piece)
             eventually(lambda: broker.llen("queue") == 200)
@@ -458,7 +458,7 @@ def record_twice(store: Store, *, is_direct: bool) -> None:
         for key in keys:
             store.client.hset(key, mapping={"definition": "{}", "meta": ""})
         store.client.zadd(store.keys.schedule, dict.fromkeys(keys, 5))
-        with store.commits(Fence()) as commits:
+        with committing(store, Fence()) as commits:
             for piece in pieces:
                 commits.write(piece)
             assert recorded() == 0 or is_direct
@@ -466,7 +466,7 @@ def record_twice(store: Store, *, is_direct: bool) -> None:
         assert recorded() == 150
     if is_direct:  # the script is known by now
         store.client.zadd(store.keys.schedule, dict.fromkeys(keys, 5))
-        with store.commits(Fence()) as commits:
+        with committing(store, Fence()) as commits:
             commits.write(pieces[0])
             eventually(lambda: recorded() == 100)
             assert commits.finish().results == [True] * 100

@@ -31,7 +31,7 @@ from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import ONE_SERVER
-from tests.support.committing import commits_of, push, target_of
+from tests.support.committing import commits_of, committing, push, target_of
 from tests.support.lua_headers import SCRIPTS, script_of
 from tests.support.polling import eventually
 from tests.support.rights import Ground
@@ -266,7 +266,7 @@ def test_a_batch_whose_commits_were_refused_is_committed_all_the_same(
     part = store.of_part(Part(Keys()))
     target = target_of(broker)
     if is_streamed:
-        with part.commits(Fence(), target) as piecewise:
+        with committing(part, Fence(), target) as piecewise:
             for first in range(0, 250, 50):
                 piecewise.write(commits[first : first + 50])
             found = piecewise.finish()

@@ -169,3 +169,14 @@ def test_what_is_known_is_what_a_reshard_does() -> None:
     assert named.passing == {getattr(named, name) for name in OF_ENTRIES | OF_BEATS}
     assert all(named.is_shared(getattr(named, name)) for name in SHARED)
     assert not any(named.is_shared(getattr(named, name)) for name in own_keys() - SHARED - {"generation"})
+
+
+def test_what_is_written_beside_each_own_key_begins_with_what_it_holds() -> None:
+    """The doctor goes by the kind, and readers by the sentence."""
+    source = Path(keys.__file__).read_text(encoding="utf-8")
+    found = re.findall(r'_OwnKey\("([a-z-]+)", "([a-z ]+)".*\n +"""(\w+)', source)
+    assert len(found) == len(keys.OWN_KINDS)
+    for name, kind, word in found:
+        assert keys.OWN_KINDS[name] == kind
+        assert keys.is_of_kind(word, kind), name
+        assert word != "none"
