@@ -90,6 +90,7 @@ class Feed:
             try:
                 self._tell_of_leaders()
                 is_more = self._tell_of_events()
+                self._thread.report_recovery("Signals are sent again")
             except StoreUnavailable as exc:
                 logger.debug("beat: Signals wait for Redis: %s", exc)
             except Exception as exc:  # noqa: BLE001 - if this thread ended, nothing would be told any more

@@ -370,7 +370,7 @@ class Reports:
             said = [self._said.pop(("trouble", place), "") for place in self._troubled]
             self._troubled.clear()
             if any(said):
-                logger.info("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
+                logger.error("beat: Sending again.", extra=SCHEDULE_UNBLOCKED.of())
             return
         self._troubled.update(places)
         news = [place for place in places if self._said.is_news(("trouble", place), trouble)]

@@ -275,7 +275,7 @@ class Broker:
     def note_well(self) -> None:
         """Note that runs have been sent again."""
         if self._said.pop("away", False):
-            logger.info("beat: The broker is back.", extra=BROKER_BACK.of())
+            logger.error("beat: The broker is back.", extra=BROKER_BACK.of())
 
     def is_back(self) -> bool:
         """Try to connect; return whether the broker can be reached."""

@@ -480,8 +480,9 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_metrics_entries",
             200,
             *_whole_number(0, 2000),
-            "How many entries have metrics of their own: the first ones that run, besides those whose policy "
-            "has ``metrics``. All others are counted together, as ``other``. See :doc:`monitoring`.",
+            "How many entries have metrics of their own: the first ones that run, and those whose policy has "
+            "``metrics``. All others are counted together, as ``other``. 0: no metric names an entry. "
+            "See :doc:`monitoring`.",
         ),
         Setting(
             "redbeat_statics_owner",

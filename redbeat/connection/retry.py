@@ -166,7 +166,7 @@ def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds
     def note_back() -> None:
         if retrying.statistics.get("attempt_number", 1) > 1:
             seconds = time.monotonic() - began_at
-            logger.info(
+            logger.warning(
                 "beat: Redis is back after %.1f s.", seconds, extra=REDIS_BACK.of(seconds=round(seconds, 3))
             )
 

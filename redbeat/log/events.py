@@ -238,7 +238,7 @@ HEARTBEAT_FAILED = _event(
 REDIS_AWAY = _event(
     "redis.away", "WARNING", "reason", "Redis can't be reached; logged once in each outage by each thread."
 )
-REDIS_BACK = _event("redis.back", "INFO", "seconds", "Redis answers again.")
+REDIS_BACK = _event("redis.back", "WARNING", "seconds", "Redis answers again.")
 REDIS_SLOW = _event(
     "redis.slow",
     "WARNING",
@@ -266,15 +266,15 @@ ENTRIES_MOVED = _event(
 REPLICAS_SHORT = _event(
     "replicas.short", "WARNING", "replicas", "Fewer replicas have a batch than ``redbeat_wait_replicas``."
 )
-REPLICAS_BACK = _event("replicas.back", "INFO", "replicas", "Enough replicas have it again.")
+REPLICAS_BACK = _event("replicas.back", "WARNING", "replicas", "Enough replicas have it again.")
 BROKER_AWAY = _event(
     "broker.away", "ERROR", "broker reason", "The broker can't be reached, and due runs wait for it."
 )
-BROKER_BACK = _event("broker.back", "INFO", "", "Runs are sent again.")
+BROKER_BACK = _event("broker.back", "ERROR", "", "Runs are sent again.")
 SCHEDULE_BLOCKED = _event(
     "schedule.blocked", "ERROR", "reason", "Redis refuses what beat needs, so that no run can be sent."
 )
-SCHEDULE_UNBLOCKED = _event("schedule.unblocked", "INFO", "", "It accepts it again.")
+SCHEDULE_UNBLOCKED = _event("schedule.unblocked", "ERROR", "", "It accepts it again.")
 DELIVERY = _event("delivery", "INFO", "guarantee", "How often a run is delivered, when that has changed.")
 MESSAGES_COMPILED = _event("messages.compiled", "INFO", "", "Messages are compiled from now on.")
 MESSAGES_ONE_BY_ONE = _event(
@@ -282,7 +282,13 @@ MESSAGES_ONE_BY_ONE = _event(
 )
 
 PING_WITHHELD = _event(
-    "ping.withheld", "WARNING", "service reason", "Not all is well, so ``redbeat_ping_url`` isn't called."
+    "ping.withheld", "WARNING", "service reason", "``redbeat_ping_url`` is not called, because of a problem."
+)
+PING_RESUMED = _event(
+    "ping.resumed",
+    "WARNING",
+    "service",
+    "``redbeat_ping_url`` is called again after ``redbeat.ping.withheld``.",
 )
 PING_FAILED = _event(
     "ping.failed",
@@ -292,7 +298,7 @@ PING_FAILED = _event(
     "about, where it was the ``ping_url`` of an entry.",
 )
 PING_BACK = _event(
-    "ping.back", "INFO", "service entry count", "It answers again; ``count`` calls were left out."
+    "ping.back", "WARNING", "service entry count", "It answers again; ``count`` calls were left out."
 )
 PING_REFUSED = _event(
     "ping.refused",
@@ -316,12 +322,17 @@ ENTRY_UNMONITORED = _event(
 TELEMETRY_FAILED = _event(
     "telemetry.failed", "ERROR", "part reason", "What shows beat's state doesn't work; beat goes on without."
 )
-ENDPOINT_LISTENS = _event("endpoint.listens", "INFO", "address", "The endpoint answers from now on.")
+ENDPOINT_LISTENS = _event(
+    "endpoint.listens",
+    "INFO ERROR",
+    "address",
+    "The endpoint listens. ERROR: it does again, after ``redbeat.endpoint.away``.",
+)
 ENDPOINT_AWAY = _event(
     "endpoint.away",
-    "ERROR WARNING",
+    "ERROR",
     "address reason",
-    "The endpoint's address can't be used, or somebody has removed its file; it is tried again.",
+    "The endpoint cannot listen on its address, or another process removed its file; beat tries again.",
 )
 
 #: name to event

@@ -75,3 +75,9 @@ class BackgroundThread:
             extra = event.of(**{"reason": f"{kind}: {words}", **facts})
             trace = None if isinstance(exc, RedBeatError) else exc  # RedBeat's own are sentences
             logger.error("beat: %s: %s: %s", what, kind, words, exc_info=trace, extra=extra)
+
+    def report_recovery(self, what: str) -> None:
+        """Log ``what`` at the level of ``report``, if an error was reported since the last recovery."""
+        if self._said:
+            self._said.clear()
+            logger.error("beat: %s.", what)

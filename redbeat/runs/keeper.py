@@ -342,7 +342,7 @@ class Keeper:
         self._deliver_at = 0.0
         if self._is_out:
             self._is_out = False
-            runs_logger.info("runs: Runs are tracked again.")
+            runs_logger.warning("runs: Runs are tracked again.")
 
     def _finish(self) -> None:
         """Deliver what is left, and say that the worker has ended."""

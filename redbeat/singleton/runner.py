@@ -464,7 +464,7 @@ class Runner:
 
     def _note_well(self) -> None:
         if self._trouble:
-            logger.info("singleton: Redis is back.")
+            logger.warning("singleton: Redis is back.")
         self._trouble, self._was_well = "", True
 
     def _note_trouble(self, exc: RedBeatError) -> None:

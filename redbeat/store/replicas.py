@@ -94,6 +94,6 @@ class Replicas:
                 extra=REPLICAS_SHORT.of(replicas=count),
             )
         elif was_short and not self._is_short:
-            logger.info(
+            logger.warning(
                 "beat: %d replicas have the last batch again.", count, extra=REPLICAS_BACK.of(replicas=count)
             )

@@ -9,6 +9,7 @@ Threads and plain sockets, and no selector, so that it works where gevent or eve
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -110,10 +111,11 @@ class Endpoint:
         try:
             if self._thread.is_over:
                 return
-            self._said.pop("address", None)
+            was_away = self._said.pop("address", None) is not None
             scheme = "" if listener.address.path else "http://"
             pages = ", ".join(self._pages)
-            logger.info(
+            logger.log(
+                logging.ERROR if was_away else logging.INFO,
                 "beat: Listening on %s%s for %s",
                 scheme,
                 printable(str(listener.address)),
@@ -135,8 +137,8 @@ class Endpoint:
                 self._on_look()
                 self._connections.end_overdue()
                 if not listener.is_reachable:
-                    reason = "somebody else has removed or replaced it"
-                    logger.warning(
+                    reason = self._said["address"] = "another process removed or replaced it"
+                    logger.error(
                         "beat: redbeat_http: %s: %s.",
                         printable(str(listener.address)),
                         reason,

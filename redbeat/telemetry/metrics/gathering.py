@@ -21,9 +21,9 @@ from redbeat.entries.query import STATES, states_of
 from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.elector import Leadership
+from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread
-from redbeat.process.memory import Memory
 from redbeat.store.figures import TELLER_MS, Asked, Figures, Labels
 from redbeat.store.records import Vitals
 from redbeat.store.store import Store
@@ -152,7 +152,6 @@ class Gathering:
         self._teller = secrets.token_hex(8)
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread = BackgroundThread("redbeat-metrics", self._run)
-        self._said = Memory[str, str]()
         self._gone: frozenset[str] = frozenset()  # ids that the thread of the tick is to forget
         self._stored: Mapping[str, Labels] | None = None  # labels that the thread of the tick is to know
         self._next_read_at = 0.0
@@ -218,27 +217,27 @@ class Gathering:
         except StoreUnavailable as exc:
             logger.debug("beat: Metrics wait for Redis: %s", exc)
             self._read_again()
-        except RedBeatError as exc:
-            self._read_again()
-            self._report(exc)
         except Exception as exc:  # noqa: BLE001 - if the thread ended, nothing would be shown any more
             self._read_again()
-            self._report(exc, with_traceback=True)
+            self._report(exc)
+        else:
+            self._thread.report_recovery("Metrics of the schedule are gathered again")
 
     def _read_again(self) -> None:
         """Read the totals anew, as an answer may have been lost."""
         for part in self._parts.values():
             part.totals = None
 
-    def _report(self, exc: Exception, *, with_traceback: bool = False) -> None:
+    def _report(self, exc: Exception) -> None:
         if isinstance(exc, StoreRefused):  # as a rule the tick is refused, too, and tells of it
             logger.debug("beat: Metrics of the schedule can't be gathered now: %s", exc)
             self._refusals += 1
             if self._refusals >= LASTING_REFUSALS and is_no_permission(exc.__cause__):
                 Figures(self._connect()).note_right(exc.__cause__)
-        elif self._said.is_news(type(exc).__name__, str(exc)):
-            trace = exc if with_traceback else None
-            logger.error("beat: Metrics of the schedule can't be gathered now: %s", exc, exc_info=trace)
+        else:
+            self._thread.report(
+                "Metrics of the schedule cannot be gathered", exc, TELEMETRY_FAILED, part="Metrics"
+            )
 
     def _connect(self) -> Store:
         if self._store is None:

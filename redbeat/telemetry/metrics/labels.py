@@ -1,8 +1,8 @@
 """Which labels runs are counted under: task, queue and entry, as long as there aren't too many.
 
 An entry has labels of its own if its policy asks for it (``metrics``), or if it is among the first that have
-run; all others share those of their task and queue, as the entry ``other``. Invariant: however many entries,
-tasks and queues there are, the number of labels is bounded.
+run; all others share those of their task and queue, as the entry ``other``. With
+``redbeat_metrics_entries = 0`` no entry has labels of its own. Invariant: the number of labels is bounded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class LabelBook:
 
     Arguments:
         queue_of: returns the queue of a task with these options.
-        max_entries: how many entries have labels of their own that don't ask for it.
+        max_entries: how many entries have labels of their own that don't ask for it. 0: no entry has, also
+            one that asks.
     """
 
     def __init__(self, queue_of: Callable[[str, Mapping[str, Any]], str], max_entries: int) -> None:
@@ -82,7 +83,10 @@ class LabelBook:
             options: the entry's own.
             is_asked: its policy asks for labels of its own.
         """
-        key, queue = self._of_entry.get(name), self._find_queue(task, options)
+        queue = self._find_queue(task, options)
+        if not self._max_entries:
+            return self._give_pair(task, queue)
+        key = self._of_entry.get(name)
         if key is not None and key is not _NO_LONGER and key[:2] == (task, queue):
             return self._ids[key]
         most = MAX_ASKED_NAME if is_asked else MAX_NAME
@@ -142,7 +146,9 @@ class LabelBook:
         return queue
 
     def is_current(self, labels: Labels) -> bool:
-        """Tell whether an entry's runs still have these labels: its task or queue may be another one now."""
+        """Return False if these labels of an entry are obsolete: its task, queue or the setting changed."""
+        if not self._max_entries:
+            return False
         key = self._of_entry.get(labels.entry)
         return key is None or key == labels[:3]
 

@@ -166,7 +166,7 @@ class Services:
             entry: as for ``note_failed``.
         """
         if self._failing.pop(url.service, False):
-            logger.info(
+            logger.warning(
                 "beat: The service %s answers again%s%s.",
                 url.service,
                 "" if entry is None else f", and is told of the runs of entries (last: {printable(entry)})",

@@ -17,7 +17,7 @@ from redbeat.config.ping_urls import parse_ping_url
 from redbeat.errors import RedBeatError
 from redbeat.leadership.pulse import Role
 from redbeat.leadership.status import Status, ask_status, judge
-from redbeat.log.events import PING_WITHHELD
+from redbeat.log.events import PING_RESUMED, PING_WITHHELD
 from redbeat.log.logger import logger
 from redbeat.process.background import BackgroundThread
 from redbeat.process.memory import Memory
@@ -99,7 +99,7 @@ class Pings:
         if obstacle:
             self._withhold(obstacle)
             return LOOK_AGAIN_SECONDS
-        self._said.clear()
+        self._end_withholding()
         if fence.lock_key is None and not self._claim():
             return LOOK_AGAIN_SECONDS
         try:
@@ -134,10 +134,19 @@ class Pings:
         kind = "".join(char for char in reason if not char.isdigit())  # seconds go on
         if self._said.is_news(kind, ""):
             logger.warning(
-                "beat: Not all is well, so %s isn't called: %s",
+                "beat: Heartbeat ping to %s withheld: %s",
                 self._url.service,
                 reason,
                 extra=PING_WITHHELD.of(service=self._url.service, reason=reason),
+            )
+
+    def _end_withholding(self) -> None:
+        if self._said:
+            self._said.clear()
+            logger.warning(
+                "beat: Heartbeat ping to %s resumed.",
+                self._url.service,
+                extra=PING_RESUMED.of(service=self._url.service),
             )
 
 

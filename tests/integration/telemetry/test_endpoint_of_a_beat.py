@@ -30,6 +30,7 @@ from tests.support.http import connect, fetch
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
+from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
 PASSWORD = "s3cret-w0rd"
@@ -295,3 +296,56 @@ def test_the_beat_inside_a_worker_answers(server: Server, tmp_path: Path) -> Non
         eventually(lambda: verdict(port, "/readyz") == (200, "ready", "leader"), retry_on=(OSError,))
         assert worker.output().count("beat: Listening on ") == 1
         stop_worker(worker)
+
+
+@pytest.mark.parametrize(
+    ("outage", "begins", "ends"),
+    [
+        ("redis", "Retrying Redis connection", "beat: Redis is back after"),
+        ("broker", "beat: The broker ", "beat: The broker is back."),
+    ],
+)
+def test_recovery_is_logged_at_the_level_of_the_outage(
+    server: Server, second: Server, tmp_path: Path, outage: str, begins: str, ends: str
+) -> None:
+    target = second if outage == "broker" else server
+    with Proxy((target.host, target.port)) as proxy, second.client(db=0) as broker:
+        urls = {"redis": server.url(1), "broker": second.url(0)}
+        urls[outage] = proxy.url(urls[outage])
+        settings = {"redbeat_redis_url": urls["redis"], "redbeat_redis_options": {"retry_period": -1}}
+        entry = {"task": "tasks.report", "schedule": 0.2}
+        write_app(tmp_path, "app", urls["broker"], beat_schedule={"often": entry}, **settings)
+        with celery_beat(tmp_path, "app", "--loglevel", "WARNING") as beat:
+            eventually(lambda: broker.llen("celery") > 0)
+            proxy.refuse()
+            proxy.drop()
+            beat.wait_for(begins)
+            proxy.accept()
+            beat.wait_for(ends)
+            levels = re.findall(
+                rf"(WARNING|ERROR)/.*(?:{re.escape(begins)}|{re.escape(ends)})", beat.output()
+            )
+            assert len(levels) == 2
+            assert len(set(levels)) == 1
+
+
+def sent_entries(port: int) -> set[str]:
+    text = fetch(port, "/metrics").body.decode()
+    return set(re.findall(r'redbeat_runs_total{entry="([^"]+)",outcome="sent"', text))
+
+
+@pytest.mark.parametrize("entries", [0, 1])
+def test_metrics_entries_zero_removes_the_series_of_all_entries(
+    server: Server, tmp_path: Path, entries: int
+) -> None:
+    schedule = {
+        "plain": {"task": "tasks.report", "schedule": 0.2},
+        "asked": {"task": "tasks.report", "schedule": 0.2, "metrics": True},
+    }
+    before, port = start(tmp_path, server, "before", beat_schedule=schedule)
+    with before:
+        eventually(lambda: sent_entries(port) == {"plain", "asked"})
+    after, port = start(tmp_path, server, "after", beat_schedule=schedule, redbeat_metrics_entries=entries)
+    with after:
+        eventually(lambda: sent_entries(port) == ({"plain", "asked"} if entries else {"other"}))
+        assert ('entry="asked"' in fetch(port, "/metrics").body.decode()) is bool(entries)

@@ -63,7 +63,7 @@ def test_a_trouble_is_logged_when_it_comes_and_when_it_comes_back(caplog: Log) -
     reports = Reports()
     for trouble in ("a", "a", "", "", "a", "b"):
         reports.report_trouble(trouble)
-    assert [line[-1] for line in told(caplog)] == ["a", "a", "b"]
+    assert [line[-1] for line in told(caplog)] == ["a", ".", "a", "b"]
 
 
 def remembered(reports: Reports) -> int:

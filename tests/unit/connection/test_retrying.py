@@ -233,7 +233,7 @@ def test_an_outage_is_logged_when_it_begins_and_ends(clock: Clock, caplog: pytes
         RetryingConnection(-1, Flaky(*[AWAY] * 50)).get("k")
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "beat: Retrying Redis connection in 0.1 seconds... (away)"),
-        ("INFO", f"beat: Redis is back after {clock.now - 1000:.1f} s."),
+        ("WARNING", f"beat: Redis is back after {clock.now - 1000:.1f} s."),
     ]
 
 

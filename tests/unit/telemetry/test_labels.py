@@ -38,9 +38,9 @@ def test_the_first_entries_that_run_have_labels_of_their_own() -> None:
 
 
 def test_an_entry_that_asks_for_it_has_its_own_in_any_case() -> None:
-    book = LabelBook(queue_of, 0)
-    assert give(book, "a").entry == "other"
-    assert give(book, "b", is_asked=True) == Labels("add", "celery", "b", is_asked=True)
+    book = LabelBook(queue_of, 1)
+    assert [give(book, name).entry for name in "ab"] == ["a", "other"]
+    assert give(book, "c", is_asked=True) == Labels("add", "celery", "c", is_asked=True)
 
 
 def test_a_million_entries_tasks_and_queues_have_few_labels(caplog: pytest.LogCaptureFixture) -> None:
