@@ -286,7 +286,7 @@ def _plan_retiming(
         else:
             score = _score_at(entry, stored, now)
     except Exception:
-        logger.exception("beat: %s keeps its due time: a new one can't be computed.", printable(stored.key))
+        logger.exception("beat: %s keeps its due time: a new one cannot be computed.", printable(entry.name))
         return None
     # a beat that has read the old calendar for it just now shall not record what it decided by that
     return Write(score=score, must_exist=True, revision="" if stored.key in new else token_hex(4))

@@ -385,7 +385,7 @@ class Dispatcher:
             try:
                 of_entry = self._hooks.Entry, app, claimed, now
                 if claimed.message is None:
-                    of_schedule = calendars, defaults, tracks, self._labels_of
+                    of_schedule = calendars, defaults, tracks, self._labels_of, self._reports.note_dropped
                     plan = limited(claimed.key, plan_run, *of_entry, *of_schedule, seconds=budget_seconds)
                 else:
                     plan = limited(claimed.key, plan_message, *of_entry, seconds=budget_seconds)
@@ -404,6 +404,7 @@ class Dispatcher:
                 batch.pending.append(commit_failed(plan, reason, now, pauses)[0])
             else:
                 runs.append(plan)
+        self._reports.report_dropped()
         self._figures.one_by_one += len(runs)
         batch.leave(self.pace.take_left())
         batch.hold(self.pace.take_held())

@@ -20,13 +20,14 @@ from redbeat import signals
 from redbeat.config.config import ensure_conf
 from redbeat.errors import StoreUnavailable
 from redbeat.keys import Keys
-from redbeat.leadership.lock import Holder, LeaderLock, holder_of
+from redbeat.leadership.lock import LeaderLock
 from redbeat.log.events import SIGNALS_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.background import BackgroundThread
 from redbeat.runs.event import arguments_of
 from redbeat.store.events import Event, Events, News
+from redbeat.store.lock_tokens import Holder, holder_of
 from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from redbeat.beat.planner import OrdinaryRun, Run
 from redbeat.beat.service import is_process_of_worker
+from redbeat.entries.dropped import Dropped
 from redbeat.entries.failures import sha1_of
 from redbeat.errors import ConfigurationError, LockLost, RedBeatError
 from redbeat.leadership.lock import LeaderLock
@@ -28,10 +29,12 @@ from redbeat.log.events import (
     MESSAGES_ONE_BY_ONE,
     RUN_BUFFERED,
     RUN_LOST,
+    RUN_MERGED,
     RUN_NEVER_STARTED,
     RUN_OVERDUE,
     RUN_SENT,
     RUN_SKIPPED,
+    RUNS_MERGED,
     RUNS_SETTLED,
     RUNS_UNTRACKED,
     SCHEDULE_BLOCKED,
@@ -142,6 +145,7 @@ class Reports:
     def __init__(self, name_of: Callable[[str], str] = lambda key: key) -> None:
         self._name_of = name_of
         self._ahead_seconds = 0.0  # the server's clock, of this machine's
+        self._dropped: list[tuple[str, Dropped]] = []  # those of the present batch
         self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
         self._troubled: set[str] = set()  # the keys of the topic "trouble"
@@ -199,7 +203,7 @@ class Reports:
             logger.error(
                 "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
                 "Redis evicted it (see maxmemory-policy).",
-                printable(key),
+                printable(self._name_of(key)),
                 extra=ENTRY_REMOVED.of(entry=self._name_of(key)),
             )
         others = keys[NAMED_ALONE:]
@@ -207,11 +211,43 @@ class Reports:
             logger.error(
                 "beat: Failed to load %d more, removing them from the schedule for the same reason: %s%s",
                 len(others),
-                ", ".join(shorten(printable(key[:MAX_NAME]), MAX_NAME) for key in others[:NAMED_TOGETHER]),
+                ", ".join(map(self._short_name, others[:NAMED_TOGETHER])),
                 ", ..." if len(others) > NAMED_TOGETHER else ".",
                 extra=ENTRIES_REMOVED.of(
                     count=len(others), entries=[self._name_of(key) for key in others[:NAMED_TOGETHER]]
                 ),
+            )
+
+    def _short_name(self, key: str) -> str:
+        return shorten(printable(self._name_of(key)[:MAX_NAME]), MAX_NAME)
+
+    def note_dropped(self, name: str, dropped: Dropped) -> None:
+        """Keep runs of the entry ``name`` that are not sent, for ``report_dropped``."""
+        self._dropped.append((name, dropped))
+
+    def report_dropped(self) -> None:
+        """Log the runs of a batch that are not sent: merged ones in one line if they are many."""
+        found, self._dropped = self._dropped, []
+        merged = [(name, one) for name, one in found if one.is_merged]
+        alone = merged if len(merged) <= NAMED_ALONE else []
+        for name, one in (*(pair for pair in found if not pair[1].is_merged), *alone):
+            is_planned = one.is_merged or one.reason == "exclude"
+            logger.log(
+                logging.INFO if is_planned else logging.WARNING,
+                "beat: %s",
+                one.describe(name),
+                extra=(RUN_MERGED if one.is_merged else RUN_SKIPPED).of(
+                    entry=name, due=one.first, last_due=one.last, count=one.count, reason=one.why
+                ),
+            )
+        if merged and not alone:
+            names = [name for name, _ in merged[:NAMED_TOGETHER]]
+            logger.info(
+                "beat: Merged the missed runs of %d entries into one run each: %s%s",
+                len(merged),
+                ", ".join(shorten(printable(name), MAX_NAME) for name in names),
+                ", ..." if len(merged) > NAMED_TOGETHER else ".",
+                extra=RUNS_MERGED.of(count=len(merged), entries=names),
             )
 
     def report_costly(self, claimed: Claimed, seconds: float) -> None:
@@ -224,7 +260,7 @@ class Reports:
             "beat: The entry %s takes %.0f ms of processor time at each run, to read it and to send it, and "
             "has %s bytes. It is sent after the others, and they wait while it is sent. Store large data "
             "elsewhere, and only a reference to it in the entry.",
-            printable(claimed.key),
+            printable(self._name_of(claimed.key)),
             seconds * 1000,
             f"{size:,}",
             extra=ENTRY_COSTLY.of(
@@ -241,7 +277,7 @@ class Reports:
         logger.info(
             "beat: %s the run of %s that was due at %s: %s.",
             "Buffered" if held.is_waiting else "Skipped",
-            printable(commit.claimed.key),
+            printable(self._name_of(commit.claimed.key)),
             shown(moment_of(due)),
             printable(reason),
             extra=event.of(
@@ -315,8 +351,9 @@ class Reports:
             is_news = self._said.is_news(("quarantined", claimed.key), reason)
         if is_news:
             logger.error(
-                "beat: Quarantined an entry that can't be used, it is kept as it is: %s",
-                reason,
+                "beat: Quarantined invalid entry %s (left unchanged): %s",
+                printable(self._name_of(claimed.key)),
+                reason.removeprefix(f"{printable(claimed.key)}: "),
                 extra=ENTRY_QUARANTINED.of(entry=self._name_of(claimed.key), reason=reason),
             )
 
@@ -329,7 +366,7 @@ class Reports:
         if self._said.is_news(("typos", run.claimed.key), typos):
             logger.warning(
                 "beat: The entry %s has keys RedBeat doesn't know: %s.",
-                printable(run.claimed.key),
+                printable(self._name_of(run.claimed.key)),
                 typos,
                 extra=ENTRY_UNKNOWN_KEYS.of(entry=self._name_of(run.claimed.key), keys=typos),
             )
@@ -340,11 +377,10 @@ class Reports:
             "the entry changes each time while it is sent, so its run can't be recorded and isn't sent: look "
             "for a signal handler, a task's apply_async or another program that writes to it at each run"
         )
-        key = printable(claimed.key)
         if self._said.is_news(("contested", claimed.key), reason):
             logger.error(
                 "beat: Couldn't send %s, trying again with growing pauses: %s.",
-                key,
+                printable(self._name_of(claimed.key)),
                 reason,
                 extra=ENTRY_CONTESTED.of(entry=self._name_of(claimed.key), reason=reason),
             )

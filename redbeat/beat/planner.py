@@ -6,8 +6,7 @@ calendar is given, too. Nothing is read here but a calendar that wasn't given.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -31,8 +30,6 @@ from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
 from redbeat.history import sent_record, skipped_record, unsent_record
-from redbeat.log.events import RUN_MERGED, RUN_SKIPPED, LogEvent
-from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
 from redbeat.policy.headers import headers_of
@@ -71,6 +68,9 @@ NO_HEADERS: Mapping[str, Any] = {}
 
 #: returns the id of the labels under which an entry's runs are counted; '': those of all others
 LabelsOf = Callable[[RedBeatSchedulerEntry], str]
+
+#: is called with an entry's name and the runs of it that are not sent
+ReportDropped = Callable[[str, Dropped], None]
 
 
 @dataclass(slots=True)
@@ -135,6 +135,7 @@ def plan_run(
     defaults: Callable[[RedBeatSchedulerEntry], Policy] = defaults_of,
     tracks: Tracks | None = None,
     labels_of: LabelsOf = lambda _entry: "",
+    report_dropped: ReportDropped = lambda _name, _dropped: None,
 ) -> OrdinaryRun | Commit:
     """Decide about an entry that is due at ``now`` (the server's UNIX seconds).
 
@@ -143,13 +144,14 @@ def plan_run(
         defaults: returns the app's settings for those fields of the policy that an entry leaves open.
         tracks: tells whether runs with a policy are tracked; None: by the app.
         labels_of: returns the id of the labels under which an entry's runs are counted; '': of all others.
+        report_dropped: is called with runs that are not sent, for the log.
 
     Raises:
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
     """
     entry = decode_entry(entry_class, read_claimed(claimed), app)
     give_calendars([entry], calendars)
-    plan = _plan(entry, claimed, now, defaults, tracks or read_tracks(app))
+    plan = _plan(entry, claimed, now, defaults, tracks or read_tracks(app), report_dropped)
     commit = plan.sent if isinstance(plan, OrdinaryRun) else plan
     if commit.counted:
         commit.labels = labels_of(entry)
@@ -162,13 +164,14 @@ def _plan(
     now: float,
     defaults: Callable[[RedBeatSchedulerEntry], Policy],
     tracks: Tracks,
+    report_dropped: ReportDropped,
 ) -> OrdinaryRun | Commit:
     bounds = entry.bounds()
     failure = failure_of(claimed)
     moment = moment_of(now)
     if claimed.next_score:
         return _plan_released(entry, claimed, failure, moment)
-    settled = _settle(entry, bounds, claimed, failure, moment)
+    settled = _settle(entry, bounds, claimed, failure, moment, report_dropped)
     if isinstance(settled, Commit):
         return settled
     due, is_retried, dropped = settled
@@ -176,7 +179,9 @@ def _plan(
     if entry.policy.is_finished(entry.total_run_count):
         return _put_off(entry, claimed, None)
     if choice.due is None:
-        dropped += _told(entry, dropped_by(entry.schedule, bounds, choice, due.at, None, moment))
+        for one in dropped_by(entry.schedule, bounds, choice, due.at, None, moment):
+            report_dropped(entry.name, one)
+            dropped.append(one)
         return _put_off(entry, claimed, choice.following, dropped)
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
     sent = _put_off(entry, claimed, None if is_over else choice.following)
@@ -188,7 +193,9 @@ def _plan(
     first = due.at
     if choice.due != first and not (is_retried and choice.first == first):
         due = Due.at_instant(choice.due)
-    dropped += _told(entry, dropped_by(entry.schedule, bounds, choice, first, due.at, moment))
+    for one in dropped_by(entry.schedule, bounds, choice, first, due.at, moment):
+        report_dropped(entry.name, one)
+        dropped.append(one)
     records = _records_of(dropped)
     sent.records = (*records, sent_record(due.nominal, own_id))
     sent.counted = f"{due.nominal}{_counted(dropped)}"
@@ -270,7 +277,12 @@ class _Settled(NamedTuple):
 
 
 def _settle(
-    entry: RedBeatSchedulerEntry, bounds: Policy, claimed: Claimed, failure: Failure | None, moment: datetime
+    entry: RedBeatSchedulerEntry,
+    bounds: Policy,
+    claimed: Claimed,
+    failure: Failure | None,
+    moment: datetime,
+    report_dropped: ReportDropped,
 ) -> _Settled | Commit:
     """Return what is due; a commit if nothing is: moved, disabled, paused, or excluded at that time."""
     due = _due_of(entry, bounds, claimed, failure)
@@ -299,6 +311,8 @@ def _settle(
     if excluded is not None:
         allowed_at = _first_allowed(entry, bounds, due.at, excluded)
         dropped.append(_dropped_outside(entry, bounds, due.at, allowed_at, moment, excluded))
+        if excluded.field == "exclude":
+            report_dropped(entry.name, dropped[-1])
         if allowed_at is None or allowed_at > moment:
             return _put_off(entry, claimed, allowed_at, dropped)
         is_retried, due = False, Due.at_instant(allowed_at)
@@ -426,26 +440,6 @@ def _dropped_outside(
     return dropped_until(entry.schedule, bounds.unbounded(), due_at, end, excluded.why, reason=excluded.field)
 
 
-def _told(entry: RedBeatSchedulerEntry, dropped: Iterable[Dropped]) -> Iterator[Dropped]:
-    """Yield the missed runs that aren't sent, and log each."""
-    for one in dropped:
-        if not one.is_merged:
-            logger.warning("beat: %s", one.told_of(entry.key), extra=_said_of(entry, one, RUN_SKIPPED))
-        elif logger.isEnabledFor(logging.INFO):  # most are merged, and making the sentence takes time
-            logger.info("beat: %s", one.told_of(entry.key), extra=_said_of(entry, one, RUN_MERGED))
-        yield one
-
-
-def _said_of(entry: RedBeatSchedulerEntry, dropped: Dropped, event: LogEvent) -> dict[str, Any]:
-    return event.of(
-        entry=entry.name,
-        due=dropped.first,
-        last_due=dropped.last,
-        count=dropped.count,
-        reason=dropped.why,
-    )
-
-
 def _records_of(dropped: Iterable[Dropped]) -> tuple[str, ...]:
     """Return the records of runs that aren't sent."""
     return tuple([one.record for one in dropped])
@@ -466,14 +460,6 @@ def _first_allowed(
     """Return the first run after ``due_at`` that the policy doesn't exclude; None: there is none."""
     if excluded.field == "end_time":
         return None
-    if excluded.field == "exclude":
-        logger.info(
-            "beat: Skipped %s, due at %s: its calendar %s excludes it.",
-            entry.name,
-            due_at,
-            excluded.value,
-            extra=RUN_SKIPPED.of(entry=entry.name, due=due_at, reason=excluded.why),
-        )
     return next_run(entry.schedule, bounds, due_at, due_at)
 
 

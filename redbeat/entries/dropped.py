@@ -68,13 +68,13 @@ class Dropped:
         first, last = score_text(self.first.timestamp()), score_text(self.last.timestamp())
         return dropped_record(first, self.why, last, self.count, is_merged=self.is_merged)
 
-    def told_of(self, key: str) -> str:
-        """Return the sentence that beat logs about them, as runs of the entry under ``key``."""
+    def describe(self, name: str) -> str:
+        """Return the sentence that beat logs about them, as runs of the entry ``name``."""
         done = "Merged" if self.is_merged else "Skipped"
         if self.first == self.last:
-            return f"{done} the run of {key} that was due at {shown(self.first)}: {self.why}."
+            return f"{done} the run of {name} that was due at {shown(self.first)}: {self.why}."
         runs = "runs" if self.count is None else f"{self.count} runs"
-        return f"{done} {runs} of {key}, from {shown(self.first)} to {shown(self.last)}: {self.why}."
+        return f"{done} {runs} of {name}, from {shown(self.first)} to {shown(self.last)}: {self.why}."
 
 
 def dropped_at_rest(

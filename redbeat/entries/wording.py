@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import datetime, timezone, tzinfo
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING
 
-from redbeat.log.text import printable, shorten
+from redbeat.log.text import printable, replace_utc_times, shorten
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.timezones import zone_name
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
-
-#: how other modules write a time in a sentence
-_IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? UTC\b", re.ASCII)
 
 _ISO_IN_UTC = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?(?:Z|\+00:00)(?![\w:])", re.ASCII)
 
@@ -60,15 +57,9 @@ def local_time(moment: datetime, zone: tzinfo) -> datetime:
 
 def in_words_of(sentence: str, zone: tzinfo) -> str:
     """Return ``sentence`` with its times, which are marked as UTC, in ``zone``."""
-
-    def shown(found: re.Match[str]) -> str:
-        try:
-            moment = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
-        except ValueError:  # not a time of RedBeat's
-            return found[0]
-        return f"{clock(moment, zone, found[2] or '')} {label_of(zone)}"
-
-    return _IN_UTC.sub(shown, sentence)
+    return replace_utc_times(
+        sentence, lambda moment, fraction: f"{clock(moment, zone, fraction)} {label_of(zone)}"
+    )
 
 
 def in_utc(text: str) -> str:

@@ -30,6 +30,7 @@ from redbeat.log.events import (
     REDIS_SLOW,
 )
 from redbeat.log.logger import logger
+from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
@@ -156,8 +157,8 @@ class Leadership:
         self.lead()
         if candidacy.replaced:
             logger.warning(
-                "beat: Took the lock over from %s, which hasn't renewed it for %s s.",
-                candidacy.replaced,
+                "beat: Took the lock over from %s, which has not renewed it for %s s.",
+                holder_in_words(candidacy.replaced),
                 self._store.config.takeover_after,
                 extra=LEADER_TAKEN_OVER.of(lock=self.lock_key, holder=candidacy.replaced),
             )

@@ -24,38 +24,20 @@ order leaves a mark with its token, which refuses such a command.
 from __future__ import annotations
 
 import math
-import os
-import secrets
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.errors import LayoutChanged, LockLost
+from redbeat.store.lock_tokens import holder_in_words, new_token, replaceable
 from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey, Take
 from redbeat.store.records import Fence, text_of
 from redbeat.store.store import Store
 
 #: how long a lock that was just taken lives until it is renewed, milliseconds; ``hold_lock.lua`` has the same
 TAKEN_MS = 10_000
-
-#: how the token of a RedBeat 3 begins; that of celery-redbeat 2.x is 32 hexadecimal digits
-TOKEN_MARK = "redbeat:3"  # noqa: S105 - a lock's token is no secret
-
-#: how many random bytes of a token are the same in all of one beat; and how many are new in each
-BEAT_BYTES = 4
-
-
-@dataclass(frozen=True)
-class Holder:
-    """What the token of a RedBeat 3 says: which process has held the lock since when (UTC)."""
-
-    host: str
-    pid: int
-    since: datetime
 
 
 @dataclass
@@ -293,10 +275,10 @@ class LeaderLock:
 
     def describe_holder(self) -> str:
         """Return who holds the lock and for how long, as a phrase for the log."""
-        holder, rest_ms = self._key.token(), self._key.rest_ms()
+        holder, rest_ms = holder_in_words(self._key.token()), self._key.rest_ms()
         if rest_ms == FOR_EVER:
-            return f"{holder} holds {self.key}, which never ends: somebody has set it by hand"
-        return f"{holder} holds {self.key}, which ends in {max(rest_ms, 0) / 1000:.0f} s unless it is renewed"
+            return f"{holder} holds the lock, which never expires, as it was set by hand"
+        return f"{holder} holds the lock, which expires in {max(rest_ms, 0) / 1000:.0f} s unless renewed"
 
     # -- as redis-py's lock has it
 
@@ -374,47 +356,3 @@ def fence_of(lock: Any, timing: Timing) -> Fence:
     if not isinstance(token, str) or not isinstance(key, str):
         return Fence()
     return Fence(key, token, int(timing.lock_seconds * 1000))
-
-
-def holder_of(token: str) -> Holder | None:
-    """Return what ``token`` says; None: it isn't that of a RedBeat 3."""
-    parts = token.removeprefix(f"{TOKEN_MARK}:").rsplit(":", 3)
-    if not token.startswith(f"{TOKEN_MARK}:") or len(parts) != 4:
-        return None
-    host, pid, since, _ = parts
-    try:
-        return Holder(host, int(pid), datetime.fromtimestamp(int(since), timezone.utc))
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def new_token(beat: str = "") -> str:
-    """Return a token that says which process has it since now, and that no other one has.
-
-    Arguments:
-        beat: the id of the beat whose it is, as :func:`new_beat` returns it; '': that of a new one.
-    """
-    host, pid, mark = (beat or new_beat()).rsplit(":", 2)
-    return f"{TOKEN_MARK}:{host}:{pid}:{time.time():.0f}:{mark}{secrets.token_hex(BEAT_BYTES)}"
-
-
-def new_beat() -> str:
-    """Return an id that a beat has for its life: its host, its process, and what no other one there has."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(BEAT_BYTES)}"
-
-
-def beat_of(token: str) -> str | None:
-    """Return the id of the beat whose ``token`` it is; None: it isn't that of a RedBeat 3.
-
-    A beat that shares a schedule with others has one id for all its tokens.
-    """
-    holder = holder_of(token)
-    if holder is None:
-        return None
-    return f"{holder.host}:{holder.pid}:{token.rpartition(':')[2][: 2 * BEAT_BYTES]}"
-
-
-def replaceable(holder: str) -> str:
-    """Return ``holder`` if its lock may be taken over once it is silent, else ''."""
-    # celery-redbeat 2.x renews its lock at each tick only, so its lock must expire
-    return holder if holder.startswith(TOKEN_MARK) else ""

@@ -15,9 +15,9 @@ from typing import Any
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import call_briefly
 from redbeat.errors import RedBeatError, StoreUnavailable
-from redbeat.leadership.lock import new_beat
 from redbeat.log.logger import logger
 from redbeat.store.beats import Beats
+from redbeat.store.lock_tokens import new_beat
 from redbeat.store.nodes import Call
 from redbeat.store.store import Store
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from redbeat.errors import RedBeatError
-from redbeat.leadership.lock import new_token
+from redbeat.store.lock_tokens import new_token
 from redbeat.store.standbys import STANDBY_SECONDS, Standbys
 from redbeat.store.store import Store
 

@@ -33,7 +33,7 @@ from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailab
 from redbeat.leadership.division import Division
 from redbeat.leadership.elector import MIN_LOOK_SECONDS, Leadership
 from redbeat.leadership.heartbeat import Heartbeat
-from redbeat.leadership.lock import LeaderLock, beat_of, replaceable
+from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.peers import Peers
 from redbeat.leadership.pulse import Pulse, Role
 from redbeat.log.events import (
@@ -48,6 +48,7 @@ from redbeat.log.events import (
 from redbeat.log.logger import logger
 from redbeat.log.text import counted
 from redbeat.process.memory import Memory
+from redbeat.store.lock_tokens import beat_of, holder_in_words, replaceable
 from redbeat.store.locks import NO_KEY, Held, Locks, Take
 from redbeat.store.store import Store
 
@@ -417,12 +418,12 @@ class Shares:
             leadership.lead()
             self._said.pop(take.name, None)
         self._keep_alive([leadership for leadership, _ in taken])
-        for beat, found in replaced.items():
+        for found in replaced.values():
             gone = [leadership for leadership, _ in found]
             logger.warning(
-                "beat: Took %s over from %s, which hasn't renewed for %s s.",
+                "beat: Took %s over from %s, which has not renewed for %s s.",
                 self._named(gone),
-                beat,
+                holder_in_words(found[0][1]),
                 self._store.config.takeover_after,
                 extra=LEADER_TAKEN_OVER.of(lock=_keys_of(gone), holder=found[0][1]),
             )

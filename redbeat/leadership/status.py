@@ -19,8 +19,8 @@ from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import call_briefly
 from redbeat.errors import StoreUnavailable
 from redbeat.layout import shards_named
-from redbeat.leadership.lock import beat_of, holder_of
 from redbeat.store.beats import Beats
+from redbeat.store.lock_tokens import beat_of, holder_of
 from redbeat.store.records import Vitals, by_one_clock, sum_of
 from redbeat.store.store import Store
 

@@ -107,6 +107,12 @@ RUN_SKIPPED = _event(
 RUN_MERGED = _event(
     "run.merged", "INFO", "entry due last_due count reason", "Missed runs for which another one is sent."
 )
+RUNS_MERGED = _event(
+    "runs.merged",
+    "INFO",
+    "count entries",
+    "The same for more entries of one batch than are logged one by one; ``count``: how many entries.",
+)
 RUN_BUFFERED = _event(
     "run.buffered", "INFO", "entry task_id due reason", "A run waits until another one of its entry is over."
 )

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from redbeat.log.events import ATTRIBUTE, TIMES
-from redbeat.log.logger import printable_traceback
+from redbeat.log.logger import PrintableRecords, printable_traceback
 from redbeat.log.text import whole_characters
 
 #: how many characters of a message, of a value and of a traceback are shown at most
@@ -40,7 +40,7 @@ class JsonFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__()
-        JsonFormatter.is_used = True
+        JsonFormatter.is_used = PrintableRecords.has_utc_timestamps = True
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from celery.utils.log import get_logger
 
 from redbeat.log.events import ATTRIBUTE, BEAT_FAILED
-from redbeat.log.text import printable, printable_lines, shorten
+from redbeat.log.text import in_local_time, printable, printable_lines, shorten
 
 #: how many characters of one value are logged at most, as it may be megabytes
 MAX_VALUE = 2_000
@@ -48,7 +48,13 @@ def _shortened(text: str) -> str:
 
 
 class PrintableRecords(logging.Filter):
-    """Lets every record pass, with values that are printable."""
+    """Lets every record pass, with values that are printable, and times in the zone of the log's timestamps.
+
+    Attributes:
+        has_utc_timestamps: True once a handler writes JSON, whose timestamps are in UTC.
+    """
+
+    has_utc_timestamps: ClassVar[bool] = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Make the values of ``record`` printable, and the messages of the exceptions in its traceback."""
@@ -61,7 +67,7 @@ class PrintableRecords(logging.Filter):
         elif record.args:
             record.args = tuple(map(_shown, record.args))
         if isinstance(record.exc_info, tuple) and record.exc_info[1] is not None and not record.exc_text:
-            record.exc_text = printable_traceback(record.exc_info[1])  # formatters use this if it is there
+            record.exc_text = _in_log_time(printable_traceback(record.exc_info[1]))  # formatters use it
             told = getattr(record.exc_info[1], ATTRIBUTE, None)
             if told is None and record.levelno >= logging.CRITICAL:  # Celery's, as the error ends beat
                 told = BEAT_FAILED.of(reason=described(record.exc_info[1]))[ATTRIBUTE]
@@ -76,12 +82,19 @@ def _shown(value: Any) -> Any:
         return value
     try:
         text = str(value)
+        local = _in_log_time(text)
+        if local != text:
+            return Shown(local)
         is_whole = len(text) <= MAX_VALUE or not isinstance(value, (str, BaseException))
         if is_whole and text.isprintable() and (isinstance(value, str) or repr(value).isprintable()):
             return value
         return Shown(value)
     except Exception:  # noqa: BLE001 - a value whose text can't be made is left to the formatter
         return value
+
+
+def _in_log_time(text: str) -> str:
+    return text if PrintableRecords.has_utc_timestamps else in_local_time(text)
 
 
 def printable_traceback(exc: BaseException) -> str:

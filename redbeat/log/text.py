@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+
+#: how sentences have times
+_UTC_TIME = re.compile(r"\b(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(\.\d+)? UTC\b", re.ASCII)
 
 
 def printable(text: str) -> str:
@@ -86,6 +91,33 @@ def as_stored(text: str) -> bytes:
 def sha1_of_text(text: str) -> str:
     """Return the SHA-1 of the bytes of ``text`` in Redis, in hex digits: for comparing, not for security."""
     return hashlib.sha1(as_stored(text), usedforsecurity=False).hexdigest()
+
+
+def replace_utc_times(text: str, show: Callable[[datetime, str], str]) -> str:
+    """Return ``text`` with each time in UTC, such as ``2026-01-31 07:30:00.250 UTC``, replaced.
+
+    Arguments:
+        show: returns the text of a time, given in UTC, and of the fraction of its second ('.250' or '').
+    """
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            moment = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+            return show(moment, found[2] or "")
+        except (ValueError, OverflowError, OSError):  # not a time, or outside the years 1 to 9999 there
+            return found[0]
+
+    return _UTC_TIME.sub(shown, text) if " UTC" in text else text
+
+
+def in_local_time(text: str) -> str:
+    """Return ``text`` with its times in this process's zone, in which Celery's log has its timestamps."""
+    return replace_utc_times(
+        text,
+        lambda moment, fraction: (
+            f"{moment.astimezone():%Y-%m-%d %H:%M:%S}{fraction} {moment.astimezone():%Z}"
+        ),
+    )
 
 
 def joined(*reasons: str) -> str:

@@ -40,6 +40,7 @@ from redbeat.keys import UNGUARDED
 from redbeat.leadership.lock import LeaderLock
 from redbeat.log.logger import logger
 from redbeat.singleton.watchdog import Ended, WatchdogProcess, now
+from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.parts import Part
 from redbeat.store.store import Store
 
@@ -385,7 +386,7 @@ class Runner:
 
     def _give_way(self, loss: LockLost) -> Waiting | Out:
         """Kill the command at once, if it runs, as another machine may be starting it."""
-        logger.error("singleton: The lock %s is another's now: %s.", self._key, loss.holder)
+        logger.error("singleton: %s holds the lock %s now.", holder_in_words(loss.holder), self._key)
         if isinstance(self._state, Running):
             self._watchdog.kill()
             while not any(word in ("ended", "failed") for word, _ in self._wait(None)):

@@ -53,6 +53,7 @@ from redbeat.store.chunks import in_chunks
 from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits, CommitStream
 from redbeat.store.layouts import Layouts
+from redbeat.store.lock_tokens import holder_in_words
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
@@ -1314,8 +1315,8 @@ class Store:
         with self.translating():
             holder = text_of(self.client.get(fence.lock_key))
         raise LockLost(
-            f"Another beat holds the lock {fence.lock_key} now ({holder}); this one must not go on "
-            "(LockNotOwnedError).",
+            f"Another beat holds the lock {fence.lock_key} now ({holder_in_words(holder)}); this one must "
+            "not go on (LockNotOwnedError).",
             fence.lock_key,
             holder,
         )

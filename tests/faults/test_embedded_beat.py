@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from redbeat.leadership.lock import holder_of
+from redbeat.store.lock_tokens import holder_of
 from tests.support.apps import STOP_SECONDS, celery_worker, runs, stop_worker, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
@@ -121,7 +121,7 @@ def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
         eventually(lambda: runs(noted))
         client.set(LOCK, "another")
         worker.wait_for("It stands by.")
-        worker.wait_for("Standing by: another holds")
+        worker.wait_for("Standing by: a program other than RedBeat 3 holds the lock")
         sent = worker.output().count("Sending due task")
         assert client.get(LOCK) == "another"
         client.delete(LOCK)

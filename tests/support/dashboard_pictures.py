@@ -22,8 +22,8 @@ from redbeat.entries.audit import audited
 from redbeat.entries.failures import Failure
 from redbeat.entries.runs import id_of
 from redbeat.keys import Keys
-from redbeat.leadership.lock import TOKEN_MARK
 from redbeat.schedules.occurrences import last_runs
+from redbeat.store.lock_tokens import TOKEN_MARK
 from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
 

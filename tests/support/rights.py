@@ -37,7 +37,7 @@ from redbeat.errors import EntryBusy, StoreCorrupt
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.leadership.elector import Leadership
-from redbeat.leadership.lock import LeaderLock, new_token
+from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import read_status
 from redbeat.manifest.plan import apply_plan
 from redbeat.manifest.transfer import export_entries, plan_import
@@ -47,6 +47,7 @@ from redbeat.store.events import Events
 from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import Layouts
+from redbeat.store.lock_tokens import new_token
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence

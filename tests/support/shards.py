@@ -12,8 +12,8 @@ import pytest
 from celery import Celery
 
 from redbeat.keys import Keys
-from redbeat.leadership.lock import new_token
 from redbeat.store.layouts import Layouts
+from redbeat.store.lock_tokens import new_token
 from redbeat.store.store import Store
 from tests.support.fidelity import counting_round_trips
 from tests.support.servers import Server

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from redbeat.errors import StoreCorrupt
-from redbeat.leadership.lock import beat_of
 from redbeat.leadership.rendezvous import find_leaders, max_parts
 from redbeat.store.beats import Beats
+from redbeat.store.lock_tokens import beat_of
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.store import Store
 from tests.conftest import MakeApp

@@ -19,8 +19,8 @@ from redbeat.config.timing import Timing
 from redbeat.keys import Keys
 from redbeat.leadership import presence
 from redbeat.leadership.elector import Leadership
-from redbeat.leadership.lock import new_token
 from redbeat.leadership.status import read_status
+from redbeat.store.lock_tokens import new_token
 from redbeat.store.standbys import STANDBY_SECONDS
 from redbeat.store.store import Store
 from tests.support.schedule import LOCK, monitoring, server_now

@@ -173,7 +173,7 @@ def test_a_waiting_one_tells_who_it_waits_for(server: Server) -> None:
     with server.client() as client:
         client.set(LOCK, "somebody's")
         with start_singleton(server.url(), "true") as waiting:
-            waiting.wait_for("Standing by: somebody's holds the-lock, which never ends")
+            waiting.wait_for("a program other than RedBeat 3 holds the lock, which never expires")
             client.set(LOCK, HOLDER, px=30_000)
             assert waiting.output().count("Standing by") == 1
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Page, Route, expect
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries import search
-from redbeat.leadership.lock import new_token
+from redbeat.store.lock_tokens import new_token
 from redbeat.web import User, asgi_app, wsgi_app
 from redbeat.web.names import Names
 from redbeat.web.pages import entries as entries_page

@@ -15,7 +15,7 @@ import redis
 from celery import Celery
 
 from redbeat.errors import StoreUnavailable
-from redbeat.leadership.lock import new_token
+from redbeat.store.lock_tokens import new_token
 from redbeat.web.pages import overview
 from tests.support.dashboards import Browser
 from tests.support.polling import eventually

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from redbeat.beat.log import Reports
 from redbeat.beat.planner import (
     DISABLED_SECONDS,
     MISSING_GRACE_SECONDS,
@@ -282,26 +283,38 @@ def test_the_reasons_of_past_failures_are_read_back(app: Celery) -> None:
     assert (failure.reason, failure.attempts, failure.due) == ("broken", 1, seconds())
 
 
-def test_the_log_says_of_missed_runs_what_history_does(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+def log_of_batch(app: Celery, caplog: pytest.LogCaptureFixture, *entries: Claimed, now: float) -> list[Any]:
     caplog.set_level("INFO", logger="celery.beat")
+    reports = Reports()
+    for one in entries:
+        plan_run(RedBeatSchedulerEntry, app, one, now, report_dropped=reports.note_dropped)
+    reports.report_dropped()
+    return caplog.records
+
+
+def test_skipped_runs_are_logged_with_entry_name_and_the_reason_in_history(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
     entry = replace(claimed(), policy=json.dumps({"misfire": "all", "misfire_grace_time": 50}))
     commit = plan_run(RedBeatSchedulerEntry, app, entry, NOW + 330)
-    [told] = [record for record in caplog.records if "Skipped" in record.message]
     records = commit.sent.records if isinstance(commit, Run) else commit.records
     why = json.loads(f"{{{records[0]}}}")["why"]
     assert why == "older than misfire_grace_time of 50 s"
+    [told] = log_of_batch(app, caplog, entry, now=NOW + 330)
     assert told.levelname == "WARNING"
     assert told.message == (
-        "beat: Skipped 5 runs of redbeat:x, from 2026-06-01 12:00:00 UTC to 2026-06-01 12:04:00 UTC: "
-        "older than misfire_grace_time of 50 s."
+        f"beat: Skipped 5 runs of x, from 2026-06-01 12:00:00 UTC to 2026-06-01 12:04:00 UTC: {why}."
     )
 
 
-def test_runs_another_stands_for_have_a_line_in_the_log(
-    app: Celery, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="celery.beat")
-    plan(app, claimed(), now=NOW + 300)
-    [told] = [record for record in caplog.records if "Merged" in record.message]
-    assert (told.levelname, "Merged 5 runs of redbeat:x" in told.message) == ("INFO", True)
+def test_merged_runs_of_a_batch_are_logged_in_one_line(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    [told] = log_of_batch(app, caplog, claimed(), now=NOW + 300)
+    assert (told.levelname, "Merged 5 runs of x" in told.message) == ("INFO", True)
     assert "the run of 2026-06-01 12:05:00 UTC stands for them." in told.message
+    caplog.clear()
+    [told] = log_of_batch(app, caplog, *[claimed()] * 500, now=NOW + 300)
+    assert (told.levelname, told.redbeat["event"], told.redbeat["count"]) == (
+        "INFO",
+        "redbeat.runs.merged",
+        500,
+    )

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from redbeat.leadership.lock import beat_of, holder_of, new_beat, new_token
+from redbeat.store.lock_tokens import beat_of, holder_of, new_beat, new_token
 
 
 def test_all_tokens_of_a_beat_say_its_id_and_differ() -> None:

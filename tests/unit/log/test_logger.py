@@ -7,6 +7,7 @@ import builtins
 import io
 import logging
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -249,3 +250,26 @@ def _is_constant(words: ast.expr) -> bool:
     if isinstance(words, ast.IfExp):
         return _is_constant(words.body) and _is_constant(words.orelse)
     return isinstance(words, ast.Constant) and isinstance(words.value, str)
+
+
+def test_times_in_messages_have_the_zone_of_the_timestamps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(PrintableRecords, "has_utc_timestamps", False)
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        logger.error(
+            "beat: %s", ValueError("due at 2026-01-31 07:30:00.250 UTC, or at 9999-12-31 23:59:59 UTC")
+        )
+        logger.error("beat: %s", "not a time: 2026-13-31 07:30:00 UTC")
+        monkeypatch.setattr(PrintableRecords, "has_utc_timestamps", True)  # as a handler writes JSON
+        logger.error("beat: %s", "due at 2026-01-31 07:30:00 UTC")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [record.getMessage() for record in caplog.records] == [
+        "beat: due at 2026-01-31 13:00:00.250 IST, or at 9999-12-31 23:59:59 UTC",
+        "beat: not a time: 2026-13-31 07:30:00 UTC",
+        "beat: due at 2026-01-31 07:30:00 UTC",
+    ]
