@@ -18,6 +18,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from dateutil.rrule import weekday
 
 from redbeat.config.suggestions import find_typos
+from redbeat.legacy import lookup_of
 from redbeat.process.memory import Memory
 from redbeat.schedules.codec import (
     SCHEDULE_FIELDS,
@@ -76,15 +77,15 @@ class BadObject(ValueError):
 class RedBeatJSONEncoder(json.JSONEncoder):
     """Writes datetimes, schedules and weekdays; TypeError: a value has no form in JSON."""
 
-    def default(self, o: Any) -> Any:
-        if isinstance(o, datetime):
-            return encode_datetime(o)
-        if isinstance(o, BaseSchedule):
-            return encode_schedule(o)
-        if isinstance(o, weekday):
-            encoded = {"__type__": "weekday", "wkday": o.weekday}
-            return {**encoded, "n": o.n} if o.n else encoded
-        return super().default(o)
+    def default(self, obj: Any) -> Any:
+        if isinstance(obj, datetime):
+            return encode_datetime(obj)
+        if isinstance(obj, BaseSchedule):
+            return encode_schedule(obj)
+        if isinstance(obj, weekday):
+            encoded = {"__type__": "weekday", "wkday": obj.weekday}
+            return {**encoded, "n": obj.n} if obj.n else encoded
+        return super().default(obj)
 
 
 class RedBeatJSONDecoder(json.JSONDecoder):
@@ -299,3 +300,6 @@ def _plain(text: str | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+__getattr__, __dir__ = lookup_of(__name__, globals())

@@ -4,6 +4,7 @@
 
     RedBeatError
      +-- ConfigurationError         a setting can't be used; nothing was written
+     |    +-- RedBeatKeyExpiryError the server may evict the schedule
      +-- StoreUnavailable           Redis can't be reached (also redis ConnectionError)
      +-- StoreRefused               Redis answers, and refuses (also redis ResponseError)
      |    +-- LayoutChanged         the schedule was divided into other shards meanwhile; try again
@@ -69,6 +70,7 @@ __all__ = [
     "MessageRefused",
     "OwnedByOthers",
     "RedBeatError",
+    "RedBeatKeyExpiryError",
     "ReshardRefused",
     "RunNotSent",
     "StoreCorrupt",
@@ -107,6 +109,10 @@ class ConfigurationError(RedBeatError):
     def __init__(self, message: str, setting: str | None = None) -> None:
         super().__init__(message)
         self.setting = setting
+
+
+class RedBeatKeyExpiryError(ConfigurationError):
+    """The server may evict the schedule, and ``redbeat_key_expiry_check`` is 'raise'."""
 
 
 class StoreUnavailable(RedBeatError, RedisConnectionError):

@@ -6,12 +6,13 @@ decided (one script). Then it waits for the next due time, or for somebody who w
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -63,6 +64,7 @@ from redbeat.later.sending import publish
 from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
+from redbeat.legacy import lookup_of
 from redbeat.log.events import LEADER_LOST
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
@@ -418,6 +420,11 @@ class RedBeatScheduler(Scheduler):
         """The producer that ``apply_async`` is given."""
         return self._broker.producer
 
+    @property
+    def _maybe_due_kwargs(self) -> dict[str, Any]:
+        """What a subclass with a loop of its own, as in 2.x, gives to ``maybe_due``."""
+        return {"producer": self.producer}
+
     # -- leading, and waiting
 
     @property
@@ -460,7 +467,7 @@ class RedBeatScheduler(Scheduler):
     def lock_timeout(self, seconds: float) -> None:
         self._shares.set_lock_seconds(seconds)
 
-    @cached_property
+    @functools.cached_property
     def _wake(self) -> WakeChannel:
         return self.store.wake_channel(self._wake_channels)
 
@@ -734,3 +741,6 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
         scheduler.run_under(sender)
     else:
         scheduler.stand_for_leader()
+
+
+__getattr__, __dir__ = lookup_of(__name__, globals())

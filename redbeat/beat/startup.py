@@ -34,6 +34,7 @@ from redbeat.errors import (
     ConfigurationError,
     DeclarationError,
     RedBeatError,
+    RedBeatKeyExpiryError,
     StoreRefused,
     StoreUnavailable,
 )
@@ -91,7 +92,8 @@ def check_eviction(store: Store) -> None:
     """Report, as ``redbeat_key_expiry_check`` says, a server that may evict the schedule.
 
     Raises:
-        ConfigurationError: the setting is 'raise', and the server may, or doesn't tell.
+        RedBeatKeyExpiryError: the setting is 'raise', and the server may.
+        ConfigurationError: the setting is 'raise', and the server doesn't tell.
         StoreRefused: the server lets nobody in with this name and password.
     """
     level = store.config.key_expiry_check
@@ -109,7 +111,7 @@ def check_eviction(store: Store) -> None:
         store.rights.note(EVICTION, exc)
         return
     if warning and level == "raise":
-        raise ConfigurationError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")
+        raise RedBeatKeyExpiryError(f"redbeat_key_expiry_check: {warning}", "redbeat_key_expiry_check")
     if warning:
         log = logger.warning if level == "warn" else logger.error
         log("beat: %s", warning, extra=REDIS_EVICTS.of(reason=warning))

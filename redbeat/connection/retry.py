@@ -180,12 +180,12 @@ def call_retrying(retry_period: float, call: Callable[[], Any], max_wait_seconds
     return answer
 
 
-def _log_retry(state: RetryCallState) -> None:
+def _log_retry(retry_state: RetryCallState) -> None:
     COUNTS.errors, COUNTS.retries = COUNTS.errors + 1, COUNTS.retries + 1
-    pause = state.next_action.sleep if state.next_action else 0
-    cause = state.outcome.exception() if state.outcome else None
+    pause = retry_state.next_action.sleep if retry_state.next_action else 0
+    cause = retry_state.outcome.exception() if retry_state.outcome else None
     # once per outage: a server that is away for an hour must not fill the disk
-    is_first = state.attempt_number == 1
+    is_first = retry_state.attempt_number == 1
     log, event = (logger.warning, REDIS_AWAY.of(reason=str(cause))) if is_first else (logger.debug, None)
     log("beat: Retrying Redis connection in %s seconds... (%s)", pause, cause, extra=event)
 
@@ -203,6 +203,7 @@ class RetryingConnection:
 
     #: longest wait between two tries, seconds
     RETRY_MAX_WAIT = 0.5
+    _log_retry_attempt = staticmethod(_log_retry)  # its name in 2.x
 
     def __init__(self, retry_period: float, wrapped_connection: Any) -> None:
         self.retry_period = retry_period

@@ -92,6 +92,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     total_run_count: int
     #: unknown keys that resemble known ones, in words, '' if there are none
     typos = ""
+    _meta: Any = None  # a name of 2.x
     #: the stored message that is sent as it is when this entry runs; None: its message is made then
     message: Any = None
 

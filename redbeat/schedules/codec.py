@@ -34,9 +34,9 @@ SCHEDULE_FIELDS: dict[str, frozenset[str]] = {
 }
 
 
-def to_timestamp(moment: datetime) -> int:
+def to_timestamp(dt: datetime) -> int:
     """Return UNIX seconds, whole; a naive datetime is UTC."""
-    return calendar.timegm(moment.utctimetuple())
+    return calendar.timegm(dt.utctimetuple())
 
 
 def from_timestamp(seconds: float, tz_minutes: float = 0) -> datetime:

@@ -55,6 +55,11 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         ValueError: dateutil can't use the rule.
     """
 
+    #: names of frequencies to dateutil's numbers
+    FREQ_MAP = FREQUENCIES
+    #: a format string, as in 2.x: ``RRULE_REPR.format(rule)`` is the rule's repr
+    RRULE_REPR = "{0!r}"
+
     FIELDS = (
         "freq",
         "dtstart",

@@ -33,6 +33,7 @@ NAMES = {
 BASES: dict[str, tuple[type[BaseException], ...]] = {
     "RedBeatError": (Exception,),
     "ConfigurationError": (errors.RedBeatError,),
+    "RedBeatKeyExpiryError": (errors.ConfigurationError,),
     "StoreUnavailable": (errors.RedBeatError, redis.exceptions.ConnectionError),
     "LayoutChanged": (errors.StoreRefused,),
     "StoreRefused": (errors.RedBeatError, redis.exceptions.ResponseError),
