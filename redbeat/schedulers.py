@@ -281,7 +281,6 @@ class RedBeatScheduler(Scheduler):
     def _tick(self) -> float:
         if self._beat is not None:
             self._telemetry.look()
-            self._feed.look()  # after it, as parts of it may be receivers
         if (self._shares.has_new_layout or self._shards.is_moving) and self._shards.reaches_base():
             Layouts(self.store).look()
         self._form_shards()
@@ -504,7 +503,7 @@ class RedBeatScheduler(Scheduler):
             parts.append(Pings(self.app, self._condition, self._find_fence))
         if self.config.ping_hosts:
             parts.append(EntryPings(self.app))
-        return parts
+        return [*parts, self._feed]  # which comes last, as others connect receivers
 
     def _find_fences(self) -> dict[Keys, Fence]:
         """Return which parts of the schedule this beat leads, and what says so; for any thread."""
@@ -670,7 +669,6 @@ class RedBeatScheduler(Scheduler):
         if "_wake" in self.__dict__:  # it has waited
             self._wake.close()
         self._broker.close()
-        self._feed.stop()
         self._telemetry.stop()
         super().close()
 

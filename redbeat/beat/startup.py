@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Container, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -33,7 +33,6 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.errors import (
     ConfigurationError,
     DeclarationError,
-    RedBeatError,
     RedBeatKeyExpiryError,
     StoreRefused,
     StoreUnavailable,
@@ -41,6 +40,7 @@ from redbeat.errors import (
 from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
+from redbeat.process.background import surviving
 from redbeat.store.chunks import in_chunks
 from redbeat.store.owners import Owners
 from redbeat.store.records import Fence, Stored, Write
@@ -147,13 +147,12 @@ def banner(scheduler: Any, store: Store) -> str:
     app = store.config.app
     broker = Broker(app, scheduler.Producer, timeout_seconds=2)
     # settings that can't be used are an error when beat starts, not in its banner
-    with closing(broker), suppress(ConfigurationError), Store.hasty(app) as hasty_store:
+    with surviving("Describing the server and the broker"), closing(broker), Store.hasty(app) as hasty_store:
         lines.append(f"    . delivery -> {describe_delivery(hasty_store, broker)}")
         lines.append(f"    . messages -> {describe_messages(scheduler, store.config, broker)}")
         if store.config.key_expiry_check != "ignore":
-            with suppress(RedBeatError):
-                warning = eviction_warning(hasty_store)
-                lines += [f"    . warning -> {warning}"] if warning else []
+            warning = eviction_warning(hasty_store)
+            lines += [f"    . warning -> {warning}"] if warning else []
     return "\n".join(lines)
 
 

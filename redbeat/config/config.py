@@ -236,6 +236,8 @@ class RedBeatConfig:
         if options is None:
             broker_options = self.app.conf.broker_transport_options or {}
             known = {name: value for name, value in broker_options.items() if name in OPTIONS}
+            if self.is_key_in_conf("redbeat_redis_url"):  # the broker's credentials aren't meant for it
+                known.pop("credential_provider", None)
             setting = SETTINGS["redbeat_redis_options"]
             try:
                 options = dict(_parse(setting, known, given_as="broker_transport_options"))

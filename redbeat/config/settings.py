@@ -36,6 +36,7 @@ OPTIONS: dict[str, str] = {
     "sentinels": "list of (host, port): the Sentinels",
     "service_name": "the Sentinels' name for the master (kombu's ``master_name`` is read as well)",
     "sentinel_kwargs": "dict of options for the connections to the Sentinels themselves",
+    "credential_provider": "a ``redis.CredentialProvider``, such a class, or its dotted path (``pkg.Class``)",
     "master_name": "kombu's name for ``service_name``",
 }
 

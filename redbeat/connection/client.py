@@ -9,12 +9,12 @@ import os
 import re
 import ssl
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import redis
 import redis.cluster
@@ -22,6 +22,7 @@ import redis.connection
 import redis.exceptions
 import redis.sentinel
 from celery.app import app_or_default
+from kombu.utils.imports import symbol_by_name
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -126,6 +127,9 @@ _HASTY: WeakSet[Any] = WeakSet()
 #: returns the client that stands in for an app's own in this thread or task; None: none does
 FindClient = Callable[[Any], Any]
 
+#: the credential providers that RedBeat has made, as a setting has a class: with that class, and the process
+_PROVIDERS: WeakKeyDictionary[RedBeatConfig, tuple[Any, int, Any]] = WeakKeyDictionary()
+
 _IN_PLACE: ContextVar[FindClient | None] = ContextVar("redbeat_client", default=None)
 
 
@@ -229,7 +233,7 @@ def build_client(config: RedBeatConfig, library: Any = redis, **overrides: Any) 
         else:
             url = config.redis_url
             if not is_lenient:
-                url = _plain_url(url, use_ssl=bool(config.redis_use_ssl))
+                url = _plain_url(url, arguments, use_ssl=bool(config.redis_use_ssl))
             if url.startswith("unix:"):
                 del arguments["socket_keepalive"]  # of TCP only
             client = library.Redis.from_url(url, **arguments)
@@ -259,10 +263,11 @@ class CredentialsMissing(ConfigurationError, redis.exceptions.RedisError):
 
 
 class AskedCredentials(redis.CredentialProvider):
-    """A credential provider of the user's; its errors become RedBeat's, which name it.
+    """A credential provider of the user's, asked for each connection; its errors become RedBeat's.
 
     An error before its first answer means a wrong configuration. A later one counts as a server that can't be
-    reached.
+    reached. redis-py doesn't take it for a streaming provider, whose thread would send AUTH on connections
+    that are in use: one that the server ends with its token is replaced, with the current token.
     """
 
     def __init__(self, provider: Any) -> None:
@@ -303,11 +308,48 @@ class AskedCredentials(redis.CredentialProvider):
             ) from exc
 
 
+def _find_provider(config: RedBeatConfig) -> Any:
+    """Return the credential provider that the URL or the options name; None: they name none.
+
+    One that is given as a class, or as the dotted path of one, is made once for each process.
+    """
+    query = config.redis_url.partition("?")[2].partition(";")[0]
+    given = dict(parse_qsl(query)).get("credential_provider")
+    setting = "redbeat_redis_url" if given else "redbeat_redis_options"
+    given = given or config.redbeat_redis_options.get("credential_provider")
+    if not given:
+        return None
+    made_from, made_by, made = _PROVIDERS.get(config, (None, 0, None))
+    if made_from == given and made_by == os.getpid():
+        return made
+    try:
+        provider: Any = symbol_by_name(given)  # type: ignore[no-untyped-call]
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise ConfigurationError(
+            f"{setting}: credential_provider: {given!r} can't be imported: {exc}", setting
+        ) from exc
+    try:
+        provider = provider() if isinstance(provider, type) else provider
+    except Exception as exc:  # without its text, which may quote a password
+        raise ConfigurationError(
+            f"{setting}: credential_provider: {given!r} can't be made: it raised {type(exc).__name__}.",
+            setting,
+        ) from exc
+    if not callable(getattr(provider, "get_credentials", None)):
+        raise ConfigurationError(
+            f"{setting}: credential_provider: must be a redis.CredentialProvider, such a class or its dotted "
+            f"path, got {type(provider).__name__}.",
+            setting,
+        )
+    _PROVIDERS[config] = given, os.getpid(), provider
+    return provider
+
+
 def _client_arguments(config: RedBeatConfig) -> dict[str, Any]:
     """Return the user's options that are the redis client's own, TLS included."""
     arguments = {name: value for name, value in config.redbeat_redis_options.items() if name not in OPTIONS}
-    provider = arguments.get("credential_provider")
-    if provider is not None and not hasattr(provider, "on_next"):  # redis-py's streaming ones have that
+    provider = _find_provider(config)
+    if provider is not None:
         arguments["credential_provider"] = AskedCredentials(provider)
     if isinstance(config.redis_use_ssl, dict):
         arguments.update(
@@ -331,8 +373,11 @@ def _cert_reqs(value: Any) -> str:
     return word
 
 
-def _plain_url(url: str, use_ssl: bool) -> str:
-    """Return ``url`` with the schemes and query arguments that the redis client knows."""
+def _plain_url(url: str, arguments: Mapping[str, Any], *, use_ssl: bool) -> str:
+    """Return ``url`` with the schemes and query arguments that the redis client knows.
+
+    With a credential provider in the client's ``arguments`` it has no user and no password, as with kombu.
+    """
     url = url.split(";", 1)[0]  # of several servers, as Celery has them for failover, the first
     scheme, _, rest = url.partition("://")
     scheme = {"valkey": "redis", "valkeys": "rediss", "redis+socket": "unix"}.get(
@@ -342,6 +387,8 @@ def _plain_url(url: str, use_ssl: bool) -> str:
         scheme = "rediss"
     parts = urlsplit(f"{scheme}://{rest}")
     query = dict(parse_qsl(parts.query))
+    query.pop("credential_provider", None)
+    server = parts.netloc.rpartition("@")[2] if "credential_provider" in arguments else parts.netloc
     if "ssl_cert_reqs" in query:
         query["ssl_cert_reqs"] = _cert_reqs(query["ssl_cert_reqs"])
     database = parts.path.strip("/")
@@ -354,7 +401,7 @@ def _plain_url(url: str, use_ssl: bool) -> str:
     if "virtual_host" in query:
         query.setdefault("db", query.pop("virtual_host").strip("/"))
     # not by urlunsplit, which drops the slashes of a scheme that it doesn't know
-    return f"{scheme}://{parts.netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
+    return f"{scheme}://{server}{parts.path}" + (f"?{urlencode(query)}" if query else "")
 
 
 def _build_sentinel(config: RedBeatConfig, library: Any, arguments: dict[str, Any]) -> Any:
@@ -364,7 +411,8 @@ def _build_sentinel(config: RedBeatConfig, library: Any, arguments: dict[str, An
     ]
     sentinels = options.get("sentinels") or [(part.hostname, part.port or 26379) for part in from_url]
     first = from_url[0]
-    if scheme_of(config.redis_url) in ("sentinel", "redis-sentinel"):
+    is_of_sentinels = scheme_of(config.redis_url) in ("sentinel", "redis-sentinel")
+    if is_of_sentinels and "credential_provider" not in arguments:
         if first.password:
             arguments.setdefault("password", unquote(first.password))
         if first.username:
@@ -403,7 +451,7 @@ def _connect_cluster(config: RedBeatConfig, library: Any, nodes: Any, arguments:
     url = config.redis_url
     if scheme_of(url) == "redis-cluster":
         url = f"redis://{url.partition('://')[2]}"
-    return library.cluster.RedisCluster.from_url(_plain_url(url, use_ssl=False), **arguments)
+    return library.cluster.RedisCluster.from_url(_plain_url(url, arguments, use_ssl=False), **arguments)
 
 
 def end_idle_connections(client: Any) -> None:

@@ -189,9 +189,8 @@ class Leadership:
     def keep_alive(self) -> None:
         """Start the heartbeat, which renews the lock: for a scheduler that is ticked by a running beat."""
         renewal = self.begin_renewal()
-        if renewal is not None:
-            self._heartbeat.timing = self.timing
-            self._heartbeat.add(renewal)
+        self._heartbeat.timing = self.timing
+        self._heartbeat.add(*filter(None, [renewal]))
 
     def begin_renewal(self) -> Renewal | None:
         """Return what the heartbeat is to renew from now on; None: nothing, or it does so already."""

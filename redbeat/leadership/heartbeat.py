@@ -19,7 +19,7 @@ from redbeat.leadership.peers import Peers
 from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
-from redbeat.process.background import BackgroundThread
+from redbeat.process.background import BackgroundThread, surviving
 from redbeat.process.budget import what_is_computed
 from redbeat.store.locks import Held, LockKey, Locks
 from redbeat.store.parts import Part
@@ -138,11 +138,17 @@ class Heartbeat:
         return self._thread is not None and self._thread.is_renewing.locked()
 
     def add(self, *renewals: Renewal) -> None:
-        """Renew these locks from now on."""
+        """Renew these locks from now on. Without any, start the thread again if it has died, or never began.
+
+        Where the system has no thread to spare, the scheduler's own steps renew the locks.
+        """
         self._renewals += renewals
-        if self._thread is None and renewals:
+        if not self._renewals:
+            return
+        if self._thread is None:
             self.progressed_at = self.excused_at = time.monotonic()
             self._thread = _Beating(self._run)
+        with surviving("Starting the heartbeat"):
             self._thread.start()
 
     def remove(self, *renewals: Renewal) -> None:

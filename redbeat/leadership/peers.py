@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 from redbeat.config.timing import Timing
 from redbeat.connection.retry import call_briefly
-from redbeat.errors import RedBeatError, StoreUnavailable
-from redbeat.log.logger import logger
+from redbeat.errors import StoreUnavailable
+from redbeat.process.background import surviving
 from redbeat.store.beats import Beats
 from redbeat.store.lock_tokens import new_beat
 from redbeat.store.nodes import Call
@@ -67,12 +66,13 @@ class Peers:
 
     def note(self, reply: Any) -> bool:
         """Note who is there, by the reply to that call or the client's error; tell whether it is one."""
-        try:
-            company = self._beats.noted(reply)
-        except RedBeatError as exc:
-            logger.debug("beat: Which beats are there isn't known: %s", exc)
-            return not isinstance(exc, StoreUnavailable)
-        if company is None:  # this user has no right to it
+        company = None
+        with surviving("Reading which beats are there"):
+            try:
+                company = self._beats.noted(reply)
+            except StoreUnavailable:
+                return False
+        if company is None:  # this user has no right to it, or the key holds something else
             return True
         now = time.monotonic()
         self._said_at = {beat: now - age for beat, age in company.ages.items()}
@@ -93,6 +93,6 @@ class Peers:
         """
         if self._is_noted:
             self._is_noted = False
-            with suppress(RedBeatError):  # it is forgotten by itself
+            with surviving("Leaving the list of beats"):  # it is forgotten by itself
                 call_briefly(lambda: self._beats.remove(self.beat, wake), LEAVE_SECONDS)
         self.live = frozenset((self.beat,))

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import suppress
 
-from redbeat.errors import RedBeatError
+from redbeat.process.background import surviving
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.standbys import STANDBY_SECONDS, Standbys
 from redbeat.store.store import Store
@@ -34,7 +33,7 @@ class Presence:
         self._note_at = now + NOTE_SECONDS
         self._who = self._who or new_token()
         before, self._noted_at = self._noted_at, now  # where a signal comes amid it, it may have been noted
-        with suppress(RedBeatError):  # the next look tells what is wrong
+        with surviving("Standing by visibly"):
             if not self._standbys.note(self._who):
                 self._noted_at, self._note_at = before, now + RETRY_SECONDS
 
@@ -42,5 +41,5 @@ class Presence:
         """Say that this beat doesn't stand by any more, if it has said so; Redis isn't waited for long."""
         who, self._who, self._note_at = self._who, "", -math.inf
         if who and time.monotonic() - self._noted_at < STANDBY_SECONDS:
-            with suppress(RedBeatError):  # it is forgotten by itself
+            with surviving("Leaving the list of standbys"):  # it is forgotten by itself
                 self._standbys.remove(who)

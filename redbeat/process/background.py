@@ -1,16 +1,44 @@
-"""A thread that works in the background: started again when it has died, woken, and stopped."""
+"""Threads that work in the background, and the boundary around what beat can do without.
+
+A thread is started again when it has died, woken, and stopped.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redbeat.errors import RedBeatError
-from redbeat.log.events import LogEvent
+from redbeat.log.events import TELEMETRY_FAILED, LogEvent
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
+
+_SAID = Memory[str, str]()
+
+
+@contextmanager
+def surviving(what: str, said: Memory[str, str] = _SAID) -> Iterator[None]:
+    """Go on after an exception of the block, which does something that beat can do without.
+
+    An error of RedBeat's own tree is logged at DEBUG: the next tick reports what is wrong with Redis. Any
+    other one is logged at ERROR, once until its text changes.
+
+    Arguments:
+        what: names the block in the log.
+        said: remembers what was logged.
+    """
+    try:
+        yield
+    except RedBeatError as exc:
+        logger.debug("beat: %s failed: %s", what, exc)
+    except Exception as exc:
+        reason = f"{type(exc).__name__}: {exc}"
+        if said.is_news(what, reason):
+            extra = TELEMETRY_FAILED.of(part=what, reason=reason)
+            logger.exception("beat: %s failed, beat goes on: %s", what, reason, extra=extra)
 
 
 class BackgroundThread:

@@ -1,8 +1,9 @@
 """Waiting, and being woken: a beat with nothing to do listens on the wake-up channel.
 
 Every write of RedBeat's publishes there, and writers in other languages may. A message carries no data: a
-beat that is woken looks at the schedule. Without the channel (a broken connection, a missing right) waiting
-works, too, and ends only when its time is over.
+beat that is woken looks at the schedule. Invariant: the channel is an optimisation. Whatever fails on it (a
+connection, a right, or the redis client itself) closes it. It is opened again later; until then a wait ends
+only when its time is over.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004 - the client's own
+from redis.exceptions import RedisError
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.log.logger import logger
@@ -19,14 +20,26 @@ from redbeat.process.memory import Memory
 from redbeat.store.records import text_of
 from redbeat.store.rights import WAKE_UPS, Rights
 
-#: how long after a failure the channel is tried again
-RECONNECT_SECONDS = 5.0
+#: how long after a failure the channel is opened again: one that had worked, and one that hadn't
+REOPEN_SECONDS, RECONNECT_SECONDS = 0.1, 5.0
 
 #: how many messages one wait takes for one wake-up at most
 MAX_MESSAGES = 1_000
 
 #: how many channels are named where they can't be used
 SHOWN_CHANNELS = 3
+
+
+class _NoReauthentication:
+    """Stands in for redis-py's event dispatcher in a subscription.
+
+    With RESP3, and a streaming credential provider, the dispatcher has the provider's thread send AUTH on the
+    connection, and read from it at the same time as this thread does. A connection that the server ends with
+    its token is opened again instead, with the current one.
+    """
+
+    def dispatch(self, event: object) -> None:
+        """Ignore the event: the connection was opened."""
 
 
 class WakeChannel:
@@ -40,6 +53,7 @@ class WakeChannel:
         self._channels = _listed(channels)
         self._heard: tuple[str, ...] = ()  # what the connection is subscribed to
         self._pubsub: Any = None
+        self._has_worked = False  # since it was opened
         self._retry_at = 0.0
         #: without the right to leave a channel a new connection hears only what it is to hear
         self._may_leave = True
@@ -62,25 +76,27 @@ class WakeChannel:
     def wait(self, seconds: float) -> bool:
         """Wait for at most ``seconds``; return whether a message ended it."""
         deadline = time.monotonic() + seconds
-        try:
-            if self._is_ready():
-                return self._wait_for_message(deadline)
-        except (RedisError, OSError, NotImplementedError) as exc:
-            if is_no_permission(exc) and "unsubscribe" in str(exc):
-                self._may_leave = False
-                self.close()
-                return self.wait(max(deadline - time.monotonic(), 0))
-            self._fail(exc)
-        time.sleep(max(deadline - time.monotonic(), 0))
-        return False
+        while True:
+            try:
+                if self._is_ready():
+                    is_woken = self._wait_for_message(deadline)
+                    self._has_worked = True
+                    self._said.pop("unusable", None)
+                    return is_woken
+            except Exception as exc:  # noqa: BLE001 - the boundary of the channel
+                self._fail(exc)
+            left_seconds = deadline - time.monotonic()
+            if left_seconds <= 0:
+                return False
+            time.sleep(min(left_seconds, max(self._retry_at - time.monotonic(), 0)))
 
     def close(self) -> None:
         """Give the connection back; a later wait subscribes again."""
-        pubsub, self._pubsub, self._heard = self._pubsub, None, ()
+        pubsub, self._pubsub, self._heard, self._has_worked = self._pubsub, None, (), False
         if pubsub is not None:
             try:
                 pubsub.close()
-            except (RedisError, OSError) as exc:
+            except Exception as exc:  # noqa: BLE001 - the boundary of the channel
                 logger.debug("beat: Closing the wake-up channel: %s", exc)
 
     def _is_ready(self) -> bool:
@@ -88,8 +104,11 @@ class WakeChannel:
             self._change_channels()
         if self._pubsub is None and time.monotonic() >= self._retry_at:
             pubsub = self._client.pubsub(ignore_subscribe_messages=True)
+            if hasattr(pubsub, "_event_dispatcher"):  # redis-py 5.3 or newer, which has no public name for it
+                pubsub._event_dispatcher = _NoReauthentication()  # noqa: SLF001
+            self._pubsub = pubsub  # closed if this fails
             pubsub.subscribe(*self._channels)
-            self._pubsub, self._heard = pubsub, self._channels
+            self._heard = self._channels
         return self._pubsub is not None
 
     def _change_channels(self) -> None:
@@ -115,22 +134,23 @@ class WakeChannel:
                 self._announced.add(text_of(message["channel"]))
             elif is_woken or time.monotonic() >= deadline:  # None is also a subscription's confirmation
                 break
-        self._said.pop("unusable", None)
         return is_woken
 
     def _fail(self, exc: Exception) -> None:
-        is_cut = isinstance(exc, (ConnectionError, TimeoutError, OSError)) and self._pubsub is not None
-        if is_cut:  # the connection had worked; if the next one fails, too, that is logged
-            logger.debug("beat: The wake-up channel has broken: %s", exc)
+        self._retry_at = time.monotonic() + (REOPEN_SECONDS if self._has_worked else RECONNECT_SECONDS)
+        reason = str(exc) if isinstance(exc, (RedisError, OSError)) else f"{type(exc).__name__}: {exc}"
+        if is_no_permission(exc) and "unsubscribe" in reason:
+            self._may_leave, self._retry_at = False, 0.0
+        elif self._has_worked:  # if it can't be opened again, that is logged
+            logger.debug("beat: The wake-up channel has broken: %s", reason)
         elif is_no_permission(exc) and self._rights is not None:
             self._rights.note(WAKE_UPS, exc)
         elif self._said.is_news("unusable", True):
             logger.warning(
                 "beat: The wake-up channel %s can't be used (%s); changes are noticed within a second.",
                 _named(self._channels),
-                exc,
+                reason,
             )
-        self._retry_at = time.monotonic() + RECONNECT_SECONDS
         self.close()
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from redbeat.log.events import TELEMETRY_FAILED
-from redbeat.log.logger import logger
+from redbeat.process.background import surviving
 from redbeat.process.memory import Memory
 
 
@@ -33,26 +32,11 @@ class Telemetry:
     def look(self) -> None:
         """Start what isn't running: called at each tick of a running beat."""
         for part in self._parts:
-            try:
+            with surviving(type(part).__name__, self._said):
                 part.look()
-            except Exception as exc:  # noqa: BLE001 - the boundary of a part
-                self._report(part, exc)
 
     def stop(self) -> None:
-        """Stop all of them; beat ends."""
-        for part in self._parts:
-            try:
+        """Stop all of them, the last one first; beat ends."""
+        for part in reversed(self._parts):
+            with surviving(type(part).__name__, self._said):
                 part.stop()
-            except Exception as exc:  # noqa: BLE001 - the boundary of a part
-                self._report(part, exc)
-
-    def _report(self, part: Part, exc: Exception) -> None:
-        """Log what a part has raised: once, until its text changes."""
-        name = type(part).__name__
-        if self._said.is_news(name, f"{type(exc).__name__}: {exc}"):
-            logger.error(
-                "beat: %s doesn't work now, and beat goes on without",
-                name,
-                exc_info=exc,
-                extra=TELEMETRY_FAILED.of(part=name, reason=f"{type(exc).__name__}: {exc}"),
-            )

@@ -18,12 +18,12 @@ from typing import Any
 
 from redbeat.connection.retry import is_no_permission
 from redbeat.entries.query import STATES, states_of
-from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
+from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.elector import Leadership
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
-from redbeat.process.background import BackgroundThread
+from redbeat.process.background import BackgroundThread, surviving
 from redbeat.store.figures import TELLER_MS, Asked, Figures, Labels
 from redbeat.store.records import Vitals
 from redbeat.store.store import Store
@@ -160,15 +160,12 @@ class Gathering:
 
     def lead(self, store: Store) -> None:
         """Know the labels that are stored: this beat has become leader of the schedule, or of a shard."""
-        try:
+        with surviving("Reading the labels of the metrics"):  # a right may be missing
             [found] = Figures(store).read_labels([store.keys])
-        except RedBeatError as exc:  # a right that is missing, say
-            logger.debug("beat: The labels of the metrics can't be read: %s", exc)
-            return
-        if len(self._leaderships()) > 1:
-            self.book.learn(found)
-        else:
-            self.book.load(found)
+            if len(self._leaderships()) > 1:
+                self.book.learn(found)
+            else:
+                self.book.load(found)
 
     def look(self) -> None:
         """Start the thread; know the labels that other beats have given, and no others."""

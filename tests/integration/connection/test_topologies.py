@@ -11,7 +11,7 @@ import pytest
 from redis.credentials import UsernamePasswordCredentialProvider
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import get_redis
 from tests.faults.children import run_child
 from tests.support.certificates import Certificates
@@ -69,9 +69,8 @@ def test_the_schedule_is_on_the_broker_when_nothing_else_is_said(valkey: Server)
         (f"rick:{QUOTED_PASSWORD}@", {}),
         ("", {"password": PASSWORD}),
         ("", {"username": "rick", "password": PASSWORD}),
-        ("", {"credential_provider": UsernamePasswordCredentialProvider("rick", PASSWORD)}),
     ],
-    ids=["password in URL", "user in URL", "password option", "user option", "credential_provider"],
+    ids=["password in URL", "user in URL", "password option", "user option"],
 )
 def test_a_password_with_special_characters_is_accepted(
     guarded: Server, userinfo: str, options: dict[str, Any]
@@ -82,6 +81,77 @@ def test_a_password_with_special_characters_is_accepted(
     assert_entry_runs(app)
     user = "rick" if "rick" in url or options.keys() - {"password"} else "default"
     assert get_redis(app).acl_whoami() == user
+
+
+class Rick(UsernamePasswordCredentialProvider):
+    """Knows the password."""
+
+    def __init__(self) -> None:
+        super().__init__("rick", PASSWORD)
+
+
+class Silent(Rick):
+    """Can't be made, with an error that quotes the password."""
+
+    def __init__(self) -> None:
+        raise RuntimeError(PASSWORD)
+
+
+RICK = f"{__name__}.Rick"
+
+
+@pytest.mark.parametrize("userinfo", ["", "somebody:else@"])
+@pytest.mark.parametrize(
+    ("query", "settings"),
+    [
+        ("", {"redbeat_redis_options": {"credential_provider": Rick()}}),
+        ("", {"redbeat_redis_options": {"credential_provider": Rick}}),
+        ("", {"redbeat_redis_options": {"credential_provider": RICK}}),
+        (f"?credential_provider={RICK}", {}),
+        (f"?credential_provider={RICK}", {"redbeat_redis_options": {"retry_period": 1}}),
+    ],
+    ids=["object", "class", "dotted path", "URL", "URL with other options"],
+)
+def test_a_credential_provider_is_asked_however_it_is_given(
+    guarded: Server, userinfo: str, query: str, settings: dict[str, Any]
+) -> None:
+    guarded.flush()
+    url = f"redis://{userinfo}{guarded.host}:{guarded.port}/1{query}"
+    app = memory_app(redbeat_redis_url=url, **settings)
+    assert_entry_runs(app)
+    assert get_redis(app).acl_whoami() == "rick"
+
+
+def test_the_credential_provider_of_a_redis_broker_is_used_for_a_schedule_on_it(guarded: Server) -> None:
+    url = f"redis://{guarded.host}:{guarded.port}/1"
+    options = {"broker_transport_options": {"credential_provider": RICK}}
+    assert get_redis(memory_app(broker_url=url, **options)).acl_whoami() == "rick"
+    with pytest.raises(StoreRefused, match="it needs a password"):
+        RedBeatSchedulerEntry.from_key("redbeat:x", memory_app(redbeat_redis_url=url, **options))
+
+
+@pytest.mark.parametrize(
+    ("provider", "said"),
+    [
+        ("no.such.module", "'no.such.module' can't be imported: No module named 'no'"),
+        (f"{__name__}.Nobody", "can't be imported: .*has no attribute 'Nobody'"),
+        (f"{__name__}.Silent", "can't be made: it raised RuntimeError.$"),
+        (Silent, "can't be made: it raised RuntimeError.$"),
+        (7, "must be a redis.CredentialProvider, such a class or its dotted path, got int"),
+    ],
+)
+def test_a_credential_provider_that_cannot_be_used_is_a_configuration_error(
+    guarded: Server, provider: Any, said: str
+) -> None:
+    app = memory_app(
+        redbeat_redis_url=f"redis://{guarded.host}:{guarded.port}/1",
+        redbeat_redis_options={"credential_provider": provider},
+    )
+    with pytest.raises(
+        ConfigurationError, match=f"redbeat_redis_options: credential_provider: .*{said}"
+    ) as caught:
+        get_redis(app)
+    assert PASSWORD not in str(caught.value)
 
 
 def test_an_option_that_the_client_has_not_is_a_configuration_error(valkey: Server) -> None:

@@ -92,15 +92,46 @@ def test_one_subscription_serves_every_wait(world: World, wake: WakeChannel) -> 
 
 @pytest.mark.parametrize(
     "error",
-    [exceptions.ConnectionError(), exceptions.NoPermissionError(), OSError("gone"), NotImplementedError()],
+    [
+        exceptions.ConnectionError(),
+        exceptions.NoPermissionError(),
+        OSError("gone"),
+        NotImplementedError(),
+        IndexError("string index out of range"),  # as redis-py reads another command's reply
+        ValueError(),
+        AttributeError(),
+    ],
     ids=lambda error: type(error).__name__,
 )
+@pytest.mark.parametrize("has_worked", [True, False])
 def test_an_unusable_channel_leaves_waiting_by_time(
-    world: World, wake: WakeChannel, error: Exception
+    world: World, wake: WakeChannel, error: Exception, has_worked: bool
 ) -> None:
+    if has_worked:
+        wake.wait(1)
+    began = world.now
     world.error = error
     assert wake.wait(7) is False
-    assert world.now == pytest.approx(107)
+    assert world.now == pytest.approx(began + 7)
+    world.error = None
+    wake.wait(RECONNECT_SECONDS)
+    world.messages = [world.now + 1]
+    assert wake.wait(7)
+
+
+def test_a_channel_that_had_worked_is_opened_again_at_once(
+    world: World, wake: WakeChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake.wait(1)
+    world.messages, world.error = [102.0], IndexError("once")
+
+    def mended(seconds: float) -> None:
+        world.sleep(seconds)
+        world.error = None
+
+    monkeypatch.setattr(time, "sleep", mended)
+    assert wake.wait(7)
+    assert (world.now, len(world.subscriptions)) == (102, 2)
 
 
 def test_a_broken_channel_is_tried_again_after_a_while(world: World, wake: WakeChannel) -> None:

@@ -42,7 +42,7 @@ def test_a_part_that_fails_keeps_no_other_from_working_and_is_told_once(
         telemetry.look()
     telemetry.stop()
     assert counting.calls == ["look"] * 10 + ["stop"]
-    [told] = [record for record in caplog.records if "Failing doesn't work now" in record.getMessage()]
+    [told] = [record for record in caplog.records if "Failing failed, beat goes on" in record.getMessage()]
     assert told.exc_info is not None
 
 
