@@ -5,6 +5,8 @@ VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+# Few tests need packages for Node; they are skipped where npm is missing, or cannot install them.
+NODE := $(if $(shell command -v npm),$(VENV)/node/installed)
 # the files that have a longer form than that of `make test`
 LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|also_sharded|some_of|IS_LONG|@given" --include="test_*.py" \
   tests/contract tests/integration tests/unit)
@@ -26,7 +28,7 @@ help:  ## show this list
 demo: $(STAMP)  ## a server, a worker, a beat and the dashboard at work, until Ctrl-C; or: make demo SECONDS=20
 	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(STAMP)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
+test: $(STAMP) $(NODE)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
 	@$(if $(ARGS),,$(COMPILE_TESTS))
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=6 --dist=loadfile --no-loadscope-reorder)
 
@@ -34,7 +36,7 @@ test-oldest:  ## the test suite on the oldest supported versions, e.g. make test
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
 	  REQUIREMENTS="-r requirements.dev.txt -c requirements.oldest.txt"
 
-faults: $(STAMP)  ## beats and servers killed by the thousand, a million entries, all cases of all tests; an hour or more
+faults: $(STAMP) $(NODE)  ## beats and servers killed by the thousand, a million entries, all cases of all tests; an hour or more
 	@REDBEAT_FAULTS=long $(BIN)/python -m pytest $(LONG_FORMS) $(ARGS)
 
 check: $(STAMP)  ## lint, types, layers and docs
@@ -58,11 +60,17 @@ clean:  ## remove everything that the other commands made
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made when missing, made up to date when what to install has changed, left alone otherwise.
-$(STAMP): pyproject.toml requirements.dev.txt setup.py
+$(STAMP): pyproject.toml requirements.dev.txt requirements.redbeat2.txt setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
 	  echo "RedBeat needs Python 3.10 or newer as \"$(PYTHON)\"; name another one: make PYTHON=python3.12" >&2; exit 1; }
 	@echo "Installing what is needed into $(VENV) (once; takes a minute or two) ..."
 	@log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && \
 	{ { test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV); } && \
 	  $(BIN)/python -m pip install --disable-pip-version-check $(REQUIREMENTS) && \
+	  $(BIN)/python -m pip install --disable-pip-version-check --no-deps --upgrade --target $(VENV)/redbeat2 \
+	    -r requirements.redbeat2.txt && \
 	  touch $@; } >"$$log" 2>&1 || { cat "$$log" >&2; echo "The installation failed; its output is above." >&2; exit 1; }
+
+$(VENV)/node/installed: tests/package.json
+	@mkdir -p $(@D) && cp $< $(@D) && npm install --prefix $(@D) --no-audit --no-fund --no-package-lock --silent && touch $@ || \
+	  echo "npm could not install what tests/package.json names: the tests that need it are skipped." >&2

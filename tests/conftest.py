@@ -1,7 +1,6 @@
 """The fixtures of the whole suite: real servers, started once and on demand, and apps that use them.
 
-Invariant: a test gets its servers running and empty, whatever the one before did to them. A server that this
-machine lacks skips the test, or fails it where REQUIRE_SERVICES=1.
+Invariant: a test gets its servers running and empty, whatever the one before did to them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import kombu.transport.redis
@@ -36,8 +35,8 @@ from redbeat.schedules.occurrences import KINDS
 from tests.faults.rounds import IS_LONG
 from tests.faults.summary import lines_of
 from tests.support import topologies, venv
-from tests.support.daemons import ServerMissingError
 from tests.support.rabbitmq import RabbitMQ
+from tests.support.servers import KINDS as SERVER_KINDS
 from tests.support.servers import Server
 
 #: set REDBEAT_SEED to repeat the chances of another run; the processes of one run share it
@@ -47,7 +46,6 @@ SEED = os.environ.setdefault("REDBEAT_SEED", secrets.token_hex(4))
 importlib.metadata.version = cache(importlib.metadata.version)
 
 MakeApp = Callable[..., Celery]
-Started = TypeVar("Started")
 
 
 def pytest_report_header() -> str:
@@ -182,15 +180,6 @@ def brokers_stay_with_their_test() -> Iterator[None]:
     kombu.transport.redis.Channel._fanout_queues.clear()  # noqa: SLF001 - kombu has no other name for it
 
 
-def start(start: Callable[..., Started], **options: Any) -> Started:
-    try:
-        return start(**options)
-    except ServerMissingError as exc:
-        if os.environ.get("REQUIRE_SERVICES") == "1":
-            pytest.fail(str(exc))
-        pytest.skip(str(exc))
-
-
 def _ready(server: Server) -> Server:
     if not server.is_running:
         server.restart()
@@ -200,19 +189,19 @@ def _ready(server: Server) -> Server:
 
 @pytest.fixture(scope="session")
 def valkey_session() -> Iterator[Server]:
-    with start(Server, kind="valkey") as server:
+    with Server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_session() -> Iterator[Server]:
-    with start(Server, kind="redis") as server:
+    with Server(SERVER_KINDS[-1]) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def tls_session() -> Iterator[Server]:
-    with start(Server, kind="redis", tls=True) as server:
+    with Server("redis", tls=True) as server:
         yield server
 
 
@@ -230,7 +219,7 @@ def cluster_session() -> Iterator[topologies.ClusterTopology]:
 
 @pytest.fixture(scope="session")
 def rabbitmq_session() -> Iterator[RabbitMQ]:
-    with start(RabbitMQ) as node:
+    with RabbitMQ() as node:
         yield node
 
 
@@ -242,8 +231,8 @@ def browser() -> Iterator[Any]:
     """
     from tests.support.browser import chromium  # here, as few processes need it
 
-    with ExitStack() as at_end:
-        yield start(lambda: at_end.enter_context(chromium()))
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
@@ -263,11 +252,11 @@ def valkey(valkey_session: Server) -> Server:
 
 @pytest.fixture(name="redis")
 def redis_server(redis_session: Server) -> Server:
-    """The machine's own redis-server."""
+    """The machine's own redis-server; where it is missing, a second Valkey."""
     return _ready(redis_session)
 
 
-@pytest.fixture(params=["valkey", "redis"])
+@pytest.fixture(params=SERVER_KINDS)
 def server(request: pytest.FixtureRequest) -> Server:
     """Each kind in turn."""
     chosen: Server = request.getfixturevalue(request.param)
@@ -327,9 +316,9 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 
 
 @pytest.fixture(scope="session")
-def redbeat2_python() -> Path:
+def redbeat2_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with celery-redbeat 2.4.2."""
-    return venv.redbeat2_python()
+    return venv.make_redbeat2(tmp_path_factory.mktemp("redbeat2"))
 
 
 @pytest.fixture

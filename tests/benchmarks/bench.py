@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import redis
 
 from tests.support.processes import Process
 from tests.support.servers import Server
-from tests.support.venv import redbeat2_python
+from tests.support.venv import make_redbeat2
 
 from .results import OLD, Results
 from .subjects.fill import fill
@@ -102,7 +103,8 @@ class Bench:
         self.sizes = sizes
         self.patience = patience
         self.results = Results()
-        self.old_python = redbeat2_python()
+        self._old = tempfile.TemporaryDirectory(prefix="redbeat-bench-")
+        self.old_python = make_redbeat2(Path(self._old.name))
         self._databases: dict[int, int] = {}
 
     def python(self, subject: str) -> Path:

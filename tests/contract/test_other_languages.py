@@ -5,10 +5,7 @@ from __future__ import annotations
 import base64
 import doctest
 import json
-import os
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +19,8 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.task_ids import task_id_of
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import run as run_command
-from tests.support.deadlines import patience
 from tests.support.documents import DOCUMENTS, json_examples
+from tests.support.machine import require_node_package, require_program
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.rights import in_shards
@@ -34,52 +31,29 @@ from tests.support.ticks import leader, memory_app
 
 ROOT = Path(__file__).parents[2]
 RECIPES = ROOT / "docs" / "recipes"
-NODE_DIRECTORY = ROOT / ".cache" / "node-redis"
 TASK = "proj.tasks.make-report"
 
 #: runs a sub-command and returns what it prints
 Recipe = Callable[[str], str]
 
 
-def require(*programs: str) -> None:
-    missing = [program for program in programs if shutil.which(program) is None]
-    if missing and os.environ.get("REQUIRE_SERVICES") == "1":
-        pytest.fail(f"not on PATH: {', '.join(missing)}")
-    if missing:
-        pytest.skip(f"not on PATH: {', '.join(missing)}")
-
-
-@pytest.fixture(scope="session")
-def node_directory() -> Path:
-    """A directory in which Node finds the package redis, installed once."""
-    require("node", "npm")
-    stamp = NODE_DIRECTORY / "complete"
-    if not stamp.exists():
-        NODE_DIRECTORY.mkdir(parents=True, exist_ok=True)
-        (NODE_DIRECTORY / "package.json").write_text('{"private": true}')
-        install = ["npm", "install", "--no-audit", "--no-fund", "--silent", "redis"]
-        subprocess.run(install, cwd=NODE_DIRECTORY, check=True, timeout=patience(200))
-        stamp.touch()
-    return NODE_DIRECTORY
-
-
 @pytest.fixture(params=["redis-cli.sh", "entries.mjs", "entries.pl", "entries.py"])
-def recipe(request: pytest.FixtureRequest, server: Server) -> Recipe:
+def recipe(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Recipe:
     """Run a recipe's sub-command, as the ACL user that the documentation proposes for writers."""
     source = RECIPES / request.param
     if request.param == "redis-cli.sh":
-        require("redis-cli")
+        require_program("redis-cli")
         command = ["sh", str(source)]
     elif request.param == "entries.pl":
-        require("perl")
-        command = ["perl", str(source)]
+        command = [require_program("perl"), str(source)]
     elif request.param == "entries.py":
         command = [sys.executable, str(source)]
     else:
-        # modules are looked for beside the script: a copy of it, then, where the package is
-        copied = request.getfixturevalue("node_directory") / source.name
+        # Node looks for packages beside the script
+        (tmp_path / "node_modules").symlink_to(require_node_package("redis").parent)
+        copied = tmp_path / source.name
         copied.write_bytes(source.read_bytes())
-        command = ["node", str(copied)]
+        command = [require_program("node"), str(copied)]
     with server.client() as admin:
         admin.execute_command("ACL SETUSER", "writer", "on", ">secret", *in_shards("writer"))
     url = f"redis://writer:secret@{server.host}:{server.port}/0"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import email.message
-import importlib.util
 import json
 import os
 import re
@@ -51,18 +50,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             shutil.copy(source, directory)
     (directory / "tests").mkdir()
     (directory / "tests" / "__init__.py").touch()
-    both = ["--wheel", "--sdist", *(["--no-isolation"] if has_build_tools() else [])]
-    run(sys.executable, "-m", "build", *both, "--outdir", "dist", cwd=directory)
+    build = [sys.executable, "-m", "build", "--wheel", "--sdist", "--no-isolation"]
+    run(*build, "--outdir", "dist", cwd=directory)
     (wheel,), (sdist,) = (directory / "dist").glob("*.whl"), (directory / "dist").glob("*.tar.gz")
     return {"wheel": wheel, "sdist": sdist}
-
-
-def has_build_tools() -> bool:
-    """Whether what pyproject.toml asks for to build is here already: quicker, and needs no network."""
-    import setuptools
-
-    is_new = int(setuptools.__version__.split(".")[0]) >= 77
-    return is_new and importlib.util.find_spec("wheel") is not None
 
 
 @pytest.fixture(scope="module")
@@ -83,26 +74,18 @@ def required(metadata: email.message.Message) -> list[str]:
 def python(packages: dict[str, Path], required: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment with the wheel, and nothing besides but what it says it needs."""
     directory = tmp_path_factory.mktemp("installed")
-    run(sys.executable, "-m", "venv", "--without-pip", directory, cwd=directory)
-    python = directory / "bin" / "python"
-    site_packages = site_packages_of(python)
+    python = venv.make(directory)
+    site_packages = venv.site_packages_of(python)
     install(packages["wheel"], site_packages)
-    needed = venv.environment("what-redbeat-needs", required)
-    (site_packages / "borrowed.pth").write_text(str(site_packages_of(needed)))
+    venv.lend(site_packages, required)
     return python
 
 
 def install(package: Path, site_packages: Path) -> None:
-    """Install it alone, as pip does."""
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    if has_build_tools():
-        pip.append("--no-build-isolation")
-    run(*pip, "--no-compile", "--target", site_packages, package, cwd=package.parent)
-
-
-def site_packages_of(python: Path) -> Path:
-    find = "import site; print(site.getsitepackages()[0])"
-    return Path(run(python, "-c", find, cwd=python.parent).strip())
+    """Install it alone, as pip does, of what is here."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir", "install"]
+    alone = ["--no-index", "--no-deps", "--no-build-isolation", "--no-compile"]
+    run(*pip, *alone, "--target", site_packages, package, cwd=package.parent)
 
 
 def files_in(folder: str | Path) -> set[str]:
@@ -213,7 +196,9 @@ def test_the_dashboard_needs_its_extra_and_runs_with_it(
         for line in metadata.get_all("Requires-Dist", [])
         if re.search(r"""extra == ["']web["']""", line)
     ]
-    path = {"PYTHONPATH": str(site_packages_of(venv.environment("what-the-dashboard-needs", extra)))}
+    (tmp_path / "extra").mkdir()
+    venv.lend(tmp_path / "extra", extra)
+    path = {"PYTHONPATH": str(tmp_path / "extra")}
     with celery_command(tmp_path, "shop", "redbeat", "web", "--port=0", python=python, env=path) as web:
         link = web.wait_for(re.compile(r"(http://127\.0\.0\.1:\d+)/login\?token=[\w-]+"))
         with httpx.Client(timeout=patience(), follow_redirects=True) as browser:

@@ -6,9 +6,6 @@ its test. axe is put in by the browser's debugger, so that no page has to allow 
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +14,9 @@ from urllib.parse import quote
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from .daemons import ServerMissingError
 from .deadlines import patience
+from .machine import ROOT, require_node_package, require_program
 
-ROOT = Path(__file__).parents[2]
-AXE_VERSION = "4.14.1"
-AXE_DIRECTORY = ROOT / ".cache" / f"axe-core-{AXE_VERSION}"
 #: where screenshots go if their test doesn't say
 SCREENSHOTS = ROOT / ".cache" / "screenshots"
 #: what WCAG 2.2 AA asks for, and what axe's authors recommend besides
@@ -35,38 +29,18 @@ NAME = "ops.example.test"
 _ARGUMENTS.append(f"--host-resolver-rules=MAP {NAME} 127.0.0.1")
 
 
-def find_chromium() -> str:
-    """The program; ServerMissingError when there is none. One without windows costs half as much."""
-    programs = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-    path = next(filter(None, map(shutil.which, programs)), None)
-    if path is None:
-        raise ServerMissingError("no chromium on PATH")
-    return path
+#: one without windows costs half as much
+_PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 def axe_source() -> str:
-    """axe-core from npm, installed once."""
-    script = AXE_DIRECTORY / "node_modules" / "axe-core" / "axe.min.js"
-    if not script.exists():
-        if shutil.which("npm") is None:
-            raise ServerMissingError("no npm on PATH, for axe-core")
-        # several processes may be at it: each in a directory of its own, and the first one gives it its name
-        directory = AXE_DIRECTORY.with_name(f"{AXE_DIRECTORY.name}.{os.getpid()}")
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "package.json").write_text('{"private": true}')
-        install = ["npm", "install", "--no-audit", "--no-fund", "--silent", f"axe-core@{AXE_VERSION}"]
-        subprocess.run(install, cwd=directory, check=True, timeout=patience(200))
-        try:
-            directory.rename(AXE_DIRECTORY)
-        except OSError:  # somebody was quicker
-            shutil.rmtree(directory)
-    return script.read_text("utf-8")
+    return (require_node_package("axe-core") / "axe.min.js").read_text("utf-8")
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """One that runs until the end of the block; playwright ends it by its own pid."""
-    path = find_chromium()
+    path = require_program(*_PROGRAMS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=path, args=_ARGUMENTS, timeout=patience(30) * 1000
@@ -90,7 +64,9 @@ class Complaints:
     def _note_said(self, said: Any) -> None:
         if said.type in ("error", "warning"):
             # "Failed to load resource" doesn't say which
-            self._note(f"{said.text} ({said.location.get('url', '')})")
+            url = said.location.get("url", "")
+            if not url.endswith("/favicon.ico"):  # some browsers ask for it by themselves
+                self._note(f"{said.text} ({url})")
 
     def _note(self, text: str) -> None:
         self.found.append(text)

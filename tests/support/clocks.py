@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from .daemons import ServerMissingError
+from .machine import require_program
 
 _SOURCE = """
 import itertools, threading, time, time_machine
@@ -41,7 +41,7 @@ def lying_clock(offsets_seconds: Sequence[float], pause_seconds: float = 0.3) ->
 class ServerClock:
     """The clock on the wall of a server that is started with it; it can jump. Harmless to others.
 
-    It needs a C compiler, and is a ServerMissingError where there is none.
+    It needs a C compiler.
     """
 
     def __init__(self) -> None:
@@ -68,9 +68,7 @@ class ServerClock:
 
 @cache
 def _build_library() -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise ServerMissingError("no C compiler on PATH, to build a server's wrong clock")
+    compiler = require_program("cc", "gcc", purpose="to build a wrong clock of a server")
     directory = Path(tempfile.mkdtemp(prefix="redbeat-clock-"))
     library = directory / "server_clock.so"
     source = Path(__file__).with_name("server_clock.c")

@@ -26,10 +26,6 @@ _HOST = "127.0.0.1"
 _PORTS = range(20_000, 32_000)
 
 
-class ServerMissingError(Exception):
-    """This machine has no server of that kind."""
-
-
 class _Claims:
     """Which ports belong to servers, running or not: a lock each, in a file that all processes have open.
 

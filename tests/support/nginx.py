@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from .daemons import Daemon
+from .machine import require_program
 from .processes import Process
-from .prometheus import find_program
 
 _CONFIGURATION = """
 daemon off; master_process off; worker_processes 1; pid {directory}/nginx.pid;
@@ -31,7 +31,7 @@ class Nginx(Daemon):
     _port_taken = re.compile(r"Address already in use")
 
     def __init__(self, locations: str) -> None:
-        self._program = find_program("nginx")
+        self._program = require_program("nginx")
         self._locations = locations
         super().__init__()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import urllib.error
 import urllib.parse
@@ -15,22 +14,15 @@ from typing import Any
 
 import yaml
 
-from .daemons import Daemon, ServerMissingError
+from .daemons import Daemon
 from .deadlines import patience
+from .machine import require_program
 from .processes import Process
-
-
-def find_program(name: str) -> str:
-    """The program of this name; ServerMissingError when there is none."""
-    path = shutil.which(name)
-    if path is None:
-        raise ServerMissingError(f"no {name} on PATH")
-    return path
 
 
 def promtool(arguments: Sequence[str | Path], given: bytes = b"") -> str:
     """What `promtool` says; AssertionError with that when it finds something wrong."""
-    command = [find_program("promtool"), *map(str, arguments)]
+    command = [require_program("promtool"), *map(str, arguments)]
     done = subprocess.run(command, input=given, capture_output=True, timeout=patience(), check=False)
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 0, said
@@ -44,7 +36,7 @@ class Prometheus(Daemon):
     _port_taken = re.compile(r"address already in use")
 
     def __init__(self, configuration: Mapping[str, Any], rules: str) -> None:
-        self._program = find_program("prometheus")
+        self._program = require_program("prometheus")
         self._given, self._rules = configuration, rules
         super().__init__()
 

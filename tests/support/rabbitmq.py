@@ -8,13 +8,13 @@ first Erlang node of a machine otherwise leaves running. Nodes never meet, so th
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import socket
 import struct
 from pathlib import Path
 
-from .daemons import Daemon, ServerMissingError, pick_port
+from .daemons import Daemon, pick_port
+from .machine import require_program
 from .polling import eventually
 from .processes import Process
 
@@ -59,11 +59,9 @@ _FLUSH = """
 
 
 def find_program() -> Path:
-    """The start script; ServerMissingError when there is none."""
-    path = _DEBIAN_PROGRAM if _DEBIAN_PROGRAM.exists() else shutil.which("rabbitmq-server")
-    if path is None or shutil.which("erl") is None:
-        raise ServerMissingError("no rabbitmq-server, or no Erlang, on PATH")
-    return Path(path)
+    """Return the path of the start script; skip the test without it, or without Erlang."""
+    require_program("erl", purpose="which RabbitMQ needs")
+    return _DEBIAN_PROGRAM if _DEBIAN_PROGRAM.exists() else Path(require_program("rabbitmq-server"))
 
 
 class RabbitMQ(Daemon):

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from celery import Celery
-from playwright.sync_api import Browser, Page, Response
+from playwright.sync_api import Browser, Page
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import track_runs
@@ -51,7 +50,6 @@ class Whole:
         client: on the schedule's database.
         broker: on that of the queues.
         leader: the first beat.
-        taken: method and path of what browsers have asked for and got.
     """
 
     def __init__(self, server: Server, directory: Path) -> None:
@@ -62,7 +60,6 @@ class Whole:
         self._broker_url, self._settings = server.url(0), settings
         self.app = self._make_app()
         self.client, self.broker = server.client(db=1), server.client(db=0)
-        self.taken: set[tuple[str, str]] = set()
         self.processes: list[Process] = []
         try:
             self._start()
@@ -123,14 +120,9 @@ class Whole:
         """Somebody who has opened the link; at the end they complain about nothing but what is expected."""
         with visit(browser, **options) as (context, complaints):
             complaints.expected += expected
-            context.on("response", self._note)
             page = context.new_page()
             page.goto(self.link)
             yield page
-
-    def _note(self, response: Response) -> None:
-        if response.url.startswith(self.home) and response.status < 400:
-            self.taken.add((response.request.method, urlsplit(response.url).path))
 
     @contextmanager
     def doing(self, page: Page, verb: str, *names: str) -> Iterator[None]:

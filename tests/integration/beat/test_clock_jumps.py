@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.conftest import start
 from tests.support.apps import celery_beat, run_beat
 from tests.support.clocks import ServerClock
 from tests.support.polling import eventually
@@ -27,7 +26,7 @@ from tests.support.schedule import (
     server_now,
     write_raw,
 )
-from tests.support.servers import Kind, Server
+from tests.support.servers import KINDS, Kind, Server
 from tests.support.spikes import LOOKAHEAD, Spike, seconds_after, write_prepared_spike
 
 JUMP_SECONDS = 600
@@ -37,15 +36,15 @@ SOON_SECONDS = 15
 
 @pytest.fixture
 def clock() -> Iterator[ServerClock]:
-    clock = start(ServerClock)
+    clock = ServerClock()
     yield clock
     clock.close()
 
 
-@pytest.fixture(params=["valkey", "redis"])
+@pytest.fixture(params=KINDS)
 def server(request: pytest.FixtureRequest, clock: ServerClock) -> Iterator[Server]:
     kind: Kind = request.param
-    with start(Server, kind=kind, clock=clock) as server:
+    with Server(kind, clock=clock) as server:
         yield server
 
 
@@ -184,7 +183,7 @@ def spike_at_work(
     assert_each_left_once_in_its_time(client, broker, spike)
 
 
-@pytest.mark.parametrize("server", ["redis"], indirect=True)
+@pytest.mark.parametrize("server", KINDS[-1:], indirect=True)
 def test_prepared_runs_leave_once_the_clock_has_jumped_past_their_time(
     server: Server, client: redis.Redis, broker: redis.Redis, clock: ServerClock, tmp_path: Path
 ) -> None:
@@ -192,7 +191,7 @@ def test_prepared_runs_leave_once_the_clock_has_jumped_past_their_time(
         clock.jump(JUMP_SECONDS)
 
 
-@pytest.mark.parametrize("server", ["redis"], indirect=True)
+@pytest.mark.parametrize("server", KINDS[-1:], indirect=True)
 def test_prepared_runs_wait_for_a_clock_that_has_jumped_back(
     server: Server, client: redis.Redis, broker: redis.Redis, clock: ServerClock, tmp_path: Path
 ) -> None:
@@ -209,7 +208,7 @@ def test_prepared_runs_wait_for_a_clock_that_has_jumped_back(
 
 
 @pytest.mark.long_form
-@pytest.mark.parametrize("server", ["redis"], indirect=True)
+@pytest.mark.parametrize("server", KINDS[-1:], indirect=True)
 @pytest.mark.parametrize("seconds", [JUMP_SECONDS, -JUMP_SECONDS], ids=["forward", "back"])
 def test_of_a_spike_amid_which_the_clock_jumps_each_run_leaves_once(
     server: Server,

@@ -13,7 +13,7 @@ import redis
 from redbeat import schedulers
 from redbeat.broker.outbox import Outbox
 from redbeat.leadership.elector import Leadership
-from tests.conftest import MakeApp, start
+from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import run_beat
 from tests.support.polling import eventually
@@ -45,7 +45,7 @@ PATIENT = {"redbeat_redis_options": {"retry_period": -1}}
 @pytest.fixture
 def strict() -> Iterator[Server]:
     """A server that takes no string of more than a megabyte."""
-    with start(Server, kind="valkey", proto_max_bulk_len=LIMIT_BYTES) as server:
+    with Server(proto_max_bulk_len=LIMIT_BYTES) as server:
         yield server
 
 

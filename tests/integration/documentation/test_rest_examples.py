@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import httpx
+import pytest
 from celery import Celery
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,49 +21,55 @@ from redbeat.entries.audit import find_records
 from redbeat.web import asgi_app
 from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import write_app
-from tests.support.command_line import installed
+from tests.support.command_line import installed, run
 from tests.support.dashboards import serving
-from tests.support.deadlines import patience
+from tests.support.machine import require_program
 from tests.support.processes import Process
 from tests.support.programs import token_of
 from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[3]
-CLIENTS = {"rest.sh": ["sh"], "rest.mjs": ["node"], "rest.py": [sys.executable]}
+PYTHON = sys.executable
+#: recipe: the program that runs it, and the one that it needs
+CLIENTS = {"rest.sh": ("sh", "curl"), "rest.mjs": ("node", "node"), "rest.py": (PYTHON, PYTHON)}
 VERBS = ["add", "set", "pause", "resume", "trigger", "delete"]
 
 
+@pytest.fixture(params=CLIENTS)
+def recipe(request: pytest.FixtureRequest) -> str:
+    require_program(CLIENTS[request.param][1])
+    return request.param
+
+
+def call(recipe: str, url: str, token: str) -> CompletedProcess[str]:
+    environment = {"URL": f"{url}/api/v1", "TOKEN": token}
+    return run([CLIENTS[recipe][0], str(ROOT / "docs" / "recipes" / recipe)], env=environment)
+
+
 @ONE_SERVER
-def test_each_client_makes_changes_pauses_runs_and_removes_an_entry(server: Server, tmp_path: Path) -> None:
+def test_a_client_makes_changes_pauses_runs_and_removes_an_entry(
+    server: Server, tmp_path: Path, recipe: str
+) -> None:
     write_app(tmp_path, "project", server.url(0), redbeat_redis_url=server.url(1))
     app = Celery("looking", broker=server.url(0), set_as_current=False)
     app.conf.redbeat_redis_url = server.url(1)
     words = [sys.executable, "-m", "celery", "-A", "project", "redbeat", "web", "--port=0"]
     with Process(words, tmp_path, installed(tmp_path)) as process:
-        home = process.wait_for(re.compile(r"http://127\.0\.0\.1:\d+/"))[0]
-        for number, (recipe, command) in enumerate(CLIENTS.items(), start=1):
-            token = token_of(app, ["run", "pause", "edit", "delete"], recipe)
-            environment = {**os.environ, "URL": f"{home}api/v1", "TOKEN": token}
-            done = subprocess.run(
-                [*command, ROOT / "docs" / "recipes" / recipe],
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=patience(60),
-                check=False,
-            )
-            assert done.returncode == 0, (recipe, done.stdout, done.stderr)
-            assert "report" in done.stdout
-            records = find_records(app, user=recipe)
-            assert [record.verb for record in reversed(records)] == VERBS, recipe
-            assert {(record.source, record.outcome, record.names) for record in records} == {
-                ("api", "", ("report",))
-            }
-            assert RedBeatSchedulerEntry.count(app) == 0
-            with app.connection_for_write() as connection:
-                assert connection.default_channel.client.llen("celery") == number
+        home = process.wait_for(re.compile(r"(http://127\.0\.0\.1:\d+)/"))[1]
+        token = token_of(app, ["run", "pause", "edit", "delete"], recipe)
+        done = call(recipe, home, token)
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert "report" in done.stdout
+        records = find_records(app, user=recipe)
+        assert [record.verb for record in reversed(records)] == VERBS
+        assert {(record.source, record.outcome, record.names) for record in records} == {
+            ("api", "", ("report",))
+        }
+        assert RedBeatSchedulerEntry.count(app) == 0
+        with app.connection_for_write() as connection:
+            assert connection.default_channel.client.llen("celery") == 1
         RedBeatSchedulerEntry("a", "echo", 60, app=app).save()
-        http = httpx.Client(base_url=f"{home}api/v1", headers={"authorization": f"Bearer {token}"})
+        http = httpx.Client(base_url=f"{home}/api/v1", headers={"authorization": f"Bearer {token}"})
         assert http.put("/entries/a%2Fpause", json={}).status_code == 400
         assert http.put("/entries/%61/pause", json={}).json()["state"] == "paused"
         assert http.post("/entries/a").headers["allow"] == "DELETE, GET, HEAD, PATCH, PUT"
@@ -101,37 +107,28 @@ class Meddling:
 
 
 @ONE_SERVER
-def test_each_client_loses_nothing_that_somebody_else_has_changed_meanwhile(server: Server) -> None:
+def test_a_client_loses_nothing_that_another_user_has_changed_meanwhile(server: Server, recipe: str) -> None:
     app = Celery("looking", broker=server.url(0), set_as_current=False)
     app.conf.redbeat_redis_url = server.url(1)
 
     def meddle() -> None:
         RedBeatSchedulerEntry.get("report", app).update(args=["theirs"])
 
-    for recipe, command in CLIENTS.items():
-        token, meddling = token_of(app, ["admin"], recipe), Meddling(asgi_app(app), meddle)
-        with serving(meddling) as home:
-            environment = {**os.environ, "URL": f"{home}/api/v1", "TOKEN": token}
-
-            def run(*words: Any, environment: Any = environment) -> subprocess.CompletedProcess[str]:
-                return subprocess.run(
-                    words, env=environment, capture_output=True, text=True, timeout=patience(60), check=False
-                )
-
-            done = run(*command, ROOT / "docs" / "recipes" / recipe)
-            statuses = [status for status, _ in meddling.patches]
-            if recipe == "rest.sh":  # it tells the person who called it, and does no more
-                assert (statuses, done.returncode != 0) == ([412], True)
-                assert "changed meanwhile" in done.stdout
-                assert RedBeatSchedulerEntry.get("report", app).args == ["theirs"]
-            else:
-                assert (statuses, done.returncode) == ([412, 200], 0), (recipe, done.stderr)
-                assert meddling.patches[1][1]["args"] == ["theirs", "weekly"]
-                RedBeatSchedulerEntry("report", "echo", 60, app=app).save()
-            done = run(*command, ROOT / "docs" / "recipes" / recipe)
-            assert done.returncode != 0, "it is there already"
-            assert "there already" in done.stdout + done.stderr, recipe
-            RedBeatSchedulerEntry.delete_many(["report"], app)
+    token, meddling = token_of(app, ["admin"], recipe), Meddling(asgi_app(app), meddle)
+    with serving(meddling) as home:
+        done = call(recipe, home, token)
+        statuses = [status for status, _ in meddling.patches]
+        if recipe == "rest.sh":  # it tells the person who called it, and does no more
+            assert (statuses, done.returncode != 0) == ([412], True)
+            assert "changed meanwhile" in done.stdout
+            assert RedBeatSchedulerEntry.get("report", app).args == ["theirs"]
+        else:
+            assert (statuses, done.returncode) == ([412, 200], 0), done.stderr
+            assert meddling.patches[1][1]["args"] == ["theirs", "weekly"]
+            RedBeatSchedulerEntry("report", "echo", 60, app=app).save()
+        done = call(recipe, home, token)
+        assert done.returncode != 0, "it is there already"
+        assert "there already" in done.stdout + done.stderr
 
 
 def test_each_client_is_shown() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import SEED, start
+from tests.conftest import SEED
 from tests.faults.rounds import IS_LONG
 from tests.support.clocks import ServerClock
 from tests.support.servers import Server
@@ -23,14 +23,14 @@ ROUNDS = 60 if IS_LONG else 6
 
 @pytest.fixture
 def clock() -> Iterator[ServerClock]:
-    clock = start(ServerClock)
+    clock = ServerClock()
     yield clock
     clock.close()
 
 
 @pytest.fixture
 def server(clock: ServerClock) -> Iterator[Server]:
-    with start(Server, kind="valkey", clock=clock) as server:
+    with Server(clock=clock) as server:
         yield server
 
 

@@ -21,15 +21,15 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.telemetry.metrics.table import METRICS
-from tests.conftest import start
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat
 from tests.support.daemons import pick_port
 from tests.support.documents import write_files
 from tests.support.http import fetch
+from tests.support.machine import require_program
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.prometheus import Prometheus, find_program, promtool
+from tests.support.prometheus import Prometheus, promtool
 from tests.support.schedule import LOCK, SCHEDULE, SELDOM, write_raw
 from tests.support.servers import Server
 from tests.support.tracked import Tracked
@@ -114,7 +114,7 @@ class World:
         self.beats = [self.start_beat(0), self.start_beat(1)]
         self.worker = self.tracked.worker("threads", "-Q", "celery,counted")
         rules = in_seconds((MONITORING / "alerts.yml").read_text("utf-8"))
-        self.prometheus = start(Prometheus, configuration=self.configuration(), rules=rules)
+        self.prometheus = Prometheus(self.configuration(), rules)
 
     def configuration(self) -> dict[str, Any]:
         """The page's for Prometheus, but for the ports."""
@@ -167,7 +167,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    start(find_program, name="prometheus")  # before anything else is
+    require_program("prometheus")  # before beats and a worker are started
     with Server() as server:
         world = World(server, tmp_path_factory.mktemp("world"))
         try:
@@ -202,8 +202,8 @@ def test_beats_serve_what_the_table_says_and_no_more(world: World) -> None:
 
 
 def test_promtool_accepts_the_rules_and_their_tests() -> None:
-    start(promtool, arguments=("check", "rules", MONITORING / "alerts.yml"))
-    start(promtool, arguments=("test", "rules", MONITORING / "alerts.test.yml"))
+    promtool(("check", "rules", MONITORING / "alerts.yml"))
+    promtool(("test", "rules", MONITORING / "alerts.test.yml"))
 
 
 def test_both_formats_are_read_and_promtool_finds_no_fault(world: World) -> None:

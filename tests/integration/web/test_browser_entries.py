@@ -392,7 +392,7 @@ def test_over_plain_http_under_a_name_forms_of_our_own_pages_count_and_those_of_
     add("report")
     application = asgi_app(app, hosts=[NAME])
     with serving(application) as home, visit(browser) as (context, complaints):
-        complaints.expected += ["401", "403", "Cross-Origin-Opener-Policy header has been ignored", "favicon"]
+        complaints.expected += ["401", "403", "Cross-Origin-Opener-Policy header has been ignored"]
         home = home.replace("localhost", NAME)
         page = context.new_page()
         page.goto(f"{home}/login")
