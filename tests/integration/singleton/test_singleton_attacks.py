@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +11,9 @@ import pytest
 import redis
 
 from tests.integration.conftest import ONE_SERVER
+from tests.support.command_line import run
 from tests.support.logs import has_traceback
+from tests.support.machine import require_program
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.servers import Server
@@ -24,6 +24,7 @@ pytestmark = ONE_SERVER
 LOCK = "the-lock"
 HOLDER = "redbeat:3:elsewhere:1:1:a"
 SHORT = ("--timeout", "3")
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 #: root, that may not signal other users, as nobody else may
 UNPRIVILEGED = ("setpriv", "--bounding-set", "-kill", "--inh-caps", "-kill")
 
@@ -120,8 +121,9 @@ singleton.main()
         assert singleton.wait() == 128 + signal.SIGTERM
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, and setpriv")
+@NEEDS_ROOT
 def test_a_command_that_has_changed_its_user_is_reported_and_its_lock_kept(server: Server) -> None:
+    require_program("setpriv")
     command = ("setpriv", "--reuid", "4712", "sleep", "6")
     with (
         server.client() as client,
@@ -136,8 +138,9 @@ def test_a_command_that_has_changed_its_user_is_reported_and_its_lock_kept(serve
         assert not client.exists(LOCK)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, and setpriv")
+@NEEDS_ROOT
 def test_the_lock_is_not_released_while_a_part_of_the_command_cannot_be_killed(server: Server) -> None:
+    require_program("setpriv")
     command = ("sh", "-c", "setpriv --reuid 4712 sleep 10 & echo ready; wait")
     with (
         server.client() as client,
@@ -202,17 +205,12 @@ singleton.main()
             assert "may still be running elsewhere" not in waiting.output()
 
 
-def _has_namespaces() -> bool:
-    """Whether this user may make a namespace of processes: root mostly may, in a container often not."""
-    if not (shutil.which("unshare") and shutil.which("nsenter")):
-        return False
-    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not _has_namespaces(), reason="needs the right to make namespaces")
 def test_as_process_1_it_reaps_what_it_is_given(server: Server) -> None:
+    require_program("unshare")
+    require_program("nsenter")
     inside = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if run([*inside, "true"]).returncode:
+        pytest.skip("needs the right to make namespaces")  # root mostly has it, in a container often not
     with start_singleton(server.url(), "sleep", "3600", prefix=inside) as namespace:
         namespace.wait_for("Started")
         [runner] = _children(namespace.pid)
