@@ -1,4 +1,4 @@
-# The commands of the project. Needs Python 3.10 or newer and make; everything else goes into .venv.
+# The commands of the project. Needs Python 3.10 or newer with venv, and make; everything else goes into .venv.
 
 PYTHON ?= python3
 VENV := .venv
