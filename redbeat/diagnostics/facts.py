@@ -127,15 +127,15 @@ def _times_around(entry: RedBeatSchedulerEntry, at: datetime) -> tuple[datetime 
     bare = replace(NO_POLICY, timezone=entry.policy.timezone)
     rule = entry.schedule
     try:
-        if isinstance(rule, schedule) and not is_own_kind(rule, schedule) and not rule.relative:
-            return _around_of_interval(entry, at)
+        if isinstance(rule, schedule) and not is_own_kind(rule, schedule):
+            return _around_of_interval(entry, bare, at)
         return _last_until(rule, bare, at), next_run(rule, bare, at)
     except (ValueError, OverflowError, RuntimeError):
         return None, None
 
 
 def _around_of_interval(
-    entry: RedBeatSchedulerEntry, at: datetime
+    entry: RedBeatSchedulerEntry, bare: Policy, at: datetime
 ) -> tuple[datetime | None, datetime | None]:
     start = entry.policy.start_time
     anchor = anchor_of(entry)
@@ -143,8 +143,8 @@ def _around_of_interval(
         anchor = start
     if anchor is None:
         return None, None  # it has no phase yet
-    before = phase_before(entry.schedule, anchor, at)
-    return before, None if before is None else before + entry.schedule.run_every
+    before = phase_before(entry.schedule, bare, anchor, at)
+    return before, None if before is None else next_run(entry.schedule, bare, at, before)
 
 
 def _last_until(rule: Any, bare: Policy, at: datetime) -> datetime | None:

@@ -85,7 +85,7 @@ def _excluded_spans(
     """Yield the first run that each exclusion between two times leaves out, and the exclusion's end."""
     policy = entry.bounds()
     calendar, bare = policy.calendar, policy.with_calendar(None)
-    anchor = phase_before(entry.schedule, end, begin) or begin
+    anchor = phase_before(entry.schedule, policy, end, begin) or begin
     at = begin
     while calendar is not None:
         due = next_run(entry.schedule, bare, at, anchor)

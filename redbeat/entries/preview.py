@@ -98,7 +98,7 @@ def _unlimited_runs(
         runs: Iterator[datetime] = chain([first], runs_after(entry.schedule, policy, first, first))
     else:
         if anchor is not None and anchor > after:
-            anchor = phase_before(entry.schedule, anchor, after)
+            anchor = phase_before(entry.schedule, policy, anchor, after)
         runs = runs_after(entry.schedule, policy, after, anchor)
     yield from islice(runs, left)
 

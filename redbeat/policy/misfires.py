@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from celery.schedules import schedule
-
 from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.policy.policy import Policy
-from redbeat.schedules.occurrences import last_runs, next_run
+from redbeat.schedules.occurrences import counts_from_last_run, last_runs, next_run
 
 #: the default of ``misfire_grace_time`` with misfire 'skip': long enough for a failover
 SKIP_SECONDS = 60.0
@@ -111,8 +109,11 @@ def ran_from(schedule_: Any, policy: Policy, nominal: datetime, now: datetime) -
 
 
 def recorded(schedule_: Any, latest: datetime, now: datetime) -> datetime:
-    """Return what to record: an interval's latest due time, which keeps its phase, also in 2.x; else now."""
-    return latest if isinstance(schedule_, schedule) and not schedule_.relative else now
+    """Return what to record as last_run_at: the latest due time if the next run counts from it, else now.
+
+    So the score that is written now is the time that the schedule names after last_run_at, also in 2.x.
+    """
+    return latest if counts_from_last_run(schedule_) else now
 
 
 def patience_of(policy: Policy, defaults: Policy, way: str) -> tuple[float | None, str]:

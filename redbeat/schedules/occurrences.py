@@ -43,6 +43,9 @@ _MANY_EXCLUDED = 20
 
 _NO_TIME, _INSTANT, _DAY = timedelta(0), timedelta(microseconds=1), timedelta(days=1)
 
+#: those to which a relative interval is rounded; one of less than a minute isn't
+_UNITS = (_DAY, timedelta(hours=1), timedelta(minutes=1))
+
 
 class Excluded(Protocol):
     """Times at which nothing runs: a calendar."""
@@ -162,6 +165,13 @@ def _differs(cls: Any, base: Any) -> bool:
     return any(getattr(cls, way, None) is not getattr(base, way, None) for way in ways)
 
 
+def counts_from_last_run(schedule_: BaseSchedule) -> bool:
+    """Return True if the next run of ``schedule_`` depends on its last one, as that of an interval does."""
+    if isinstance(schedule_, crontab) and not isinstance(schedule_, cron):
+        return is_own_kind(schedule_, crontab)
+    return not isinstance(schedule_, (cron, rrule, clocked, solar))
+
+
 def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
     """Return the time zone that ``schedule_`` goes by: the policy's, else its own, else the app's."""
     if policy.zone is not None:
@@ -233,15 +243,43 @@ def _next_of_interval(interval: schedule, policy: Bounds, after: datetime, ancho
     every: timedelta = interval.run_every
     if every <= _NO_TIME:
         raise ValueError(f"an interval must be longer than 0 s, not {every.total_seconds():g} s.")
-    if not interval.relative:
-        passed = (after - anchor) // every if after > anchor else 0
-        return anchor + (passed + 1) * every
-    zone = zone_of(interval, policy)
-    wall = wall_of(after, zone)
+    if interval.relative:
+        return _next_in_whole_units(every, zone_of(interval, policy), after, anchor)
+    passed = (after - anchor) // every if after > anchor else 0
+    return anchor + (passed + 1) * every
+
+
+def _next_in_whole_units(every: timedelta, zone: tzinfo, after: datetime, anchor: datetime) -> datetime:
+    """Return the first time later than ``after`` of a relative interval that counts from ``anchor``."""
+    due = _one_later(every, zone, anchor)
+    if due <= after:  # to two steps before ``after``, as the clocks may change in the last one
+        due = _moved(due, max((after - due) // _whole_units(every) - 2, 0), every, zone)
+    while due <= after:
+        due = _one_later(every, zone, due)
+    return due
+
+
+def _one_later(every: timedelta, zone: tzinfo, run: datetime) -> datetime:
+    """Return the time of a relative interval that follows ``run``, as Celery rounds it."""
+    wall = wall_of(run, zone)
     rounded = delta_resolution(wall + every, every)
     # an interval of less than a day follows real time where the clocks change
-    due = instant_of(rounded, zone) if every >= _DAY else after + (rounded - wall)
-    return due if due > after else after + every  # one of less than a second isn't rounded
+    due = instant_of(rounded, zone) if every >= _DAY else run + (rounded - wall)
+    return due if due > run else run + every
+
+
+def _whole_units(every: timedelta) -> timedelta:
+    """Return how far apart the times of a relative interval are: ``every`` without what is less than its
+    unit.
+    """
+    return next((every // unit * unit for unit in _UNITS if every >= unit), every)
+
+
+def _moved(run: datetime, steps: int, every: timedelta, zone: tzinfo) -> datetime:
+    """Return the time of a relative interval that is ``steps`` after ``run``."""
+    if every >= _DAY:
+        return instant_of(wall_of(run, zone) + steps * _whole_units(every), zone)
+    return run + steps * _whole_units(every)
 
 
 def _next_of_crontab(rule: crontab, zone: tzinfo, after: datetime) -> datetime | None:
@@ -294,15 +332,22 @@ def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | Non
     return next_run(schedule_, policy, since)
 
 
-def phase_before(schedule_: Any, anchor: datetime, until: datetime) -> datetime | None:
+def phase_before(schedule_: Any, policy: Bounds, anchor: datetime, until: datetime) -> datetime | None:
     """Return the last time, at ``until`` or earlier, of an interval that counts from ``anchor``; all in UTC.
 
     None: ``schedule_`` isn't such an interval, or the time can't be computed.
     """
-    if not isinstance(schedule_, schedule) or is_own_kind(schedule_, schedule) or schedule_.relative:
+    if not isinstance(schedule_, schedule) or is_own_kind(schedule_, schedule):
         return None
     every: timedelta = schedule_.run_every
     try:
+        if schedule_.relative:
+            zone = zone_of(schedule_, policy)
+            first, units = _one_later(every, zone, anchor), _whole_units(every)
+            steps = (until - first) // units
+            return next(
+                due for back in range(3) if (due := _moved(first, steps - back, every, zone)) <= until
+            )
         return anchor + (until - anchor) // every * every
     except (OverflowError, ZeroDivisionError):
         return None
@@ -368,10 +413,11 @@ def last_runs(
     following = next_run(schedule_, policy, nominal, nominal)
     if following is None or following > now:
         return [nominal], following
-    upcoming = next_run(schedule_, policy, now, nominal)
     back = runs_back(schedule_, policy, nominal, now)
     if back is None:
-        return _search_last_runs(schedule_, policy, nominal, now, limit, following - nominal), upcoming
+        found = _search_last_runs(schedule_, policy, nominal, now, limit, following - nominal)
+        return found, next_run(schedule_, policy, found[-1], found[-1])
+    upcoming = next_run(schedule_, policy, now, nominal)
     found = list(islice(takewhile(lambda due: due > nominal, back), limit))
     if len(found) < limit:
         found.append(nominal)

@@ -103,7 +103,7 @@ class Course:
         return anchor if anchor is None or anchor <= self._start else self._in_phase(anchor)
 
     def _in_phase(self, anchor: datetime) -> datetime:
-        return phase_before(self._entry.schedule, anchor, self._start - _INSTANT) or anchor
+        return phase_before(self._entry.schedule, self._bounds, anchor, self._start - _INSTANT) or anchor
 
     def runs(self) -> Iterator[SimulatedRun]:
         """Yield its runs, by their nominal times.

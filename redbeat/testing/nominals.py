@@ -31,7 +31,7 @@ def nominals(
         yield from ((due, "", following) for due, following in pairwise(chain(allowed, [None])) if due)
         return
     unbounded, expected = bounds.unbounded(), next(allowed, None)
-    anchor = anchor if expected is None else phase_before(schedule_, expected, after)
+    anchor = anchor if expected is None else phase_before(schedule_, bounds, expected, after)
     every = runs_after(schedule_, unbounded, after, anchor)
     while True:
         found = next(every, None)

@@ -9,7 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery.schedules import crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.rrule import DAILY, weekday
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -193,13 +193,15 @@ def naive_walk(
 
 
 @st.composite
-def outages(draw: st.DrawFn) -> tuple[Any, Policy, list[datetime], datetime | None, datetime]:
+def outages(
+    draw: st.DrawFn, kinds: st.SearchStrategy[Any] = schedules
+) -> tuple[Any, Policy, list[datetime], datetime | None, datetime]:
     """A schedule and its policy, what it missed, what follows, and when a beat is back."""
-    schedule_, policy = draw(schedules), draw(policies())
+    schedule_, policy = draw(kinds), draw(policies())
     nominal = draw(starts)
     if draw(st.booleans()):  # else somebody has put it off
         nominal = next_run(schedule_, policy, nominal) or nominal
-    runs, following = naive_walk(schedule_, policy, nominal, draw(st.integers(0, 60)))
+    runs, following = naive_walk(schedule_, policy, nominal, draw(st.integers(0, 2) | st.integers(0, 60)))
     late = draw(st.timedeltas(timedelta(0), 3 * DAY))
     now = runs[-1] + late
     if following is not None and now >= following:
@@ -207,7 +209,7 @@ def outages(draw: st.DrawFn) -> tuple[Any, Policy, list[datetime], datetime | No
     return schedule_, policy, runs, following, now
 
 
-@given(outages(), st.integers(1, 70))
+@given(outages(schedules | relative_intervals), st.integers(1, 70))
 def test_the_last_runs_are_those_of_a_naive_walk(outage: Any, limit: int) -> None:
     schedule_, policy, runs, following, now = outage
     assert last_runs(schedule_, policy, runs[0], now, limit) == (runs[-limit:], following)
@@ -337,6 +339,33 @@ def test_the_run_that_makes_up_is_the_one_that_the_policy_says(
     policy = replace(bounds, **missed, expires_after=expires)
     expected = naive_choice(schedule_, policy, runs, following, now, defaults)
     assert choose_run(schedule_, policy, runs[0], now, defaults) == expected
+
+
+class AfterLastRun(BaseSchedule):
+    """A class of an application's own whose next run counts from the last one."""
+
+    def __init__(self, pause: timedelta) -> None:
+        super().__init__()
+        self.pause = pause
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        return last_run_at + self.pause - self.now()
+
+
+own_kinds = st.timedeltas(timedelta(minutes=1), 400 * DAY).map(AfterLastRun)
+
+
+@settings(max_examples=300)
+@given(outages(schedules | own_kinds | relative_intervals), st.sampled_from(MISFIRES), st.integers(1, 5))
+def test_the_next_run_after_an_outage_is_the_one_that_last_run_at_names(
+    outage: Any, way: Any, limit: int
+) -> None:
+    """Otherwise beat takes its own score for one of celery-redbeat 2.x, and drops that run."""
+    schedule_, bounds, runs, _, now = outage
+    policy = replace(bounds, misfire=way, misfire_limit=limit)
+    choice = choose_run(schedule_, policy, runs[0], now, NO_POLICY)
+    if choice.due is not None:
+        assert next_run(schedule_, policy, choice.ran_at, choice.ran_at) == choice.following
 
 
 def naive_choice(
