@@ -88,7 +88,7 @@ class PastRun:
         since: since when that run was at work, or on its queue, UTC; if it waited for its next attempt, from
             when on that may begin.
         held_state: 'retrying' if that run waited for its next attempt, 'spawned' if its own task was over and
-            its workflow wasn't; None otherwise.
+            its workflow wasn't, 'reserved' if its message was about to be published; None otherwise.
         held_attempt: that next attempt.
         behind: the task id of the run that waited already for that one, so that this one was left out.
     """
@@ -269,6 +269,8 @@ def _told_of_held_state(run: PastRun) -> str:
     if run.held_state == "retrying":
         when = "" if run.since is None else f", which may begin from {shown(run.since)} on"
         return f"waited for attempt {run.held_attempt or 2}{when}"
+    if run.held_state == "reserved":
+        return "was about to be published"
     if run.held_state == "spawned":
         return f"had its own task behind it, and its workflow at work{since}"
     return f"was at work{where}{since}" if where else f"was on its queue{since}"

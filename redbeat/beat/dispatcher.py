@@ -655,11 +655,12 @@ class Dispatcher:
             group = runs[start : start + AT_MOST_ONCE_GROUP]
             self._broker.drop_stale()
             results = self._recorder.commit(batch, [run.sent for run in group])
-            for run, result in zip(group, results, strict=True):
-                if result is True:
-                    self._send_or_lose(batch, run)
+            admitted = [run for run, result in zip(group, results, strict=True) if result is True]
+            published = [run for run in admitted if self._send_or_lose(batch, run)]
+            self._recorder.record_published(batch, published)
 
-    def _send_or_lose(self, batch: Batch, run: Run) -> None:
+    def _send_or_lose(self, batch: Batch, run: Run) -> bool:
+        """Send ``run``, which is recorded; return False if its message couldn't be sent, and is lost."""
         breaks = self._broker.breaks
         self._disruptions.note_begun()
         try:
@@ -671,9 +672,6 @@ class Dispatcher:
                 [failure] = self._broker.outbox.send([pushes])
                 if failure is not None:
                     raise failure
-            if run.span is not None:
-                run.span.note_sent()
-            batch.events += run.events
         except Exception as exc:  # noqa: BLE001 - the per-entry boundary
             if not self._broker.is_away:
                 self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too
@@ -696,6 +694,11 @@ class Dispatcher:
                     reason=reason,
                 ),
             )
+            return False
+        if run.span is not None:
+            run.span.note_sent()
+        batch.events += run.events
+        return True
 
 
 def _pieces_of(

@@ -60,9 +60,6 @@ from redbeat.store.run_record import RunRecord
 from redbeat.store.runs import Runs
 from redbeat.store.store import Store
 
-#: how long a run is noted as in progress that is to be published, if it isn't recorded as sent then; seconds
-RESERVED_SECONDS = 60.0
-
 
 @dataclass
 class Pieces:
@@ -168,7 +165,7 @@ class Recorder:
         if not asking:
             return list(runs)
         asked = [(run.claimed.key, run.sent.task_id, run.sent.run) for run in asking if run.sent.run]
-        answers = self._store.reserve_runs(batch.fence, asked, RESERVED_SECONDS)
+        answers = self._store.reserve_runs(batch.fence, asked)
         left_out = set()
         for run, answer in zip(asking, answers, strict=True):
             if answer is Reserved.NOW:
@@ -193,11 +190,23 @@ class Recorder:
                 self.retry_later(batch, run, StoreRefused(answer))
         return [run for run in runs if run.claimed.key not in left_out]
 
+    def record_published(self, batch: Batch, runs: Sequence[Run]) -> None:
+        """Record that the messages of ``runs`` were published after their commits, as with at_most_once.
+
+        From now on they hold other runs of their entries back. It takes no round trip where no policy asks.
+        """
+        published = [
+            (run.claimed.key, run.sent.task_id, run.sent.run)
+            for run in runs
+            if run.sent.run is not None and is_held_back(run)
+        ]
+        self._store.reserve_runs(batch.fence, published, are_published=True)
+
     def _report_held(self, commit: Commit, held: Held) -> None:
         self._reports.report_held(commit, held)
         if held.worker is not None:  # it has begun the other run
             self._reports.note_tracked()
-        else:
+        elif held.state != "reserved":
             has_workers = Runs(self._store.without_retry()).has_workers
             name = self._store.keys.name(commit.claimed.key)
             self._reports.report_untracked(name, "held back", has_workers)

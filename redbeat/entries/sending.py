@@ -82,40 +82,43 @@ def send(
     """
     store, task_id = Store(entry.app), str(overrides["task_id"])
     store.refuse_messages([entry.key])
-    is_noted = _note_in_progress(entry, store, task_id, due, overrides, now)
+    run = _reserve(entry, store, task_id, due, overrides, now)
     if record is not None:
         Histories(store).add(entry.key, record, now)
     try:
-        return _publish(entry, due, overrides, now if is_alone else None)
+        result = _publish(entry, due, overrides, now if is_alone else None)
     except BaseException:
         if record is not None:
             Histories(store).take_back(entry.key, record)
-        if is_noted:
+        if run is not None:
             Runs(store).take_back(entry.key, task_id)
         raise
+    if run is not None:
+        Runs(store).note_published(entry.key, task_id, run)
+    return result
 
 
-def _note_in_progress(
+def _reserve(
     entry: RedBeatSchedulerEntry,
     store: Store,
     task_id: str,
     due: datetime,
     overrides: Mapping[str, Any],
     now: datetime,
-) -> bool:
-    """Note a run as in progress, if the entry's runs are tracked; return whether they are.
+) -> TrackedRun | None:
+    """Reserve a run, if the entry's runs are tracked, and return it; None: they aren't.
 
     Raises:
         EntryBusy: another run holds it back.
     """
     policy = entry.policy
     if not (policy.needs_tracking or is_tracked(entry.app)):
-        return False
+        return None
     options = {**(entry.options or {}), **overrides}
     seconds = policy.queue_seconds + wait_seconds(options, now, entry.app.timezone)
     nominal = score_text(due.timestamp())
     run = TrackedRun(nominal, limits_of(policy), seconds, policy.overlap)
-    found = Runs(store).note_sent(entry.key, task_id, run)
+    found = Runs(store).reserve(entry.key, task_id, run)
     if isinstance(found, Held):
         raise EntryBusy(
             f"{entry.key}: its overlap is {policy.overlap}, and {holder_in_words(found)}; "
@@ -125,7 +128,7 @@ def _note_in_progress(
         )
     if found is not None:
         raise EntryBusy(f"{entry.key}: {found}.", entry.key)
-    return True
+    return run
 
 
 def _publish(

@@ -51,6 +51,8 @@ def holder_in_words(held: Held) -> str:
     since = "" if held.since is None else shown(moment_of(held.since))
     if held.state == "retrying":
         what = "waits for its next attempt" + (since and f", which may begin from {since} on")
+    elif held.state == "reserved":
+        what = "is being published"
     elif held.state == "spawned":
         what = "has its own task behind it, and its workflow at work" + (since and f" since {since}")
     else:

@@ -168,8 +168,14 @@ def run_of_failure(failed: FailedRun) -> Run:
 
 
 def in_progress(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Return those of ``records`` that are runs in progress: not over, and not tasks of a workflow."""
-    return [one for one in records if one.state is not State.ENDED and one.root is None and _has_due(one)]
+    """Return those of ``records`` that are runs in progress: not over, not tasks of a workflow, and not only
+    reserved.
+    """
+    return [
+        one
+        for one in records
+        if one.state is not State.ENDED and not one.is_reserved and one.root is None and _has_due(one)
+    ]
 
 
 def runs_of(

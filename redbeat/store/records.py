@@ -269,6 +269,8 @@ class TrackedRun(NamedTuple):
 
 #: instead of an entry's overlap policy: the run's message has been published already,
 PUBLISHED = "published"
+#: and the run was reserved before that;
+RESERVED = "reserved"
 #: or it has waited for another run to end, and isn't sent at all
 DROPPED = "dropped"
 
@@ -317,7 +319,7 @@ class Held(NamedTuple):
         since: since when it has been in progress, UNIX seconds, or None.
         is_waiting: it goes when the other one has ended.
         members: what its record in the history says of that, as members of a JSON object.
-        state: 'retrying', 'spawned', or None, as in ``redbeat.history.PastRun``.
+        state: 'retrying', 'spawned', 'reserved', or None, as in ``redbeat.history.PastRun``.
         behind: the task id of the run that waits already, so that this one is left out, or None.
     """
 

@@ -16,7 +16,7 @@ from typing import Any
 class State(Enum):
     """How far a run is."""
 
-    #: its message is on its queue, or about to be
+    #: its message is on its queue, or about to be published
     SENT = "sent"
     #: a worker has begun it, and renews its lease
     STARTED = "started"
@@ -36,6 +36,8 @@ class RunRecord:
         task_id: of its message.
         due: its nominal due time, UNIX seconds as text.
         sent: when beat recorded it as sent; None: beat hasn't.
+        holds: until when a reservation holds its entry before its message is published; None: it is
+            published, or it holds nothing.
         overlap: the policy of its entry when it was sent.
         queue: how long it may wait on its queue, seconds.
         max: how long it may take, seconds; None: any time.
@@ -59,6 +61,7 @@ class RunRecord:
     due: str = ""
     state: State = State.SENT
     sent: float | None = None
+    holds: float | None = None
     overlap: str = "allow"
     queue: float | None = None
     max: float | None = None
@@ -80,9 +83,14 @@ class RunRecord:
     run_seconds: float | None = None
 
     @property
+    def is_reserved(self) -> bool:
+        """Whether its message is about to be published, or never was: nobody has recorded that it left."""
+        return self.state is State.SENT and (self.sent is None or self.holds is not None)
+
+    @property
     def is_holding(self) -> bool:
         """Whether it keeps the next run of its entry from starting, where the policy says so."""
-        return self.state is not State.ENDED and not self.is_overdue
+        return self.state is not State.ENDED and not self.is_overdue and not self.is_reserved
 
     @property
     def has_let_go(self) -> bool:
@@ -116,7 +124,7 @@ _NAMES = {
     "wait_seconds": "wait",
     "run_seconds": "ran",
 }
-_TIMES = frozenset({"sent", "started", "eta"})
+_TIMES = frozenset({"sent", "holds", "started", "eta"})
 _LENGTHS = frozenset({"queue", "max", "wait_seconds", "run_seconds"})
 _FLAGS = frozenset({"is_revoked_overdue", "is_workflow", "is_soft", "is_overdue"})
 _NUMBERS = frozenset({"pause", "attempt"})

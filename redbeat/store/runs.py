@@ -48,8 +48,8 @@ _WORKERS = attrgetter("workers")
 WORKER_SECONDS = 60.0
 #: added to the count of an entry's failures while it is being paused for them
 _BEING_PAUSED = 1_000_000
-#: how long a run is noted that somebody is about to publish
-RESERVED_SECONDS = 60.0
+#: for how long a run that a user sends holds other runs back before its message is published, seconds
+BY_HAND_SECONDS = 10.0
 
 
 class Answer(Enum):
@@ -107,36 +107,39 @@ class Runs:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def note_sent(self, key: str, task_id: str, run: TrackedRun) -> Held | str | None:
-        """Note a run as sent that somebody is about to publish by hand, unless another one holds it back.
+    def reserve(self, key: str, task_id: str, run: TrackedRun) -> Held | str | None:
+        """Reserve a run whose message a user is about to publish, unless another one holds it back.
 
-        Returns what holds it back, or why the entry's runs can't be read; None: it may be published.
+        Returns what holds it back, or why the entry's runs can't be read; None: it may be published. One that
+        may overlap with others is recorded as sent.
 
         Arguments:
             key: the entry's.
         """
+        store = self._in_part(key)
         if run.overlap == "allow":
-            self._store.rights.ask(BY_HAND, lambda: self._note_published(key, task_id, run), lambda: None)
+            asked = [(key, task_id, run)]
+            self._store.rights.ask(BY_HAND, lambda: store.reserve_runs(Fence(), asked), list)
             return None
         # by hand nothing is replaced, and nothing waits
         asked = [(key, task_id, run._replace(overlap="skip"))]
-        [answer] = self._in_part(key).reserve_runs(Fence(), asked, RESERVED_SECONDS)
-        if isinstance(answer, (Held, str)):
-            return answer
-        if answer is Reserved.BEFORE:  # it is in progress itself, sent by somebody else who was asked for it
+        [answer] = store.reserve_runs(Fence(), asked, BY_HAND_SECONDS)
+        if answer is Reserved.BEFORE:  # it is in progress itself, sent by another user who was asked for it
             return Held(task_id)
-        self._note_published(key, task_id, run)
-        return None
+        return None if isinstance(answer, Reserved) else answer
 
-    def _note_published(self, key: str, task_id: str, run: TrackedRun) -> None:
-        self._in_part(key).reserve_runs(Fence(), [(key, task_id, run)], None)
+    def note_published(self, key: str, task_id: str, run: TrackedRun) -> None:
+        """Record that the message of a run that ``reserve`` has noted was published; ignore errors."""
+        if run.overlap != "allow":
+            with suppress(RedBeatError):
+                self._in_part(key).reserve_runs(Fence(), [(key, task_id, run)], are_published=True)
 
     def _in_part(self, key: str) -> Store:
         """Return a store of the part that the entry under ``key`` is in."""
         return self._store.of_part(self._store.parts.of(key))
 
     def take_back(self, key: str, task_id: str) -> None:
-        """Forget a run that ``note_sent`` has noted, and that couldn't be published; it may fail silently."""
+        """Forget a run that ``reserve`` has noted, and that couldn't be published; it may fail silently."""
         keys = self._store.parts.of(key).keys
         running = keys.running(key)
         with suppress(RedBeatError), self._store.translating():

@@ -529,17 +529,22 @@ class Store:
         return committed
 
     def reserve_runs(
-        self, fence: Fence, runs: Sequence[tuple[str, str, TrackedRun]], seconds: float | None
+        self,
+        fence: Fence,
+        runs: Sequence[tuple[str, str, TrackedRun]],
+        holds_seconds: float = 0.0,
+        *,
+        are_published: bool = False,
     ) -> list[Reservation]:
-        """Note runs as in progress, for so many seconds, whose messages are about to be published; one round
-        trip.
+        """Reserve runs whose messages are about to be published; one round trip.
 
         Returns for each whether it may be published. One that another run holds back waits from now on, if
         its entry's policy says so.
 
         Arguments:
             runs: the key of the entry, the task id and the run.
-            seconds: None: they have been published.
+            holds_seconds: for how long each holds other runs back unless it is recorded as published.
+            are_published: they were reserved, and have been published since: record that.
 
         Raises:
             LockLost: another beat holds the lock; nothing was written.
@@ -549,7 +554,15 @@ class Store:
 
         def reserve() -> tuple[LockStatus, list[Reservation]]:
             with self.translating():
-                return lua.reserve_runs(self.client, self.keys, fence, runs, seconds, self._histories)
+                return lua.reserve_runs(
+                    self.client,
+                    self.keys,
+                    fence,
+                    runs,
+                    self._histories,
+                    holds_seconds,
+                    are_published=are_published,
+                )
 
         status, found = self.following(reserve)
         self.check_lock(status, fence)

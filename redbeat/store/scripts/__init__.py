@@ -15,6 +15,7 @@ from redbeat.store.records import (
     NO_HISTORIES,
     NOWHERE,
     PUBLISHED,
+    RESERVED,
     Claim,
     Claimed,
     Clear,
@@ -258,7 +259,9 @@ def _commit_request(
         run, overlap, limits, queue_seconds = commit.run, "", "", ""
         writes: tuple[str, ...] = ()
         if run is not None:
-            overlap = PUBLISHED if commit.is_published else run.overlap
+            overlap = run.overlap
+            if commit.is_published:
+                overlap = PUBLISHED if overlap == "allow" else RESERVED
             limits, queue_seconds = run.limits, score_text(run.queue_seconds)
             running.append(histories.running_of(claimed.key))
             values.append(commit.task_id)
@@ -320,27 +323,35 @@ def _form_texts(forms: _Numbers) -> list[str]:
     return texts
 
 
+#: how long a reservation is kept that is neither published nor taken over, seconds
+RESERVED_SECONDS = 60.0
+
+
 def reserve_runs(
     client: Any,
     part: Keys,
     fence: Fence,
     runs: Sequence[tuple[str, str, TrackedRun]],
-    seconds: float | None,
     histories: Histories,
+    holds_seconds: float = 0.0,
+    *,
+    are_published: bool = False,
 ) -> tuple[LockStatus, list[Reservation]]:
-    """Note runs as in progress that are about to be published, and for ``seconds``; return what each may do.
+    """Reserve runs that are about to be published; return what each may do. See ``reserve_runs.lua``.
 
     Arguments:
         runs: the key of the entry, the task id and the run.
-        seconds: None: they have been published, and are noted for as long as they may wait on their queue.
+        holds_seconds: for how long each holds other runs back unless it is noted as published.
+        are_published: they were reserved, and have been published since.
     """
     keys = [*fence.keys(part.schedule), histories.deadlines]
     args = fence.args()
     for key, task_id, run in runs:
         keys.append(histories.running_of(key))
-        overlap = PUBLISHED if seconds is None else run.overlap
-        kept_seconds = run.queue_seconds + 1 if seconds is None else seconds
-        args += task_id, run.due, run.members, overlap, score_text(kept_seconds)
+        is_sent = are_published or run.overlap == "allow"
+        seconds = run.queue_seconds + 1 if is_sent else RESERVED_SECONDS
+        overlap = PUBLISHED if are_published else run.overlap
+        args += task_id, run.due, run.members, overlap, score_text(seconds), score_text(holds_seconds)
     status, answers = _RESERVE_RUNS(client, keys, args, part)
     return lock_status_of(status), [_reservation_of(text_of(answer)) for answer in answers]
 

@@ -63,7 +63,8 @@ if not record then
   end
 end
 if is_expired == '1' and not is_begun then return {'expired', 0} end
-if overlap ~= '' and (not record or (record.overdue and record.state ~= 'started')) then  -- it was given up
+-- it was given up, or another run may have taken the place of its reservation
+if overlap ~= '' and (not record or record.holds or (record.overdue and record.state ~= 'started')) then
   if find_holder(running, task_id, due, root) then return {'superseded', 0} end
 end
 if not record then
@@ -78,7 +79,7 @@ if record.state ~= 'started' or is_successor then
 end
 
 record.state, record.started, record.delivery, record.worker, record.attempt = 'started', now, delivery, worker, attempt
-record.outcome, record.error, record.told, record.after, record.followed, record.eta = nil, nil, nil, nil, nil, nil
+record.outcome, record.error, record.told, record.after, record.followed, record.eta, record.holds = nil, nil, nil, nil, nil, nil, nil
 record.soft = is_soft == '1' and 1 or nil
 record.wait = record.wait or string.format('%.3f', math.max(tonumber(now) - tonumber(record.sent or due), 0))
 local look_at = tonumber(now) + lease_ms / 1000

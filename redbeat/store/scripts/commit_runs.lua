@@ -60,7 +60,8 @@
 --                    with a lock it isn't due yet
 --   overlap          '' for a run that isn't tracked; 'dropped' for one that has waited and isn't sent; 'allow'; 'skip', 'buffer_one' or 'replace': it isn't sent while
 --                    another run of its entry is in progress, and in the other two cases it waits, if none does, with
---                    'replace' for one that is to be terminated; 'published': it has been sent already
+--                    'replace' for one that is to be terminated; 'published': it has been sent already; 'reserved': likewise,
+--                    and reserve_runs has noted it before
 --   limits           of tracked runs: members of their records besides state, due and when it was sent, each after a comma
 --   queue_seconds    how long they may wait on their queue
 -- ARGV[..] values    for each entry whose run is tracked, its task id, and one for each write of each entry, in their
@@ -171,7 +172,9 @@ for i = 8, 7 + count do
   }
   if decision.run then
     entry.members = '"labels":"' .. labels .. '",' .. decision.run
-    entry.text = '{"state":"sent","sent":"' .. now .. '",' .. entry.members .. '}'
+    -- with at_most_once its message leaves after this, if at all
+    local holds = form.is_deciding and not form.is_pushing and '"holds":"0",' or ''
+    entry.text = '{"state":"sent","sent":"' .. now .. '",' .. holds .. entry.members .. '}'
   end
   entries[i - 7] = entry
   if form.is_deciding and entry.new_score then
@@ -303,7 +306,7 @@ local function finish(entry, texts)
       local length = #looked_at
       looked_at[length + 1], looked_at[length + 2] = form.deadline, entry.task_id .. '\0' .. entry.running
     end
-  elseif entry.task_id and (new_score or form.overlap == 'published') then
+  elseif entry.task_id and (new_score or form.overlap == 'published' or form.overlap == 'reserved') then
     entry.overlap = form.overlap
     entry.is_released = lease and string.find(lease, ' next ', 1, true)
     entry.due = decision.due

@@ -1,8 +1,10 @@
 -- find_hold(deadlines, running, run, now): what holds back a run with an overlap policy, as members of its record; nil
 -- for nothing. run has task_id, due and overlap. With 'buffer_one' and 'replace' it waits then, unless another one does
--- already; with 'replace' those in progress are to be terminated: a worker that can't do that says so, once.
+-- already; with 'replace' those in progress are to be terminated: a worker that can't do that says so, once. A void
+-- reservation of another run goes when nothing holds this one back, and this run's own when something does: should its
+-- message have left, the gate finds no record, and refuses it as long as another run holds the entry.
 -- reserve_run(deadlines, running, run, now): note a run that is about to be published, or was, unless it is held back; run
--- has members and seconds besides, those of its record and how long it is kept. Returns what reserve_runs does.
+-- has members, seconds and holds_seconds besides. Returns what reserve_runs does.
 -- text_of_error(problem): what a command has raised, as a text.
 -- refusal_of(running, problem): the sentence that says why a run isn't sent whose entry's runs can't be read or noted. An
 -- error that isn't about them is raised again.
@@ -34,14 +36,26 @@ local function terminate_others(running, run)
   end
 end
 
+local function drop_reservation(deadlines, running, task_id)
+  redis.call('HDEL', running, task_id)
+  redis.call('ZREM', deadlines, task_id .. '\0' .. running)
+end
+
 local function find_hold(deadlines, running, run, now)
-  local holder, record, record_id = find_holder(running, run.task_id, run.due, '')
+  local holder, record, record_id, void = find_holder(running, run.task_id, run.due, '', now)
   local waiting
   if run.overlap ~= 'skip' then
     local found = decode_waiting(redis.call('HGET', running, ''))
     waiting = found and not is_same_time(found.due, run.due) and found['for'] or nil
   end
-  if not holder and not waiting then return nil end
+  if not holder and not waiting then
+    for _, task_id in ipairs(void) do drop_reservation(deadlines, running, task_id) end
+    return nil
+  end
+  local own = decode_record(redis.call('HGET', running, run.task_id))
+  if own and is_same_time(own.due, run.due) and is_void(own, now) then
+    drop_reservation(deadlines, running, run.task_id)
+  end
   local outcome = 'skipped'
   if run.overlap ~= 'skip' and not waiting then
     outcome = 'waiting'
@@ -62,8 +76,9 @@ local function find_hold(deadlines, running, run, now)
   if record.root then record = decode_record(redis.call('HGET', running, record.root)) or record end  -- the run itself
   if type(record.worker) == 'string' then members = members .. ',"worker":' .. cjson.encode(record.worker) end
   local since = tonumber(record.started or record.sent)
-  if record.state == 'retrying' or record.state == 'spawned' then
-    members = members .. ',"held_state":' .. cjson.encode(record.state)
+  local state = record.state == 'sent' and (record.holds or not record.sent) and 'reserved' or record.state
+  if state == 'retrying' or state == 'spawned' or state == 'reserved' then
+    members = members .. ',"held_state":' .. cjson.encode(state)
   end
   if record.state == 'retrying' then
     since = tonumber(record.eta)
@@ -74,14 +89,20 @@ end
 
 local function reserve_run(deadlines, running, run, now)
   local known = decode_record(redis.call('HGET', running, run.task_id))
-  local sent = run.overlap == 'published' and '"sent":"' .. now .. '",' or ''
-  if known and is_same_time(known.due, run.due) then
-    if known.sent or known.state ~= 'sent' then return 'known' end
-  elseif sent == '' then
+  known = known and is_same_time(known.due, run.due) and known
+  if known and (known.state ~= 'sent' or (known.sent and not known.holds)) then return 'known' end
+  local text = '{"state":"sent","sent":"' .. now .. '",' .. run.members .. '}'
+  if run.overlap == 'published' then
+    if not known then return 'gone' end
+    known.sent, known.holds = known.sent or now, nil
+    text = cjson.encode(known)
+  elseif run.overlap ~= 'allow' then
     local held = find_hold(deadlines, running, run, now)
     if held then return 'held ' .. held end
+    local holds = tonumber(run.holds_seconds) > 0 and '"holds":"' .. later(now, run.holds_seconds) .. '",' or ''
+    text = '{"state":"sent",' .. holds .. run.members .. '}'
   end
-  redis.call('HSET', running, run.task_id, '{"state":"sent",' .. sent .. run.members .. '}')
+  redis.call('HSET', running, run.task_id, text)
   redis.call('ZADD', deadlines, later(now, run.seconds), run.task_id .. '\0' .. running)
   return 'reserved'
 end

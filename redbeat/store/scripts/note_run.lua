@@ -23,7 +23,7 @@ local function merge_run(deadlines, run, record, now)
   end
   local is_begun = record.state ~= 'sent'
   for name, value in pairs(cjson.decode('{' .. run.members .. '}')) do record[name] = value end
-  record.sent, record.waited = now, run.is_released and 1 or nil
+  record.sent, record.waited, record.holds = now, run.is_released and 1 or nil, nil
   redis.call('HSET', run.running, run.task_id, cjson.encode(record))
   if is_begun then return nil end
   return run.task_id .. '\0' .. run.running
@@ -33,9 +33,10 @@ local function note_run(deadlines, run, now)
   local running, task_id = run.running, run.task_id
   if run.is_released or run.overlap == 'dropped' then end_waiting(deadlines, running, run.due) end
   if run.overlap == 'dropped' then return nil end
-  if run.overlap == 'published' then
+  if run.overlap == 'published' or run.overlap == 'reserved' then
     local record = decode_record(redis.call('HGET', running, task_id))
     if record and is_same_time(record.due, run.due) then return merge_run(deadlines, run, record, now) end
+    if run.overlap == 'reserved' then return nil end  -- another run has taken its place: the gate decides
   end
   local text = run.is_released and '{"waited":1,' .. string.sub(run.text, 2) or run.text
   if run.is_released or not run.is_noted then redis.call('HSET', running, task_id, text) end

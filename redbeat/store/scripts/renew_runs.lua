@@ -40,7 +40,7 @@ for i = 3, #KEYS do
   if record and is_same_time(record.due, due) then
     if record.state == 'sent' or record.state == 'retrying' then  -- Redis was away when it was begun
       record.state, record.delivery, record.worker, record.attempt = 'started', delivery, worker, tonumber(attempt)
-      record.started = later(now, -age_seconds)
+      record.started, record.holds = later(now, -age_seconds), nil
       record.wait = record.wait or string.format('%.3f', math.max(record.started - tonumber(record.sent or due), 0))
       redis.call('HSET', running, task_id, cjson.encode(record))
     end

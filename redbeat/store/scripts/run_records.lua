@@ -1,17 +1,20 @@
 -- decode_record(text): the record of a run in progress as a table, nil for a text that is none.
 -- decode_waiting(text): the run that waits for another one as a table of due and for, nil for a text that is none.
 -- is_same_time(left, right): whether two texts are the same time; Python and the server write them differently.
--- find_holder(running, task_id, due, root): the task id and the record of a run that holds its entry, or the record of a
--- task of its workflow, besides the run with this task id and due time, and what belongs to the same workflow, whose run
--- is root; nil for none. The third value is that record's own task id.
+-- is_void(record, now): whether the record is a reservation that holds no other run back. A reservation isn't recorded as
+-- sent, or has holds, the time until which it holds other runs back; publishing its message is recorded after that.
+-- find_holder(running, task_id, due, root, now): the task id and the record of a run that holds its entry, or the record
+-- of a task of its workflow, besides the run with this task id and due time, and what belongs to the same workflow, whose
+-- run is root; nil for none. The third value is that record's own task id. With now, void reservations don't hold; where
+-- nothing does, the fourth value is the list of the task ids of those that aren't recorded as sent.
 -- is_over(record, delivery): whether this delivery of the run with the record has ended, and another one goes on.
 -- expected_at(now, at, due, next, max): by when an entry's run is expected to have succeeded that is due at this time, but
 -- not before now: 'max' seconds later, or if it has none, as long as its runs are apart, and an hour at most. due and next
 -- are the due times of a run and the one after it, which is no time if it was the last one.
 -- later(now, seconds): the time that many seconds after now, as a text.
 -- Not scripts of their own, but put in front of those that need them. What a record says stands in redbeat/store/run_record.py.
-local is_time, is_number, is_text = {due = true, sent = true, started = true, eta = true}, {}, {}
-for name in string.gmatch('due sent started eta queue max pause attempt wait ran', '%l+') do is_number[name] = true end
+local is_time, is_number, is_text = {due = true, sent = true, started = true, eta = true, holds = true}, {}, {}
+for name in string.gmatch('due sent started eta holds queue max pause attempt wait ran', '%l+') do is_number[name] = true end
 for name in string.gmatch('delivery worker terminate root outcome error overlap broken breaking task', '%l+') do
   is_text[name] = true
 end
@@ -57,18 +60,27 @@ local function is_same_time(left, right)
   return left and right and math.abs(left - right) < 0.000002
 end
 
-local function find_holder(running, task_id, due, root)
-  local found = redis.call('HGETALL', running)
+local function is_void(record, now)
+  local is_reserved = record.state == 'sent' and (record.holds or not record.sent)
+  return is_reserved and (tonumber(record.holds) or 0) <= tonumber(now)
+end
+
+local function find_holder(running, task_id, due, root, now)
+  local found, void = redis.call('HGETALL', running), {}
   for i = 1, #found, 2 do
     local other, record = found[i], found[i + 1]
     record = other ~= '' and decode_record(record)
     if record and record.state ~= 'ended' and not record.overdue then
       local is_same = other == task_id and is_same_time(record.due, due)
       local is_of = root ~= '' and other == root or record.root == (root ~= '' and root or task_id)
-      if not (is_same or is_of) then return record.root or other, record, other end
+      if now and not is_same and is_void(record, now) then
+        void[#void + 1] = not record.sent and other or nil
+      elseif not (is_same or is_of) then
+        return record.root or other, record, other
+      end
     end
   end
-  return nil
+  return nil, nil, nil, void
 end
 
 local function is_over(record, delivery)

@@ -59,7 +59,7 @@ local function release(running, failing, entry, member)
     redis.call('ZADD', deadlines, later(due, 0), member)
     return
   end
-  if find_holder(running, '', due, '') then  -- whose end lets beat look again
+  if find_holder(running, '', due, '', now) then  -- whose end lets beat look again
     redis.call('ZREM', deadlines, member)
     return
   end

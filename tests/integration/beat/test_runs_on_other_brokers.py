@@ -11,8 +11,10 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.dispatcher import Dispatcher
 from redbeat.beat.recorder import Recorder
 from redbeat.schedulers import get_redis
+from redbeat.store.records import Fence, TrackedRun
 from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
@@ -154,6 +156,139 @@ def test_after_a_kill_between_the_reservation_and_the_publish_the_next_beat_publ
     assert ids_of(app) == [expected_id("entry", due)]
 
 
+POLICIES = ["skip", "buffer_one", "replace"]
+
+
+def kill(
+    scheduler: RedBeatScheduler, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, *, is_done: bool
+) -> None:
+    """Kill a beat at its first call of a method, when that has been done, or before it is."""
+    original = getattr(owner, name)
+
+    def die(*args: Any, **options: Any) -> Any:
+        if is_done:
+            original(*args, **options)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, die)
+        with pytest.raises(Killed):
+            scheduler.tick()
+
+
+def make_due(client: redis.Redis, seconds: float = 1.0) -> float:
+    """Let another run of the entry be due; return since when it is."""
+    due = round(server_now(client) - seconds, 6)
+    client.zadd(SCHEDULE, {"redbeat:entry": due})
+    return due
+
+
+@pytest.mark.parametrize("overlap", POLICIES)
+def test_a_reserved_run_that_was_not_published_does_not_hold_back_the_next_one(
+    scheduler: RedBeatScheduler,
+    app: Celery,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: str,
+) -> None:
+    first = write_entry(client, overlap=overlap)
+    kill(scheduler, monkeypatch, Recorder, "reserve", is_done=True)
+    assert list(running_of(client, "entry")) == [expected_id("entry", first)]
+    second = make_due(client)
+    scheduler.tick()
+    assert ids_of(app) == [expected_id("entry", second)]
+    assert list(running_of(client, "entry")) == [expected_id("entry", second)]
+    assert client.zcard(DEADLINES) == 1
+    assert ["outcome" in one for one in history_of(client, "entry")] == [False]
+
+
+@pytest.mark.parametrize("overlap", POLICIES)
+def test_the_message_of_a_reserved_run_is_not_begun_while_the_next_run_holds_the_entry(
+    scheduler: RedBeatScheduler,
+    app: Celery,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: str,
+) -> None:
+    """The beat was killed when it had published the first one, and before it had recorded that."""
+    first = write_entry(client, overlap=overlap)
+    kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
+    second = make_due(client)
+    scheduler.tick()
+    ids = [expected_id("entry", due) for due in (first, second)]
+    assert ids_of(app) == ids
+    progress = Progress(app, client)
+    deliveries = [
+        progress.delivery("entry", task_id, due, overlap=overlap)
+        for task_id, due in zip(ids, (first, second), strict=True)
+    ]
+    assert progress.begin(deliveries[0]) == "superseded"
+    assert progress.begin(deliveries[1]) == "go"
+    assert progress.begin(deliveries[0]) == "superseded"
+    progress.end(deliveries[1], "succeeded")
+    assert history_of(client, "entry")[0]["outcome"] == "succeeded"
+
+
+@pytest.mark.parametrize("overlap", POLICIES)
+def test_a_run_that_was_begun_before_it_was_recorded_holds_back_the_next_one(
+    scheduler: RedBeatScheduler,
+    app: Celery,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: str,
+) -> None:
+    first = write_entry(client, overlap=overlap)
+    kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
+    task_id = expected_id("entry", first)
+    progress = Progress(app, client)
+    assert progress.begin(progress.delivery("entry", task_id, first, overlap=overlap)) == "go"
+    make_due(client)
+    scheduler.tick()
+    assert ids_of(app) == [task_id]
+    held = history_of(client, "entry")[0]
+    assert (held["outcome"], held["held_by"]) == ("skipped" if overlap == "skip" else "waiting", task_id)
+
+
+def test_the_commit_of_a_run_whose_place_another_run_has_taken_leaves_that_one_alone(
+    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a lock a beat may be paused for longer than its claim lives, and commit late."""
+    app.conf.redbeat_lock_key = None
+    scheduler = make_scheduler(app)
+    other = TrackedRun("2000", ',"overlap":"skip"', 60, "skip")
+    commit_runs = Store.commit_runs
+
+    def be_late(store: Store, *args: Any) -> Any:
+        store.reserve_runs(Fence(), [("redbeat:entry", "other", other)])
+        return commit_runs(store, *args)
+
+    due = write_entry(client)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "commit_runs", be_late)
+        scheduler.tick()
+    assert ids_of(app) == [expected_id("entry", due)]
+    assert list(running_of(client, "entry")) == ["other"]
+
+
+def test_a_run_that_is_published_by_hand_holds_back_for_some_seconds_those_that_are_due(
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis
+) -> None:
+    runs, run = Runs(Store(app)), TrackedRun("2000", ',"overlap":"skip"', 60, "skip")
+    assert runs.reserve("redbeat:entry", "by-hand", run) is None
+    write_entry(client)
+    scheduler.tick()
+    assert ids_of(app) == []
+    [why] = [one.why for one in Entry.get("entry", app).history()]
+    assert why == "the run by-hand was about to be published"
+    record = {**running_of(client, "entry")["by-hand"], "holds": str(server_now(client) - 1)}
+    client.hset(RUNNING, "by-hand", json.dumps(record))
+    due = make_due(client)
+    scheduler.tick()
+    assert ids_of(app) == [expected_id("entry", due)]
+    runs.note_published("redbeat:entry", "by-hand", run)
+    assert list(running_of(client, "entry")) == [expected_id("entry", due)]
+
+
 @pytest.mark.parametrize("outcome", [None, "succeeded"])
 def test_after_a_kill_between_the_publish_and_the_commit_a_run_that_was_begun_is_not_published_again(
     make_scheduler: MakeScheduler,
@@ -250,6 +385,52 @@ def test_in_a_cluster_a_run_waits_and_goes_as_elsewhere(cluster: ClusterTopology
             scheduler.tick()
         assert len(ids_of(app)) == 1
         assert [one.outcome for one in entry.history()] == ["sent", "succeeded"]
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+@pytest.mark.parametrize("overlap", POLICIES)
+def test_with_at_most_once_a_run_whose_beat_was_killed_before_it_was_published_holds_nothing_back(
+    make_scheduler: MakeScheduler,
+    make_app: MakeApp,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    overlap: str,
+    is_published: bool,
+) -> None:
+    app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
+    scheduler = make_scheduler(app)
+    first = write_entry(client, overlap=overlap)
+    kill(scheduler, monkeypatch, Dispatcher, "_publish", is_done=is_published)
+    second = make_due(client)
+    scheduler.tick()
+    ids = [expected_id("entry", due) for due in (first, second)]
+    assert ids_of(app) == (ids if is_published else ids[1:])
+    progress = Progress(app, client)
+    deliveries = [
+        progress.delivery("entry", task_id, due, overlap=overlap)
+        for task_id, due in zip(ids, (first, second), strict=True)
+    ]
+    assert progress.begin(deliveries[0]) == "superseded"
+    assert progress.begin(deliveries[1]) == "go"
+    progress.end(deliveries[1], "succeeded")
+    client.zadd(DEADLINES, {f"{ids[0]}\0{RUNNING}": 1})
+    progress.settle()
+    assert [one["outcome"] for one in history_of(client, "entry")] == ["succeeded", "never_started"]
+    assert client.exists(RUNNING, DEADLINES) == 0
+
+
+@pytest.mark.parametrize("overlap", POLICIES)
+def test_with_at_most_once_a_run_that_was_published_holds_its_entry(
+    make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis, overlap: str
+) -> None:
+    app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
+    scheduler = make_scheduler(app)
+    first = write_entry(client, overlap=overlap)
+    scheduler.tick()
+    make_due(client)
+    scheduler.tick()
+    assert ids_of(app) == [expected_id("entry", first)]
+    assert history_of(client, "entry")[0]["held_by"] == expected_id("entry", first)
 
 
 @pytest.mark.parametrize("overlap", ["skip", "allow"])

@@ -136,7 +136,7 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "change_statics": lambda client, fence: lua.change_statics(client, KEYS, fence, "add", "me", ["entry"]),
     "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
     "reserve_runs": lambda client, fence: lua.reserve_runs(
-        client, KEYS, fence, [(ENTRY.key, "id", RUN)], 60, HISTORIES
+        client, KEYS, fence, [(ENTRY.key, "id", RUN)], HISTORIES
     )[0],
     "settle_runs": lambda client, fence: settle_runs(
         client, KEYS, fence, [Settlement("forget", "entry", "id", DEADLINE, "1", "")]

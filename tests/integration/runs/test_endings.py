@@ -631,11 +631,11 @@ def test_a_run_whose_deadline_somebody_has_deleted_holds_its_entry_not_for_ever(
     elif state == "sent":
         progress.send("job", "id-1", overlap="skip", queue=600)
     client.delete(NAMES.deadlines)
-    held = progress.runs.note_sent(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
+    held = progress.runs.reserve(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
     assert isinstance(held, Held)
     assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + seconds, abs=30)
     before = progress.deadline_of("job", "id-1")
-    progress.runs.note_sent(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
+    progress.runs.reserve(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
     assert progress.deadline_of("job", "id-1") == before
 
 

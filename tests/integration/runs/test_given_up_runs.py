@@ -51,7 +51,7 @@ def test_a_run_that_is_given_up_has_ended_as_lost_and_holds_nothing(
     assert (told["task_id"], told["outcome"], told["error"]) == ("one", "lost", "given up by ann")
     assert progress.failing("entry") == [1]
     assert client.xlen(NAMES.failures) == 1
-    assert progress.runs.note_sent(entry.key, "two", NEXT) is None, "the next one goes"
+    assert progress.runs.reserve(entry.key, "two", NEXT) is None, "the next one goes"
     assert entry.give_up_runs([]) == []
 
 

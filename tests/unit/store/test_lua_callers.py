@@ -214,7 +214,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
     ),
     "reserve_runs": (
         lambda client: lua.reserve_runs(
-            client, KEYS, FENCE, [("k", "the-id", RUN)] * 2, 60.0, histories_of(6)
+            client, KEYS, FENCE, [("k", "the-id", RUN)] * 2, histories_of(6), 10.0
         ),
         ["ok", ["reserved", "known"]],
         {**FENCED, "deadlines": "the-deadlines"},
@@ -224,6 +224,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
             "run": '"due":"the-due","a":"limit"',
             "overlap": "skip",
             "seconds": "60.000000",
+            "holds_seconds": "10.000000",
         },
     ),
     "read_entries": (
@@ -934,7 +935,7 @@ def test_what_holds_a_run_back_is_read_with_the_members_of_its_record() -> None:
     client = Replying([b"ok", 0, b"13", [members.encode()], b""])
     assert lua.commit_runs(client, SHORT, FENCE, [COMMIT, COMMIT]).results == [True, held]
     answers = [b"reserved", b"known", f"held {members}".encode(), b"refused no hash"]
-    found = lua.reserve_runs(Replying([b"ok", answers]), SHORT, FENCE, [], None, histories_of(0))
+    found = lua.reserve_runs(Replying([b"ok", answers]), SHORT, FENCE, [], histories_of(0))
     assert found[1] == [records.Reserved.NOW, records.Reserved.BEFORE, held, "no hash"]
 
 
