@@ -23,7 +23,7 @@ from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import RequestBroken
 from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
-from redbeat.declared.modules import load_tasks_once
+from redbeat.declared.modules import load_tasks
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.loading import try_decode
 from redbeat.entries.ownership import note_statics, plan_statics
@@ -196,7 +196,7 @@ def read_statics(app: Any) -> Statics:
     """
     declared, why_unknown = Declarations(), ""
     # what can't be imported says nothing about the rest; and a task that can't be made ends both
-    for read in (load_tasks_once, collect_declared):
+    for read in (load_tasks, collect_declared):
         try:
             declared = read(app) or declared
         except DeclarationError:

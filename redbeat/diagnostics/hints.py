@@ -11,8 +11,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.config.ping_urls import is_allowed, parse_ping_url
 from redbeat.config.suggestions import did_you_mean
 from redbeat.declared.collection import collect_declared
-from redbeat.declared.modules import load_tasks_once
-from redbeat.diagnostics.routes import load_tasks
+from redbeat.declared.modules import load_tasks
 from redbeat.entries.wording import one_line
 from redbeat.errors import RedBeatError
 from redbeat.store.owners import Owners
@@ -80,7 +79,7 @@ def _sources_of(app: Any, names: Iterable[str]) -> dict[str, str]:
     except RedBeatError:  # a right that is missing, say
         return {}
     try:
-        load_tasks_once(app)
+        load_tasks(app)
         declared = collect_declared(app).entries if static else {}
     except Exception:  # noqa: BLE001 - the application's own code; the doctor tells what is wrong with it
         declared = {}

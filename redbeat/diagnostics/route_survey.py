@@ -14,7 +14,8 @@ from typing import Any
 
 from celery.app.routes import MapRoute
 
-from redbeat.diagnostics.routes import Route, find_route, in_words, load_tasks
+from redbeat.declared.modules import load_tasks
+from redbeat.diagnostics.routes import Route, find_route, in_words
 from redbeat.entries.coverage import Coverage
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import scan_entries

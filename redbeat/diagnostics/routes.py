@@ -18,7 +18,7 @@ from kombu.common import Broadcast
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
 from redbeat.config.suggestions import did_you_mean
-from redbeat.declared.modules import load_tasks as load_tasks
+from redbeat.declared.modules import load_tasks
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import read_listed
 from redbeat.entries.queues import is_missing

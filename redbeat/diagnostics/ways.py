@@ -12,7 +12,7 @@ from redbeat.broker.holes import Call
 from redbeat.broker.originals import Originals
 from redbeat.broker.ways import find_broker_obstacle, find_call_obstacle, find_setting_obstacle
 from redbeat.config.config import ensure_conf
-from redbeat.diagnostics.routes import load_tasks
+from redbeat.declared.modules import load_tasks
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.text import joined
 from redbeat.schedulers import RedBeatScheduler

@@ -15,9 +15,10 @@ from kombu.serialization import dumps
 from kombu.utils.functional import maybe_evaluate
 
 from redbeat.config.suggestions import did_you_mean
+from redbeat.declared.modules import load_tasks
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
-from redbeat.diagnostics.routes import find_route, load_tasks
+from redbeat.diagnostics.routes import find_route
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, shorten

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from redbeat.access import Right
+from redbeat.declared.modules import load_tasks
 from redbeat.diagnostics.checks import examine
-from redbeat.diagnostics.routes import find_route, load_tasks
+from redbeat.diagnostics.routes import find_route
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.timeline import GROUPS, empty_chart
 from redbeat.entries.wording import one_line

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.integration.conftest import ONE_SERVER
-from tests.support.apps import celery_beat
+from tests.support.apps import celery_beat, celery_worker, stop_worker
 from tests.support.command_line import run as run_command
 from tests.support.documents import write_files
 from tests.support.polling import eventually
@@ -97,7 +97,7 @@ send_report(dora.pk)
 """
 
 #: what a view answers while Redis is away
-AWAY = (503, {"error": "The schedule can't be reached; try again later."})
+AWAY = (503, {"error": "The schedule is unavailable; try again later."})
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_its_commands_work_and_no_check_complains(run: Any) -> None:
     run("redbeat", "count", "--settings=proj.settings")
 
 
-def test_its_beat_sends_what_a_view_has_saved(
+def test_its_beat_and_worker_run_what_a_view_has_saved(
     run: Any, project: Path, server: Server, client: redis.Redis, broker: redis.Redis
 ) -> None:
     run(DJANGO.partition("status, wrong = ")[0])
@@ -149,6 +149,9 @@ def test_its_beat_sends_what_a_view_has_saved(
     with celery_beat(project, "proj", scheduler="redbeat.RedBeatScheduler", env=env) as beat:
         eventually(lambda: sent_names(broker) == ["report-1"] or not beat.is_running)
         assert beat.is_running, beat.output()
+    with celery_worker(project, "proj", env=env) as worker:
+        worker.wait_for("a report for ann")
+        stop_worker(worker)
 
 
 def test_while_redis_is_away_a_view_says_so_and_no_more(run: Any) -> None:
