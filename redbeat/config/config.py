@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from celery.app import app_or_default
+from celery.app.defaults import _TO_OLD_KEY
 
 from redbeat.config.address import Address
 from redbeat.config.masking import sanitize_url
@@ -324,8 +325,20 @@ def log_format_of(app: Any) -> str:
     Raises:
         ConfigurationError: it can't be used.
     """
-    explicit = dict(_explicit_settings(app.conf))
-    return str(_value(explicit, SETTINGS["redbeat_log_format"]))
+    return str(_value(given_settings(app), SETTINGS["redbeat_log_format"]))
+
+
+def given_settings(app: Any) -> dict[str, Any]:
+    """Return the known ``redbeat_*`` settings that are given, unchecked, by their names in lower case."""
+    return {name: value for name, value in _explicit_settings(app.conf) if name in SETTINGS}
+
+
+def spelled(app: Any, name: str) -> str:
+    """Return a setting's name as ``app`` has it: plain, namespaced, or in its Celery 3 form."""
+    conf = app.conf
+    if conf.prefix:
+        return f"{conf.prefix}{name}".upper()
+    return str(_TO_OLD_KEY.get(name, name.upper())) if conf.deprecated_settings else name
 
 
 def ensure_conf(app: Any) -> RedBeatConfig:

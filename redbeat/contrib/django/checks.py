@@ -14,7 +14,7 @@ from celery._state import _get_active_apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004 - Django's names
 
-from redbeat.config.config import RedBeatConfig, ensure_conf
+from redbeat.config.config import RedBeatConfig, ensure_conf, spelled
 from redbeat.contrib.django.celery_app import SETTING, find_app
 from redbeat.contrib.django.packages import find_missing
 from redbeat.declared.modules import is_worker_or_beat
@@ -72,7 +72,7 @@ def _check_app() -> Iterator[CheckMessage]:
     if settings.TIME_ZONE and label_of(zone) != settings.TIME_ZONE:
         yield Warning(
             f"Schedules use Celery's time zone, {label_of(zone)}, and Django's is {settings.TIME_ZONE}.",
-            hint=f"Set {_written(app, 'timezone')} = TIME_ZONE, or give each entry its own time zone.",
+            hint=f"Set {spelled(app, 'timezone')} = TIME_ZONE, or give each entry its own time zone.",
             id="redbeat.W003",
         )
     for name, fields in schedule.items():
@@ -88,7 +88,7 @@ def _check_redis(config: RedBeatConfig) -> Iterator[CheckMessage]:
 
 def _check_names(app: Any, config: RedBeatConfig) -> Iterator[CheckMessage]:
     for name, hint in config.unknown_settings().items():
-        words = f"Unknown setting {_written(app, name)} is ignored; {hint}"
+        words = f"Unknown setting {spelled(app, name)} is ignored; {hint}"
         yield Warning(words, id="redbeat.W001")
 
 
@@ -96,8 +96,8 @@ def _check_scheduler(app: Any) -> Iterator[CheckMessage]:
     given = app.conf.beat_scheduler
     if given and "celery.beat" not in str(given) and "redbeat" not in str(given).lower():
         yield Warning(
-            f"{_written(app, 'beat_scheduler')} is {str(given)!r}, so beat doesn't run what is in Redis.",
-            hint=f"Set {_written(app, 'beat_scheduler')} = 'redbeat.RedBeatScheduler'.",
+            f"{spelled(app, 'beat_scheduler')} is {str(given)!r}, so beat doesn't run what is in Redis.",
+            hint=f"Set {spelled(app, 'beat_scheduler')} = 'redbeat.RedBeatScheduler'.",
             id="redbeat.W002",
         )
 
@@ -114,11 +114,5 @@ def _check_entry(app: Any, config: RedBeatConfig, name: Any, fields: Any) -> Ite
         said = str(exc) if isinstance(exc, RedBeatError) else f"{type(exc).__name__}: {exc}"
         problem = problem or said.removeprefix(f"{name}: ")
     if problem:
-        words = printable(f"{_written(app, 'beat_schedule')}: {name!r} is invalid: {problem}")
+        words = printable(f"{spelled(app, 'beat_schedule')}: {name!r} is invalid: {problem}")
         yield Error(words, id="redbeat.E003")
-
-
-def _written(app: Any, name: str) -> str:
-    """Return the name of a setting of Celery's as it stands in Django's settings."""
-    prefix = app.conf.prefix
-    return f"{prefix}{name}".upper() if prefix else name
