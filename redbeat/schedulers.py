@@ -78,6 +78,7 @@ from redbeat.store.records import Claim, Fence
 from redbeat.store.store import Store
 from redbeat.telemetry.endpoint.condition import Condition
 from redbeat.telemetry.endpoint.endpoint import Endpoint
+from redbeat.telemetry.endpoint.health import find_blockage
 from redbeat.telemetry.endpoint.pages import metrics_of, pages_of
 from redbeat.telemetry.metrics.beat_figures import BeatFigures
 from redbeat.telemetry.metrics.gathering import Gathering
@@ -165,6 +166,7 @@ class RedBeatScheduler(Scheduler):
         self._feed = Feed(app, self._find_fences)
         self._sweeper = Sweeper(self.store)
         self._condition = Condition(self._shares, self._broker, lambda: self._stuck_seconds)
+        self._shares.show_obstacle(lambda: find_blockage(self._condition.read()))
         is_shown = self.config.http is not None
         self._gathering = Gathering(app, lambda: self._shares.leaderships, self._book, is_shown=is_shown)
         self._telemetry = Telemetry(self._parts())

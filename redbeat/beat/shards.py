@@ -324,10 +324,11 @@ class Shards:
         """Let the locks live for their full time from now on."""
         if not self.is_divided:
             for shard in self._led:
-                shard.store.renew_lock(shard.fence)
+                shard.store.renew_lock(shard.fence, obstacle=self.shares.find_obstacle())
             return
         led = self.reached
-        errors, _ = self._locks.renew([Held(shard.store, shard.fence) for shard in led])
+        locks = [Held(shard.store, shard.fence) for shard in led]
+        errors, _ = self._locks.renew(locks, obstacle=self.shares.find_obstacle())
         for shard, error in zip(led, errors, strict=True):
             with self.apart(shard):
                 if error is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import click
 from rich.text import Text
@@ -22,6 +23,7 @@ from redbeat.entries.wording import in_words_of, relative
 from redbeat.errors import ConfigurationError, RedBeatError, StoreUnavailable
 from redbeat.layout import LayoutRule
 from redbeat.leadership.status import (
+    BROKER_AWAY,
     LATE_AFTER_SECONDS,
     ShardStatus,
     State,
@@ -38,13 +40,6 @@ from redbeat.schedules.durations import seconds_in_words
 
 #: so many shards have a row each; of more there is a summary
 MOST_SHARDS = 16
-
-_COLOURS = {
-    State.HEALTHY: "bold green",
-    State.NO_LEADER: "bold red",
-    State.LATE: "bold red",
-    State.UNREACHABLE: "bold red",
-}
 
 
 @click.command(cls=ExitingCommand)
@@ -68,8 +63,9 @@ _COLOURS = {
 def status(ctx: click.Context, late_after_seconds: float, is_detailed: bool, is_json: bool) -> None:
     """Show who leads, and whether the schedule is late.
 
-    Exit codes: 0 healthy, 1 no leader, 2 late, 3 Redis can't be reached or used, 64 wrong options, 78 wrong
-    settings. Answers within some seconds, even if Redis doesn't.
+    Exit codes: 0 healthy, 1 no leader, 2 late, 3 Redis can't be reached or used, 4 blocked (the leader can't
+    send: the broker is unreachable, say), 64 wrong options, 78 wrong settings. Answers within some seconds,
+    even if Redis doesn't.
     """
     session = Session.of(ctx)
     app = session.app
@@ -94,9 +90,11 @@ def status(ctx: click.Context, late_after_seconds: float, is_detailed: bool, is_
             session.print_json(document_of(ensure_conf(app), found, state, problem))
         else:
             word = _name(state)
-            lines = [("state", f"{word}: {problem}" if problem else word), ("server", url), *_lines(found)]
+            lines = [("state", f"{word}: {problem}" if problem else word), ("server", url)]
+            lines += [("broker", _describe_broker(app, found)), *_lines(found)]
+            colour = "bold green" if state is State.HEALTHY else "bold red"
             shown = [(title, in_words_of(printable(text), zone)) for title, text in lines]
-            session.draw(fields_lines(shown, session.console, _COLOURS[state], indent=11))
+            session.draw(fields_lines(shown, session.console, colour, indent=11))
             if found is not None and found.shards:
                 session.console.print()
                 is_short = len(found.shards) > MOST_SHARDS and not is_detailed
@@ -223,6 +221,16 @@ def _describe_leader(found: Status) -> str:
     if leader.host is None:
         return f"unknown, a beat of celery-redbeat 2.x perhaps; its token is {leader.token}"
     return f"{leader.host}, process {leader.pid}, since {_when(found, leader.since)}"
+
+
+def _describe_broker(app: Any, found: Status | None) -> str:
+    """Return the broker's URL, and its state as the leader knows it."""
+    url = sanitize_url(app.conf.broker_write_url or app.conf.broker_url or "the default broker")
+    if found is None or found.leader is None or found.leader.host is None:
+        return f"{url}, its state is unknown without a leader"
+    return (
+        f"{url}, {'unreachable for the leader' if found.obstacle == BROKER_AWAY else 'no problem reported'}"
+    )
 
 
 def _describe_standbys(found: Status) -> str:

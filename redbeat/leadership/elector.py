@@ -277,7 +277,7 @@ class Leadership:
             return
         if self._renewal.seconds_unconfirmed() > self.timing.fresh_seconds:
             asked_at = time.monotonic()
-            self._store.renew_lock(self.fence)
+            self._store.renew_lock(self.fence, obstacle=self._heartbeat.find_obstacle())
             self._renewal.note_confirmed(asked_at)
 
     def seconds_to_look(self) -> float:

@@ -122,6 +122,7 @@ class Heartbeat:
     def __init__(self, app: Any, timing: Timing) -> None:
         self.timing = timing
         self.peers: Peers | None = None
+        self.find_obstacle: Callable[[], str] = lambda: ""
         self.progressed_at = self.excused_at = time.monotonic()
         self._app = app
         self._renewals: tuple[Renewal, ...] = ()
@@ -212,7 +213,7 @@ class Heartbeat:
         else:
             for renewal in renewals:
                 try:
-                    renewal.store_beside(store).renew_lock(renewal.fence, idle_seconds)
+                    renewal.store_beside(store).renew_lock(renewal.fence, idle_seconds, self.find_obstacle())
                 except LockLost as exc:
                     renewal.lost = exc
                 else:
@@ -223,7 +224,7 @@ class Heartbeat:
     ) -> None:
         started_at = time.monotonic()
         held = [Held(renewal.store_beside(store), renewal.fence) for renewal in renewals]
-        found, [reply] = Locks(store).renew(held, idle_seconds, peers.call())
+        found, [reply] = Locks(store).renew(held, idle_seconds, self.find_obstacle(), [peers.call()])
         peers.note(reply)
         for renewal, error in zip(renewals, found, strict=True):
             if error is None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from redbeat.config.timing import Timing
@@ -100,6 +100,14 @@ class Shares:
         self._silent_until: dict[str, float] = {}  # by the nodes' names
         self._said = Memory[str, str]()
         self._retaken: list[Leadership] = []  # of which it isn't said yet
+
+    def show_obstacle(self, find_obstacle: Callable[[], str]) -> None:
+        """Let ``status`` show why this beat cannot send, as ``find_obstacle`` returns it; '': it can."""
+        self._heartbeat.find_obstacle = find_obstacle
+
+    def find_obstacle(self) -> str:
+        """Return why this beat cannot send; '': it can."""
+        return self._heartbeat.find_obstacle()
 
     # -- the parts
 

@@ -6,6 +6,7 @@ Invariant: it writes nothing, and ``read_status`` takes no longer than MAX_LOOK_
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import call_briefly
-from redbeat.errors import StoreUnavailable
+from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.layout import shards_named
 from redbeat.store.beats import Beats
 from redbeat.store.lock_tokens import beat_of, holder_of
@@ -29,6 +30,12 @@ MAX_LOOK_SECONDS = 5.0
 
 #: the schedule is late if its oldest due entry or message, or its leader's last tick, is older than this
 LATE_AFTER_SECONDS = 60.0
+#: the obstacle of a leader that cannot reach the broker
+BROKER_AWAY = "The broker is unreachable; due runs wait for it."
+
+#: so many of the first due entries are read to leave out disabled ones
+MAX_DUE_READ = 5_000
+
 #: a leader shows every 2 seconds that it lives; one that hasn't for so long may be gone
 SILENT_AFTER_SECONDS = 5.0
 
@@ -51,6 +58,8 @@ class Leader:
         ttl_seconds: in how many seconds the lock ends unless it is renewed; None: never, as somebody has set
             it by hand.
         last_tick: when it last did something by the server's clock, UTC; None: not known, as for 2.x.
+        obstacle: why it cannot send, as it found within the last seconds; '': it can, or that is not known,
+            as for 2.x.
     """
 
     host: str | None
@@ -59,6 +68,7 @@ class Leader:
     token: str
     ttl_seconds: float | None
     last_tick: datetime | None
+    obstacle: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,6 +184,12 @@ class Status:
         return None if moment is None else max((self.now - moment).total_seconds(), 0.0)
 
     @property
+    def obstacle(self) -> str:
+        """Why the leader, or that of a shard, cannot send; '': it can."""
+        leaders = [shard.leader for shard in self.shards] if self.shards else [self.leader]
+        return next((one.obstacle for one in leaders if one is not None and one.obstacle), "")
+
+    @property
     def is_silent(self) -> bool:
         """Whether the leader, or that of a shard, gave no sign of life for longer than one that is well."""
         return self.silent_leader is not None
@@ -218,6 +234,7 @@ class State(IntEnum):
     NO_LEADER = 1
     LATE = 2
     UNREACHABLE = 3
+    BLOCKED = 4
 
 
 def read_status(app: Any = None) -> Status:
@@ -249,7 +266,7 @@ def status_in(store: Store) -> Status:
     if not vitals:
         raise next(one for one in each if isinstance(one, StoreUnavailable))
     if not store.parts.is_divided:
-        return status_of(vitals[0], config)
+        return _without_disabled(store, status_of(vitals[0], config))
     read = iter(vitals)
     each = [one if isinstance(one, StoreUnavailable) else next(read) for one in each]
     shards = [
@@ -258,7 +275,7 @@ def status_in(store: Store) -> Status:
     ]
     whole = status_of(sum_of(vitals), config)
     ticks = [one.last_tick for one in shards if one.leader is not None and one.last_tick is not None]
-    return replace(
+    whole = replace(
         whole,
         leader=next((one.leader for one in shards if one.leader is not None), None),
         last_tick=min(ticks, default=None),
@@ -268,6 +285,37 @@ def status_in(store: Store) -> Status:
         nodes=store.nodes(),
         is_moving=layout.is_moving,
     )
+    return whole if whole.unread else _without_disabled(store, whole)
+
+
+def _without_disabled(store: Store, found: Status) -> Status:
+    """Leave out disabled entries that are due by their score, of those that are due first.
+
+    celery-redbeat 2.x leaves the score of a disabled entry as it is. A beat of version 3 moves it on.
+    """
+    if (found.seconds_since(found.oldest_due) or 0) < SILENT_AFTER_SECONDS:
+        return found
+    try:
+        due = store.window(MAX_DUE_READ + 1)
+    except StoreRefused:  # this user may read who leads, and no entries
+        return found
+    now = found.now.timestamp()
+    due = [one for one in due if one.score is not None and 0 <= one.score <= now]
+    enabled = [one for one in due if not _is_disabled(one.definition)]
+    if len(enabled) == len(due):
+        return found
+    oldest = min((one.score for one in enabled if one.score), default=None)
+    if oldest is None and len(due) > MAX_DUE_READ:
+        oldest = due[-1].score
+    backlog = max(found.backlog - len(due) + len(enabled), 0)
+    return replace(found, backlog=backlog, oldest_due=_moment(oldest))
+
+
+def _is_disabled(definition: str | None) -> bool:
+    try:
+        return json.loads(definition or "").get("enabled", True) in (False, 0)
+    except (ValueError, AttributeError):  # beat quarantines it
+        return False
 
 
 def _shard_of(
@@ -307,7 +355,8 @@ def _leader_of(vitals: Vitals, *, has_lock: bool) -> tuple[Leader | None, dateti
     holder = holder_of(vitals.token)
     is_foreign = bool(vitals.token) and holder is None
     # beats without a lock, and celery-redbeat 2.x, don't write the tick: what is there is an earlier leader's
-    last_tick = None if is_foreign or not has_lock else _moment(vitals.tick)
+    ticked, _, obstacle = ("" if is_foreign or not has_lock else vitals.tick).partition(" ")
+    last_tick = _moment(ticked or None)
     if not vitals.token:
         return None, last_tick
     leader = Leader(
@@ -317,6 +366,7 @@ def _leader_of(vitals: Vitals, *, has_lock: bool) -> tuple[Leader | None, dateti
         token=vitals.token,
         ttl_seconds=vitals.rest_ms / 1000 if vitals.rest_ms >= 0 else None,
         last_tick=last_tick,
+        obstacle=obstacle,
     )
     return leader, last_tick
 
@@ -366,6 +416,8 @@ def judge(status: Status, late_after_seconds: float = LATE_AFTER_SECONDS) -> tup
         return State.NO_LEADER, f"No beat leads {named.replace('all ', 'any of the ', 1)}."
     if not status.shards and status.leader is None and status.lock_key is not None:
         return State.NO_LEADER, f"No beat holds the lock {status.lock_key}."
+    if status.obstacle and not status.is_silent:
+        return State.BLOCKED, status.obstacle
     oldest_seconds = status.seconds_since(status.oldest_due) or 0
     if oldest_seconds > late_after_seconds:
         return State.LATE, (
@@ -423,6 +475,7 @@ def document_of(config: RedBeatConfig, found: Status | None, state: State, probl
         "now": found and _iso(found.now),
         "lock_key": config.lock_key,
         "leader": leader and _told_of_leader(leader),
+        "obstacle": found and (found.obstacle or None),
         "standbys": found and _told(found.standbys),
         "last_tick": found and _iso(found.last_tick),
         "last_tick_age_seconds": found and found.seconds_since(found.last_tick),
@@ -443,6 +496,7 @@ def _told_of_shards(found: Status) -> dict[str, Any]:
             {
                 "shard": one.number,
                 "leader": one.leader and _told_of_leader(one.leader),
+                "obstacle": (one.leader and one.leader.obstacle) or None,
                 "lock_key": one.lock_key,
                 "last_tick": _iso(one.last_tick),
                 "last_tick_age_seconds": found.seconds_since(one.last_tick),

@@ -199,7 +199,7 @@ class Locks:
         ]
 
     def renew(
-        self, locks: Sequence[Held], idle_seconds: float = 0, *besides: Call
+        self, locks: Sequence[Held], idle_seconds: float = 0, obstacle: str = "", besides: Sequence[Call] = ()
     ) -> tuple[list[RedBeatError | None], list[Any]]:
         """Let each live for its full time from now on; LockLost stands where another beat holds it.
 
@@ -207,7 +207,7 @@ class Locks:
         replies to what is called besides come last, raw.
         """
         idle_ms = int(idle_seconds * 1000)
-        questions = [renew_lock(store.keys, fence, idle_ms) for store, fence in locks]
+        questions = [renew_lock(store.keys, fence, idle_ms, obstacle) for store, fence in locks]
         replies = self._call([*(question.call for question in questions), *besides])
 
         def read(lock: Held, question: Question[LockStatus], reply: Any) -> RedBeatError | None:
@@ -217,7 +217,7 @@ class Locks:
                 fence.lock_key or "",
                 reply,
                 lambda status: store.check_lock(question.read(status), fence),
-                lambda: store.renew_lock(fence, idle_seconds),
+                lambda: store.renew_lock(fence, idle_seconds, obstacle),
             )
 
         found = [read(*each) for each in zip(locks, questions, replies, strict=False)]

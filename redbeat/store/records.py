@@ -471,7 +471,8 @@ class Vitals(NamedTuple):
         now: the server's clock in UNIX seconds.
         token: the token in the lock; '': there is no lock.
         rest_ms: how long the lock lives, milliseconds; -1: for ever.
-        tick: when the leader last did something, UNIX seconds as text; '': not known.
+        tick: when the leader last did something, UNIX seconds as text, followed by a space and the reason if
+            it cannot send. '': not known.
         due: how many entries are due.
         oldest: since when the first of them is due, UNIX seconds; None: none is due at a time.
         standbys: who stands by, and when they looked at the lock last, UNIX seconds; None: not known.
@@ -508,13 +509,13 @@ def _moved_by(seconds: float, vitals: Vitals) -> Vitals:
     def moved(moment: float | None) -> float | None:
         return None if moment is None else moment + seconds
 
-    tick = vitals.tick
-    with suppress(ValueError):  # somebody has written something else
-        tick = score_text(float(tick) + seconds)
+    ticked, space, obstacle = vitals.tick.partition(" ")
+    with suppress(ValueError):  # another program has written something else
+        ticked = score_text(float(ticked) + seconds)
     standbys = vitals.standbys and {who: at + seconds for who, at in vitals.standbys.items()}
     return vitals._replace(
         now=vitals.now + seconds,
-        tick=tick,
+        tick=ticked + space + obstacle,
         oldest=moved(vitals.oldest),
         first_message=moved(vitals.first_message),
         standbys=standbys,

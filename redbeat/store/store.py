@@ -471,11 +471,12 @@ class Store:
         rows = [row for row in claim.rows if row.key not in moving]
         return replace(claim, rows=rows, is_partial=True)
 
-    def renew_lock(self, fence: Fence, idle_seconds: float = 0) -> None:
-        """Let the lock live for its full time from now on.
+    def renew_lock(self, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> None:
+        """Renew the lock to its full time.
 
         Arguments:
             idle_seconds: how long ago the scheduler last did something.
+            obstacle: why it cannot send, a sentence; '': it can.
 
         Raises:
             LockLost: another beat holds the lock.
@@ -483,7 +484,7 @@ class Store:
 
         def renew() -> LockStatus:
             with self.translating(fence.lock_key or "", "string"):
-                return lua.renew_lock(self.keys, fence, int(idle_seconds * 1000)).ask(self.client)
+                return lua.renew_lock(self.keys, fence, int(idle_seconds * 1000), obstacle).ask(self.client)
 
         self.check_lock(self.following(renew), fence)
 

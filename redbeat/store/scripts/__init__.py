@@ -530,9 +530,13 @@ def take_lock(
     return Question(_TAKE_LOCK, Request([lock_key, mark or lock_key], args, part), bool)
 
 
-def renew_lock(part: Keys, fence: Fence, idle_ms: int) -> Question[LockStatus]:
-    """Let the lock live for its full time; tell its status."""
-    request = Request(fence.keys(part.tick), [*fence.args(), idle_ms], part)
+def renew_lock(part: Keys, fence: Fence, idle_ms: int, obstacle: str = "") -> Question[LockStatus]:
+    """Renew the lock to its full time; return its status.
+
+    Arguments:
+        obstacle: why the holder cannot send, a sentence that ``status`` shows; '': it can.
+    """
+    request = Request(fence.keys(part.tick), [*fence.args(), idle_ms, obstacle], part)
     return Question(_RENEW_LOCK, request, lock_status_of)
 
 

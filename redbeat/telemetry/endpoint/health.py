@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redbeat.leadership.pulse import Role
+from redbeat.leadership.status import BROKER_AWAY
 
 _UNANSWERED = {
     Role.LEADER: "The lock hasn't been confirmed",
@@ -65,6 +66,13 @@ def trouble_in_words(trouble: str, troubled: str = "") -> str:
     return f"Nothing of {troubled} can be sent, the rest goes on: {trouble}"
 
 
+def find_blockage(signs: Signs) -> str:
+    """Return why a beat that leads cannot send; '': it can."""
+    if signs.trouble:
+        return trouble_in_words(signs.trouble, signs.troubled)
+    return BROKER_AWAY if signs.is_broker_away else ""
+
+
 def find_obstacle(signs: Signs) -> str:
     """Return why this beat can't send, or couldn't take over; '': it can."""
     hang = find_hang(signs)
@@ -72,14 +80,9 @@ def find_obstacle(signs: Signs) -> str:
         return hang
     if signs.is_stopping:
         return "Beat is stopping."
-    if signs.trouble:
-        return trouble_in_words(signs.trouble, signs.troubled)
     seconds = signs.unanswered_seconds
     if seconds is None:
         return "Beat has only just begun, and hasn't looked at the lock yet."
     if seconds >= signs.unready_after_seconds:
         return f"{_UNANSWERED[signs.role]} for {seconds:.0f} s: Redis can't be reached, or refuses."
-    # a standby doesn't ask for the broker
-    if signs.is_broker_away and signs.role is not Role.STANDBY:
-        return "The broker can't be reached; due runs wait for it."
-    return ""
+    return "" if signs.role is Role.STANDBY else find_blockage(signs)  # a standby does not use the broker

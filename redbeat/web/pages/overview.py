@@ -48,8 +48,8 @@ ADVICE = {
     "is one. The doctor knows the usual reasons.",
     State.UNREACHABLE: "Look whether it runs, and whether it can be reached from here. Beats wait for it, "
     "and go on by themselves.",
+    State.BLOCKED: "Due runs wait and are sent as soon as beat can send again. Its log has the error.",
 }
-TONES = {State.HEALTHY: "good", State.LATE: "warn", State.NO_LEADER: "danger", State.UNREACHABLE: "danger"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def show_overview(visit: Visit) -> Response:
 def _verdict(visit: Visit, state: State, problem: str) -> dict[str, Any]:
     return {
         "word": state.name.lower().replace("_", " "),
-        "tone": TONES[state],
+        "tone": "good" if state is State.HEALTHY else "warn" if state is State.LATE else "danger",
         "problem": in_words_of(problem, visit.zone),
         "advice": ADVICE.get(state, ""),
         "errors": 0,

@@ -26,6 +26,7 @@ from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, celery_command, run_beat, write_app
 from tests.support.command_line import installed
 from tests.support.polling import eventually
+from tests.support.proxy import Proxy
 from tests.support.schedule import LOCK, monitoring, server_now, write_raw
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
@@ -228,6 +229,45 @@ def test_a_leader_of_2x_is_judged_by_what_is_due_alone(ask: Ask, client: redis.R
     assert TOKEN_OF_2X in done.output
     write_raw(client, "old", score=server_now(client) - 100)
     assert ask().exit_code == 2
+
+
+def test_disabled_entries_with_old_scores_are_not_late(ask: Ask, client: redis.Redis) -> None:
+    client.set(LOCK, TOKEN_OF_2X, px=90_000)
+    now = server_now(client)
+    for number in range(20):  # celery-redbeat 2.x leaves the score of a disabled entry as it is
+        write_raw(client, f"disabled-{number}", score=now - 1000 - number, enabled=False)
+    assert ask().exit_code == 0
+    assert "0 due" in ask().output
+    write_raw(client, "enabled", score=now - 100)
+    done = ask()
+    assert "late: The oldest due entry has been waiting for 10" in done.output
+    assert "1 due, the oldest since" in done.output
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_status_is_blocked_while_the_broker_is_away(
+    server: Server, second: Server, ask: Ask, tmp_path: Path, shards: int | None
+) -> None:
+    settings = {"redbeat_redis_url": server.url(1), "redbeat_shards": shards}
+    entry = {"task": "tasks.report", "schedule": 0.5}
+    app = memory_app(**settings)
+    with Proxy((second.host, second.port)) as proxy:
+        broker_url = proxy.url(second.url(0))
+        write_app(tmp_path, "module", broker_url, beat_schedule={"often": entry}, **settings)
+        with celery_beat(tmp_path, "module"), second.client(db=0) as broker:
+            eventually(lambda: broker.llen("celery") > 0)
+            eventually(lambda: ask(app=app).exit_code == 0)
+            proxy.refuse()
+            proxy.drop()
+            eventually(lambda: ask(app=app).exit_code == 4)
+            found = json.loads(ask("--json", app=app).output)
+            assert found["state"] == "blocked"
+            assert found["obstacle"] == found["problem"]
+            lines = ask(app=app).output.splitlines()
+            assert [line for line in lines if line.startswith("broker") and "unreachable" in line]
+            proxy.accept()
+            eventually(lambda: ask(app=app).exit_code == 0)
+            assert "no problem reported" in ask(app=app).output
 
 
 def test_without_a_lock_only_lateness_counts(ask: Ask, client: redis.Redis) -> None:

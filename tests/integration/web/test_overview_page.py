@@ -49,6 +49,12 @@ def text_of(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
 
 
+def test_a_leader_that_cannot_send_is_blocked(browse: Browse, client: redis.Redis) -> None:
+    lead(client)
+    client.set("redbeat::tick", f"{time.time():.3f} The broker is unreachable; due runs wait for it.")
+    assert "Blocked: The broker is unreachable" in browse("read").read("/")
+
+
 def test_it_says_who_leads_what_is_late_and_what_to_do(browse: Browse, add: Any, client: redis.Redis) -> None:
     browser = browse("read")
     page = browser.read("/")

@@ -266,9 +266,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {},
     ),
     "renew_lock": (
-        lambda client: lua.renew_lock(KEYS, FENCE, 90).ask(client),
+        lambda client: lua.renew_lock(KEYS, FENCE, 90, "It is full.").ask(client),
         "ok",
-        {"tick": "the-:tick", **LOCK, "lock_ms": 12, "idle_ms": 90},
+        {"tick": "the-:tick", **LOCK, "lock_ms": 12, "idle_ms": 90, "obstacle": "It is full."},
         {},
     ),
     "release_lock": (

@@ -57,7 +57,7 @@ def test_a_beat_that_hangs_is_neither(role: Role) -> None:
             {"role": Role.STANDBY, "unanswered_seconds": None},
             "Beat has only just begun, and hasn't looked at the lock yet.",
         ),
-        ({"is_broker_away": True}, "The broker can't be reached; due runs wait for it."),
+        ({"is_broker_away": True}, "The broker is unreachable; due runs wait for it."),
         ({"role": Role.STANDBY, "is_broker_away": True}, ""),
         ({"trouble": "Redis is full."}, "Nothing can be sent: Redis is full."),
         (
