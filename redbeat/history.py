@@ -53,7 +53,7 @@ NOT_REGISTERED = "NotRegistered: "
 OUTCOMES = {
     "sent": "it was sent; what became of it isn't known, or isn't yet",
     **ENDED_OUTCOMES,
-    "skipped": "it was left out, as the entry's policy says",
+    "skipped": "it was left out, as the entry's policy says, or as the application's code raised an error",
     "merged": "another run was sent that stands for it",
     "waiting": "it is sent when the run before it has ended",
     "unsent": "it couldn't be sent, and is tried again",

@@ -281,6 +281,7 @@ class RedBeatScheduler(Scheduler):
         self._condition.note_trouble(trouble, troubled)
 
     def _tick(self) -> float:
+        self._reports.failures.log_counted()
         if self._beat is not None:
             self._telemetry.look()
         if (self._shares.has_new_layout or self._shards.is_moving) and self._shards.reaches_base():
@@ -621,6 +622,7 @@ class RedBeatScheduler(Scheduler):
             self._wake.listen_to(self._wake_channels)
         look_at = time.monotonic() + self._look_seconds
         while (left := ends_at - time.monotonic()) > 0 and not self._is_stopping():
+            self._reports.failures.log_counted()
             is_preparing = self._shards.has_locks and self._shards.prepare()
             pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
             with self._shards.asking():  # it may take longer where Redis doesn't answer
@@ -666,6 +668,7 @@ class RedBeatScheduler(Scheduler):
             self._is_close_wanted = True
             return
         self._is_close_wanted = False
+        self._reports.failures.log_counted(is_ending=True)
         with hold_interrupts(CLOSE_SECONDS, is_firm=True):  # else a second signal would leave the lock behind
             self._shards.close()  # what is on its way is waited for while the locks are held
         if "_wake" in self.__dict__:  # it has waited

@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from celery.beat import SchedulingError
+
 from redbeat.beat.batch import Batch
 from redbeat.beat.disruptions import has_failed
 from redbeat.beat.equipment import Equipment
@@ -47,6 +49,7 @@ from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import reason_of
 from redbeat.broker.holes import has_own_context
+from redbeat.broker.origin import Origin, origin_of
 from redbeat.connection.retry import (
     LAST_WORDS_SECONDS,
     call_briefly,
@@ -58,6 +61,7 @@ from redbeat.leadership.elector import Leadership
 from redbeat.log.events import RUN_LOST
 from redbeat.log.logger import logger
 from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
+from redbeat.process.containment import let_through
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
@@ -128,7 +132,7 @@ class Dispatcher:
         self._delivery = equipment.delivery
         self._recorder = Recorder(store, equipment)
         self._misplaced = Misplaced(store)
-        self._pipeline = Pipeline(self._broker, leadership, self._recorder)
+        self._pipeline = Pipeline(self._broker, leadership, self._recorder, self._reports)
 
     def dispatch(self, batch: Batch) -> None:
         """Plan, send and record ``batch``."""
@@ -275,9 +279,6 @@ class Dispatcher:
                 runs, others = self._quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
-            self._reports.tell_of_all(
-                run for run in runs if not is_held_back(run)
-            )  # of others when they have been sent
             yield runs
 
     def dispatch_prepared(self, batch: Batch, prepared: Iterable[Sequence[CompiledRun]]) -> None:
@@ -389,7 +390,8 @@ class Dispatcher:
                     plan = limited(claimed.key, plan_run, *of_entry, *of_schedule, seconds=budget_seconds)
                 else:
                     plan = limited(claimed.key, plan_message, *of_entry, seconds=budget_seconds)
-            except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+            except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+                let_through(exc)
                 batch.pending.append(self._recorder.quarantine(claimed, exc, now))
                 continue
             finally:
@@ -447,9 +449,10 @@ class Dispatcher:
                         self._collect(batch, run)
                     else:
                         self._note_sent(batch, run, self._send_run(batch, run))
-                except (SystemExit, KeyboardInterrupt, GeneratorExit, RedBeatError):
+                except RedBeatError:  # about the schedule's server, or the lock
                     raise
-                except BaseException as exc:  # noqa: BLE001 - the per-entry boundary; asyncio has such errors
+                except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+                    let_through(exc)
                     left = self._note_failed(batch, run, exc, left, has_broken=self._broker.breaks > breaks)
 
     def _note_sent(self, batch: Batch, run: Run, sent: tuple[Push, ...] | Publication) -> None:
@@ -459,8 +462,7 @@ class Dispatcher:
         elif isinstance(sent, tuple) and sent:
             batch.collected.append((run, sent))
         else:
-            if self._is_decided_later(batch, run):
-                self._reports.tell_of(run)  # it went at once, so nothing is decided any more
+            self._reports.tell_of(run)
             batch.note_published(run)
             batch.events += run.events
             self._disruptions.note_sent(run)
@@ -474,6 +476,9 @@ class Dispatcher:
             left: those that come after it.
             has_broken: a connection was broken meanwhile.
         """
+        if origin_of(exc) is not Origin.BROKER:
+            self._recorder.note_failed(batch, run, exc)
+            return left
         if self._broker.is_away:
             # all of them are sent, oldest first, when the broker is back
             batch.give_back([*self._note_settled(batch), run, *left])
@@ -481,7 +486,7 @@ class Dispatcher:
         if batch.has_lost:  # the error may be that of a message before
             batch.doubtful.add(run.claimed.key)
             return deque([*self._note_settled(batch), run, *left])
-        self._recorder.retry_later(batch, run, exc)
+        self._recorder.note_failed(batch, run, exc)
         if has_broken:
             self._disruptions.note_broken(run)
             return deque(self._disruptions.order(left))
@@ -505,13 +510,12 @@ class Dispatcher:
             try:
                 producer = self._hooks.producer  # it connects, and makes the outbox
                 self._leadership.confirm()  # after that, as connecting may take long
-                is_told = not self._is_decided_later(batch, run)
-                return self._publish(
-                    run, producer, is_deferrable=self._is_deferrable(batch, run), is_told=is_told
-                )
+                return self._publish(run, producer, is_deferrable=self._is_deferrable(batch, run))
             except RedBeatError:
                 raise
             except Exception as exc:
+                if origin_of(exc) is not Origin.BROKER:
+                    raise
                 is_mended = self._broker.recover(exc)
                 # once, the connection may have gone stale; twice, the run has failed
                 if not is_mended or is_again or batch.has_lost or self._disruptions.is_marked(run):
@@ -525,38 +529,31 @@ class Dispatcher:
 
     def _collect(self, batch: Batch, run: CompiledRun) -> None:
         """Collect the message of ``run``, which is made already."""
-        pushes = self._announce(run, is_told=not self._is_decided_later(batch, run))
-        batch.collected.append((run, pushes))
-
-    def _is_decided_later(self, batch: Batch, run: Run) -> bool:
-        """Tell whether the script that pushes decides if ``run`` is sent; the log tells of it after that."""
-        is_reserved = run.claimed.key in batch.reserved
-        return is_held_back(run) and not is_reserved and not self._delivery.is_at_most_once
-
-    def _announce(self, run: CompiledRun, *, is_told: bool = True) -> tuple[Push, ...]:
-        """Do what else belongs to the sending of a run whose message is made; return its pushes."""
-        if is_told:
-            self._reports.tell_of(run)
         if run.message.on_call is not None:
             run.message.on_call(run.task_id)
-        return run.pushes
+        batch.collected.append((run, run.pushes))
 
     def _publish(
-        self, run: Run, producer: Any, *, is_deferrable: bool = False, is_told: bool = True
+        self, run: Run, producer: Any, *, is_deferrable: bool = False
     ) -> tuple[Push, ...] | Publication:
         if isinstance(run, CompiledRun):
             with self._broker.sending(None, is_deferrable=is_deferrable) as sent:
-                [draft] = self._announce(run, is_told=is_told)
+                if run.message.on_call is not None:
+                    run.message.on_call(run.task_id)
+                [draft] = run.pushes
                 declared = [one.entity for one in run.message.shape.declarations]
                 self._broker.publish_draft(str(draft.value), declared)
             return tuple(sent) if isinstance(sent, list) else sent
         entry = run.entry
         self.pace.note_sending()
-        with self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent:
-            if is_told:
-                self._reports.tell_of(run)
-            with self._tracing.sending(self._begin_span(run)):
+        with (
+            self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent,
+            self._tracing.sending(self._begin_span(run)),
+        ):
+            try:
                 self._hooks.apply_async(entry, producer=producer, advance=False)
+            except RedBeatError as exc:  # one that the application's code has raised, or let through
+                raise SchedulingError(str(exc)) from exc
         if run.span is not None:
             run.span.queue = self._broker.destination or run.span.queue
         run.events = self._broker.events
@@ -597,6 +594,7 @@ class Dispatcher:
             if publication.failure is not None:
                 self._recorder.retry_later(batch, run, publication.failure)
             elif publication.is_confirmed:
+                self._reports.tell_of(run)
                 batch.note_published(run)
                 self._disruptions.note_sent(run)
             else:
@@ -672,8 +670,9 @@ class Dispatcher:
                 [failure] = self._broker.outbox.send([pushes])
                 if failure is not None:
                     raise failure
-        except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-            if not self._broker.is_away:
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+            let_through(exc)
+            if not self._broker.is_away and origin_of(exc) is Origin.BROKER:
                 self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too
             if self._broker.breaks > breaks:
                 self._disruptions.note_broken(run)
@@ -695,6 +694,7 @@ class Dispatcher:
                 ),
             )
             return False
+        self._reports.tell_of(run)
         if run.span is not None:
             run.span.note_sent()
         batch.events += run.events

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from redbeat.beat.failure_log import FailureLog
 from redbeat.beat.planner import OrdinaryRun, Run
 from redbeat.beat.service import is_process_of_worker
 from redbeat.entries.dropped import Dropped
@@ -140,10 +141,14 @@ class Reports:
 
     Arguments:
         name_of: returns an entry's name by its key.
+
+    Attributes:
+        failures: what is logged of runs that couldn't be sent.
     """
 
     def __init__(self, name_of: Callable[[str], str] = lambda key: key) -> None:
         self._name_of = name_of
+        self.failures = FailureLog()
         self._ahead_seconds = 0.0  # the server's clock, of this machine's
         self._dropped: list[tuple[str, Dropped]] = []  # those of the present batch
         self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
@@ -158,7 +163,7 @@ class Reports:
         self._ahead_seconds = now - time.time()
 
     def tell_of(self, run: Run) -> None:
-        """Log that ``run`` is sent."""
+        """Log that ``run`` was sent."""
         if not JsonFormatter.is_used:  # the line of each run: without JSON it costs nothing more
             logger.info("Scheduler: Sending due task %s (%s)", run.name, run.task)
             return
@@ -176,7 +181,7 @@ class Reports:
         )
 
     def tell_of_all(self, runs: Iterable[Run]) -> None:
-        """Log that all of ``runs`` are sent."""
+        """Log that all of ``runs`` were sent."""
         # eventlet has locks in Python: a handler that raises amid logging would leave one locked for ever
         with hold_interrupts():
             for run in runs:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from redbeat.beat.batch import Batch
 from redbeat.beat.disruptions import has_failed
+from redbeat.beat.log import Reports
 from redbeat.beat.planner import Run
 from redbeat.beat.recorder import Recorder
 from redbeat.broker.connection import Broker
@@ -29,7 +30,8 @@ class Pipeline:
         leadership: asked whether the lock is still held before anything is sent.
     """
 
-    def __init__(self, broker: Broker, leadership: Leadership, recorder: Recorder) -> None:
+    def __init__(self, broker: Broker, leadership: Leadership, recorder: Recorder, reports: Reports) -> None:
+        self._reports = reports
         self._broker = broker
         self._leadership = leadership
         self._recorder = recorder
@@ -68,6 +70,7 @@ class Pipeline:
         """Note what became of messages, besides that they were published."""
         for (run, _), failure in zip(collected, outcomes, strict=True):
             if failure is None:
+                self._reports.tell_of(run)
                 batch.events += run.events
             elif is_refusal(failure):
                 self._broker.note_away(failure)

@@ -37,6 +37,7 @@ from redbeat.policy.expiry import queue_limit_of
 from redbeat.policy.headers import headers_of
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.process.budget import limited
+from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance, Memory
 from redbeat.runs.tracking import is_tracked
 from redbeat.schedules.timezones import moment_of
@@ -193,7 +194,8 @@ class PlainEntries:
             if not shape.is_dropped and (span is not None or not shape.is_traced or self._tracing is None):
                 try:
                     run = _plan(one, task_id, span, tag)
-                except Exception as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
+                except BaseException as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
+                    let_through(exc)
                     logger.debug("beat: %s isn't planned the quick way: %r", one.claimed.key, exc)
             if run is None:
                 others.append(one.claimed)
@@ -217,7 +219,8 @@ class PlainEntries:
             if plain is not None and plain.message is not None and not is_left_out(claimed.key):
                 try:
                     one = _decide(plain, plain.message, claimed, now)
-                except Exception as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
+                except BaseException as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
+                    let_through(exc)
                     logger.debug("beat: %s isn't planned the quick way: %r", claimed.key, exc)
             if one is None:
                 others.append(claimed)
@@ -269,7 +272,8 @@ class PlainEntries:
                 return plain
             try:
                 is_current = message is not None and self._compiler.is_current(message)
-            except Exception as exc:  # noqa: BLE001 - the ordinary way raises it again
+            except BaseException as exc:  # noqa: BLE001 - the ordinary way raises it again
+                let_through(exc)
                 logger.debug("beat: %s isn't planned the quick way: %r", key, exc)
                 return None
             if is_current:
@@ -292,7 +296,8 @@ class PlainEntries:
             self._allowance.left_bytes += before.size_bytes
         try:
             made = limited(claimed.key, self._make, claimed, send)
-        except Exception as exc:  # noqa: BLE001 - plan_run raises it again, or the ordinary way does
+        except BaseException as exc:  # noqa: BLE001 - plan_run raises it again, or the ordinary way does
+            let_through(exc)
             logger.debug("beat: %s isn't planned the quick way: %r", claimed.key, exc)
             return None
         self._allowance.left_bytes -= made.size_bytes

@@ -100,11 +100,15 @@ class OrdinaryRun(_PlannedRun):
 
     Attributes:
         expiration_seconds: after how long its message expires; None: its policy doesn't say.
+        dropped: the missed runs before it that aren't sent.
+        skip_score: when its entry is due next if it is skipped; '': never, or it is to run only once.
         events: the task-sent events that were collected when it was sent.
     """
 
     entry: RedBeatSchedulerEntry
     expiration_seconds: float | None = None
+    dropped: Sequence[Dropped] = ()
+    skip_score: str = ""
     events: Sequence[Push] = ()
 
 
@@ -205,13 +209,17 @@ def _plan(
         )
         sent.records += (rest.record,)
         sent.counted += rest.counted
+    skip_score = ""
+    if choice.following is not None and not entry.policy.one_off:
+        skip_score = score_text(entry.score_of(choice.following))
     left = _prepare(entry, claimed.key, due.at, now)
     sent.task_id = str(entry.options["task_id"])
     if tracks(entry.policy):
-        held_score = score_text(entry.score_of(choice.following))
+        held_score = skip_score or score_text(entry.score_of(choice.following))
         waits = wait_seconds(entry.options, moment, entry.app.timezone)
         sent.run = Tracking(entry.policy).run(due.nominal, held_score, records, waits)
-    return OrdinaryRun(claimed, due.nominal, sent, failure, entry.name, entry.task, entry, left)
+    told = claimed, due.nominal, sent, failure, entry.name, entry.task, entry, left
+    return OrdinaryRun(*told, dropped=dropped, skip_score=skip_score)
 
 
 def _plan_released(
@@ -240,7 +248,8 @@ def _plan_released(
     overlap = "buffer_one" if policy.overlap == "skip" else policy.overlap
     commit.run = Tracking(policy).run(due.nominal, claimed.next_score, overlap=overlap)
     left = _prepare(entry, claimed.key, due.at, moment.timestamp())
-    return OrdinaryRun(claimed, due.nominal, commit, failure, entry.name, entry.task, entry, left)
+    told = claimed, due.nominal, commit, failure, entry.name, entry.task, entry, left
+    return OrdinaryRun(*told, skip_score=claimed.next_score if float(claimed.next_score) >= 0 else "")
 
 
 def why_dropped(entry: RedBeatSchedulerEntry, due_at: datetime, now: datetime) -> str:
@@ -533,6 +542,29 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     commit.records = (unsent_record(run.nominal, reason),) if is_news else ()
     commit.counted, commit.labels = "- unsent" if attempts == 1 else "", run.sent.labels
     return commit, is_news
+
+
+def commit_skipped(run: Run, reason: str) -> Commit | None:
+    """Return the commit that skips a run; None: it has no next run, or is to run only once."""
+    if not isinstance(run, OrdinaryRun) or not run.skip_score:
+        return None
+    commit = _commit(run.claimed, run.skip_score)
+    commit.is_for_this_definition = True
+    return _record_skipped(run, commit, reason)
+
+
+def commit_executed(run: OrdinaryRun, reason: str) -> Commit:
+    """Return the commit of a run whose task was executed when it was to be sent, and has raised an error."""
+    return _record_skipped(run, run.sent, reason)
+
+
+def _record_skipped(run: OrdinaryRun, commit: Commit, reason: str) -> Commit:
+    commit.records = (*_records_of(run.dropped), skipped_record(run.nominal, reason))
+    commit.counted, commit.labels = f"-{_counted(run.dropped)} skipped/error", run.sent.labels
+    commit.task_id = run.sent.task_id
+    # a reservation, or that it has waited for another run to end, is over
+    commit.run = None if run.sent.run is None else dropped_run(run.nominal)
+    return commit
 
 
 def commit_held(run: Run, held: Held) -> Commit:

@@ -26,6 +26,7 @@ from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
 from redbeat.log.text import joined
+from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance
 from redbeat.store.records import Claimed
 from redbeat.telemetry.metrics.labels import LabelBook
@@ -179,7 +180,8 @@ class QuickWay:
                 obstacle = self._compiler.obstacle
         except RedBeatError:  # about the lock
             raise
-        except Exception as exc:  # noqa: BLE001 - the ordinary way raises it again, and knows what to do
+        except BaseException as exc:  # noqa: BLE001 - the ordinary way raises it again, and knows what to do
+            let_through(exc)
             logger.debug("beat: Messages can't be compiled now: %r", exc)
             return AWAY if self._broker.is_of_connection(exc) else reason_of(exc)
         return obstacle

@@ -14,14 +14,18 @@ from redbeat.beat.batch import Batch
 from redbeat.beat.equipment import Equipment
 from redbeat.beat.planner import (
     CompiledRun,
+    OrdinaryRun,
     Run,
+    commit_executed,
     commit_failed,
     commit_held,
     commit_overrun,
     commit_quarantined,
+    commit_skipped,
     is_first_overrun,
 )
-from redbeat.broker.connection import reason_of
+from redbeat.broker.connection import kind_of, reason_of
+from redbeat.broker.origin import Origin, origin_of
 from redbeat.config.masking import mask_secrets
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
 from redbeat.errors import (
@@ -34,7 +38,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.leadership.lock import TAKEN_MS
-from redbeat.log.events import ENTRY_OVERRUN, RUN_FAILED_TO_SEND, RUN_SENT_BEFORE
+from redbeat.log.events import ENTRY_OVERRUN, RUN_SENT_BEFORE
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.signals import hold_interrupts
@@ -97,7 +101,7 @@ class Recorder:
         self._quarantine_seconds = equipment.quarantine_seconds
         self._quarantined: list[tuple[str, str]] = []  # names and reasons that are still to be told of
 
-    def quarantine(self, claimed: Claimed, exc: Exception, now: float) -> Commit:
+    def quarantine(self, claimed: Claimed, exc: BaseException, now: float) -> Commit:
         """Return the commit that quarantines an entry because of ``exc``, which is logged if it is news."""
         if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
             logger.warning(
@@ -122,6 +126,24 @@ class Recorder:
         told, self._quarantined = self._quarantined, []
         Events(self._store).add_quarantined(told)
 
+    def note_failed(self, batch: Batch, run: Run, exc: BaseException) -> None:
+        """Let ``run``, which couldn't be sent because of ``exc``, be skipped, or tried again later."""
+        origin = origin_of(exc)
+        commit = None
+        reason = reason_of(exc)
+        if origin is Origin.TASK and isinstance(run, OrdinaryRun):
+            reason = f"task_always_eager is set, and its task has raised {reason}"
+            commit = commit_executed(run, reason)
+        elif origin is Origin.APPLICATION:
+            commit = commit_skipped(run, reason)
+        if commit is None:
+            self.retry_later(batch, run, exc)
+            return
+        if run.span is not None:
+            run.span.note_failed(exc)
+        self._reports.failures.report_skipped(run, reason, kind_of(exc))
+        batch.pending.append(commit)
+
     def retry_later(self, batch: Batch, run: Run, exc: BaseException) -> None:
         """Let ``run``, which couldn't be sent because of ``exc``, be tried again after a pause."""
         if run.span is not None:
@@ -129,20 +151,7 @@ class Recorder:
         reason = reason_of(exc)
         commit, is_news = commit_failed(run, reason, batch.claim.now)
         if is_news:
-            logger.error(
-                "beat: Couldn't send %s (%s), trying again: %s",
-                run.name,
-                run.task,
-                reason,
-                extra=RUN_FAILED_TO_SEND.of(
-                    entry=run.name,
-                    task=run.task,
-                    task_id=run.sent.task_id,
-                    due=float(run.nominal),
-                    attempts=(0 if run.failure is None else run.failure.attempts) + 1,
-                    reason=reason,
-                ),
-            )
+            self._reports.failures.report_unsent(run, reason, kind_of(exc))
         batch.pending.append(commit)
 
     def reserve(self, batch: Batch, runs: Sequence[Run], *, are_pushed: bool = False) -> list[Run]:
@@ -289,6 +298,7 @@ class Recorder:
         is_moved: bool,
     ) -> None:
         """Note what became of runs whose messages were to be pushed with their commits."""
+        told: list[Run] = []
         for (run, _), result in zip(sent, results, strict=True):
             if isinstance(result, str) and is_no_permission(result):
                 self._delivery.note_refused(result)
@@ -301,15 +311,13 @@ class Recorder:
                 if run.span is not None:
                     run.span.note_sent()
                 batch.events += run.events
-                if batch.is_prepared:
-                    batch.sent.append(run)
-                elif is_held_back(run) and run.claimed.key not in batch.reserved:
-                    self._reports.tell_of(run)
+                (batch.sent if batch.is_prepared else told).append(run)
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
                 if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:
                     self._contention.note_lost(run.claimed.key)
                 batch.give_back([run])
+        self._reports.tell_of_all(told)
 
     def commit(self, batch: Batch, commits: Sequence[Commit]) -> list[Result]:
         """Record ``commits``, and quarantines of those that were refused; return what became of each."""

@@ -25,7 +25,7 @@ from redbeat.beat.batch import Batch
 from redbeat.beat.dispatcher import PIECE
 from redbeat.beat.equipment import Equipment
 from redbeat.beat.pipeline import Pipeline, send_together
-from redbeat.beat.recorder import Pieces, commit_last, is_held_back
+from redbeat.beat.recorder import Pieces, commit_last
 from redbeat.beat.shard import Shard
 from redbeat.errors import RedBeatError
 from redbeat.process.budget import postpone_signals
@@ -252,7 +252,6 @@ class Round:
             if len(found) < len(rows) or member.pieces is None:
                 member.is_pushed = False  # what is left of it goes the ordinary way
                 continue
-            self._reports.tell_of_all(run for run in found if not is_held_back(run))
             member.pieces.write(found)
 
     def _end_pieces(self, member: _Member) -> None:

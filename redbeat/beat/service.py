@@ -11,12 +11,10 @@ import time
 from contextlib import suppress
 from typing import Any
 
-import billiard.common
 import celery.beat
 from billiard.process import current_process
 
-#: billiard's: whether this process has handled a SIGTERM, which it does by a SystemExit, and only once
-_HAS_BEEN_TERMINATED: list[bool] = getattr(billiard.common, "_should_have_exited", [False])
+from redbeat.process.containment import HAS_BEEN_TERMINATED
 
 
 def is_process_of_worker() -> bool:
@@ -85,7 +83,7 @@ class BeatService:
         the beat inside it once, and waits.
         """
         stopped = getattr(self._service, "_is_stopped", None)
-        return _HAS_BEEN_TERMINATED[0] or (stopped is not None and stopped.is_set())
+        return HAS_BEEN_TERMINATED[0] or (stopped is not None and stopped.is_set())
 
     @property
     def is_embedded(self) -> bool:

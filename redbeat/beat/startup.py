@@ -41,6 +41,7 @@ from redbeat.log.events import ENTRY_NOT_STORED, REDIS_EVICTS, STATIC_REMOVED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.process.background import surviving
+from redbeat.process.containment import let_through
 from redbeat.store.chunks import in_chunks
 from redbeat.store.owners import Owners
 from redbeat.store.records import Fence, Stored, Write
@@ -201,7 +202,8 @@ def read_statics(app: Any) -> Statics:
             declared = read(app) or declared
         except DeclarationError:
             raise
-        except Exception as exc:  # noqa: BLE001 - the application's own code
+        except BaseException as exc:  # noqa: BLE001 - the application's own code
+            let_through(exc)
             why_unknown = why_unknown or f"{type(exc).__name__}: {exc}"
     entries = {name: entry.fields for name, entry in declared.entries.items()}
     return Statics(
@@ -289,7 +291,8 @@ def _store_chunk(
             key: str = entry.key
             key.encode("utf-8")  # a name that can't be encoded would fail the whole chunk
             made[key], given[key] = entry, fields if isinstance(fields, Mapping) else ()
-        except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+            let_through(exc)
             _report(name, exc)
 
     def decide(stored: Stored, now: datetime) -> Write | None:
@@ -301,7 +304,8 @@ def _store_chunk(
             if is_scheduled and encode_entry(entry, stored) == (stored.definition, stored.policy or ""):
                 return None
             write: Write = entry.plan_save(stored, now)
-        except Exception as exc:  # noqa: BLE001 - the per-entry boundary
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
+            let_through(exc)
             if stored.key not in bad:  # called again if somebody else has written meanwhile
                 _report(entry.name, exc)
             bad.add(stored.key)
@@ -337,7 +341,7 @@ def _with_pause(entry: Any, stored: Stored, fields: Container[str]) -> Any:
     return paused
 
 
-def _report(name: str, exc: Exception) -> None:
+def _report(name: str, exc: BaseException) -> None:
     logger.error(
         "beat: Skipped the entry %r, it can't be stored (what was stored before stays): %s: %s",
         name,

@@ -22,6 +22,7 @@ from redbeat.policy.expiry import expiry_of
 from redbeat.policy.misfires import patience_of, recorded
 from redbeat.policy.policy import Policy
 from redbeat.process.budget import limited
+from redbeat.process.containment import let_through
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.records import TrackedRun, score_text
@@ -104,7 +105,8 @@ class Timetable:
         try:
             # what is computed by one addition needn't be watched
             turn = self._compute(nominal) if self._every else limited(key, self._compute, nominal)
-        except Exception:  # noqa: BLE001 - plan_run raises it again, for the entry that it is about
+        except BaseException as exc:  # noqa: BLE001 - plan_run raises it again, for the entry that it is about
+            let_through(exc)
             turn = None
         self._turns[nominal] = turn
         return turn

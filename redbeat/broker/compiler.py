@@ -31,6 +31,7 @@ from redbeat.broker.rehearsal import Rehearsed, rehearse
 from redbeat.broker.shapes import DifferenceError, Message, Shape
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
+from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance, Memory
 
 __all__ = ["Call", "Compiler", "Message", "Values"]
@@ -103,7 +104,8 @@ class Compiler:
                 self._drop_all()
                 self._producer, self._outbox, self._common = producer, outbox, common
                 self._describe = holes.find_description(self._app)
-        except Exception as exc:  # noqa: BLE001 - settings may be wrong: apply_async will raise it for each run
+        except BaseException as exc:  # noqa: BLE001 - settings may be wrong: apply_async will raise it for each run
+            let_through(exc)
             self._obstacle = reason_of(exc)
         else:
             self._obstacle = self._find_obstacle()
@@ -148,7 +150,8 @@ class Compiler:
             for declaration in shape.declarations:
                 self._producer.repeat(declaration)
             ground = shape.read_ground()
-        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            let_through(exc)
             logger.debug("beat: Compiled messages are dropped: %r", exc)
             ground = ()
         if ground != shape.ground:
@@ -170,7 +173,8 @@ class Compiler:
             return shape
         try:
             message = shape.compile(call)
-        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            let_through(exc)
             return reason_of(exc)
         if message.is_unproved():
             return self._prove(shape, message, call, send)
@@ -232,7 +236,8 @@ class Compiler:
             self._keep(key, self._make_shape(key, call, send))
         except (_UnfitError, DifferenceError) as exc:
             self._note_unfit(key, exc)
-        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            let_through(exc)
             if not _is_caused_by(UnknownWriteError, exc):
                 self._failed[key] = reason_of(exc)
                 return self._failed[key]
@@ -248,7 +253,8 @@ class Compiler:
             self._drop(shape)
             self._note_unfit(key, exc)
             return str(exc)
-        except Exception as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            let_through(exc)
             return reason_of(exc)
         shape.first = None
         return message

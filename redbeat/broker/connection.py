@@ -26,6 +26,7 @@ from redbeat.connection.retry import is_password_missing, is_refusal, send_once
 from redbeat.log.events import BROKER_AWAY, BROKER_BACK
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
+from redbeat.process.containment import let_through
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
 
@@ -221,7 +222,7 @@ class Broker:
         else:
             self._said.pop("events", None)
 
-    def recover(self, exc: Exception) -> bool:
+    def recover(self, exc: BaseException) -> bool:
         """Mend the connection after a run has raised ``exc``; return whether to try that run once more."""
         cause = _cause_of(exc)
         if is_refusal(cause):
@@ -337,7 +338,8 @@ class Broker:
         self.close()
         try:
             return self.producer is not None
-        except Exception as exc:  # noqa: BLE001 - whatever a transport raises: there is no broker
+        except BaseException as exc:  # noqa: BLE001 - whatever a transport raises: there is no broker
+            let_through(exc)
             logger.debug("beat: The broker can't be reached: %r", exc)
             self._drop()
             return False
@@ -425,6 +427,15 @@ def reason_of(exc: BaseException) -> str:
     reason = f"{type(cause).__name__}: {words}".rstrip(": ")
     setting = find_failed(cause)
     return shorten(f"{setting}: {reason}" if setting else reason)
+
+
+def kind_of(exc: BaseException) -> str:
+    """Return what errors of one kind have in common: their class, and where they were raised."""
+    cause = _cause_of(exc)
+    place, traceback = "", cause.__traceback__
+    while traceback is not None:
+        place, traceback = f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}", traceback.tb_next
+    return f"{type(cause).__name__} {place}"
 
 
 def _cause_of(exc: BaseException) -> BaseException:

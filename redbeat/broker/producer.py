@@ -128,7 +128,7 @@ class BoundedProducer:
                 options["mandatory"] = True
         try:
             return super().publish(body, **options)  # type: ignore[misc]
-        except Exception:
+        except BaseException:
             if self._rehearsal is None:
                 self._forget_declared(declared)
             raise

@@ -15,6 +15,7 @@ from redbeat.broker.drafts import Drafts
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer, Declaration, Published
 from redbeat.broker.wrappers import unwrapped
+from redbeat.process.containment import let_through
 from redbeat.store.records import Push
 
 
@@ -67,7 +68,8 @@ def _backend_untold(app: Any) -> Iterator[list[Any]]:
     told: list[Any] = []
     try:
         backend = app.backend
-    except Exception:  # noqa: BLE001 - one that can't be made isn't told either, or sending raises it, too
+    except BaseException as exc:  # noqa: BLE001 - one that can't be made isn't told either, or sending raises it, too
+        let_through(exc)
         yield told
         return
     names = ("on_task_call", "remove_pending_result")

@@ -20,7 +20,7 @@ VERDICTS = {
     "running": "a worker has begun it, and it isn't over",
     **ENDED_OUTCOMES,
     "merged": "another run was sent that stands for it",
-    "skipped": "it was left out, as its policy says",
+    "skipped": "it was left out, as its policy says, or as the application's code raised an error",
     "unsent": "it couldn't be sent; while that is so, it is tried again",
     "no-time": "the schedule has no such time",
     "outside": "it is before the start_time, or after the end_time",

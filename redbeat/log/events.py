@@ -82,14 +82,19 @@ RUN_SENT = _event(
     "run.sent",
     "INFO",
     "entry task task_id due lateness_seconds",
-    "A run's message leaves for its queue. Where it turns out later that it couldn't, "
-    "``redbeat.run.failed_to_send`` follows.",
+    "A run's message was sent.",
 )
 RUN_FAILED_TO_SEND = _event(
     "run.failed_to_send",
     "ERROR",
     "entry task task_id due attempts reason",
     "A run's message couldn't be sent; it is tried again with growing pauses. Logged once for each reason.",
+)
+RUNS_FAILED = _event(
+    "runs.failed",
+    "ERROR",
+    "count entries reason",
+    "More runs than are logged one by one were skipped or couldn't be sent, by one kind of error.",
 )
 RUN_SENT_BEFORE = _event(
     "run.sent_before",
@@ -99,10 +104,10 @@ RUN_SENT_BEFORE = _event(
 )
 RUN_SKIPPED = _event(
     "run.skipped",
-    "INFO WARNING",
+    "INFO WARNING ERROR",
     "entry task_id due last_due count reason",
     "One run, or several in a row, that aren't sent: missed in an outage or a pause, excluded by a calendar, "
-    "or held back by another run.",
+    "or held back by another run. ERROR: the application's own code raised an error when it was to be sent.",
 )
 RUN_MERGED = _event(
     "run.merged", "INFO", "entry due last_due count reason", "Missed runs for which another one is sent."

@@ -14,6 +14,7 @@ from typing import Any
 from redbeat.errors import RedBeatError
 from redbeat.log.events import TELEMETRY_FAILED, LogEvent
 from redbeat.log.logger import logger
+from redbeat.process.containment import let_through
 from redbeat.process.memory import Memory
 
 _SAID = Memory[str, str]()
@@ -34,7 +35,8 @@ def surviving(what: str, said: Memory[str, str] = _SAID) -> Iterator[None]:
         yield
     except RedBeatError as exc:
         logger.debug("beat: %s failed: %s", what, exc)
-    except Exception as exc:
+    except BaseException as exc:
+        let_through(exc)
         reason = f"{type(exc).__name__}: {exc}"
         if said.is_news(what, reason):
             extra = TELEMETRY_FAILED.of(part=what, reason=reason)

@@ -34,6 +34,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from redbeat.errors import EntryTooExpensive
+from redbeat.process.containment import Interruption
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import Postponed, has_greenlets
 
@@ -74,11 +75,11 @@ _LEFT_ALONE = (
 _STOPS_WHEN_FOLLOWED = sys.version_info[:2] == (3, 11)
 
 
-class _Interruption(BaseException):
+class _Interruption(Interruption):
     """Raised in a thread whose call has taken too long."""
 
 
-class _Nothing(BaseException):
+class _Nothing(Interruption):
     """Raised in place of an interruption that would come too late."""
 
 

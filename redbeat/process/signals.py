@@ -119,6 +119,10 @@ class _Hold:
             _send_to(self._thread_id, number)
 
 
+#: the code of the handler that holds signals back
+HELD_HANDLER: CodeType = _Hold._handle.__code__  # noqa: SLF001 - of this module
+
+
 class Postponed:
     """All signals, noted now and handled later, when no interruption can hit their handlers.
 
@@ -182,10 +186,11 @@ class Postponed:
 
     def is_handler(self, code: CodeType) -> bool:
         """Tell whether ``code`` is that of one of the handlers."""
-        return any(_code_of(handler) is code for handler in self._before.values())
+        return any(code_of(handler) is code for handler in self._before.values())
 
 
-def _code_of(handler: Any) -> CodeType | None:
+def code_of(handler: Any) -> CodeType | None:
+    """Return the code of a signal's handler; None: it isn't written in Python."""
     while isinstance(handler, partial):
         handler = handler.func
     code: CodeType | None = getattr(handler, "__code__", None)

@@ -37,6 +37,7 @@ REASONS = {
     "end_time": "it was after the entry's ``end_time``",
     "over": "the entry had run as often as it may",
     "overlap": "another run of its entry was in progress",
+    "error": "the application's own code raised an error when it was to be sent",
 }
 
 #: what is counted of runs, to the outcome and the reason that it means

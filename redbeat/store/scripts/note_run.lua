@@ -29,10 +29,22 @@ local function merge_run(deadlines, run, record, now)
   return run.task_id .. '\0' .. run.running
 end
 
+-- a run that was reserved and never published holds back no other
+local function give_back(deadlines, run)
+  local record = decode_record(redis.call('HGET', run.running, run.task_id))
+  if record and record.state == 'sent' and not record.sent and is_same_time(record.due, run.due) then
+    redis.call('HDEL', run.running, run.task_id)
+    redis.call('ZREM', deadlines, run.task_id .. '\0' .. run.running)
+  end
+end
+
 local function note_run(deadlines, run, now)
   local running, task_id = run.running, run.task_id
   if run.is_released or run.overlap == 'dropped' then end_waiting(deadlines, running, run.due) end
-  if run.overlap == 'dropped' then return nil end
+  if run.overlap == 'dropped' then
+    give_back(deadlines, run)
+    return nil
+  end
   if run.overlap == 'published' or run.overlap == 'reserved' then
     local record = decode_record(redis.call('HGET', running, task_id))
     if record and is_same_time(record.due, run.due) then return merge_run(deadlines, run, record, now) end

@@ -13,6 +13,7 @@ from typing import Any
 
 from redbeat.log.logger import logger
 from redbeat.log.text import is_utf8, printable
+from redbeat.process.containment import let_through
 from redbeat.store.figures import ALL_OTHERS as ALL_OTHERS
 from redbeat.store.figures import OTHER as OTHER
 from redbeat.store.figures import Labels
@@ -168,7 +169,8 @@ def queue_finder(app: Any) -> Callable[[str, Mapping[str, Any]], str]:
             queue = route.get("queue")
             name = getattr(queue, "name", queue) or route.get("routing_key") or app.conf.task_default_queue
             return str(name or "")
-        except Exception as exc:  # noqa: BLE001 - routers may be anybody's
+        except BaseException as exc:  # noqa: BLE001 - routers may be anybody's
+            let_through(exc)
             logger.debug("beat: The queue of %s isn't known for metrics: %r", task, exc)
             return ""
 

@@ -21,6 +21,7 @@ from redbeat.log.text import printable
 from redbeat.policy.headers import CHECK_IN
 from redbeat.policy.misfires import patience_of
 from redbeat.policy.policy import Policy
+from redbeat.process.containment import let_through
 from redbeat.schedules.crontab import NO_DAYS, cron
 from redbeat.schedules.occurrences import is_own_kind, zone_of
 from redbeat.schedules.timezones import zone_name
@@ -90,7 +91,8 @@ def headers_of_check_in(app: Any, name: str, schedule_: Any, policy: Policy) -> 
         return {}
     try:
         monitor = monitors.find(name, schedule_, policy)
-    except Exception as exc:  # noqa: BLE001 - the per-entry boundary: no run is lost for a monitor
+    except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: no run is lost for a monitor
+        let_through(exc)
         logger.debug("beat: %s is sent without a check-in: %r", printable(name), exc)
         return {}
     return {CHECK_IN: monitor} if isinstance(monitor, dict) else {}

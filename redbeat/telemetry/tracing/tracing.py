@@ -32,6 +32,7 @@ from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
 from redbeat.process.background import BackgroundThread
+from redbeat.process.containment import let_through
 from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts
 
@@ -120,14 +121,15 @@ class Tracing:
                     return
                 self._spans = spans.Spans(tracer, propagator)
             stand_in()
-        except Exception as exc:  # noqa: BLE001 - the provider's code may raise anything
+        except BaseException as exc:  # noqa: BLE001 - the provider's code may raise anything
+            let_through(exc)
             self._give_up(exc)
 
     def _forget(self) -> None:
         self._provider = self._spans = None
         step_aside()
 
-    def _give_up(self, exc: Exception | None) -> None:
+    def _give_up(self, exc: BaseException | None) -> None:
         """Send runs without spans for a while, as the provider has raised ``exc``, or makes no spans."""
         self._spans = None
         self._retry_at = time.monotonic() + RETRY_SECONDS
@@ -150,7 +152,8 @@ class Tracing:
         try:
             system = self._find_peer().system
             run = spans.begin(system, entry, task, task_id, due, due_at, queue, self._note)
-        except Exception as exc:  # noqa: BLE001 - the provider's code may raise anything
+        except BaseException as exc:  # noqa: BLE001 - the provider's code may raise anything
+            let_through(exc)
             self._give_up(exc)
             return None
         if run is None:
@@ -207,7 +210,8 @@ class Tracing:
     def _tell(self, told: _Told) -> None:
         try:
             told.spans.tell(told.runs, told.began_at, told.peer)
-        except Exception as exc:  # noqa: BLE001 - the provider's code may raise anything
+        except BaseException as exc:  # noqa: BLE001 - the provider's code may raise anything
+            let_through(exc)
             self._report("Spans are lost", exc)
 
     def _report(self, what: str, exc: BaseException) -> None:

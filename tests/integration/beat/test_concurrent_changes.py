@@ -251,11 +251,11 @@ def test_what_a_dead_beat_had_claimed_comes_back_when_its_lease_ends(
 ) -> None:
     class Dying(RedBeatScheduler):
         def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-            raise SystemExit
+            raise KeyboardInterrupt
 
     due = server_now(client) - 100
     write_raw(client, "entry", score=due)
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         make_scheduler(scheduler=Dying, redbeat_lock_key=None, broker_url=url_of(broker)).tick()
     survivor = make_scheduler(redbeat_lock_key=None, broker_url=url_of(broker))
     survivor.tick()

@@ -100,13 +100,9 @@ def test_a_run_that_is_skipped_is_recorded_with_the_reason(
 
 
 def test_a_run_that_fails_and_an_entry_that_is_quarantined_are_recorded_once(
-    scheduler: RedBeatScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
-    def refuse(*_args: Any, **_options: Any) -> None:
-        raise RuntimeError('no "way"')
-
-    write_raw(client, "entry")
-    monkeypatch.setattr(RedBeatScheduler, "apply_async", refuse)
+    write_raw(client, "entry", options={"serializer": 'no "way"'})
     for _ in range(3):
         scheduler.tick()
         client.zadd(

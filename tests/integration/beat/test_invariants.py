@@ -45,7 +45,7 @@ starts = st.tuples(st.just("start"), beats, st.booleans(), interruptions)
 meanwhile = st.lists(st.tuples(points, st.one_of(writes, writes, ticks, starts, ends)), max_size=4)
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """A beat is no more: not even its `except` blocks reach Redis."""
 
 
@@ -191,7 +191,7 @@ class Machine(RuleBasedStateMachine):
             assert self._has_lock
         except Killed:
             return False
-        except SystemExit:  # as celery does at SIGTERM
+        except KeyboardInterrupt:
             self._plans[id(beat)] = []
             if beat.scheduler is not None:
                 beat.scheduler.close()
@@ -240,7 +240,7 @@ class Machine(RuleBasedStateMachine):
         raise Killed
 
     def _terminate(self) -> None:
-        raise SystemExit
+        raise KeyboardInterrupt
 
     def _break_broker(self) -> None:
         self._is_broker_broken = True

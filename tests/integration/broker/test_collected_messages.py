@@ -22,7 +22,7 @@ from tests.support.apps import celery_worker, runs, write_app
 from tests.support.fidelity import Recording, Row, counting_round_trips, prepare, send_both_ways
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import SELDOM, field, monitoring, sent_names, write_burst, write_raw
+from tests.support.schedule import SELDOM, field, monitoring, retry_now, sent_names, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import take_messages
 
@@ -133,10 +133,10 @@ def test_a_task_that_fails_after_its_first_message_sends_none_of_that_try(
             return super().apply_async(["second"], kwargs, **options)
 
     scheduler.app.task(name="echo", base=Twice, shared=False)(_run)
-    write_raw(client, "entry", schedule=SELDOM)
+    write_raw(client, "entry", schedule=SELDOM, one_off=True)
     scheduler.tick()
     assert broker.llen("celery") == 0
-    client.zadd("redbeat::schedule", {"redbeat:entry": 2})
+    retry_now(client, "entry")
     scheduler.tick()
     assert broker.llen("celery") == 2
 

@@ -233,7 +233,7 @@ class Ending(RedBeatScheduler):
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         if entry.name == "last":
-            raise SystemExit
+            raise KeyboardInterrupt
         return super().apply_async(entry, *args, **kwargs)
 
 
@@ -254,7 +254,7 @@ def test_at_most_once_records_a_run_before_it_is_sent(
     scheduler = make_scheduler(scheduler=Ending, **settings)
     assert AT_MOST in scheduler.info
     write_burst(client, ["first", "last", "unreached"])
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         scheduler.tick()
     scheduler.close()
     make_scheduler(**settings).tick()
@@ -269,7 +269,7 @@ def test_what_was_sent_before_an_end_amid_a_batch_is_recorded_and_the_rest_stays
         scheduler=Ending, broker_url="memory://"
     )  # nothing is collected: it sends at once
     write_burst(client, ["first", "last", "unreached"])
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         scheduler.tick()
     assert field(client, "first", "meta")["total_run_count"] == 1
     due = client.zrangebyscore(SCHEDULE, 0, server_now(client))

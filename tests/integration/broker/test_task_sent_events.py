@@ -187,7 +187,7 @@ class Ending(RedBeatScheduler):
 
     def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
         if entry.name == "last":
-            raise SystemExit
+            raise KeyboardInterrupt
         return super().apply_async(entry, *args, **kwargs)
 
 
@@ -196,7 +196,7 @@ def test_a_beat_that_ends_amid_a_batch_has_sent_the_events_of_what_it_sent(
 ) -> None:
     scheduler = make_scheduler(scheduler=Ending, redbeat_delivery="at_most_once", **EVENTS)
     write_burst(client, ["first", "second", "last", "unreached"])
-    with receiving(scheduler.app, broker) as heard, pytest.raises(SystemExit):
+    with receiving(scheduler.app, broker) as heard, pytest.raises(KeyboardInterrupt):
         scheduler.tick()
     assert sent_names(broker) == ["first", "second"]
     assert len(heard) == 2

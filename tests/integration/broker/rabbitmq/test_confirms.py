@@ -297,7 +297,7 @@ def test_a_channel_that_has_lost_its_connection_is_replaced(
 def test_what_was_published_when_a_signal_ends_beat_is_recorded(
     app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
-    class Ended(SystemExit):
+    class Ended(KeyboardInterrupt):
         pass
 
     class Ending(RedBeatScheduler):

@@ -186,7 +186,7 @@ def test_a_connection_cut_amid_a_publish_loses_nothing(
     assert errors_in(caplog) == []
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """Stands for SIGKILL: nothing of the scheduler's runs after it."""
 
 

@@ -1,0 +1,111 @@
+"""Where an error comes from that has kept a run from being sent: the broker, or the application's own code.
+
+The class of an error doesn't say so: the application's code, too, raises a ``ConnectionError``, and a broker
+a ``KeyError``. The functions that it has left do. From the outside in, they are::
+
+    beat -> the task's apply_async -> Celery's send_task -> routers and receivers
+                                                         -> kombu's publish -> the serializer, the transport
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from types import FrameType
+
+from celery.beat import SchedulingError
+
+from redbeat.broker.producer import BoundedProducer
+
+
+class Origin(Enum):
+    """What has raised an error, and so what becomes of the run."""
+
+    #: the connection or the broker; or Celery and kombu, which can't make the message: the run is retried
+    BROKER = "broker"
+    #: the application's own code: the run is skipped, as the schedule doesn't say when to call that again
+    APPLICATION = "application"
+    #: the task itself, as ``task_always_eager`` is set: it has run
+    TASK = "task"
+
+
+#: Celery's functions that send a message: what they call isn't a task's ``apply_async`` any more
+_SENDING = frozenset(
+    {
+        ("celery.app.task", "apply_async"),
+        ("celery.app.base", "send_task"),
+        ("celery.app.amqp", "send_task_message"),
+        ("celery.beat", "apply_async"),
+        ("celery.beat", "send_task"),
+    }
+)
+#: Celery's functions that call a router or a receiver
+_CALLING_HOOKS = frozenset({("celery.app.routes", "query_router"), ("celery.utils.dispatch.signal", "send")})
+#: Celery's function that executes a task
+_EXECUTING = ("celery.app.task", "apply")
+
+#: modules below which all is the transport's, or what encodes a message
+_OF_TRANSPORT = (
+    *("kombu.connection", "kombu.transport", "kombu.pools", "kombu.resource", "kombu.entity", "kombu.common"),
+    *("kombu.serialization", "kombu.compression", "amqp", "celery.backends"),
+    *("redbeat.broker.confirms", "redbeat.broker.drafts", "redbeat.broker.outbox"),
+)
+#: packages of which no function is the application's
+_LIBRARIES = frozenset({"celery", "kombu", "amqp", "vine", "billiard", "redbeat", *sys.stdlib_module_names})
+
+
+def origin_of(exc: BaseException) -> Origin:
+    """Return what has raised ``exc``, which ``apply_async`` of a scheduler has let through."""
+    if isinstance(exc, SchedulingError):  # Celery's, around the error itself
+        exc = exc.__cause__ or exc.__context__ or exc
+    origin, is_certain = _origin_of_one(exc)
+    if origin is not Origin.APPLICATION or is_certain:
+        return origin
+    # a task's apply_async may raise an error of its own for one of the broker's
+    is_brokers = any(_origin_of_one(cause) == (Origin.BROKER, True) for cause in _causes_of(exc))
+    return Origin.BROKER if is_brokers else origin
+
+
+def _causes_of(exc: BaseException) -> Iterator[BaseException]:
+    seen = {id(exc)}
+    cause = exc.__cause__ or exc.__context__
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _origin_of_one(exc: BaseException) -> tuple[Origin, bool]:
+    """Return what has raised ``exc``, without its causes, and whether these can't say otherwise."""
+    is_applications = is_hook = False
+    for frame in _frames_left_by(exc):
+        module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
+        if (module, function) == _EXECUTING:
+            return Origin.TASK, True
+        if (module, function) in _CALLING_HOOKS:
+            is_hook = True
+        elif _is_of_transport(module, function) and not (is_applications and is_hook):
+            return Origin.BROKER, True
+        elif (module, function) in _SENDING or _is_by_beats_producer(module, frame):
+            is_applications = is_hook = False
+        elif module.partition(".")[0] not in _LIBRARIES:
+            is_applications = True
+    return (Origin.APPLICATION, is_hook) if is_applications else (Origin.BROKER, False)
+
+
+def _frames_left_by(exc: BaseException) -> Iterator[FrameType]:
+    traceback = exc.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame
+        traceback = traceback.tb_next
+
+
+def _is_of_transport(module: str, function: str) -> bool:
+    is_publishing = (module, function) == ("kombu.messaging", "_publish")
+    return is_publishing or any(module == one or module.startswith(f"{one}.") for one in _OF_TRANSPORT)
+
+
+def _is_by_beats_producer(module: str, frame: FrameType) -> bool:
+    """Return True if kombu publishes by the producer that beat has given to ``apply_async``."""
+    return module == "kombu.messaging" and isinstance(frame.f_locals.get("self"), BoundedProducer)
