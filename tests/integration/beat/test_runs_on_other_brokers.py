@@ -127,7 +127,7 @@ def test_one_that_has_to_wait_goes_when_the_other_has_ended(
     assert list(running_of(client, "entry")) == [expected_id("entry", due)]
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """The end of a beat."""
 
 
