@@ -24,6 +24,7 @@ from redbeat.later.message import Message
 from redbeat.later.producer import StoringProducer
 from redbeat.later.revoking import cancel_told, listen_in_workers
 from redbeat.later.storing import store_message
+from redbeat.later.visibility import watch_visibility
 from redbeat.policy.expiry import instant_of_option, wait_seconds
 
 try:
@@ -142,7 +143,13 @@ def _hook(app: Any) -> DurableSend:
     else:
         app.control_cls = _durable(symbol_by_name(app.control_cls))
     listen_in_workers()
+    watch_visibility(app)
     return send
+
+
+def is_durable(app: Any) -> bool:
+    """Return True if ``app`` stores messages of durable tasks."""
+    return isinstance(app.send_task, DurableSend)
 
 
 class _DurableClass(type):

@@ -1,4 +1,4 @@
-"""Checks of stored messages: those that are late or can't be sent, and what is left of others."""
+"""Checks of delayed tasks: late and failed ones, orphans, and the broker's visibility timeout."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.entries.failures import failure_of
 from redbeat.entries.wording import one_line
+from redbeat.later.installing import is_durable
+from redbeat.later.visibility import find_short_visibility
 from redbeat.log.text import counted, printable
 from redbeat.schedules.timezones import moment_of
 from redbeat.store.later import LaterStore
@@ -49,6 +51,22 @@ def check_stored_messages(context: Context) -> Iterator[Finding]:
                 "It is tried again by itself; celery redbeat later show says what it is, and later cancel "
                 "takes it away.",
             )
+
+
+def check_visibility(context: Context) -> Iterator[Finding]:
+    """Find a visibility timeout of the broker that is shorter than ``redbeat_durable_after``."""
+    if not context.has_tasks:
+        return
+    found = find_short_visibility(context.app)
+    if found is not None:
+        is_used = is_durable(context.app)
+        yield Finding(
+            Severity.WARNING if is_used else Severity.NOTE,
+            "visibility-timeout",
+            "broker_transport_options",
+            f"{found}.",
+            found.remedy if is_used else f"{found.remedy} Durable tasks need redbeat.later.install(app).",
+        )
 
 
 def without_messages(context: Context, keys: Sequence[str]) -> list[str]:

@@ -9,7 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
-from redbeat.diagnostics.checks.messages import check_stored_messages, find_lost_messages, without_messages
+from redbeat.diagnostics.checks.messages import (
+    check_stored_messages,
+    check_visibility,
+    find_lost_messages,
+    without_messages,
+)
 from redbeat.entries.validation import find_name_problem
 from redbeat.keys import OWN_KINDS, Keys, is_of_kind
 from redbeat.log.text import is_utf8, printable
@@ -199,4 +204,11 @@ def _other_prefixes(context: Context, page: Iterable[str]) -> set[str]:
     return found
 
 
-ORPHAN_CHECKS = (check_stored_messages, check_statics, check_removed_statics, check_keys, check_lost_runs)
+ORPHAN_CHECKS = (
+    check_visibility,
+    check_stored_messages,
+    check_statics,
+    check_removed_statics,
+    check_keys,
+    check_lost_runs,
+)
