@@ -56,13 +56,14 @@ class Delivery:
         if self.is_at_most_once or outbox is None or outbox.has_given_up:
             return None
         if self._asked is not outbox:
-            server = Server(self._store).id()
+            about = Server(self._store).about()
+            server = about.run_id
             target = _find_target(server, self._store, outbox)
             if target is None and self._is_doubtful():
                 return None  # asked again the next time
             self._asked, self._target, self._moved_at = outbox, target, None
             self._is_refused = False  # the right may have been given meanwhile
-            if server is None and not self._store.config.is_cluster:
+            if server is None and not about.is_in_cluster:
                 self.note_refused("INFO isn't allowed")
         return None if self._is_refused else self._target
 
@@ -116,7 +117,7 @@ def describe_delivery(store: Store, broker: Broker) -> str:
             return AT_MOST_ONCE
         if broker.producer is None or broker.outbox is None:
             return AT_LEAST_ONCE
-        if _find_target(Server(store).id(), store, broker.outbox) is None:
+        if _find_target(Server(store).about().run_id, store, broker.outbox) is None:
             return AT_LEAST_ONCE
         # the broker's user has the right to push; whether another one has shows only when it does
         is_brokers_user = Server(store).configured_user() == broker.outbox.user

@@ -269,14 +269,22 @@ class RedBeatConfig:
         if not self.is_key_in_conf("redbeat_key_prefix"):
             return DEFAULT_CLUSTER_PREFIX
         if not has_hash_tag(prefix):
-            keys = "all keys of the schedule" if self.shards is None else "all that its shards share"
-            raise ConfigurationError(
-                f"redbeat_key_prefix: {prefix!r} has no hash tag, and in a Redis Cluster {keys} must be in "
-                f"one slot: use '{{{prefix.rstrip(':')}}}:' (braces included). To move an existing "
-                "schedule, copy its keys to the new prefix first (docs: upgrading).",
-                "redbeat_key_prefix",
-            )
+            raise self.hash_tag_missing(prefix)
         return prefix
+
+    def hash_tag_missing(self, prefix: str, where: str = "") -> ConfigurationError:
+        """Return the error about a prefix whose keys are in several slots of a cluster.
+
+        Arguments:
+            where: says, as the beginning of a clause, which server is part of a cluster; '': the settings do.
+        """
+        keys = "all keys of the schedule" if self.shards is None else "all that its shards share"
+        return ConfigurationError(
+            f"redbeat_key_prefix: {prefix!r} has no hash tag, and {where}in a Redis Cluster {keys} must be "
+            f"in one slot: use '{{{prefix.rstrip(':')}}}:' (braces included), with redbeat_shards as well. "
+            "To move an existing schedule, copy its keys to the new prefix first (docs: upgrading).",
+            "redbeat_key_prefix",
+        )
 
     def _lock_key(self, given: str | None) -> str | None:
         if not self.is_key_in_conf("redbeat_lock_key"):

@@ -34,13 +34,16 @@ from redbeat.connection.retry import (
     RetryingConnection,
     call_retrying,
     is_no_cluster,
+    is_other_node,
     is_password_missing,
+    is_several_slots,
     is_transient,
     said_by_server,
     without_retry,
 )
 from redbeat.connection.waiting import wait_for
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
+from redbeat.keys import DEFAULT_CLUSTER_PREFIX
 
 #: arguments of the redis client that every connection gets unless the user sets others
 CLIENT_DEFAULTS: dict[str, Any] = {
@@ -57,6 +60,9 @@ CLIENT_DEFAULTS: dict[str, Any] = {
 #: that is back is noticed before TCP repeats a lost packet
 RETRYING_DEFAULTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 2}
 
+
+#: the dotted path of a class
+_DOTTED = re.compile(r"[A-Za-z_]\w*([.:][A-Za-z_]\w*)+")
 
 #: how a server says in which script of ours an error has come
 _IN_SCRIPT = re.compile(r",? script:( [0-9a-f]{40},)? on @user_script:\d+\.?")
@@ -322,17 +328,21 @@ def _find_provider(config: RedBeatConfig) -> Any:
     made_from, made_by, made = _PROVIDERS.get(config, (None, 0, None))
     if made_from == given and made_by == os.getpid():
         return made
+    # anything else may be a password
+    shown = repr(given) if not isinstance(given, str) or _DOTTED.fullmatch(given) else "this text"
     try:
         provider: Any = symbol_by_name(given)  # type: ignore[no-untyped-call]
     except (ImportError, AttributeError, ValueError) as exc:
         raise ConfigurationError(
-            f"{setting}: credential_provider: {given!r} can't be imported: {exc}", setting
-        ) from exc
+            f"{setting}: credential_provider: {shown} can't be imported ({type(exc).__name__}): use the "
+            "dotted path of a class, such as 'pkg.Class'.",
+            setting,
+        ) from None
     try:
         provider = provider() if isinstance(provider, type) else provider
     except Exception as exc:  # without its text, which may quote a password
         raise ConfigurationError(
-            f"{setting}: credential_provider: {given!r} can't be made: it raised {type(exc).__name__}.",
+            f"{setting}: credential_provider: {shown} can't be made: it raised {type(exc).__name__}.",
             setting,
         ) from exc
     if not callable(getattr(provider, "get_credentials", None)):
@@ -512,6 +522,8 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         raise StoreRefused(f"The server at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
     except redis.exceptions.ResponseError as exc:
         COUNTS.errors += 1
+        if not config.is_cluster:
+            _check_cluster_mode(config, exc)
         reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help nobody
         if _UNNAMED.search(reason):
             reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
@@ -527,6 +539,20 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         raise ConfigurationError(
             "redbeat_redis_url or redbeat_redis_options: no connection can be made to "
             f"{sanitize_url(config.redis_url)}, an option has a wrong value: {type(exc).__name__}: {exc}",
+            "redbeat_redis_options",
+        ) from exc
+
+
+def _check_cluster_mode(config: RedBeatConfig, exc: redis.exceptions.ResponseError) -> None:
+    """Raise ConfigurationError if a server answers so as part of a cluster, which the settings don't name."""
+    url = sanitize_url(config.redis_url)
+    if is_several_slots(exc):
+        raise config.hash_tag_missing(config.key_prefix, f"Redis at {url} is a node of a cluster: ") from exc
+    if is_other_node(exc):
+        raise ConfigurationError(
+            f"redbeat_redis_options: Redis at {url} is one of several nodes of a cluster: set "
+            "redbeat_redis_options = {'cluster': True}, and redbeat_key_prefix to one with a hash tag; the "
+            f"default is '{DEFAULT_CLUSTER_PREFIX}' then.",
             "redbeat_redis_options",
         ) from exc
 

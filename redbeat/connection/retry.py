@@ -52,6 +52,9 @@ _PASSING_CODES = (
     "BUSY ",
     "READONLY ",
 )
+#: how a server says that it is a node of a cluster: keys are in several slots, or in one of another node
+_SEVERAL_SLOTS = re.compile(r"CROSSSLOT|hash to the same slot|non local key", re.IGNORECASE)
+_OTHER_NODE = re.compile(r"\b(MOVED|ASK) \d+ \S+:\d+")
 #: what a script is told while a slot moves to another node: an entry has moved already, the schedule hasn't
 _HALF_MOVED = "attempted to access a non local key"
 #: what a server answers to a request that is too large for it, before it ends the connection
@@ -100,6 +103,16 @@ def said_by_server(exc: BaseException) -> BaseException:
 def is_no_cluster(exc: BaseException) -> bool:
     """Tell whether ``exc`` says that the server isn't part of a cluster."""
     return any(words in str(exc) for words in ("cluster support disabled", "Cluster mode is not enabled"))
+
+
+def is_several_slots(exc: BaseException) -> bool:
+    """Tell whether a server in cluster mode has refused a command, as its keys are in several slots."""
+    return bool(_SEVERAL_SLOTS.search(str(exc)))
+
+
+def is_other_node(exc: BaseException) -> bool:
+    """Tell whether a server in cluster mode has answered that another node has the key."""
+    return isinstance(exc, redis.exceptions.AskError) or bool(_OTHER_NODE.search(str(exc)))
 
 
 def is_no_permission(said: BaseException | str | None) -> bool:

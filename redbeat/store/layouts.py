@@ -23,7 +23,7 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.keys import Keys
+from redbeat.keys import Keys, has_hash_tag
 from redbeat.layout import Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
 from redbeat.log.logger import store_logger
@@ -285,13 +285,21 @@ class Layouts:
             self.raise_generations([*{one.prefix: one for one in (undivided, *layout.parts)}.values()])
 
     def _compare(self, layout: Layout | None) -> None:
-        """Raise ConfigurationError if the layout isn't what the settings say."""
+        """Raise ConfigurationError if the layout, or the server, isn't what the settings say."""
         config = self._config
+        self._require_one_slot()
         if layout is None:
             if config.shards is not None and self._has_undivided():
                 raise _undivided(config.shards, config.base_keys)
         elif config.shards not in _allowed(layout):
             raise ConfigurationError(_difference(config.shards, layout), "redbeat_shards")
+
+    def _require_one_slot(self) -> None:
+        """Raise ConfigurationError if the server is part of a cluster, and the prefix has no hash tag."""
+        base = self._config.base_keys
+        if not self._config.is_cluster and not has_hash_tag(base.prefix):
+            with suppress(StoreRefused):  # this user may not ask
+                self._store.ask(lambda client: client.exists(base.schedule, base.statics))
 
     def _has_undivided(self) -> bool:
         base = self._config.base_keys

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_refusal, without_retry
@@ -21,6 +21,19 @@ from redbeat.store.store import Store
 
 #: how many keys one step of SCAN looks at
 SCAN_SIZE = 1000
+
+
+class About(NamedTuple):
+    """What a server says of itself.
+
+    Attributes:
+        run_id: its run id; None: this user may not ask, or it is in a cluster, where no script touches the
+            schedule and a queue.
+        is_in_cluster: it is a node of a cluster, by the settings or by its own word.
+    """
+
+    run_id: str | None
+    is_in_cluster: bool
 
 
 class Server:
@@ -51,21 +64,24 @@ class Server:
         found: dict[str, Any] = self._store.ask(lambda client: client.info(section, **self._on_node))
         return found
 
+    def about(self) -> About:
+        """Return what it says of itself."""
+        if self._store.config.is_cluster:
+            return About(None, is_in_cluster=True)
+        try:
+            found = self.info("server")
+        except StoreRefused as exc:
+            if is_refusal(exc.__cause__):  # it may answer later: it is busy, say
+                raise
+            return About(None, is_in_cluster=False)  # an ACL without INFO
+        mode = found.get("redis_mode") or found.get("server_mode")  # Valkey 9 has the second name
+        is_in_cluster = mode == "cluster"
+        return About(None if is_in_cluster else text_of(found.get("run_id")) or None, is_in_cluster)
+
     def setting(self, name: str) -> str:
         """Return a value of its CONFIG; '': it has no such setting."""
         found = self._store.ask(lambda client: client.config_get(name, **self._on_node))
         return next((str(text_of(value)) for value in found.values()), "")
-
-    def id(self) -> str | None:
-        """Return its run id; None: in a cluster, or if this user may not ask."""
-        if self._store.config.is_cluster:
-            return None
-        try:
-            return text_of(self.info("server").get("run_id")) or None
-        except StoreRefused as exc:
-            if is_refusal(exc.__cause__):  # it may answer later: it is busy, say
-                raise
-            return None  # an ACL without INFO
 
     def eviction_policy(self) -> str | None:
         """Return its maxmemory-policy if that may evict the schedule; None: it can't."""

@@ -203,7 +203,7 @@ def _role(server: Server) -> str:
 
 @dataclass(frozen=True)
 class ClusterTopology:
-    """Three masters that share all slots; without a replica, the cluster is down while one is away.
+    """Masters that share all slots; without a replica, the cluster is down while one is away.
 
     `replica` is that of the node that `{redbeat}` is on at first.
     """
@@ -258,9 +258,14 @@ class ClusterTopology:
 
 @contextmanager
 def cluster(
-    kind: Kind = "valkey", *, has_replica: bool = False, clock: ServerClock | None = None, **options: Any
+    kind: Kind = "valkey",
+    *,
+    size: int = 3,
+    has_replica: bool = False,
+    clock: ServerClock | None = None,
+    **options: Any,
 ) -> Iterator[ClusterTopology]:
-    """Start three nodes, introduce them and deal out the slots; `options` are those of Server.
+    """Start `size` nodes, introduce them and deal out the slots; `options` are those of Server.
 
     `clock` is what the last of them sees on the wall.
     """
@@ -268,10 +273,10 @@ def cluster(
         "cluster_enabled": True, "cluster_port": 0, "cluster_node_timeout": 1000, **options,
     }  # fmt: skip
     with ExitStack() as stack:
-        clocks = None, None, clock
+        clocks = [*[None] * (size - 1), clock]
         nodes = [stack.enter_context(Server(kind, clock=one, **settings)) for one in clocks]
         for number, node in enumerate(nodes):
-            first, last = number * _SLOTS // 3, (number + 1) * _SLOTS // 3 - 1
+            first, last = number * _SLOTS // size, (number + 1) * _SLOTS // size - 1
             with node.client() as client:
                 client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
                 client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)

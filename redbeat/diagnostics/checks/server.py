@@ -101,18 +101,14 @@ def check_topology(context: Context) -> Iterator[Finding]:
     """Find a cluster that is used as if it were a single server."""
     if context.config.is_cluster:
         return
-    try:
-        mode = context.server.info("server").get("redis_mode")
-    except StoreRefused:
-        return
-    if mode == "cluster":
+    if context.server.about().is_in_cluster:
         yield Finding(
-            Severity.ERROR,
+            Severity.WARNING,
             "cluster",
             "redbeat_redis_options",
-            "The server is a node of a Redis Cluster, and the settings don't say so.",
-            "Set redbeat_redis_options = {'cluster': True}; keys then need a prefix with a hash tag, "
-            "which the default one has.",
+            "The server is a node of a Redis Cluster, and the settings don't say so. That works only while "
+            "the cluster has one node.",
+            "Set redbeat_redis_options = {'cluster': True}.",
         )
 
 

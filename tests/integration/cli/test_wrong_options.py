@@ -46,7 +46,7 @@ WRONG: dict[str, tuple[str, str]] = {
         "raised FileNotFoundError (No such file or directory: /no/such/secret)",
     ),
     "a provider of lists": ("{'credential_provider': Wrong()}", "an option has a wrong value"),
-    "text as provider": (f"{{'credential_provider': '{SECRET}'}}", "raised AttributeError"),
+    "text as provider": (f"{{'credential_provider': '{SECRET}'}}", "this text can't be imported"),
     "a list as client name": ("{'client_name': [1]}", "an option has a wrong value"),
     "an encoding that is none": ("{'encoding': 'nope'}", "unknown encoding: nope"),
 }

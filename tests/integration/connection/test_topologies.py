@@ -133,8 +133,12 @@ def test_the_credential_provider_of_a_redis_broker_is_used_for_a_schedule_on_it(
 @pytest.mark.parametrize(
     ("provider", "said"),
     [
-        ("no.such.module", "'no.such.module' can't be imported: No module named 'no'"),
-        (f"{__name__}.Nobody", "can't be imported: .*has no attribute 'Nobody'"),
+        (
+            "no.such.module",
+            r"'no.such.module' can't be imported \(ModuleNotFoundError\): use the dotted path",
+        ),
+        (f"{__name__}.Nobody", r"Nobody' can't be imported \(AttributeError\)"),
+        (PASSWORD, "this text can't be imported"),
         (f"{__name__}.Silent", "can't be made: it raised RuntimeError.$"),
         (Silent, "can't be made: it raised RuntimeError.$"),
         (7, "must be a redis.CredentialProvider, such a class or its dotted path, got int"),
