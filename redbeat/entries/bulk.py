@@ -78,6 +78,8 @@ def save_many(entries: Iterable[RedBeatSchedulerEntry], progress: Progress | Non
                 list(by_key), lambda stored, now: by_key[stored.key].plan_save(stored, now), are_new=are_new
             ),
         )
+        for entry in by_key.values():
+            entry.known_last_run_at = entry.last_run_at
         are_new = set(found) == {"new"}  # then the next chunk is likely to be new, too
         for entry, outcome in zip(by_key.values(), found, strict=True):
             if outcomes.get(entry.name, "same") == "same":  # an entry that comes twice stays new

@@ -26,7 +26,14 @@ from redbeat.entries.describe import describe
 from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, score_after_pause
 from redbeat.entries.loading import decode_entry, try_decode
 from redbeat.entries.preview import next_runs, runs_between
-from redbeat.entries.saving import check_unchanged, plan_save, stored_after, why_never
+from redbeat.entries.saving import (
+    check_unchanged,
+    checked_last_run,
+    plan_save,
+    score_of_moved,
+    stored_after,
+    why_never,
+)
 from redbeat.entries.schedule_field import ScheduleField, as_schedule
 from redbeat.entries.validation import find_name_problem, find_state_problem, find_unwritable
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
@@ -36,7 +43,7 @@ from redbeat.policy.jitter import delayed
 from redbeat.policy.misfires import ran_from
 from redbeat.policy.policy import FIELDS, NAMES, Policy, PolicyFields, PolicyHolder
 from redbeat.schedules.occurrences import first_run, next_run
-from redbeat.schedules.timezones import in_utc
+from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_calendar, in_utc
 from redbeat.store.members import Members
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
@@ -119,6 +126,8 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             hint = did_you_mean(unknown[0], [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
             raise EntryError(f"{name}: an entry has no argument {unknown[0]!r}.{hint}", str(name))
         given["app"] = app_or_default(given.get("app"))
+        if given.get("last_run_at") is not None:
+            given["last_run_at"] = in_calendar(given["last_run_at"])
         is_relative, zone = bool(given.get("relative")), policy.get("timezone")
         schedule = as_schedule(schedule, name, given["app"], is_relative, zone=zone)
         super().__init__(
@@ -130,6 +139,8 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         ensure_conf(self.app)
         #: whether last_run_at was given; otherwise it is the time at which this object was made
         self.has_last_run_at = given.get("last_run_at") is not None
+        #: last_run_at as it was made, loaded or saved: save() stores one that was assigned since
+        self.known_last_run_at = self.last_run_at
 
     def default_now(self) -> datetime:
         """Return what ``last_run_at`` is when none was given."""
@@ -215,14 +226,16 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
 
     def due_by_schedule(self) -> datetime | None:
         """Return its first time after last_run_at, whether it is enabled or not; None: it has none."""
-        if self.last_run_at is None:
-            return datetime.now(timezone.utc)
         if self.policy.is_finished(self.total_run_count):
             return None
-        since = in_utc(self.last_run_at)
+        if self.last_run_at is None:
+            return datetime.now(timezone.utc)
+        since = max(in_utc(self.last_run_at), FIRST_DAY)
         if self.total_run_count:
-            return next_run(self.schedule, self.bounds(), since, since)
-        return first_run(self.schedule, self.bounds(), since)
+            due_at = next_run(self.schedule, self.bounds(), since, since)
+        else:
+            due_at = first_run(self.schedule, self.bounds(), since)
+        return due_at and max(due_at, EPOCH)  # a negative score would mean never
 
     def bounds(self) -> Policy:
         """Return the policy with its calendar, which is read if it wasn't yet.
@@ -240,7 +253,8 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         """
         if paused_until(self) is not None:
             return score_after_pause(self, self.bounds())
-        return self.score_of(self.due_by_schedule())
+        due_at = self.due_by_schedule()
+        return due_at.timestamp() if due_at and self.last_run_at is None else self.score_of(due_at)
 
     def score_of(self, due_at: datetime | None) -> float:
         """Return the score of this entry if it is due at ``due_at``; None means never."""
@@ -299,7 +313,8 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
 
         A new entry is due one interval after now, or at the schedule's next time after now. One that is
         stored already keeps its last_run_at and total_run_count, and is due as they say. If its schedule has
-        changed, or if it is enabled again, it is due at the schedule's next time after now.
+        changed, or if it is enabled again, it is due at the schedule's next time after now. If you have
+        assigned its last_run_at, it counts from there, as after :meth:`reschedule`; None: it runs now.
 
         Arguments:
             if_unchanged: store it only if its definition and its policy are still as they were loaded; for an
@@ -320,6 +335,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         # an entry that was loaded or saved before is stored
         write = partial(store.write_entry, self.key, plan, may_be_new=loaded is None)
         save_by_calendars(store, [self], write)
+        self.known_last_run_at = self.last_run_at
         return self
 
     def check_save(self, *, if_unchanged: bool = False) -> None:
@@ -373,13 +389,14 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     def reschedule(self, last_run_at: datetime | None = None) -> None:
         """Count from ``last_run_at`` (default: now) as if it had run then.
 
+        If a run has been due since, it runs now: for that time, or where its policy says that it is too late
+        for it, for now.
+
         Raises:
             EntryNotFound: it isn't stored.
-            EntryError: ``last_run_at`` is no datetime.
+            EntryError: ``last_run_at`` is not a datetime.
         """
-        problem = find_state_problem(last_run_at)
-        if problem:
-            raise EntryError(f"{self.key}: {problem}", self.key)
+        last_run_at = checked_last_run(self, last_run_at)
         self._write_meta(lambda now: (last_run_at or now, self.total_run_count))
 
     def _next_instance(
@@ -405,9 +422,10 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             if before is not None:
                 self.total_run_count = before.total_run_count
             self.last_run_at, self.total_run_count = decide(now)
+            self.known_last_run_at = self.last_run_at
             write = Write(
                 meta=encode_meta(self.last_run_at, self.total_run_count, stored.meta),
-                score=self.score,
+                score=score_of_moved(self, now),
                 must_exist=True,
             )
             if self.stored is not None:  # definition and policy stay as loaded, for save(if_unchanged=True)

@@ -119,5 +119,5 @@ def from_dict(cls: type[EntryT], values: Mapping[str, Any], app: Any) -> EntryT:
     chosen = {field: given[field] for field in FORM_FIELDS if given.get(field) is not None}
     made: EntryT = cls(**chosen, app=app)
     if moment is None and "last_run_at" in given:
-        made.last_run_at = None
+        made.last_run_at = made.known_last_run_at = None
     return made

@@ -82,7 +82,8 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     entry.policy, entry.stored = policy, stored
     if typos:
         entry.typos = typos
-    entry.last_run_at = meta.get("last_run_at")  # once more, as Celery's constructor turns None into now
+    # once more, as Celery's constructor turns None into now
+    entry.last_run_at = entry.known_last_run_at = meta.get("last_run_at")
     return entry
 
 

@@ -16,17 +16,23 @@ from celery.schedules import BaseSchedule
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import encode_meta
 from redbeat.entries.dropped import dropped_at_rest
-from redbeat.entries.due import anchor_of, is_cheap, paused_until, score_after_pause
+from redbeat.entries.due import anchor_of, defaults_of, is_cheap, paused_until, score_after_pause
 from redbeat.entries.loading import try_decode
 from redbeat.entries.queues import find_queue_problem
-from redbeat.entries.validation import check_readable, find_meta_problem, find_size_problem
+from redbeat.entries.validation import (
+    check_readable,
+    find_meta_problem,
+    find_size_problem,
+    find_state_problem,
+)
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
 from redbeat.log.text import as_stored
+from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import NO_POLICY, encode_policy
 from redbeat.process.budget import limited, limited_twice
 from redbeat.schedules.codec import encode_schedule
 from redbeat.schedules.occurrences import clocked, next_run, rrule, zone_of
-from redbeat.schedules.timezones import in_utc, zone_name
+from redbeat.schedules.timezones import in_calendar, in_utc, zone_name
 from redbeat.store.records import KeyType, Stored, Write
 
 if TYPE_CHECKING:
@@ -71,12 +77,16 @@ def plan_write(
             kept = try_decode(
                 type(entry), replace(stored, definition=definition, policy=policy or None), entry.app
             )
-    meta = ""
+    meta, is_moved = "", is_last_run_moved(entry)
     if kept is not None:
-        entry.last_run_at, entry.total_run_count = kept.last_run_at, kept.total_run_count
-    else:  # the entry is new, or its meta is missing or can't be used
-        if not entry.has_last_run_at:
-            entry.last_run_at = now
+        entry.total_run_count = kept.total_run_count
+    if is_moved:
+        entry.last_run_at = checked_last_run(entry, entry.last_run_at)
+    elif kept is not None:
+        entry.last_run_at = entry.known_last_run_at = kept.last_run_at
+    elif not entry.has_last_run_at:
+        entry.last_run_at = entry.known_last_run_at = now
+    if kept is None or is_moved:  # the entry is new, or its meta is missing or can't be used
         meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
     if entry.policy.exclude is not None:
         try:
@@ -85,9 +95,9 @@ def plan_write(
             raise EntryError(str(exc), entry.key) from exc
     try:
         if entry.policy is NO_POLICY and is_cheap(entry.schedule):  # watching it would take longer
-            score = _score_over(entry, stored, before, now)
+            score = _score_over(entry, stored, before, now, is_moved)
         else:
-            score = limited_twice(entry.key, _score_over, entry, stored, before, now)
+            score = limited_twice(entry.key, _score_over, entry, stored, before, now, is_moved)
     except EntryTooExpensive:
         if entry.enabled or not stored.exists:
             raise
@@ -174,7 +184,49 @@ def _before(entry: RedBeatSchedulerEntry, stored: Stored, encoded: tuple[str, st
     return before
 
 
-def _score_over(entry: RedBeatSchedulerEntry, stored: Stored, before: Any, now: datetime) -> float | None:
+def is_last_run_moved(entry: RedBeatSchedulerEntry) -> bool:
+    """Return True if last_run_at was assigned since ``entry`` was made, loaded or saved."""
+    moment = entry.last_run_at
+    known = getattr(entry, "known_last_run_at", moment)  # missing: a subclass doesn't call our constructor
+    if moment is known:
+        return False
+    return not (
+        isinstance(moment, datetime) and isinstance(known, datetime) and in_utc(moment) == in_utc(known)
+    )
+
+
+def checked_last_run(entry: RedBeatSchedulerEntry, moment: datetime | None) -> datetime | None:
+    """Return ``moment`` as ``entry`` may store it.
+
+    Raises:
+        EntryError: it is not a datetime.
+    """
+    moment = in_calendar(moment) if isinstance(moment, datetime) else moment
+    problem = find_state_problem(moment)
+    if problem:
+        raise EntryError(f"{entry.key}: {problem}", entry.key)
+    return moment
+
+
+def score_of_moved(entry: RedBeatSchedulerEntry, now: datetime) -> float:
+    """Return the score of ``entry``, whose last_run_at a user has moved: it runs now if it is due since then.
+
+    0 runs it for now, where its policy would skip the runs that were due.
+    """
+    if entry.last_run_at is None and not entry.policy.is_finished(entry.total_run_count):
+        return now.timestamp()
+    due_at = entry.due_by_schedule()
+    if due_at is None or due_at > now or paused_until(entry) is not None:
+        return float(entry.score)
+    choice = choose_run(entry.schedule, entry.bounds(), due_at, now, defaults_of(entry))
+    return 0.0 if choice.due is None else due_at.timestamp()
+
+
+def _score_over(
+    entry: RedBeatSchedulerEntry, stored: Stored, before: Any, now: datetime, is_moved: bool
+) -> float | None:
+    if is_moved:
+        return score_of_moved(entry, now)
     if not stored.exists:
         return entry.score
     is_changed = before is None or before.policy != entry.policy or _is_other(before.schedule, entry.schedule)

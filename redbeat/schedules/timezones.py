@@ -38,9 +38,10 @@ _INSTANT = timedelta(microseconds=1)
 _SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
 #: within this many weeks a zone has each of its offsets at some time
 _WEEKS = 53
-#: in UTC, UNIX seconds; a day from the ends of the calendar, which some zones have later or earlier
-_FIRST_DAY = datetime(1, 1, 2, tzinfo=timezone.utc).timestamp()
-_LAST_DAY = datetime(9999, 12, 30, tzinfo=timezone.utc).timestamp()
+#: a day from the ends of the calendar, which some zones have later or earlier
+FIRST_DAY = datetime(1, 1, 2, tzinfo=timezone.utc)
+_LAST_DAY = datetime(9999, 12, 30, tzinfo=timezone.utc)
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 #: for how many days on end is looked whether the clocks change, where many runs are wanted
 _STEADY_DAYS = 35
 
@@ -89,12 +90,24 @@ def moment_of(seconds: float) -> datetime:
 
 def nearest_moment_of(seconds: float) -> datetime:
     """Return the time that is ``seconds`` in UNIX time, in UTC; the nearest one where there is none."""
-    return moment_of(min(max(seconds, _FIRST_DAY), _LAST_DAY))
+    return moment_of(min(max(seconds, FIRST_DAY.timestamp()), _LAST_DAY.timestamp()))
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return ``moment`` in UTC; a naive datetime is taken as UTC."""
-    return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    """Return ``moment`` in UTC; a naive datetime is taken as UTC, one before year 1 as its first day."""
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=timezone.utc)
+    try:
+        return moment.astimezone(timezone.utc)
+    except OverflowError:
+        if moment.year > 1:
+            raise
+        return FIRST_DAY  # as of datetime.min east of UTC
+
+
+def in_calendar(moment: datetime) -> datetime:
+    """Return ``moment``, which may be before year 1 in UTC, as a time that can be stored."""
+    return in_utc(moment) if moment.year == 1 else moment
 
 
 def wall_of(instant: datetime, tz: tzinfo) -> datetime:

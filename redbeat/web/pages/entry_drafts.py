@@ -246,7 +246,7 @@ def preview(visit: Editor, found: Draft) -> Preview | None:
     if made.stored is not None and found.changes:
         made.stored = replace(made.stored, error=None)  # as saving a change does
     if not made.has_last_run_at and made.stored is None:
-        made.last_run_at = visit.now  # as the server has it when the entry is stored
+        made.last_run_at = made.known_last_run_at = visit.now  # as the server has it when the entry is stored
     runs, marks, trouble = [], list[list[Mark]](), ""
     try:
         runs = next_runs(made, NEXT_RUNS, None, visit.zone, visit.now)
