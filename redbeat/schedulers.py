@@ -120,6 +120,7 @@ class RedBeatScheduler(Scheduler):
     """
 
     Entry = RedBeatSchedulerEntry
+    _is_choosing = _has_chosen = False  # a client, in a subclass's setup_schedule
 
     def __init__(
         self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
@@ -178,12 +179,31 @@ class RedBeatScheduler(Scheduler):
             pin_settings(app)
             with ending_briefly():
                 read_statics(app)  # what is wrong there is to be known now, not when it becomes leader
+                self._choose_client()
                 self.store.connect()
                 check_eviction(self.store)
                 Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
             if self.lock_key is None:
                 self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
+
+    @property
+    def chooses_client(self) -> bool:
+        """Whether a subclass may set the app's client in its ``setup_schedule``, and hasn't yet."""
+        return type(self).setup_schedule is not RedBeatScheduler.setup_schedule and not self._has_chosen
+
+    def _choose_client(self) -> None:
+        """Let a subclass's ``setup_schedule`` set the app's client before anything connects, as with 2.x.
+
+        What this class does there waits until this scheduler leads; then it is called again.
+        """
+        if self.chooses_client:
+            self._is_choosing = True
+            try:
+                self.setup_schedule()
+            finally:
+                self._is_choosing = False
+            self._has_chosen = True
 
     def _make_broker(self, app: Any) -> Broker:
         """Return the broker: waiting for it ends well before the lock, or a lease, does."""
@@ -687,6 +707,8 @@ class RedBeatScheduler(Scheduler):
         Raises:
             DeclarationError: two of these entries have the same name.
         """
+        if self._is_choosing:
+            return
         statics, shards = read_statics(self.app), self._shards
         led = [shard for shard in shards.reached if not shard.has_statics] or shards.led or list(shards)
         for shard in led:
@@ -704,6 +726,8 @@ class RedBeatScheduler(Scheduler):
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
+        if self._is_choosing:
+            return
         with garbage_kept():
             for shard, entries in self._shards.by_home(dict_):
                 store_entries(shard.store, shard.fence, self._maybe_entry, entries)

@@ -20,6 +20,7 @@ from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import describe_delivery
 from redbeat.broker.ways import describe_messages
 from redbeat.config.masking import sanitize_url
+from redbeat.connection.client import find_given
 from redbeat.connection.retry import RequestBroken
 from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
@@ -146,6 +147,8 @@ def banner(scheduler: Any, store: Store) -> str:
         first = layout.parts[0].prefixed(layout.base.name(lock_key))
         lines.append(f"    . locks -> `{first}` and so on, {humanize_seconds(seconds)} ({seconds}s) each")
     app = store.config.app
+    if scheduler.chooses_client and find_given(app) is None:
+        return "\n".join(lines)  # nothing is connected to before
     broker = Broker(app, scheduler.Producer, timeout_seconds=2)
     # settings that can't be used are an error when beat starts, not in its banner
     with surviving("Describing the server and the broker"), closing(broker), Store.hasty(app) as hasty_store:

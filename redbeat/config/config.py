@@ -117,6 +117,7 @@ class RedBeatConfig:
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)
         self._explicit = dict(_explicit_settings(self.app.conf))
+        self._has_cluster_client = _is_of_cluster(getattr(self.app, "redbeat_redis", None))
         #: what was said about this app, and needn't be said again
         self.said = Memory[str, str]()
         for setting in SETTINGS.values():
@@ -192,7 +193,17 @@ class RedBeatConfig:
         """Whether the schedule lives in a Redis Cluster."""
         options = self.redbeat_redis_options
         has_nodes = bool(options.get("cluster") or options.get("startup_nodes"))
-        return has_nodes or scheme_of(self.redis_url) == "redis-cluster"
+        return has_nodes or self._has_cluster_client or scheme_of(self.redis_url) == "redis-cluster"
+
+    def note_client(self, client: Any) -> None:
+        """Note which client the application has given.
+
+        Raises:
+            ConfigurationError: it is a cluster's, and the prefix has no hash tag.
+        """
+        self._has_cluster_client = _is_of_cluster(client)
+        if self._has_cluster_client and not has_hash_tag(self.key_prefix):
+            raise self.hash_tag_missing(self.key_prefix, "the client that was given is a cluster's: ")
 
     def is_key_in_conf(self, name: str) -> bool:
         """Tell whether the setting ``name`` is given, in any spelling."""
@@ -312,6 +323,12 @@ class RedBeatConfig:
             nearest = nearest_to(name, SETTINGS)
             hints[name] = f"did you mean {nearest}?" if nearest else "RedBeat has no such setting."
         return hints
+
+
+def _is_of_cluster(client: Any) -> bool:
+    """Tell whether ``client``, or the one that a RetryingConnection has, is redis-py's for a cluster."""
+    kinds = type(getattr(client, "wrapped_connection", client)).__mro__
+    return any(kind.__name__ == "RedisCluster" for kind in kinds)
 
 
 def _listed(broker: Any) -> list[str]:

@@ -28,7 +28,7 @@ from redis.backoff import NoBackoff
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.async_copy import async_copy_of
-from redbeat.connection.client import build_client, using_clients
+from redbeat.connection.client import build_client, find_given, using_clients
 from redbeat.connection.retry import RetryingConnection, without_retry
 from redbeat.connection.waiting import drive, is_driven
 from redbeat.connection.waiting_client import WaitingClient
@@ -137,10 +137,8 @@ class _LoopClients:
 
 def _injected(app: Any) -> Any:
     """Return what ``app`` was given: for event loops, or else for code that blocks; None: nothing."""
-    client = getattr(app, "redbeat_redis", None)
-    ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
     given = getattr(app, "redbeat_redis_async", None)
-    return given if given is not None or client is ours else client
+    return find_given(app) if given is None else given
 
 
 def _make(app: Any, injected: Any, config: RedBeatConfig) -> _Kept:

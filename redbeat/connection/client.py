@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -166,10 +167,6 @@ def get_redis(app: Any = None) -> Any:
         StoreUnavailable: no node of a cluster can be reached. Only a cluster's client connects at once.
     """
     app = app_or_default(app)
-    find = _IN_PLACE.get()
-    in_place = None if find is None else find(app)
-    if in_place is not None:
-        return in_place
     client = getattr(app, "redbeat_redis", None)
     ours, made_by = getattr(app, "redbeat_redis_made", (None, 0))
     if client is not None and client is ours and made_by != os.getpid():
@@ -189,11 +186,42 @@ def get_redis(app: Any = None) -> Any:
     return client
 
 
+def find_given(app: Any) -> Any:
+    """Return the client that the application has given: that of its own ``redbeat.schedulers.get_redis``, or
+    an injected ``app.redbeat_redis``. None: it has given none.
+
+    Raises:
+        ConfigurationError: it is a cluster's, and the prefix has no hash tag.
+    """
+    app = app_or_default(app)
+    module = sys.modules.get("redbeat.schedulers")  # nobody has replaced what isn't imported
+    replaced = getattr(module, "get_redis", get_redis)
+    if replaced is not get_redis:
+        client = replaced(app)
+    else:
+        client = getattr(app, "redbeat_redis", None)
+        ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
+        if client is ours:
+            return None
+    ensure_conf(app).note_client(client)
+    return client
+
+
+def client_of(app: Any) -> Any:
+    """Return the client that RedBeat works with: one that stands in or was given, or that of ``get_redis``.
+
+    Raises what ``get_redis`` raises.
+    """
+    find = _IN_PLACE.get()
+    client = None if find is None else find(app)
+    client = find_given(app) if client is None else client
+    return get_redis(app) if client is None else client
+
+
 def get_hasty_redis(app: Any, patience_seconds: float = 2) -> Any:
-    """Return a client that gives up soon: a new one, or an injected ``app.redbeat_redis`` as it is."""
-    client = getattr(app, "redbeat_redis", None)
-    ours, _ = getattr(app, "redbeat_redis_made", (None, 0))
-    if client is not None and client is not ours:
+    """Return a client that gives up soon: a new one, or one that the application has given as it is."""
+    client = find_given(app)
+    if client is not None:
         return client
     client = build_client(
         ensure_conf(app),

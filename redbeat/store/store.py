@@ -22,9 +22,9 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.connection.client import (
+    client_of,
     end_idle_connections,
     get_hasty_redis,
-    get_redis,
     is_hasty,
     naming_the_server,
     using_client,
@@ -173,7 +173,7 @@ class Store:
 
     @cached_property
     def client(self) -> Any:
-        return get_redis(self._app)
+        return client_of(self._app)
 
     @classmethod
     def hasty(cls, app: Any, patience_seconds: float = 2) -> Self:
@@ -205,8 +205,8 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the client, unless it is the app's."""
-        if self.client is not getattr(self._app, "redbeat_redis", None):
+        """Close the client if it was made for this store alone."""
+        if self.is_hasty:
             self.client.close()
 
     def share_client(self, other: Store) -> None:
@@ -224,11 +224,11 @@ class Store:
 
     def of_part(self, part: Part) -> Self:
         """Return a store with the same client that is about one part of the schedule."""
-        return type(self)(self.config.app, self.client, part)
+        return type(self)(self.config.app, vars(self).get("client"), part)
 
     def of_all_parts(self) -> Self:
         """Return a store with the same client that is about the whole schedule."""
-        return self if self._part is None else type(self)(self.config.app, self.client)
+        return self if self._part is None else type(self)(self.config.app, vars(self).get("client"))
 
     def wake_channel(self, channels: Iterable[str] = ()) -> WakeChannel:
         """Return what listens where writes are announced; each has a connection of its own.

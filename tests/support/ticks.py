@@ -18,6 +18,7 @@ from celery import Celery
 from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.connection.client import client_of
 from redbeat.schedulers import RedBeatScheduler, acquire_distributed_beat_lock
 
 
@@ -71,7 +72,7 @@ def leader(
 def make_due(app: Celery, *names: str) -> None:
     """Let the entries be due since a second after the epoch."""
     keys = app.redbeat_conf.keys
-    app.redbeat_redis.zadd(keys.schedule, {keys.about(name).entry: 1 for name in names})
+    client_of(app).zadd(keys.schedule, {keys.about(name).entry: 1 for name in names})
 
 
 def take_messages(app: Celery, queue: str = "") -> list[Message]:
