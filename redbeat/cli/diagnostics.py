@@ -44,6 +44,12 @@ SHOWN_OF_A_KIND = {Severity.ERROR: 10, Severity.WARNING: 3, Severity.NOTE: 3}
     "--dry-run", "is_dry", is_flag=True, help="With --fix: show what would be repaired, and change nothing."
 )
 @click.option(
+    "--from-2x",
+    "is_from_2x",
+    is_flag=True,
+    help="Show what changes when version 3 takes over; call it while celery-redbeat 2.x leads.",
+)
+@click.option(
     "--workers",
     "workers_seconds",
     metavar="[SECONDS]",
@@ -69,6 +75,7 @@ def doctor(
     ctx: click.Context,
     is_fixing: bool,
     is_dry: bool,
+    is_from_2x: bool,
     workers_seconds: float | None,
     max_seconds: float,
     is_complete: bool,
@@ -80,16 +87,26 @@ def doctor(
     the schedule, puts entries back that are missing from it, due at their next time, and removes what
     deleted entries have left behind. It changes no definition.
 
+    --from-2x reports what changes, entry by entry, when version 3 takes the schedule over from celery-redbeat
+    2.x: missed runs that will be sent, entries that 2.x can't run or version 3 refuses, scores, settings,
+    rights, and when the lock ends. It writes nothing, so call it while a beat of 2.x leads.
+
     Exit codes: 0 nothing but notes, 1 warnings, 2 errors (with --fix, too: what was found before it
     repaired), 64 wrong options, 69 Redis can't be reached, 77 Redis refuses.
     """
     if is_dry and not is_fixing:
         raise CommandLineError("--dry-run needs --fix.", exits.USAGE)
+    if is_from_2x and is_fixing:
+        raise CommandLineError("--from-2x writes nothing: use it without --fix.", exits.USAGE)
     session = Session.of(ctx)
     if workers_seconds is not None and not session.has_own_app:
         raise CommandLineError("--workers asks the application's broker: it needs celery -A.", exits.USAGE)
     found = examine(
-        session.app, has_tasks=session.has_own_app, workers_seconds=workers_seconds, max_seconds=max_seconds
+        session.app,
+        has_tasks=session.has_own_app,
+        workers_seconds=workers_seconds,
+        max_seconds=max_seconds,
+        is_from_2x=is_from_2x,
     )
     if not is_json:
         _show(session, found, is_complete)

@@ -23,17 +23,17 @@ def warn_of_other_scheduler(sender: Any = None, **_kwargs: Any) -> None:
     from redbeat.log.logger import logger
     from redbeat.schedulers import RedBeatScheduler
 
-    scheduler = getattr(sender, "scheduler", None)
-    if scheduler is None or isinstance(scheduler, RedBeatScheduler):
+    scheduler, app = getattr(sender, "scheduler", None), getattr(sender, "app", None)
+    if scheduler is None or app is None or isinstance(scheduler, RedBeatScheduler):
         return
-    names = [name for name, value in given_settings(sender.app).items() if value not in (None, "")]
+    names = [name for name, value in given_settings(app).items() if value not in (None, "")]
     if not names:
         return
     name = "redbeat_redis_url" if "redbeat_redis_url" in names else names[0]
     logger.warning(
         "beat: RedBeat is not running, so no entry in Redis runs: %s is set, but the scheduler is %s. "
         "Start beat with -S redbeat.RedBeatScheduler, or set %s to 'redbeat.RedBeatScheduler'.",
-        spelled(sender.app, name),
+        spelled(app, name),
         f"{type(scheduler).__module__}.{type(scheduler).__qualname__}",
-        spelled(sender.app, "beat_scheduler"),
+        spelled(app, "beat_scheduler"),
     )

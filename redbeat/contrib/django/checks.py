@@ -7,7 +7,7 @@ Invariant: each has an id that stays, for ``SILENCED_SYSTEM_CHECKS``; the docume
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from celery._state import _get_active_apps
@@ -18,10 +18,9 @@ from redbeat.config.config import RedBeatConfig, ensure_conf, spelled
 from redbeat.contrib.django.celery_app import SETTING, find_app
 from redbeat.contrib.django.packages import find_missing
 from redbeat.declared.modules import is_worker_or_beat
-from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.entries.validation import find_name_problem, find_unwritable
+from redbeat.declared.static_entries import read_static_entries
 from redbeat.entries.wording import label_of
-from redbeat.errors import ConfigurationError, EntryError, RedBeatError
+from redbeat.errors import ConfigurationError
 from redbeat.log.text import printable
 
 #: the tag of all of them: ``manage.py check --tag redbeat``
@@ -58,7 +57,7 @@ def _check_app() -> Iterator[CheckMessage]:
     try:
         app = find_app()
         config, zone = ensure_conf(app), app.timezone
-        schedule = dict(app.conf.beat_schedule)
+        statics = read_static_entries(app)
     except ConfigurationError as exc:
         yield Error(str(exc), id="redbeat.E001" if exc.setting == SETTING else "redbeat.E002")
         return
@@ -75,8 +74,12 @@ def _check_app() -> Iterator[CheckMessage]:
             hint=f"Set {spelled(app, 'timezone')} = TIME_ZONE, or give each entry its own time zone.",
             id="redbeat.W003",
         )
-    for name, fields in schedule.items():
-        yield from _check_entry(app, config, name, fields)
+    for static in statics:
+        if static.problem:
+            words = printable(
+                f"{spelled(app, 'beat_schedule')}: {static.name!r} is invalid: {static.problem}"
+            )
+            yield Error(words, id="redbeat.E003")
 
 
 def _check_redis(config: RedBeatConfig) -> Iterator[CheckMessage]:
@@ -100,19 +103,3 @@ def _check_scheduler(app: Any) -> Iterator[CheckMessage]:
             hint=f"Set {spelled(app, 'beat_scheduler')} = 'redbeat.RedBeatScheduler'.",
             id="redbeat.W002",
         )
-
-
-def _check_entry(app: Any, config: RedBeatConfig, name: Any, fields: Any) -> Iterator[CheckMessage]:
-    problem = find_name_problem(name, config.reserved_names)
-    try:
-        if not isinstance(fields, Mapping) and not hasattr(fields, "schedule"):
-            raise EntryError(f"{name}: must be a dict with task and schedule, got {fields!r}.", str(name))
-        given = dict(fields) if isinstance(fields, Mapping) else dict(fields.__dict__)
-        made = RedBeatSchedulerEntry(**{**given, "name": name, "app": app})
-        problem = problem or find_unwritable(made)
-    except Exception as exc:  # noqa: BLE001 - the per-entry boundary
-        said = str(exc) if isinstance(exc, RedBeatError) else f"{type(exc).__name__}: {exc}"
-        problem = problem or said.removeprefix(f"{name}: ")
-    if problem:
-        words = printable(f"{spelled(app, 'beat_schedule')}: {name!r} is invalid: {problem}")
-        yield Error(words, id="redbeat.E003")

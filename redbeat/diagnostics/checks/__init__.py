@@ -17,10 +17,10 @@ from typing import Any
 from redbeat.config.config import ensure_conf
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.retry import is_refusal
-from redbeat.diagnostics.checks.context import Context
-from redbeat.diagnostics.checks.declared import check_declared
+from redbeat.diagnostics.checks.context import Context, Row
+from redbeat.diagnostics.checks.declared import check_declared, check_static_entries
 from redbeat.diagnostics.checks.downgrade import Versions
-from redbeat.diagnostics.checks.entries import ENTRY_CHECKS
+from redbeat.diagnostics.checks.entries import ENTRY_CHECKS, check_future, check_usable
 from redbeat.diagnostics.checks.finding import Finding as Finding
 from redbeat.diagnostics.checks.finding import Repair as Repair
 from redbeat.diagnostics.checks.finding import Severity as Severity
@@ -32,6 +32,7 @@ from redbeat.diagnostics.checks.runs import RunChecks
 from redbeat.diagnostics.checks.server import SERVER_CHECKS
 from redbeat.diagnostics.checks.shards import SHARD_CHECKS, check_place, find_wrong_layout
 from redbeat.diagnostics.checks.tasks import Tasks, check_message, check_routes
+from redbeat.diagnostics.checks.upgrade import UPGRADE_CHECKS, check_change
 from redbeat.diagnostics.checks.ways import Ways
 from redbeat.errors import ConfigurationError, RedBeatError, StoreCorrupt, StoreRefused
 from redbeat.leadership.status import Status, read_status
@@ -97,6 +98,7 @@ def examine(
     is_dashboard: bool = False,
     workers_seconds: float | None = None,
     max_seconds: float = 30.0,
+    is_from_2x: bool = False,
 ) -> Diagnosis:
     """Carry out all checks of the schedule of ``app``.
 
@@ -105,6 +107,7 @@ def examine(
         is_dashboard: the dashboard asks, which should have a user of its own in Redis, not beat's.
         workers_seconds: how long to wait for workers to say which queues they take from; None: don't ask.
         max_seconds: after that what is large isn't looked at any further.
+        is_from_2x: celery-redbeat 2.x still leads: report what changes with version 3 instead.
 
     Raises:
         StoreUnavailable: Redis can't be reached, or doesn't answer in time.
@@ -140,7 +143,7 @@ def examine(
             workers_seconds,
             time.monotonic() + max_seconds,
         )
-        for check in _checks(diagnosis):
+        for check in _checks_from_2x(diagnosis) if is_from_2x else _checks(diagnosis):
             try:
                 diagnosis.add(check(context))
             except StoreCorrupt as exc:
@@ -156,7 +159,8 @@ def examine(
 
 def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Finding]]]:
     tasks, versions, ways, runs, pings = Tasks(), Versions(), Ways(), RunChecks(), Pings()
-    of_entries = (
+    check_entries = _of_each_entry(
+        diagnosis,
         *ENTRY_CHECKS,
         check_writer,
         check_message,
@@ -168,21 +172,13 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
         pings.note_entry,
         check_place,
     )
-
-    def check_entries(context: Context) -> Iterator[Finding]:
-        for row in context.rows():
-            diagnosis.seen += 1
-            name = context.name_of(row.key)
-            for check in of_entries:
-                for finding in check(context, row):
-                    is_about_it = finding.about in (name, row.key)
-                    yield replace(finding, entry=name) if is_about_it else finding
-
     yield from LEADER_CHECKS
     yield from SHARD_CHECKS
     yield from SERVER_CHECKS
     yield tasks.load
+    yield check_static_entries
     yield check_declared
+    yield tasks.check_static_tasks
     yield check_routes
     yield check_entries
     yield tasks.check_queues
@@ -191,6 +187,38 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
     yield runs.tell
     yield pings.tell
     yield from ORPHAN_CHECKS
+
+
+def _checks_from_2x(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Finding]]]:
+    tasks = Tasks()
+    yield from UPGRADE_CHECKS
+    yield from SERVER_CHECKS
+    yield tasks.load
+    yield check_static_entries
+    yield check_declared
+    yield tasks.check_static_tasks
+    yield check_routes
+    yield _of_each_entry(
+        diagnosis, check_usable, check_future, check_message, tasks.check_task, tasks.note_queue, check_change
+    )
+    yield tasks.check_queues
+
+
+def _of_each_entry(
+    diagnosis: Diagnosis, *checks: Callable[[Context, Row], Iterable[Finding]]
+) -> Callable[[Context], Iterator[Finding]]:
+    """Return a check that makes ``checks`` of each entry."""
+
+    def check_entries(context: Context) -> Iterator[Finding]:
+        for row in context.rows():
+            diagnosis.seen += 1
+            name = context.name_of(row.key)
+            for check in checks:
+                for finding in check(context, row):
+                    is_about_it = finding.about in (name, row.key)
+                    yield replace(finding, entry=name) if is_about_it else finding
+
+    return check_entries
 
 
 def _is_alike(first: Finding, other: Finding) -> bool:

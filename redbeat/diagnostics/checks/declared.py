@@ -1,4 +1,4 @@
-"""Checks of what the application's code declares with ``@scheduled``.
+"""Checks of the entries in the application's code: ``beat_schedule`` and ``@scheduled``.
 
 Invariant: nothing is imported here; what couldn't be imported isn't looked at.
 """
@@ -8,10 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redbeat.declared.collection import collect_declared
+from redbeat.declared.static_entries import read_static_entries
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import DeclarationError
+from redbeat.log.text import printable
 from redbeat.store.chunks import in_chunks
+
+
+def check_static_entries(context: Context) -> Iterator[Finding]:
+    """Find entries of ``beat_schedule`` that beat can't store."""
+    for static in read_static_entries(context.app):
+        if static.problem:
+            yield Finding(
+                Severity.ERROR,
+                "static",
+                printable(static.name),
+                f"beat_schedule: it is invalid, so beat does not store it: {static.problem.rstrip('.')}.",
+                "Correct it in the code.",
+            )
 
 
 def check_declared(context: Context) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from kombu.utils.functional import maybe_evaluate
 
 from redbeat.config.suggestions import did_you_mean
 from redbeat.declared.modules import load_tasks
+from redbeat.declared.static_entries import read_static_entries
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.routes import find_route
@@ -98,6 +99,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._is_known = False
+        self._reported: set[str] = set()
         self._queues: dict[str, list[str]] = {}
 
     def load(self, context: Context) -> Iterator[Finding]:
@@ -119,15 +121,25 @@ class Tasks:
         # if the application imports no tasks at all where beat runs, none of them is reported as unknown
         self._is_known = any(not name.startswith("celery.") for name in app.tasks)
 
+    def check_static_tasks(self, context: Context) -> Iterator[Finding]:
+        """Find entries of ``beat_schedule`` whose task is unknown, stored or not."""
+        for static in read_static_entries(context.app):
+            if static.entry is not None:
+                yield from self._check_name(context, static.name, static.entry)
+
     def check_task(self, context: Context, row: Row) -> Iterator[Finding]:
         """Find entries whose task the application doesn't have."""
-        entry = row.entry
-        if entry is None or not self._is_known or entry.task in context.app.tasks:
+        if row.entry is not None:
+            yield from self._check_name(context, context.name_of(row.key), row.entry)
+
+    def _check_name(self, context: Context, name: str, entry: RedBeatSchedulerEntry) -> Iterator[Finding]:
+        if not self._is_known or entry.task in context.app.tasks or name in self._reported:
             return
+        self._reported.add(name)
         yield Finding(
             Severity.WARNING,
             "unknown-task",
-            context.name_of(row.key),
+            name,
             f"The application has no task {entry.task!r}.{did_you_mean(entry.task, context.app.tasks)}",
             "Correct the name; if only the workers import that task, nothing is wrong.",
         )

@@ -30,7 +30,7 @@ GROUPS = {
 PAGE = (Path(__file__).parents[3] / "docs" / "rest.rst").read_text("utf-8")
 #: options that are something else here, or aren't here, each with what it is, or why not
 EXCEPTIONS = dict(
-    re.findall(r"^``([a-z]+(?: [a-z]+)? (?:--[a-z-]+|[A-Z]+))``\n    (\S.*\.)$", PAGE, re.MULTILINE)
+    re.findall(r"^``([a-z]+(?: [a-z]+)? (?:--[a-z0-9-]+|[A-Z]+))``\n    (\S.*\.)$", PAGE, re.MULTILINE)
 )
 #: what is about the terminal, or about the person at it, and what ``names`` in a body stands for
 OF_PEOPLE = {"--json", "--tz", "--utc", "--yes"}

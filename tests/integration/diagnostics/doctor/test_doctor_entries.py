@@ -13,6 +13,7 @@ from celery import Celery
 from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry
+from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_worker, write_app
 from tests.support.command_line import call
@@ -242,3 +243,28 @@ def test_routes_that_cannot_be_used_are_an_error(routes: Any, findings: Any, cli
     [found] = findings(task_routes=routes)["task-routes"]
     assert (found["severity"], found["about"]) == ("error", "task_routes")
     assert found["problem"].startswith("No message can be sent, as it can't be used: ")
+
+
+def test_static_entries_are_checked_before_a_beat_has_stored_them(ask: Ask, make_app: MakeApp) -> None:
+    app = make_app(
+        beat_schedule={
+            "wrong": {"task": "echo", "schedule": "61 * * * *"},
+            "no-dict": 5,
+            "unknown": {"task": "ecco", "schedule": 60},
+            "good": {"task": "echo", "schedule": 60},
+        }
+    )
+
+    @app.task(name="echo", shared=False)
+    def echo() -> None:
+        """Do nothing."""
+
+    found = json.loads(ask("--json", app=app).output)["findings"]
+    assert {(one["kind"], one["about"]) for one in found if one["about"] in app.conf.beat_schedule} == {
+        ("static", "wrong"),
+        ("static", "no-dict"),
+        ("unknown-task", "unknown"),
+    }
+    RedBeatSchedulerEntry("unknown", "ecco", 60, app=app).save()
+    found = json.loads(ask("--json", app=app).output)["findings"]
+    assert [one["about"] for one in found if one["kind"] == "unknown-task"] == ["unknown"], "once"

@@ -1,0 +1,160 @@
+"""`doctor --from-2x`, called while a beat of 2.4.2 leads, says what a beat of version 3 then does."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.process import exit_codes as exits
+from tests.conftest import MakeApp
+from tests.support.apps import celery_beat, write_app
+from tests.support.command_line import call
+from tests.support.doctoring import everything
+from tests.support.polling import eventually
+from tests.support.schedule import LOCK, SCHEDULE, sent_names, server_now, write_raw
+from tests.support.servers import Server
+
+pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
+
+INTERVAL = {"__type__": "interval", "every": 3600, "relative": False}
+CRONTAB = {"__type__": "crontab", "minute": "7", "hour": "3", "day_of_week": "*", "day_of_month": "*"}
+CRONTAB["month_of_year"] = "*"
+NEVER_RUN = json.dumps({"last_run_at": None, "total_run_count": 0})
+
+
+def write(client: redis.Redis, name: str, score: float, schedule: Any = None, **fields: Any) -> None:
+    """An entry as 2.4.2 has it."""
+    rest = {"args": [], "kwargs": {}, "options": {}, "enabled": True, **fields}
+    write_raw(client, name, score=score, schedule=schedule or INTERVAL, meta=NEVER_RUN, **rest)
+
+
+#: name, what is stored, and the kinds of findings with their severity
+ENTRIES: dict[str, tuple[Callable[[redis.Redis, str, float], Any], dict[str, str]]] = {
+    "plain": (lambda client, name, now: write(client, name, now + 1800), {}),
+    "late": (lambda client, name, now: write(client, name, now - 7300), {"missed": "warning"}),
+    "late-crontab": (
+        lambda client, name, now: write(client, name, now - 90_000, CRONTAB),
+        {"missed": "warning"},
+    ),
+    "zero": (lambda client, name, now: write(client, name, 0, CRONTAB), {"score": "warning"}),
+    "disabled": (
+        lambda client, name, now: write(client, name, now - 7200, enabled=False),
+        {"disabled": "note"},
+    ),
+    "negative": (
+        lambda client, name, now: write(client, name, -1),
+        {"never-again": "warning"},
+    ),
+    "milliseconds": (lambda client, name, now: write(client, name, now * 1000), {"score": "warning"}),
+    "unknown-task": (
+        lambda client, name, now: write(client, name, now + 1800, task="ecco"),
+        {"unknown-task": "warning"},
+    ),
+    "broken": (
+        lambda client, name, now: write_raw(client, name, "no JSON", score=now - 7200),
+        {"quarantined": "error", "not-in-2x": "note"},
+    ),
+    "last-day": (
+        lambda client, name, now: write(
+            client, name, now + 1800, {"__type__": "cron", "expression": "0 9 L * *"}
+        ),
+        {"not-in-2x": "warning"},
+    ),
+}
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    made = make_app()
+
+    @made.task(name="echo", shared=False)
+    def echo() -> None:
+        """Do nothing."""
+
+    return made
+
+
+def findings(app: Celery) -> list[dict[str, Any]]:
+    done = call(app, "doctor", "--from-2x", "--json")
+    document = json.loads(done.stdout)
+    assert done.exit_code == document["exit_code"]
+    found: list[dict[str, Any]] = document["findings"]
+    return found
+
+
+def test_what_it_says_of_each_entry_is_what_version_3_does(
+    app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
+) -> None:
+    settings = {"redbeat_redis_url": server.url(1), "beat_max_loop_interval": 1}
+    write_app(tmp_path, "shared_app", server.url(0), **settings)
+    write(client, "canary", 1.0)
+    with celery_beat(tmp_path, "shared_app", python=redbeat2_python) as old:
+        old.wait_for("beat: Acquired lock")
+        found = findings(app)  # while it works
+        [lock] = [one for one in found if one["kind"] == "lock"]
+        assert lock["about"] == LOCK
+        assert "A beat of 2.x holds the lock" in lock["problem"]
+        old.signal(signal.SIGSTOP)  # it would end at some of these, and write itself
+        client.delete("redbeat:canary", SCHEDULE)
+        now = server_now(client)
+        for name, (store, _) in ENTRIES.items():
+            store(client, name, now)
+        before = everything(client)
+        found = findings(app)
+        assert everything(client) == before
+        kinds: dict[str, dict[str, str]] = {name: {} for name in ENTRIES}
+        for one in found:
+            if one["about"] in kinds:
+                kinds[one["about"]][one["kind"]] = one["severity"]
+        assert kinds == {name: expected for name, (_, expected) in ENTRIES.items()}
+        [late] = [one for one in found if one["about"] == "late" and one["kind"] == "missed"]
+        assert late["problem"].startswith("3 runs since ")
+        assert "misfire is latest" in late["advice"]
+        shown = call(app, "doctor", "--from-2x", "--all").stdout
+        assert all(f"{name}: " in shown for name, (_, expected) in ENTRIES.items() if expected)
+        old.kill()
+    client.delete(LOCK)
+    with server.client() as broker:
+        broker.flushdb()
+        with celery_beat(tmp_path, "shared_app") as new:
+            new.wait_for("beat: Acquired lock")
+            eventually(lambda: len(sent_names(broker)) >= 3 or not new.is_running)
+            eventually(lambda: client.hexists("redbeat:broken", "error") or not new.is_running)
+            new.stop()
+        assert sorted(sent_names(broker)) == ["late", "late-crontab", "zero"]
+
+
+def test_the_lock_is_reported_whoever_holds_it(app: Celery, client: redis.Redis, make_app: MakeApp) -> None:
+    def told(of: Celery) -> str:
+        [one] = [one for one in findings(of) if one["kind"] == "lock"]
+        return str(one["problem"])
+
+    assert told(app) == "No beat holds the lock."
+    client.set(LOCK, "0123456789abcdef0123456789abcdef", px=1_500_000)
+    assert "expires in 25 min" in told(app)
+    client.set(LOCK, "redbeat:3:host:7:1:abc", px=1_500_000)
+    assert "version 3 leads already" in told(app)
+    assert "no lock" in told(make_app(redbeat_lock_key=None))
+
+
+def test_changed_settings_and_options_are_reported(make_app: MakeApp) -> None:
+    app = make_app(broker_transport_options={"visibility_timeout": 9000, "decode": 1}, redbeat_typo=1)
+    told = {(one["kind"], one["about"]): one for one in findings(app)}
+    assert "'decode'" in told["setting", "broker_transport_options"]["problem"]
+    assert "visibility" not in told["setting", "broker_transport_options"]["problem"]
+    assert ("unknown-setting", "redbeat_typo") in told
+    refused = findings(make_app(redbeat_lock_timeout="long"))
+    assert [(one["severity"], one["about"]) for one in refused] == [("error", "redbeat_lock_timeout")]
+
+
+def test_it_cannot_fix(app: Celery) -> None:
+    done = call(app, "doctor", "--from-2x", "--fix")
+    assert done.exit_code == exits.USAGE
+    assert "writes nothing" in done.stderr
