@@ -389,8 +389,8 @@ SETTINGS: dict[str, Setting] = {
             *_seconds(1, 3600, " from 1 to 3600"),
             "How many seconds a run counts as in progress after its worker last said so, where runs are "
             "tracked; a worker says so ten times in this time. When a worker is killed, its runs are lost "
-            "after that long, and hold back no others any more; one that stands still for longer loses them, "
-            "too. Set it for the workers.",
+            "after that long, and hold back no others any more; one whose processes are stopped for longer "
+            "loses them, too. Set it for the workers.",
         ),
         Setting(
             "redbeat_log_format",

@@ -2,16 +2,19 @@
 
 Owns one thread of a process and its connection. Invariant: who asks waits as long as he has said, and no
 longer. While an answer is late nobody waits, and what is asked then is asked after that one; when Redis is
-away nothing is asked for some seconds. An error about one run costs no other run anything.
+away nothing is asked for some seconds. An error about one run costs no other run anything. In a process of a
+pool the thread also renews the lease of the task at work, as the main process may hang.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from redbeat.errors import RedBeatError, StoreUnavailable
@@ -24,6 +27,8 @@ from redbeat.store.store import Store
 SOCKET_SECONDS = 2.0
 #: how long nothing is asked when Redis is away
 REST_SECONDS = 3.0
+#: how often a task's own process renews its lease while that would live
+RENEWALS = 4
 #: an error that comes so soon means that the connection was ended while it was idle
 PROMPT_SECONDS = 0.5
 
@@ -81,12 +86,31 @@ class Caller:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._late: _Call | None = None
+        self._at_work: dict[str, tuple[Delivery, float]] = {}  # with when it has begun, monotonic
+        self._lease_ms = 0
+        self._renew_at = math.inf
         self._rests_until = 0.0
         self._runs: Runs | None = None
 
     def prepare(self) -> None:
         """Begin to connect, and don't wait for it."""
         self._put(lambda runs: runs.is_mine(_NOBODY))
+
+    @contextmanager
+    def renewing(self, delivery: Delivery, lease_ms: int) -> Iterator[None]:
+        """Renew the lease of ``delivery`` again and again within the context."""
+        self._at_work[delivery.token] = delivery, time.monotonic()
+        self._lease_ms = lease_ms
+        if self._renew_at == math.inf:
+            self._renew_at = self._next_renewal()
+            self._put(lambda _: None, is_patient=True)  # the thread waits without end
+        try:
+            yield
+        finally:
+            del self._at_work[delivery.token]
+
+    def _next_renewal(self) -> float:
+        return time.monotonic() + self._lease_ms / 1000 / RENEWALS
 
     def inquire(
         self, question: Callable[[Runs], Value], seconds: float, *, is_patient: bool = False
@@ -128,10 +152,24 @@ class Caller:
 
     def _run(self) -> None:
         while True:
-            call = self._calls.get()
+            seconds = max(self._renew_at - time.monotonic(), 0.0)
+            if not seconds:
+                self._renew_at = self._next_renewal()
+                self._ask(_Call(self._renew, is_patient=True))
+                continue
+            try:
+                call = self._calls.get(timeout=None if seconds == math.inf else seconds)
+            except queue.Empty:
+                continue
             if not call.is_cancelled:
                 self._ask(call)
             call.is_done.set()
+
+    def _renew(self, runs: Runs) -> None:
+        now, held = time.monotonic(), list(self._at_work.values())
+        if held:
+            ages = [(delivery, now - began_at) for delivery, began_at in held]
+            runs.renew(ages, self._lease_ms, held[0][0].worker)
 
     def _ask(self, call: _Call) -> None:
         if not call.is_patient and time.monotonic() < self._rests_until:

@@ -37,6 +37,7 @@ class Ticket(NamedTuple):
         is_acked_early: its message is gone from its queue by now.
         is_expired: its message had expired when it came once more, which it does if its worker was killed.
         is_redelivered: it comes once more.
+        main_pid: the worker's main process.
     """
 
     delivery: Delivery
@@ -46,6 +47,7 @@ class Ticket(NamedTuple):
     is_acked_early: bool
     is_expired: bool = False
     is_redelivered: bool = False
+    main_pid: int = 0
 
     @property
     def is_doubtful(self) -> bool:

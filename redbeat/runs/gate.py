@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -100,12 +101,23 @@ def pass_gate(ticket: Ticket, trace: Callable[..., Any], *args: Any) -> tuple[An
         if refusal is not None:
             return _refuse(ticket, refusal)
         began_at = time.monotonic()
-        with at_work(run):
+        with at_work(run), _renewing(run):
             result = trace(*args)
     finally:
         if run.unanswered is not None:  # who takes a lease now would hold it in vain
             run.unanswered.cancel()
     return (*result, Told(time.monotonic() - began_at, run.successor_seconds))
+
+
+def _renewing(run: Present) -> AbstractContextManager[None]:
+    """Return a context in which this process renews the run's lease itself, if it isn't the main process.
+
+    That one may hang, perhaps before it has heard that the task has begun.
+    """
+    ticket = run.ticket
+    if ticket.main_pid == os.getpid():
+        return nullcontext()
+    return caller_of(run.app).renewing(ticket.delivery, ticket.lease_ms)
 
 
 def _find_refusal(run: Present) -> Exception | None:

@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from redbeat.connection.retry import is_no_permission, is_transient
 from redbeat.errors import (
@@ -39,6 +39,8 @@ MAX_KEPT = 10_000
 BATCH = 500
 #: how long the first of them waits for others
 GATHER_SECONDS = 0.005
+#: how often is looked whether a process that is being killed has ended
+KILLED_SECONDS = 0.02
 #: how often a worker says that it lives, when it has nothing to renew
 ROW_SECONDS = 15.0
 #: how long after an error Redis is asked again
@@ -68,8 +70,18 @@ class Execution(Protocol):
     def has_ended(self) -> bool:
         """Tell whether its task has ended, whoever knows."""
 
+    def is_gone(self) -> bool:
+        """Return True if the process that its task was begun in has ended."""
+
     def terminate(self, why: str) -> None:
         """Terminate the task, as beat wants it; called again and again until it has ended."""
+
+
+class _Killed(NamedTuple):
+    """An execution whose outcome is known, and whose process is being killed."""
+
+    execution: Execution
+    end: End
 
 
 class _Stop:
@@ -95,6 +107,7 @@ class Keeper:
         self._period_seconds = lease_seconds / 10
         self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._held: dict[str, weakref.ref[Any]] = {}
+        self._killed: dict[str, _Killed] = {}
         self._ends: deque[End] = deque()
         self._refusals: dict[str, int] = {}
         self._store: Store | None = None
@@ -131,6 +144,10 @@ class Keeper:
         """Deliver what became of an execution."""
         self._tell(end)
 
+    def end_when_gone(self, execution: Execution, end: End) -> None:
+        """Deliver what became of an execution when its process has ended; renew its lease until then."""
+        self._tell(_Killed(execution, end))
+
     def _tell(self, news: Any) -> None:
         if not self._has_ended and os.getpid() == self._pid:
             self._news.put(news)
@@ -155,6 +172,8 @@ class Keeper:
         """Wait for news, or until there is something to do."""
         until = self._deliver_at if self._ends else self._renew_at
         seconds = max(min(until, self._renew_at) - time.monotonic(), 0.0)
+        if self._killed:
+            seconds = min(seconds, KILLED_SECONDS)
         try:
             news = self._news.get(timeout=seconds) if seconds else self._news.get_nowait()
             time.sleep(GATHER_SECONDS)
@@ -170,6 +189,9 @@ class Keeper:
             self._ends.append(news)
             if len(self._ends) > MAX_KEPT:
                 self._drop()
+        elif isinstance(news, _Killed):
+            token = news.end.delivery.token
+            self._killed[token], self._held[token] = news, weakref.ref(news.execution)
         elif isinstance(news, _Stop):
             self._is_stopping = True
         else:
@@ -189,7 +211,15 @@ class Keeper:
                 MAX_KEPT,
             )
 
+    def _note_gone(self) -> None:
+        """Note the outcomes of killed executions whose processes have ended."""
+        for token, killed in list(self._killed.items()):
+            if killed.execution.is_gone():
+                del self._killed[token]
+                self._note(killed.end)
+
     def _work(self) -> None:
+        self._note_gone()
         now = time.monotonic()
         if self._ends and now >= self._deliver_at:
             self._deliver()
@@ -306,7 +336,9 @@ class Keeper:
         self._looked_at = now
         for token, reference in list(self._held.items()):
             execution = reference()
-            if execution is None or execution.is_over:
+            if execution is not None and token in self._killed:
+                found.append(execution)
+            elif execution is None or execution.is_over:
                 del self._held[token]
                 self._refusals.pop(token, None)
             elif now - execution.accepted_at >= self._period_seconds:
@@ -349,18 +381,19 @@ class Keeper:
         gives_up_at = time.monotonic() + LAST_SECONDS
         while True:
             try:
+                self._note_gone()
                 self._deliver()
-                self._runs().forget_worker(self.worker)
-                break
+                if not self._killed:
+                    self._runs().forget_worker(self.worker)
+                    break
             except Exception as exc:  # noqa: BLE001 - the worker ends, whatever happens here
                 self._note_failure(exc)
             if time.monotonic() >= gives_up_at:
                 break
-            time.sleep(0.1)
-        if self._ends:
-            runs_logger.warning(
-                "runs: The outcomes of %d runs can't be noted; they will be lost.", len(self._ends)
-            )
+            time.sleep(KILLED_SECONDS if self._killed else 0.1)
+        left = len(self._ends) + len(self._killed)
+        if left:
+            runs_logger.warning("runs: The outcomes of %d runs can't be noted; they will be lost.", left)
         if self._store is not None:
             self._store.close()
 

@@ -24,23 +24,28 @@ def has_ended(pool: Any, pid: int | None) -> bool:
         pool: Celery's pool.
         pid: the process, as the pool has told it when the task was begun.
     """
-    processes = getattr(pool, "_pool", None)
-    if pid is None or not isinstance(processes, Pool):  # threads and greenlets
+    if pid is None or not has_processes(pool):  # threads and greenlets
         return False
+    processes = pool._pool  # noqa: SLF001
     process = next((one for one in list(processes._pool) if one.pid == pid), None)  # noqa: SLF001
     # only one that has ended is taken out
-    return process is None or _is_gone(process) or _has_told(processes, process)
+    return process is None or is_gone(pid) or _has_told(processes, process)
 
 
-def _is_gone(process: Any) -> bool:
-    if process._popen.returncode is not None:  # noqa: SLF001
-        return True
-    if not hasattr(os, "waitid"):  # macOS had none
-        return False
+def has_processes(pool: Any) -> bool:
+    """Return True if the tasks of Celery's ``pool`` run in processes of their own."""
+    return isinstance(getattr(pool, "_pool", None), Pool)
+
+
+def is_gone(pid: int) -> bool:
+    """Return True if a child of this process has ended, whether or not it was reaped."""
     try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # it was reaped just now; or it is another process's child
-        return False
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        os.kill(pid, 0)  # macOS has no waitid() before Python 3.13: gone when it was reaped
+    except (ChildProcessError, ProcessLookupError):
+        return True
+    return False
 
 
 def _has_told(processes: Any, process: Any) -> bool:

@@ -7,12 +7,14 @@ the user's does, it does here, too. Nothing in here may fail a task.
 
 from __future__ import annotations
 
+import os
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import TimeLimitExceeded
 from celery.bootsteps import RUN
 from celery.concurrency.base import BasePool
 from celery.platforms import signals
@@ -26,7 +28,7 @@ from redbeat.runs.deliveries import Ticket, kept_headers, may_have_begun, read_d
 from redbeat.runs.gate import pass_gate
 from redbeat.runs.keeper import Keeper
 from redbeat.runs.outcomes import Seen, Told, Verdict, judge_failure, judge_return
-from redbeat.runs.processes import has_ended
+from redbeat.runs.processes import has_ended, has_processes, is_gone
 from redbeat.runs.publishing import Present, at_work
 from redbeat.store.runs import Delivery, End
 
@@ -79,6 +81,7 @@ class TrackedExecution:
     Attributes:
         delivery: which it is.
         accepted_at: when its task was begun, monotonic; 0: it wasn't yet.
+        pid: the process of its own that its task was begun in; None: there is none.
         is_over: its outcome is known.
         untold_seconds: for how long its task has ended, and its outcome isn't known.
         seen: what has happened to it.
@@ -88,6 +91,7 @@ class TrackedExecution:
     def __init__(self, station: Station, request: Any, delivery: Delivery) -> None:
         self.delivery = delivery
         self.accepted_at = 0.0
+        self.pid: int | None = None
         self.is_over = False
         self.untold_seconds = 0.0
         self.seen = Seen()
@@ -107,6 +111,7 @@ class TrackedExecution:
             not request.task.acks_late,
             self.is_expired(request),
             bool((request.delivery_info or {}).get("redelivered")),
+            os.getpid(),
         )
 
     def is_expired(self, request: Any) -> bool:
@@ -120,9 +125,10 @@ class TrackedExecution:
         due_at = float(self.delivery.due)
         return now > request.expires.timestamp() and may_have_begun(request.request_dict, due_at, now)
 
-    def accept(self) -> None:
-        """Note that the task has been begun."""
+    def accept(self, pid: int) -> None:
+        """Note that the task has been begun, in the process ``pid``."""
         self.accepted_at = time.monotonic()
+        self.pid = pid if has_processes(self._station.controller.pool) else None
         self._station.keeper.hold(self)
 
     def has_ended(self) -> bool:
@@ -133,8 +139,16 @@ class TrackedExecution:
                 return has_ended(self._station.controller.pool, request.worker_pid)
         return False
 
-    def end(self, verdict: Verdict | None) -> None:
-        """Deliver its outcome, unless it has one already; None: this delivery has none."""
+    def is_gone(self) -> bool:
+        """Return True if the process that its task was begun in has ended."""
+        return self.pid is None or is_gone(self.pid)
+
+    def end(self, verdict: Verdict | None, *, is_killed: bool = False) -> None:
+        """Deliver its outcome, unless it has one already; None: this delivery has none.
+
+        Arguments:
+            is_killed: Celery is about to kill its process, which may be at work until then.
+        """
         if self.is_over:
             return
         self.is_over = True
@@ -146,7 +160,11 @@ class TrackedExecution:
         elif self.accepted_at:
             seconds = time.monotonic() - self.accepted_at
         outcome, error, retry_seconds = verdict
-        self._station.keeper.end(End(self.delivery, outcome, error, seconds, retry_seconds))
+        end = End(self.delivery, outcome, error, seconds, retry_seconds)
+        if is_killed and self.pid is not None:
+            self._station.keeper.end_when_gone(self, end)
+        else:
+            self._station.keeper.end(end)
 
     def terminate(self, why: str) -> None:
         """Let the worker terminate the task, first politely."""
@@ -223,12 +241,12 @@ class TrackedRequest:
                     return False
         return super().maybe_expire()  # type: ignore[misc]
 
-    def on_accepted(self, *args: Any, **kwargs: Any) -> Any:
+    def on_accepted(self, pid: Any, *args: Any, **kwargs: Any) -> Any:
         """Note that the task has begun."""
         if self._redbeat_run is not None:
             with Harmless("noting that a run has begun"):
-                self._redbeat_run.accept()
-        return super().on_accepted(*args, **kwargs)  # type: ignore[misc]
+                self._redbeat_run.accept(pid)
+        return super().on_accepted(pid, *args, **kwargs)  # type: ignore[misc]
 
     def on_success(self, result: Any, **kwargs: Any) -> Any:
         """Note that the task has returned, or has raised an exception."""
@@ -265,7 +283,7 @@ class TrackedRequest:
             run = self._redbeat_run
             if run is not None and not soft:
                 outcome = "requeued" if run.seen.is_requeued else "failed"
-                run.end(Verdict(outcome, f"TimeLimitExceeded: {timeout}"))
+                run.end(Verdict(outcome, f"TimeLimitExceeded: {timeout}"), is_killed=True)
 
     def reject(self, requeue: bool = False) -> Any:
         """Note that the message goes back to its queue, or is rejected before its task has begun."""
@@ -301,7 +319,8 @@ class TrackedRequest:
         finally:
             if self._redbeat_run is not None:
                 self._redbeat_run.end(
-                    Verdict("requeued" if is_redelivered else "revoked", "cancelled by the worker")
+                    Verdict("requeued" if is_redelivered else "revoked", "cancelled by the worker"),
+                    is_killed=True,
                 )
 
     def _redbeat_end(self, exc_info: Any) -> None:
@@ -313,7 +332,9 @@ class TrackedRequest:
             if isinstance(exc, ExceptionWithTraceback):
                 exc = exc.exc
             task: Any = getattr(self, "task", None)
-            run.end(judge_failure(exc, run.told, run.seen, float(task.default_retry_delay)))
+            verdict = judge_failure(exc, run.told, run.seen, float(task.default_retry_delay))
+            # billiard tells of a hard time limit first, and then kills the process
+            run.end(verdict, is_killed=isinstance(exc, TimeLimitExceeded) and run.told is None)
         if not run.is_over:  # the exception can't even be looked at
             run.end(Verdict("failed"))
 

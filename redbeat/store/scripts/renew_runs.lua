@@ -37,7 +37,8 @@ for i = 3, #KEYS do
   local text = redis.pcall('HGET', running, task_id)
   local record = type(text) == 'string' and decode_record(text)
   local answer = 'gone'
-  if record and is_same_time(record.due, due) then
+  -- the process of a task renews its lease, too, perhaps after the main process has told of its end
+  if record and is_same_time(record.due, due) and not is_over(record, delivery) then
     if record.state == 'sent' or record.state == 'retrying' then  -- Redis was away when it was begun
       record.state, record.delivery, record.worker, record.attempt = 'started', delivery, worker, tonumber(attempt)
       record.started, record.holds = later(now, -age_seconds), nil

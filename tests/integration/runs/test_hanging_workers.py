@@ -25,7 +25,27 @@ from tests.support.tracked import LEASE_SECONDS, Tracked
 pytestmark = ONE_SERVER
 
 UNTOLD_SECONDS = 1.0
-SETTINGS = f"from redbeat.runs import keeper\nkeeper.UNTOLD_SECONDS = {UNTOLD_SECONDS}\n"
+SETTINGS = f"""
+from celery.concurrency.asynpool import Worker
+from redbeat.runs import keeper
+
+keeper.UNTOLD_SECONDS = {UNTOLD_SECONDS}
+make_methods = Worker._make_child_methods
+
+def make_methods_that_stop_the_main_process(self, *args):
+    make_methods(self, *args)
+    wait_for_job = self.wait_for_job
+
+    def wait():
+        job = wait_for_job()
+        if job and os.path.exists("stop"):
+            os.kill(os.getppid(), 19)
+        return job
+
+    self.wait_for_job = wait
+
+Worker._make_child_methods = make_methods_that_stop_the_main_process
+"""
 SKIP = {"overlap": "skip"}
 #: older versions of Celery forget all tasks at work when they lose the broker, and don't hear of their ends
 FORGETS_TASKS = "self._cache.clear()" in inspect.getsource(AsynPool.flush)
@@ -112,4 +132,30 @@ def test_a_run_that_ends_while_the_broker_is_away_is_held_until_its_end_can_be_t
         proxy.heal()
         assert FORGETS_TASKS or tracked.outcome(name)["outcome"] == "succeeded"
     finally:
+        worker.kill()
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_a_task_at_work_keeps_its_lease_while_the_main_process_is_stopped(
+    tracked: Tracked, client: redis.Redis, tmp_path: Path, is_accepted: bool
+) -> None:
+    """Stopped when the pool's process has got the task, and hasn't said so; or later."""
+    worker = tracked.worker("prefork", concurrency=1)
+    try:
+        if not is_accepted:
+            (tmp_path / "stop").touch()
+        name = tracked.begun(tracked.send("work_until", "end", limits=SKIP))
+        if is_accepted:
+            os.kill(worker.pid, signal.SIGSTOP)
+        began_at = server_now(client)
+        eventually(lambda: server_now(client) > began_at + 3 * LEASE_SECONDS or is_let_go(tracked, name))
+        assert not is_let_go(tracked, name)
+        (tmp_path / "stop").unlink(missing_ok=True)
+        client.set("end", 1)
+        eventually(lambda: tracked.work(name) == ["begin", "end"])
+        eventually(lambda: is_let_go(tracked, name))
+        os.kill(worker.pid, signal.SIGCONT)
+        assert tracked.outcome(name)["outcome"] == "succeeded"
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
         worker.kill()
