@@ -7,6 +7,7 @@ double colon of ``redbeat::schedule``.
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -53,7 +54,7 @@ _PASSING = (
     *("schedule", "statics", "static_owners", "downgraded", "later"),
     *("mover", "moving", "left", "arrived", "arriving"),
 )
-#: what stands beside the part without shards, and is shared by all shards
+#: what all shards share
 _SHARED = ("layout", "generation", "beats", "audit", "tokens", "pinged", "calendar_owners")
 
 #: what the names of the entries of stored messages begin with; others' names may, too
@@ -127,7 +128,11 @@ class _OwnKey:
 class Keys:
     """The names under one prefix; that of the schedule and that of the statics may be others.
 
+    Each name is in one place, whichever shard is asked: a key that all shards share is under their common
+    prefix, any other one under the shard's own.
+
     Attributes:
+        shared_prefix: the prefix of the keys that all shards share; '': ``prefix``.
         guard: what the key ``generation`` holds as long as these names are right; '': there is no such key;
             UNGUARDED: what is under these names is in no layout.
     """
@@ -136,10 +141,11 @@ class Keys:
     schedule_key: str = ""
     statics_key: str = ""
     guard: str = ""
+    shared_prefix: str = ""
 
-    def own(self, name: str, *, is_shared: bool = False) -> str:  # noqa: ARG002 - all stand under one prefix
+    def own(self, name: str, *, is_shared: bool = False) -> str:
         """Return a key of RedBeat's own."""
-        return f"{self.prefix}:{name}"
+        return f"{(is_shared and self.shared_prefix) or self.prefix}:{name}"
 
     @property
     def schedule(self) -> str:
@@ -217,11 +223,11 @@ class Keys:
 
     def singleton(self, name: str) -> str:
         """Return the default key of a singleton's lock: a string with a time to live."""
-        return f"{self.prefix}:singleton:{name}"
+        return self.own(f"singleton:{name}", is_shared=True)
 
     def calendar(self, name: str) -> str:
         """Return the key of the calendar called ``name``: a hash of excluded days and their labels."""
-        return f"{self.prefix}{CALENDAR_NAMES}{name}"
+        return self.own(f"calendar:{name}", is_shared=True)
 
     def entry(self, name: str) -> str:
         """Return the key of the entry called ``name``."""
@@ -278,11 +284,11 @@ class Keys:
     @property
     def calendar_owners(self) -> str:
         """set: who has applied calendars from a file: the owner, a tab, and the calendar's name."""
-        return self.owner("")  # an owner's name isn't empty
+        return self.own("owner:", is_shared=True)  # an owner's name isn't empty
 
     def change(self, id: str) -> str:  # noqa: A002 - it is what the dashboard calls it
         """Return the key of what is known of a change of the dashboard: a string with a time to live."""
-        return f"{self.prefix}{CHANGE_NAMES}{id}"
+        return self.own(f"change:{id}", is_shared=True)
 
     def stored_message(self, task_id: str) -> str:
         """Return the key of the entry of the stored message with ``task_id``: a hash."""
@@ -367,7 +373,7 @@ class Keys:
         return self.passing.difference(kept)
 
     def is_shared(self, key: str) -> bool:
-        """Tell whether ``key`` stands beside the part without shards, and is shared by all shards."""
+        """Tell whether ``key`` is shared by all shards."""
         beginnings = self.calendar(""), self.change(""), self.singleton("")
         return key.startswith(beginnings) or key in {getattr(self, word) for word in _SHARED}
 
@@ -378,6 +384,11 @@ class Keys:
     def owns(self, key: str) -> bool:
         """Tell whether ``key`` is one of the schedule's, or could be some day."""
         return key.startswith(self.prefix) or key in (self.schedule, self.statics)
+
+    def is_reserved(self, key: str) -> bool:
+        """Tell whether ``key`` is one of RedBeat's own without shards, or any in a shard of any layout."""
+        own = f"{self.prefix}:", shard_beginning(self.prefix)
+        return key.startswith(own) or key in (self.schedule, self.statics)
 
     def prefixed(self, key: str) -> str:
         """Return ``key`` itself where it has the prefix, else with the prefix in front."""
@@ -430,6 +441,15 @@ def _undivided_of(shard: str) -> str | None:
     """Return the prefix without shards by that of one of them, without its end; None: it is that of none."""
     beginning, colon, number = shard.rpartition(":")
     return _UNDIVIDED.get(beginning + colon) if number.isdecimal() else None
+
+
+def is_reserved_name(name: str, reserved: Set[str]) -> bool:
+    """Return True if no entry may be called ``name``: the key is RedBeat's own.
+
+    Arguments:
+        reserved: the names that are reserved as a whole.
+    """
+    return name in reserved or name.startswith(RESERVED_BEGINNINGS)
 
 
 def glob_of(text: str) -> str:

@@ -180,11 +180,6 @@ class ShardedKeys(Keys):
         """Each shard has one for those of an owner's entries that are in it."""
         return self.own(f"owner:{owner}")
 
-    @property
-    def calendar_owners(self) -> str:
-        """set: who has applied calendars from a file: the owner, a tab, and the calendar's name."""
-        return self.undivided.calendar_owners
-
     def stored_message(self, task_id: str) -> str:
         """Return the key of the entry of the stored message with ``task_id``: a hash."""
         return self.entry(f"{MESSAGE_NAMES}{task_id}")
@@ -220,7 +215,7 @@ class ShardedKeys(Keys):
 
 @lru_cache(maxsize=4096)
 def _keys_of_shard(prefix: str, shard: int, guard: str) -> Keys:
-    return Keys(shard_prefix(prefix, shard), guard=guard)
+    return Keys(shard_prefix(prefix, shard), guard=guard, shared_prefix=prefix)
 
 
 class LayoutRule(Enum):
@@ -228,7 +223,8 @@ class LayoutRule(Enum):
 
     #: it goes by what it finds, and warns
     FOLLOW = auto()
-    #: as it starts, it ends with a ConfigurationError; later on it follows
+    #: as it starts, it ends with a ConfigurationError, unless the layout was changed since the settings were
+    #: right; later on it follows
     REFUSE = auto()
     #: it goes by what it finds, as its settings don't count
     ADOPT = auto()
@@ -274,7 +270,7 @@ class Layout:
         base = self.base
         if self.shards is None and not self.is_moving:
             return replace(base, guard=self.guard) if self.guard else base
-        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, self.shards)
+        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, shards=self.shards)
 
     def shard_of(self, part: Keys) -> int | None:
         """Return the number of the shard that is this part; None: it is the schedule without shards."""
@@ -293,7 +289,7 @@ class Layout:
     def former_keys(self) -> ShardedKeys:
         """The names where entries were before this layout."""
         base = self.base
-        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, self.former)
+        return ShardedKeys(base.prefix, base.schedule_key, base.statics_key, self.guard, shards=self.former)
 
     def name_of(self, key: str) -> str:
         """Return the name of the entry under ``key``, also if that is where it was in another layout."""

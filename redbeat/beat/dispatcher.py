@@ -56,7 +56,7 @@ from redbeat.connection.retry import (
 )
 from redbeat.entries.due import read_defaults
 from redbeat.entries.entry import RedBeatSchedulerEntry
-from redbeat.errors import RedBeatError
+from redbeat.errors import EntryCorrupt, RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.events import RUN_LOST
 from redbeat.log.logger import logger
@@ -339,7 +339,14 @@ class Dispatcher:
         for claimed in self._drop_misplaced(batch):
             if claimed.type is not KeyType.NONE:
                 self._reports.note_present(claimed)
-                present.append(claimed)
+                claimed.is_own = claimed.message is None and self._store.is_own(claimed.key)
+                if claimed.is_own:
+                    reason = EntryCorrupt(
+                        f"{claimed.key}: a key of RedBeat's own is not an entry.", claimed.key
+                    )
+                    batch.pending.append(self._recorder.quarantine(claimed, reason, batch.claim.now))
+                else:
+                    present.append(claimed)
                 continue
             is_known = self._reports.note_missing(claimed)
             batch.pending.append(commit_missing(claimed, batch.claim.now, is_known))

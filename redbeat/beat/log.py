@@ -49,7 +49,7 @@ from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts
 from redbeat.runs.progress import holder_in_words
 from redbeat.schedules.timezones import moment_of, shown
-from redbeat.store.records import Claimed, Commit, Held, KeyType
+from redbeat.store.records import Claimed, Commit, Held
 from redbeat.store.run_record import RunRecord
 from redbeat.telemetry.endpoint.health import trouble_in_words
 
@@ -352,7 +352,7 @@ class Reports:
 
     def report_quarantined(self, claimed: Claimed, reason: str, is_news: bool) -> None:
         """Log why an entry can't be used, if ``is_news``: its hash doesn't say so yet."""
-        if claimed.type is not KeyType.HASH:  # the reason can't be written to it
+        if not claimed.can_hold_error:
             is_news = self._said.is_news(("quarantined", claimed.key), reason)
         if is_news:
             logger.error(

@@ -40,7 +40,7 @@ from redbeat.policy.window import Exclusion, exclusion_of
 from redbeat.process.budget import TOO_EXPENSIVE
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc, moment_of
-from redbeat.store.records import Claimed, Clear, Commit, Ending, Held, KeyType, Push, score_text
+from redbeat.store.records import Claimed, Clear, Commit, Ending, Held, Push, score_text
 from redbeat.store.store import read_claimed
 from redbeat.task_ids import task_id_of
 from redbeat.telemetry.sentry.monitors import headers_of_check_in
@@ -491,8 +491,8 @@ def commit_quarantined(
     commit = Commit(
         claimed,
         new_score=retry_at,
-        new_error=failure.to_json() if claimed.type is KeyType.HASH else None,
-        is_for_this_definition=claimed.type is KeyType.HASH and not claimed.unread_bytes,
+        new_error=failure.to_json() if claimed.can_hold_error else None,
+        is_for_this_definition=claimed.can_hold_error and not claimed.unread_bytes,
         records=(unsent_record(failure.due, reason),) if is_news else (),
     )
     return commit, is_news

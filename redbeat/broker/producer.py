@@ -1,7 +1,8 @@
 """The producer that runs are sent with, made from the app's own class of producers.
 
 It publishes a message once, within the time that the batch has left; trying again is the scheduler's.
-Invariant: a message that no queue takes is an error; Celery and the broker would drop it silently.
+Invariant: a message that no queue takes is an error; Celery and the broker would drop it silently. So is one
+that would go by a reserved name, wherever that comes from.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from kombu.transport.virtual.base import NotEquivalentError
 
 from redbeat.broker.confirms import Confirms
+from redbeat.broker.reserved_names import find_reserved_way
 
 #: how many declarations a producer remembers: Celery makes a queue for each name that is asked for
 MAX_DECLARED = 1_000
@@ -71,11 +73,13 @@ class BoundedProducer:
     _is_retry_asked = False
     _rehearsal: Rehearsal | None = None
 
+    _app: Any
     _types: Mapping[str, str]
     _confirms: Confirms | None
 
     def begin(self, app: Any, *, is_redis: bool) -> Confirms | None:
         """Read the exchanges of ``app``, and listen for confirms; return them, None where there are none."""
+        self._app = app
         self.is_redis = is_redis
         self._types = {exchange.name: exchange.type for exchange in _exchanges_of(app)}
         channel = self.channel  # type: ignore[attr-defined]
@@ -108,6 +112,9 @@ class BoundedProducer:
         self.maybe_declare(declaration.entity, declaration.retry, **declaration.retry_policy)
 
     def publish(self, body: Any, **options: Any) -> Any:
+        reserved = find_reserved_way(self._app, options)
+        if reserved:
+            raise LookupError(reserved)
         if self._rehearsal is not None:
             if not _is_run(options):
                 return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, TypeVar
 
+from redbeat.broker.reserved_names import find_reserved
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import find_typos
 from redbeat.decoder import DEFINITION_FIELDS, BadObject
@@ -56,6 +57,8 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     except (ValueError, RecursionError) as exc:
         raise EntryCorrupt(f"{key}: meta: {_why(exc)}", key) from exc
     problem = find_problem(definition, meta)
+    if problem is None and definition.get("options"):
+        problem = find_reserved(app, definition["options"])
     if problem:
         raise EntryCorrupt(f"{key}: {problem}", key)
     policy, typos = NO_POLICY, ""

@@ -1,18 +1,22 @@
-"""Whether the app has the queue that an entry names."""
+"""Whether the queue that an entry names may be used, and the app has it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from redbeat.broker.reserved_names import find_reserved
 from redbeat.config.suggestions import did_you_mean
 
 
 def find_queue_problem(app: Any, options: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the queue in ``options``, a sentence; None: nothing is.
+    """Return what is wrong with the names in ``options``, a sentence; None: nothing is.
 
-    With ``task_create_missing_queues`` any name is allowed, as Celery then creates the queue.
+    With ``task_create_missing_queues`` any queue that isn't reserved is allowed, as Celery then creates it.
     """
+    reserved = find_reserved(app, options)
+    if reserved is not None:
+        return reserved
     queue = options.get("queue")
     if app.conf.task_create_missing_queues or not is_missing(app, queue):
         return None

@@ -16,6 +16,7 @@ from celery.result import AsyncResult
 from kombu.exceptions import EncodeError, OperationalError
 
 from redbeat.broker.ground import options_of_task
+from redbeat.broker.reserved_names import find_reserved
 from redbeat.config.masking import sanitize_url
 from redbeat.entries.validation import find_kind_problem
 from redbeat.entries.wording import one_line
@@ -141,6 +142,9 @@ def _publish(
         problem = find_kind_problem(field, value)
         if problem:
             raise EntryError(f"{entry.key}: {field} {problem}.", entry.key)
+    reserved = find_reserved(entry.app, options)
+    if reserved:
+        raise EntryError(f"{entry.key}: {reserved}", entry.key)
     headers = {**((entry.options or {}).get("headers") or {}), **(options.get("headers") or {})}
     options["headers"] = {
         **headers,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import BaseSchedule
 
 from redbeat.decoder import BadObject, decode, objects_of
-from redbeat.keys import RESERVED_BEGINNINGS
+from redbeat.keys import is_reserved_name
 from redbeat.log.text import is_utf8, printable, quoted
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.schedules.occurrences import KINDS
@@ -154,7 +154,7 @@ def find_name_problem(name: Any, reserved: Set[str]) -> str | None:
     """
     if not isinstance(name, str) or not name:
         return "An entry must have a name, a non-empty string."
-    if name in reserved or name.startswith(RESERVED_BEGINNINGS):
+    if is_reserved_name(name, reserved):
         return f"An entry can't be called {name!r}: that key is RedBeat's own."
     return None
 

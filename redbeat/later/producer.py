@@ -14,6 +14,8 @@ import kombu
 from kombu import compression as kombu_compression
 from kombu import serialization
 
+from redbeat.broker.reserved_names import find_reserved_way
+from redbeat.errors import MessageRefused
 from redbeat.later.message import Message
 
 _serialize: Any = serialization.dumps
@@ -64,6 +66,9 @@ class StoringProducer:
             with self._app.producer_or_acquire(self._given) as producer:
                 producer.publish(body, headers=headers, **options)
             return
+        reserved = find_reserved_way(self._app, options)
+        if reserved:
+            raise MessageRefused(f"Not stored, so not sent later: {reserved}", str(task_id))
         options = {name: value for name, value in options.items() if name not in _ABOUT_PUBLISHING}
         serializer, compression = options.pop("serializer", None), options.pop("compression", None)
         content_type, encoding = options.pop("content_type", None), options.pop("content_encoding", None)

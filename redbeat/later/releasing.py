@@ -50,7 +50,7 @@ def _release(app: Any, store: LaterStore, producer: Any, one: Listed) -> str:
     try:
         message = Message.from_texts(key, one.texts)
         publish(message, producer, app)
-    except (EntryCorrupt, KeyError) as exc:
+    except (EntryCorrupt, LookupError) as exc:
         return str(exc).removeprefix(f"{key}: ")
     store.cancel([one.task_id])
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import Any
 
+from redbeat.broker.reserved_names import find_reserved_way
 from redbeat.later.message import Message
 from redbeat.later.producer import queue_of
 
@@ -12,7 +13,7 @@ from redbeat.later.producer import queue_of
 def publish(message: Message, producer: Any, app: Any) -> None:
     """Publish ``message`` by ``producer``; no signal tells of it, as those came when it was stored.
 
-    Raises what the producer raises, and KeyError if the app has no such queue.
+    Raises what the producer raises, and LookupError if the app has no such queue, or its name is reserved.
     """
     options = dict(message.properties)
     left = message.seconds_left(datetime.now(timezone.utc))
@@ -21,13 +22,14 @@ def publish(message: Message, producer: Any, app: Any) -> None:
     queues = [queue_of(app, one) for one in message.queues]
     if queues:
         options.setdefault("mandatory", True)  # else a broker may drop what no queue takes
+    options |= {"exchange": message.exchange, "routing_key": message.routing_key, "declare": queues}
+    reserved = find_reserved_way(app, options)
+    if reserved:
+        raise LookupError(reserved)
     producer.publish(
         message.body,
-        exchange=message.exchange,
-        routing_key=message.routing_key,
         content_type=message.content_type,
         content_encoding=message.content_encoding,
         headers=dict(message.headers),
-        declare=queues,
         **options,
     )

@@ -99,7 +99,7 @@ class Layouts:
         Who may not read it, or doesn't reach the server, goes on with what is known.
 
         Raises:
-            ConfigurationError: it isn't what the settings say, and such a program may not start.
+            ConfigurationError: it isn't what the settings say, though it was never changed.
             StoreUnavailable: this is a program that has just started.
             StoreCorrupt: what is there is no layout, and none was known before.
         """
@@ -260,7 +260,7 @@ class Layouts:
                 generations of all parts.
 
         Raises:
-            ConfigurationError: they differ, and no entries are being moved.
+            ConfigurationError: they differ, though the layout was never changed.
             StoreCorrupt: what is there is no layout.
         """
         config = self._config
@@ -285,13 +285,17 @@ class Layouts:
             self.raise_generations([*{one.prefix: one for one in (undivided, *layout.parts)}.values()])
 
     def _compare(self, layout: Layout | None) -> None:
-        """Raise ConfigurationError if the layout, or the server, isn't what the settings say."""
+        """Raise ConfigurationError if the settings suit neither the server nor the layout.
+
+        They may be older than a layout that was changed: the layout counts, and everything is written where
+        it belongs.
+        """
         config = self._config
         self._require_one_slot()
         if layout is None:
             if config.shards is not None and self._has_undivided():
                 raise _undivided(config.shards, config.base_keys)
-        elif config.shards not in _allowed(layout):
+        elif config.shards not in _allowed(layout) and layout.generation == 1:
             raise ConfigurationError(_difference(config.shards, layout), "redbeat_shards")
 
     def _require_one_slot(self) -> None:
@@ -400,7 +404,7 @@ class Layouts:
 
 
 def _allowed(layout: Layout) -> Sequence[int | None]:
-    """Return which numbers of shards the settings may have."""
+    """Return which numbers of shards the settings may have without a warning."""
     return (layout.shards, layout.former) if layout.is_moving else (layout.shards,)
 
 

@@ -81,6 +81,7 @@ class Claimed:
         message: JSON of the stored message whose entry this is, '' if it has none; None: an entry of the
             schedule.
         body: what is stored of that message's body beside it; None: nothing.
+        is_own: the key is one of RedBeat's own, which somebody has added to the schedule.
     """
 
     key: str
@@ -98,6 +99,12 @@ class Claimed:
     next_score: str = ""
     message: str | None = None
     body: str | None = None
+    is_own: bool = False
+
+    @property
+    def can_hold_error(self) -> bool:
+        """Whether an error may be written to it."""
+        return self.type is KeyType.HASH and not self.is_own
 
     @property
     def characters(self) -> int:

@@ -41,7 +41,7 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.keys import OWN_KINDS, Keys, is_of_kind
+from redbeat.keys import OWN_KINDS, Keys, is_of_kind, is_reserved_name
 from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
@@ -340,6 +340,10 @@ class Store:
                 ends_at = min(ends_at, time.monotonic() + FOLLOW_SECONDS)
                 Layouts(self).follow(refusal)
                 self._follow_part()
+
+    def is_own(self, key: str) -> bool:
+        """Tell whether ``key``, a member of the schedule, is one of RedBeat's own, and no entry's."""
+        return is_reserved_name(self.keys.name(key), self.config.reserved_names)
 
     def present(self, keys: Keys) -> Keys:
         """Return the names in the same part in the layout that there is now; if it is none, as they are."""

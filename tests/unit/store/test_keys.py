@@ -35,7 +35,6 @@ EXCEPTIONS = {
     "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
     "diagnostics/checks/shards.py": {"prefix"},  # tells parts by it
     "diagnostics/fixes.py": {"prefix"},  # tells parts by it
-    "entries/validation.py": {"RESERVED_BEGINNINGS"},  # refuses such names
     "layout.py": {"prefix", "MESSAGE_NAMES"},  # tells shards by it
     "leadership/shares.py": {"prefix"},  # tells parts by it
     "schedulers.py": {"prefix"},  # names parts by it
