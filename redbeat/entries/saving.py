@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from celery.schedules import BaseSchedule
+from celery.schedules import BaseSchedule, crontab
 
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import encode_meta
@@ -26,19 +26,24 @@ from redbeat.entries.validation import (
     find_state_problem,
 )
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
+from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
 from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import NO_POLICY, encode_policy
 from redbeat.process.budget import limited, limited_twice
-from redbeat.schedules.codec import encode_schedule
-from redbeat.schedules.occurrences import clocked, next_run, rrule, zone_of
-from redbeat.schedules.timezones import in_calendar, in_utc, zone_name
+from redbeat.process.memory import Memory
+from redbeat.schedules.codec import cronspecs, encode_schedule
+from redbeat.schedules.occurrences import KINDS, clocked, cron, is_own_kind, next_run, rrule, zone_of
+from redbeat.schedules.timezones import in_calendar, in_utc, name_for, zone_name
 from redbeat.store.records import KeyType, Stored, Write
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
 _HASH = KeyType.HASH
+
+#: classes of schedules that were warned of, once in a process
+_told_kinds = Memory[str, bool]()
 
 
 def plan_save(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> Write:
@@ -149,7 +154,26 @@ def encode_entry(entry: RedBeatSchedulerEntry, stored: Stored) -> tuple[str, str
         EntryError: a part of it can't be stored.
     """
     _settle_zone(entry)
+    _settle_kind(entry)
     return entry.encode(stored), encode_policy(entry.policy, stored.policy)
+
+
+def _settle_kind(entry: RedBeatSchedulerEntry) -> None:
+    """Give ``entry`` Celery's own crontab where it has a subclass that isn't registered, as 2.x stores it."""
+    given = entry.schedule
+    kind = type(given)
+    is_known = kind in (crontab, cron) or any(registered.cls is kind for registered in KINDS.values())
+    if is_known or not isinstance(given, crontab) or isinstance(given, cron):
+        return
+    is_other = is_own_kind(given, crontab) or kind.is_due is not crontab.is_due
+    if is_other and _told_kinds.is_news(f"{kind.__module__}.{kind.__qualname__}", True):
+        logger.warning(
+            "%s: its schedule is a %s, and is stored as its crontab and time zone: call "
+            "redbeat.schedules.register_schedule for it, here and in beat, to keep what it overrides.",
+            entry.key,
+            kind.__qualname__,
+        )
+    entry.schedule = crontab(*cronspecs(given), app=entry.app)
 
 
 def _settle_zone(entry: RedBeatSchedulerEntry) -> None:
@@ -162,10 +186,35 @@ def _settle_zone(entry: RedBeatSchedulerEntry) -> None:
         except OverflowError as exc:
             moment = schedule.clocked_time
             raise EntryError(f"{entry.key}: its time {moment} is out of range in {zone}.", entry.key) from exc
-    if isinstance(schedule, rrule) and entry.policy.timezone is None:  # its JSON has only an offset from UTC
-        name = zone_name(schedule.dtstart.tzinfo)
-        if name is not None and name.upper() != "UTC":
-            entry.policy = replace(entry.policy, timezone=name)
+    name = _zone_to_store(entry) if entry.policy.timezone is None else None
+    if name is not None:
+        entry.policy = replace(entry.policy, timezone=name)
+
+
+def _zone_to_store(entry: RedBeatSchedulerEntry) -> str | None:
+    """Return the zone of the entry's schedule that neither its JSON nor the app has; None: there is none."""
+    schedule = entry.schedule
+    if isinstance(schedule, rrule):  # its JSON has an offset from UTC
+        zone = schedule.dtstart.tzinfo or timezone.utc
+        name = zone_name(zone)
+        if name is not None or zone.utcoffset(None) is not None:
+            return None if name is None or name.upper() == "UTC" else name
+    elif isinstance(schedule, crontab) or getattr(schedule, "relative", False) or entry.policy.exclude:
+        zone = zone_of(schedule, entry.policy)
+        if zone == entry.app.timezone:
+            return None
+        name = name_for(zone)
+        if name is not None:
+            return None if name == name_for(entry.app.timezone) else name
+    else:
+        return None
+    logger.warning(
+        "%s: its time zone %s has no IANA name and cannot be stored: set timezone to a name such as "
+        "'Europe/Berlin'.",
+        entry.key,
+        zone,
+    )
+    return None
 
 
 def _before(entry: RedBeatSchedulerEntry, stored: Stored, encoded: tuple[str, str]) -> Any:

@@ -47,6 +47,8 @@ def as_schedule(
         EntryError: it describes none.
     """
     if isinstance(value, BaseSchedule):  # nearly always, and this is called for every run
+        if "tz" in value.__dict__ and value.app is not app and value.tz == value.app.timezone:
+            del value.tz  # Celery keeps the zone of the app that the schedule had before
         value.app = app
         return value
     is_usable = isinstance(value, (timedelta, int, float, str, dict, type(None)))

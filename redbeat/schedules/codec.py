@@ -104,7 +104,7 @@ def encode_schedule(schedule_: BaseSchedule) -> dict[str, Any]:
         moment = schedule_.clocked_time
         moment = moment if moment.tzinfo else schedule_.instant_in(schedule_.tz).astimezone(schedule_.tz)
         return {"__type__": "clocked", "clocked_time": encode_datetime(moment)}
-    if isinstance(schedule_, crontab) and not is_own_kind(schedule_, crontab):
+    if isinstance(schedule_, crontab):
         return encode_crontab(*cronspecs(schedule_))
     if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
         return encode_interval(schedule_.run_every, bool(schedule_.relative))

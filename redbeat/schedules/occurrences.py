@@ -161,7 +161,9 @@ def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
 
 @lru_cache(maxsize=256)
 def _differs(cls: Any, base: Any) -> bool:
-    ways = ("remaining_delta", "remaining_estimate", "is_due")
+    ways = ["remaining_delta", "remaining_estimate"]
+    if base is not crontab:  # the is_due of a crontab isn't asked, and subclasses have one for their zone
+        ways.append("is_due")
     return any(getattr(cls, way, None) is not getattr(base, way, None) for way in ways)
 
 
@@ -177,6 +179,9 @@ def zone_of(schedule_: Any, policy: Bounds) -> tzinfo:
     if policy.zone is not None:
         return policy.zone
     own = schedule_.dtstart.tzinfo if isinstance(schedule_, rrule) else schedule_.tz
+    ask_now = getattr(schedule_, "nowfun", None)
+    if ask_now is not None and own == schedule_.app.timezone:  # it has no ``tz`` of its own
+        own = ask_now().tzinfo or own
     return own or timezone.utc
 
 

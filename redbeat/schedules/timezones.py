@@ -8,6 +8,7 @@ datetimes.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import MAXYEAR, datetime, timedelta, timezone, tzinfo
@@ -15,6 +16,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo, available_timezones
 
 from dateutil.parser import isoparse
+from dateutil.tz import tzfile, tzlocal, tzutc
 
 from redbeat.config.suggestions import did_you_mean
 
@@ -32,10 +34,15 @@ CountWalls = Callable[[datetime, datetime], int]
 #: (wall time, the clock's offset from UTC) to the wall times that a rule names after it, the first first
 WallsAfter = Callable[[datetime, timedelta], Iterator[datetime]]
 
+#: where a system has its own zone
+_LOCAL_FILE = "/etc/localtime"
+#: what stands before the name of a zone in the path of its file
+_BEFORE_NAME = re.compile(r"^.*/zoneinfo/(posix/)?")
+
 _DATE_FIRST = re.compile(r"\d{4}-?\d\d-?\d\d(?!\d)", re.ASCII)
 
 _INSTANT = timedelta(microseconds=1)
-_SECOND, _DAY, _WEEK = timedelta(seconds=1), timedelta(days=1), timedelta(weeks=1)
+_SECOND, _HOUR, _DAY, _WEEK = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1), timedelta(weeks=1)
 #: within this many weeks a zone has each of its offsets at some time
 _WEEKS = 53
 #: a day from the ends of the calendar, which some zones have later or earlier
@@ -80,7 +87,39 @@ def time_of(text: str) -> datetime:
 def zone_name(tz: tzinfo | None) -> str | None:
     """Return the IANA name of ``tz``; None: it has none, as it is an offset, say."""
     name = getattr(tz, "key", None) or getattr(tz, "zone", None)  # zoneinfo's, pytz's
-    return name if isinstance(name, str) else None
+    if isinstance(name, str):
+        return name
+    if isinstance(tz, tzutc):
+        return "UTC"
+    if isinstance(tz, tzfile):
+        return _name_of_file(str(getattr(tz, "_filename", "")))
+    if isinstance(tz, tzlocal):
+        name = os.environ.get("TZ", "").lstrip(":") or _LOCAL_FILE
+        return found if (found := _name_of_file(name)) and _is_like(tz, zone_called(found)) else None
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _name_of_file(path: str) -> str | None:
+    """Return the IANA name of the zone in a file of the system's, or of dateutil's; None: it has none."""
+    resolved = os.path.realpath(path) if path.startswith(_LOCAL_FILE) else path
+    name = _BEFORE_NAME.sub("", resolved)
+    return name if name in available_timezones() else None
+
+
+def _is_like(tz: tzinfo, other: tzinfo) -> bool:
+    """Return True if two zones have the same offsets from UTC in each month of this year."""
+    year = datetime.now(timezone.utc).year
+    months = [datetime(year, month, 1, 12, tzinfo=timezone.utc) for month in range(1, 13)]
+    return all(at.astimezone(tz).utcoffset() == at.astimezone(other).utcoffset() for at in months)
+
+
+def name_for(tz: tzinfo) -> str | None:
+    """Return the IANA name of ``tz``, or of one that always has its offset, whole hours; None: neither."""
+    offset = datetime.now(tz).utcoffset()
+    hours = 0 if offset is None else -offset // _HOUR
+    name = zone_name(tz) or (f"Etc/GMT{hours:+}" if hours else "UTC")
+    return name if name in available_timezones() and _is_like(tz, zone_called(name)) else None
 
 
 def moment_of(seconds: float) -> datetime:
