@@ -101,6 +101,9 @@ def test_what_it_says_of_each_entry_is_what_version_3_does(
         [lock] = [one for one in found if one["kind"] == "lock"]
         assert lock["about"] == LOCK
         assert "A beat of 2.x holds the lock" in lock["problem"]
+        eventually(
+            lambda: call(app, "status").exit_code == 0, message="a standby is not ready while 2.x leads"
+        )
         old.signal(signal.SIGSTOP)  # it would end at some of these, and write itself
         client.delete("redbeat:canary", SCHEDULE)
         now = server_now(client)
