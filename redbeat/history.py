@@ -41,7 +41,7 @@ ENDED_OUTCOMES = {
     "ignored": "its task has ignored it, or replaced itself by a workflow",
     "lost": "its worker was killed, or not heard of any more",
     "never_started": "no worker has begun it in time",
-    "superseded": "it was given up, and another run had the entry when a worker was about to begin it",
+    "superseded": "another run had the entry when a worker was about to begin it",
 }
 #: those of them that somebody should see to
 FAILED_OUTCOMES = ("failed", "lost", "never_started")

@@ -141,7 +141,7 @@ def _told_of_end(facts: Facts, run: PastRun) -> str:
         "ignored": f"Its task has ignored it, or replaced itself by a workflow{where}",
         "lost": f"It was lost{where}: its worker was killed, or not heard of any more",
         "never_started": "No worker has begun it in time",
-        "superseded": "It wasn't begun, as it had been given up, and another run had the entry",
+        "superseded": "It wasn't begun, as another run had the entry",
     }[run.outcome]
     if run.error:
         told += f": {error_in_words(run.error)}"

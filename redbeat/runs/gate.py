@@ -137,7 +137,7 @@ def _find_refusal(run: Present) -> Exception | None:
     if begun.answer is Answer.EXPIRED:
         return Expired("its message has expired, and no worker had begun it in time")
     if begun.answer is Answer.SUPERSEDED:
-        return Superseded("it was given up, and another run holds its entry")
+        return Superseded("another run holds its entry")
     if run.ticket.is_acked_early:
         return Duplicate("its message was delivered twice, and the task that was begun first goes on")
     return Busy("its message was delivered twice, and the task that was begun first goes on", requeue=True)

@@ -31,7 +31,7 @@ REASONS = {"replaced": "replaced by the next run", "overdue": "longer than max_r
 
 
 class Superseded(Ignore):
-    """A run isn't begun, as it was given up, and another run holds its entry."""
+    """A run isn't begun, as another run holds its entry."""
 
 
 class Expired(Ignore):
