@@ -72,6 +72,7 @@ from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.reshard.sweeping import Sweeper
 from redbeat.store.layouts import Layouts
+from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
 from redbeat.store.records import Claim, Fence
@@ -185,7 +186,10 @@ class RedBeatScheduler(Scheduler):
                 Layouts(self.store).settle(is_writer=True)
                 self._form_shards()
             if self.lock_key is None:
-                self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
+                try:
+                    self.stand_for_leader()  # stores beat_schedule; with a lock the leader does that
+                except StoreRefused as exc:
+                    raise naming_missing_rights(self.store, exc, of_beat=True) from exc.__cause__
 
     @property
     def chooses_client(self) -> bool:
@@ -251,7 +255,7 @@ class RedBeatScheduler(Scheduler):
                 raise
             period = self.config.redbeat_redis_options.get("retry_period")
             if isinstance(exc, StoreRefused) and not is_period_left(period, self._well_at):
-                raise brief(exc) from None
+                raise brief(naming_missing_rights(self.store, exc, of_beat=True)) from None
             return self._wait_for_mending(exc)
         except LockLost as exc:
             if self._beat is None or not self._stands_by_when_lost:

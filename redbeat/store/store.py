@@ -54,6 +54,7 @@ from redbeat.store.claims import ClaimAhead
 from redbeat.store.commits import Commits, CommitStream
 from redbeat.store.layouts import Layouts
 from redbeat.store.lock_tokens import holder_in_words
+from redbeat.store.missing_rights import naming_missing_rights
 from redbeat.store.nodes import Command, call_on_nodes, node_of
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part, Parts
@@ -902,8 +903,11 @@ class Store:
             LockLost: ``fence`` has a token that isn't the lock's value.
         """
         outcomes: list[Outcome] = []
-        for chunk in in_chunks(keys):
-            outcomes += self._write_chunk(chunk, decide, fence, are_new)
+        try:
+            for chunk in in_chunks(keys):
+                outcomes += self._write_chunk(chunk, decide, fence, are_new)
+        except StoreRefused as exc:
+            raise naming_missing_rights(self, exc) from exc.__cause__
         return outcomes
 
     def write_entry(

@@ -1,0 +1,180 @@
+"""Which rights the user of the schedule lacks: all of them at once, as an ACL rule has them.
+
+Invariant: nothing is written. Each command is queued in a transaction, which shows whether the user may send
+it, and the transaction is dropped with its connection. For a user without MULTI a script asks, if
+the server has ``redis.acl_check_cmd`` (Redis 7.0 and Valkey).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
+
+from redbeat.config.masking import sanitize_url
+from redbeat.connection.client import user_of
+from redbeat.connection.retry import is_no_permission, without_retry
+from redbeat.errors import RedBeatError, StoreRefused
+from redbeat.keys import Keys, glob_of
+
+if TYPE_CHECKING:
+    from redbeat.store.store import Store
+
+#: an entry's name that stands for any in what is asked for
+SOME_ENTRY = "rights-probe"
+
+Words = tuple[Any, ...]
+
+_CHECK = """
+local denied = {}
+for index, words in ipairs(cjson.decode(ARGV[1])) do
+  local known, allowed = pcall(redis.acl_check_cmd, unpack(words))
+  if known and not allowed then denied[#denied + 1] = index end
+end
+return denied
+"""
+
+
+def calls_to_save(keys: Keys) -> list[Words]:
+    """Return a call of each command that saving and deleting an entry sends; none could do harm."""
+    entry = keys.about(SOME_ENTRY).entry
+    return [
+        ("EVALSHA", "0" * 40, "0"),
+        ("EVAL", "return 1", "0"),
+        ("TIME",),
+        ("TYPE", keys.schedule),
+        ("EXISTS", entry),
+        ("GET", keys.generation),
+        ("HMGET", entry, "definition"),
+        ("HSTRLEN", entry, "definition"),
+        ("HSET", entry, "meta", "{}"),
+        ("HDEL", entry, "error"),
+        ("DEL", entry),
+        ("ZADD", keys.schedule, "no score", entry),
+        ("ZREM", keys.schedule, entry),
+        ("ZSCORE", keys.schedule, entry),
+        ("PUBLISH", keys.wake, "x"),
+    ]
+
+
+def calls_of_beat(keys: Keys, lock: str | None, database: int) -> list[Words]:
+    """Return a call of each command that beat sends, with all features."""
+    entry, history = keys.about(SOME_ENTRY).entry, keys.about(SOME_ENTRY).history
+    calls: list[Words] = [
+        *calls_to_save(keys),
+        ("SMEMBERS", keys.statics),
+        ("SADD", entry, "x"),
+        ("SREM", keys.statics, "x"),
+        ("HGET", entry, "definition"),
+        ("HGETALL", entry),
+        ("ZRANGEBYSCORE", keys.schedule, "0", "1"),
+        ("ZCOUNT", keys.schedule, "0", "1"),
+        ("ZRANGE", keys.schedule, "0", "0"),
+        ("ZREVRANGE", keys.schedule, "0", "0"),
+        ("ZSCAN", keys.schedule, "0"),
+        ("PEXPIRE", entry, "1"),
+        ("LPUSH", history, ""),
+        ("LTRIM", history, "0", "0"),
+        ("LRANGE", history, "0", "0"),
+        ("LSET", history, "0", "x"),
+        ("INCR", keys.wake),
+        ("HINCRBY", keys.totals, "x", "no number"),
+        ("HSETNX", entry, "x", ""),
+        ("XADD", keys.events, "no id", "x", "x"),
+        ("XREAD", "STREAMS", keys.events, "0"),
+        ("XREVRANGE", keys.events, "+", "-"),
+        ("SUBSCRIBE", keys.wake),
+        ("CONFIG", "GET", "maxmemory-policy"),
+    ]
+    if lock is not None:
+        calls += [("GET", lock), ("SET", lock, "x", "NX", "XX"), ("PTTL", lock)]
+    if database:
+        calls.append(("SELECT", str(database)))
+    return calls
+
+
+def naming_missing_rights(store: Store, exc: StoreRefused, *, of_beat: bool = False) -> StoreRefused:
+    """Return ``exc``; where it is a refusal for want of a right, one that names all rights this user lacks.
+
+    Arguments:
+        of_beat: those that beat needs; else those that saving an entry needs.
+    """
+    if exc.is_login or not is_no_permission(exc.__cause__):
+        return exc
+    missing: list[str] = []
+    with suppress(RedBeatError, RedisError, OSError):
+        missing = find_missing(store, of_beat=of_beat)
+    if not missing:
+        return exc
+    who, what = user_of(without_retry(store.client)), "beat" if of_beat else "saving an entry"
+    named = StoreRefused(
+        f"Redis at {sanitize_url(store.config.redis_url)} refused a command: its user {who} lacks these "
+        f"rights that {what} needs: {' '.join(missing)}. Add them to its ACL rule (docs: upgrading, "
+        "Rights)."
+    )
+    named.__cause__ = exc.__cause__
+    return named
+
+
+def find_missing(store: Store, *, of_beat: bool) -> list[str]:
+    """Return the rights that the user of the schedule lacks, as an ACL rule has them; [] if that isn't known.
+
+    Raises StoreUnavailable, StoreRefused, and the client's errors.
+    """
+    keys, config = store.parts[0].keys, store.config
+    with type(store).hasty(config.app) as hasty:
+        client = without_retry(hasty.client)
+        if config.is_cluster:
+            client = client.get_redis_connection(client.get_node_from_key(keys.schedule))
+        database = int(client.connection_pool.connection_kwargs.get("db") or 0)
+        calls = calls_of_beat(keys, config.lock_key_in(keys), database) if of_beat else calls_to_save(keys)
+        refusals = _refusals_of(client, calls)
+    missing = dict.fromkeys(
+        right
+        for words, said in zip(calls, refusals, strict=True)
+        if said
+        for right in _rights_to(words, said, keys)
+    )
+    return list(missing)
+
+
+def _refusals_of(client: Any, calls: Sequence[Words]) -> list[str]:
+    """Return what the server says to each of ``calls``: the text of its refusal, '' if it is allowed."""
+    with closing(client.client()) as single:  # one connection
+        connection = single.connection
+        try:
+            connection.send_command("MULTI", check_health=False)
+            connection.read_response()
+            # in one piece, as nothing may be sent again by another connection, outside the transaction
+            connection.send_packed_command(connection.pack_commands(calls), check_health=False)
+            return [_refusal_in(connection) for _ in calls]
+        except NoPermissionError:
+            denied = set(single.eval(_CHECK, 0, json.dumps(calls)))
+            return ["the command" if place in denied else "" for place in range(1, len(calls) + 1)]
+        finally:
+            connection.disconnect()  # which ends the transaction
+
+
+def _refusal_in(connection: Any) -> str:
+    """Return the text of a refusal for want of a right; '': the reply is another one."""
+    try:
+        connection.read_response()
+    except NoPermissionError as exc:
+        return str(exc)
+    except ResponseError:  # the command isn't for transactions
+        pass
+    return ""
+
+
+def _rights_to(words: Words, said: str, keys: Keys) -> list[str]:
+    """Return what an ACL rule needs for a call, by the text of the refusal."""
+    if "channel" in said:
+        return [f"&{keys.wake}"]
+    if " key" in said:
+        return [f"~{glob_of(keys.prefix)}*"]
+    command = "|".join(words[:2]) if words[0] == "CONFIG" else words[0]
+    # whether the channel is allowed isn't known then
+    return [f"+{command}".lower(), *([f"&{keys.wake}"] if words[0] == "PUBLISH" else [])]
