@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import crontab
 
 from redbeat.process import exit_codes as exits
+from redbeat.schedules import rrule
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
@@ -26,6 +30,10 @@ pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 INTERVAL = {"__type__": "interval", "every": 3600, "relative": False}
 CRONTAB = {"__type__": "crontab", "minute": "7", "hour": "3", "day_of_week": "*", "day_of_month": "*"}
 CRONTAB["month_of_year"] = "*"
+RIGHTS_OF_2X = (
+    "+del +evalsha +exec +get +hget +hset +hsetnx +multi +pexpire +pttl +sadd +script|load +set +smembers "
+    "+srem +zadd +zrangebyscore +zrank +zrem +zscore +select"
+)
 NEVER_RUN = json.dumps({"last_run_at": None, "total_run_count": 0})
 
 
@@ -155,6 +163,39 @@ def test_changed_settings_and_options_are_reported(make_app: MakeApp) -> None:
     assert ("unknown-setting", "redbeat_typo") in told
     refused = findings(make_app(redbeat_lock_timeout="long"))
     assert [(one["severity"], one["about"]) for one in refused] == [("error", "redbeat_lock_timeout")]
+
+
+def test_entries_in_the_code_whose_zone_2x_loses_are_reported(make_app: MakeApp) -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    schedules = {
+        "tokyo": crontab(minute=1, nowfun=lambda: datetime.now(ZoneInfo("Asia/Tokyo"))),
+        "plain": crontab(minute=1),
+        "berlin": rrule("DAILY", dtstart=datetime(2026, 1, 1, tzinfo=berlin)),
+        "offset": rrule("DAILY", dtstart=datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1)))),
+        "interval": 60,
+    }
+    app = make_app(
+        timezone="UTC",
+        beat_schedule={name: {"task": "echo", "schedule": one} for name, one in schedules.items()},
+    )
+    told = {one["about"]: one["problem"] for one in findings(app) if one["kind"] == "zone"}
+    assert told.keys() == {"tokyo", "berlin"}
+    assert "Version 3 runs it by Asia/Tokyo" in told["tokyo"]
+    assert "Version 3 runs it by Europe/Berlin" in told["berlin"]
+
+
+def test_a_user_with_the_rights_of_2x_is_told_all_that_are_missing(
+    make_app: MakeApp, server: Server, client: redis.Redis
+) -> None:
+    client.execute_command(f"ACL SETUSER old reset on >secret ~redbeat:* {RIGHTS_OF_2X}")
+    url = server.url(1).replace("redis://", "redis://old:secret@")
+    try:
+        told = findings(make_app(redbeat_redis_url=url))
+    finally:
+        client.execute_command("ACL DELUSER old")
+    [rights] = [one for one in told if one["kind"] == "rights"]
+    assert (rights["severity"], rights["about"]) == ("error", "user old")
+    assert {"+eval", "+time", "+hmget", "+zcount", "&redbeat::wake"} <= set(rights["problem"][:-1].split())
 
 
 def test_it_cannot_fix(app: Celery) -> None:

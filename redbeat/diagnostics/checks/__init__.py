@@ -192,7 +192,6 @@ def _checks(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Findi
 def _checks_from_2x(diagnosis: Diagnosis) -> Iterator[Callable[[Context], Iterable[Finding]]]:
     tasks = Tasks()
     yield from UPGRADE_CHECKS
-    yield from SERVER_CHECKS
     yield tasks.load
     yield check_static_entries
     yield check_declared

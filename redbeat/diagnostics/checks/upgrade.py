@@ -12,22 +12,29 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from celery.schedules import crontab
 from kombu.transport.redis import Channel
 
 from redbeat.config.settings import OPTIONS
+from redbeat.declared.static_entries import read_static_entries
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.checks.leader import check_lock
+from redbeat.diagnostics.checks.server import SERVER_CHECKS, check_rights
 from redbeat.diagnostics.compatibility import EFFECTS, find_ignored, find_trouble
 from redbeat.entries.due import defaults_of, next_due
 from redbeat.entries.preview import runs_between
 from redbeat.entries.validation import find_name_problem
+from redbeat.entries.wording import label_of
 from redbeat.errors import EntryTooExpensive, StoreRefused
-from redbeat.log.text import counted
+from redbeat.log.text import counted, printable
 from redbeat.policy.misfires import choose_run
 from redbeat.process.budget import limited_twice
 from redbeat.schedules.durations import seconds_in_words
+from redbeat.schedules.occurrences import zone_of
+from redbeat.schedules.recurrence import rrule
 from redbeat.schedules.timezones import shown
+from redbeat.store.missing_rights import find_missing
 
 #: an entry that has been due for longer is not just being sent
 _LATE = timedelta(seconds=60)
@@ -40,7 +47,7 @@ _OLDEST_SERVER = (6, 2)
 
 def check_takeover(context: Context) -> Iterator[Finding]:
     """Report who holds the lock, and when a beat of version 3 can lead."""
-    leader, lock_key = context.status.leader, context.status.lock_key
+    leader, lock_key = context.status.leader, context.config.lock_key
     if lock_key is None:
         yield Finding(
             Severity.WARNING,
@@ -48,6 +55,14 @@ def check_takeover(context: Context) -> Iterator[Finding]:
             "redbeat_lock_key",
             "There is no lock, so beats of 2.x and 3 would send each run twice.",
             "Stop every beat of 2.x before you start one of version 3.",
+        )
+    elif context.status.lock_key is None:
+        yield Finding(
+            Severity.NOTE,
+            "lock",
+            lock_key,
+            "Which beat holds the lock is unknown, because the server refuses.",
+            "Add the missing rights, or call the doctor as another user.",
         )
     elif leader is None:
         yield Finding(
@@ -76,6 +91,19 @@ def check_takeover(context: Context) -> Iterator[Finding]:
             f"A beat of 2.x holds the lock, which expires in {rest} unless that beat extends it.",
             "Stop that beat with SIGTERM: it releases the lock, and a beat of version 3 leads within a "
             f"second. After kill -9 version 3 waits for {rest}, or until you call redis-cli DEL {lock_key}",
+        )
+
+
+def check_missing_rights(context: Context) -> Iterator[Finding]:
+    """Find rights that a beat of version 3 needs, and that the user of the schedule lacks."""
+    missing = find_missing(context.store, of_beat=True)
+    if missing:
+        yield Finding(
+            Severity.ERROR,
+            "rights",
+            f"user {context.server.user()}",
+            f"The doctor was called as this user. It lacks rights that version 3 needs: {' '.join(missing)}.",
+            "If beat uses it, add them to its ACL rule: see 'Rights' on the page about upgrading.",
         )
 
 
@@ -118,6 +146,29 @@ def check_changed_settings(context: Context) -> Iterator[Finding]:
             f"In a cluster the default prefix of version 3 is {config.key_prefix}, and 2.x uses redbeat:",
             "Copy the keys to the new prefix while no beat runs: see 'Moving to a cluster' on the page about "
             "upgrading.",
+        )
+
+
+def check_zones(context: Context) -> Iterator[Finding]:
+    """Find entries in the code whose time zone 2.x loses, because it does not store it."""
+    own_zone = label_of(context.app.timezone)
+    for static in read_static_entries(context.app):
+        entry = static.entry
+        if entry is None or entry.policy.timezone is not None:
+            continue
+        zone = zone_of(entry.schedule, entry.policy)
+        if isinstance(entry.schedule, crontab) and label_of(zone) != own_zone:
+            old = f"the app's time zone, {own_zone}, after its first run"
+        elif isinstance(entry.schedule, rrule) and zone.utcoffset(None) is None:
+            old = "the UTC offset of its dtstart, in summer and winter"
+        else:
+            continue
+        yield Finding(
+            Severity.WARNING,
+            "zone",
+            printable(static.name),
+            f"beat_schedule: 2.x runs it by {old}. Version 3 runs it by {label_of(zone)}.",
+            "Check its next runs with celery redbeat next, once version 3 leads.",
         )
 
 
@@ -233,4 +284,11 @@ def _sent_of_missed(entry: Any, due: datetime, now: datetime) -> tuple[str, str]
     return problem, advice
 
 
-UPGRADE_CHECKS = (check_takeover, check_server_version, check_changed_settings)
+UPGRADE_CHECKS = (
+    check_takeover,
+    check_missing_rights,
+    check_server_version,
+    check_changed_settings,
+    check_zones,
+    *(check for check in SERVER_CHECKS if check is not check_rights),
+)
