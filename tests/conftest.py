@@ -11,6 +11,7 @@ import os
 import random
 import re
 import secrets
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from copy import deepcopy
@@ -69,6 +70,19 @@ def pytest_make_parametrize_id(config: pytest.Config, val: Any, argname: str) ->
         text = str(val) if isinstance(val, (date, timedelta)) else repr(val)
     is_always_so = text.isprintable() and not re.search(r" at 0x|\{[^:}]+,|frozenset|::", text)
     return shorten(text, 60, placeholder="...") if is_always_so else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give all processes of this run one directory to write to, which is removed at its end.
+
+    But for `tmp_path`: pytest keeps those of the last runs.
+    """
+    if not hasattr(config, "workerinput"):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        scratch = tempfile.TemporaryDirectory(prefix="redbeat-tests-", ignore_cleanup_errors=True)
+        config.add_cleanup(scratch.cleanup)
+        os.environ |= {"TMPDIR": scratch.name, "HOME": scratch.name}
+        tempfile.tempdir = None  # it is looked up anew
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,8 +6,6 @@ else's, also while it is killed: sentinels look for it there, and would make a r
 
 from __future__ import annotations
 
-import fcntl
-import os
 import random
 import re
 import shutil
@@ -27,33 +25,28 @@ _PORTS = range(20_000, 32_000)
 
 
 class _Claims:
-    """Which ports belong to servers, running or not: a lock each, in a file that all processes have open.
+    """Ports that belong to servers, running or not: each is held by a UDP socket, which no server uses.
 
-    The kernel gives up the locks of a process that ends.
+    The kernel closes the sockets of a process that ends.
     """
 
     def __init__(self) -> None:
-        self._path = Path(tempfile.gettempdir()) / f"redbeat-ports-{os.getuid()}"
-        self._file: int | None = None
-        self._own: set[int] = set()  # a process's locks don't keep out itself
+        self._sockets: dict[int, socket.socket] = {}
 
     def claim(self, port: int) -> bool:
-        """Take the port, unless a server has it."""
-        if port in self._own:
-            return False
-        if self._file is None:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        """Take the port, unless a server of any process has it."""
+        made = socket.socket(type=socket.SOCK_DGRAM)
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            made.bind((_HOST, port))
         except OSError:
+            made.close()
             return False
-        self._own.add(port)
+        self._sockets[port] = made
         return True
 
     def release(self, port: int) -> None:
-        if port in self._own and self._file is not None:
-            self._own.discard(port)
-            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, port)
+        if (found := self._sockets.pop(port, None)) is not None:
+            found.close()
 
 
 _claims = _Claims()
