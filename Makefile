@@ -6,7 +6,7 @@ REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 # Few tests need packages for Node; they are skipped where npm is missing, or cannot install them.
-NODE := $(if $(shell command -v npm),$(VENV)/node/installed)
+NODE := $(if $(shell command -v npm 2>/dev/null),$(VENV)/node/installed)
 # the files that have a longer form than that of `make test`
 LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|also_sharded|some_of|IS_LONG|@given" --include="test_*.py" \
   tests/contract tests/integration tests/unit)
