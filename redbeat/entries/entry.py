@@ -27,6 +27,7 @@ from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, 
 from redbeat.entries.loading import decode_entry, try_decode
 from redbeat.entries.preview import next_runs, runs_between
 from redbeat.entries.saving import (
+    before_start,
     check_unchanged,
     checked_last_run,
     plan_save,
@@ -396,8 +397,12 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             EntryNotFound: it isn't stored.
             EntryError: ``last_run_at`` is not a datetime.
         """
-        last_run_at = checked_last_run(self, last_run_at)
-        self._write_meta(lambda now: (last_run_at or now, self.total_run_count))
+        moment = checked_last_run(self, last_run_at)
+
+        def move(now: datetime) -> tuple[datetime, int]:
+            return before_start(self, self.last_run_at, moment or now), self.total_run_count
+
+        self._write_meta(move)
 
     def _next_instance(
         self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
@@ -420,7 +425,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         def plan(stored: Stored, now: datetime) -> Write:
             before = try_decode(type(self), stored, self.app)
             if before is not None:
-                self.total_run_count = before.total_run_count
+                self.last_run_at, self.total_run_count = before.last_run_at, before.total_run_count
             self.last_run_at, self.total_run_count = decide(now)
             self.known_last_run_at = self.last_run_at
             write = Write(

@@ -7,8 +7,9 @@ changed, or if it is enabled again.
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery.schedules import BaseSchedule, crontab
@@ -33,7 +34,16 @@ from redbeat.policy.policy import NO_POLICY, encode_policy
 from redbeat.process.budget import limited, limited_twice
 from redbeat.process.memory import Memory
 from redbeat.schedules.codec import cronspecs, encode_schedule
-from redbeat.schedules.occurrences import KINDS, clocked, cron, is_own_kind, next_run, rrule, zone_of
+from redbeat.schedules.occurrences import (
+    KINDS,
+    clocked,
+    cron,
+    is_own_kind,
+    next_run,
+    rrule,
+    start_just_passed,
+    zone_of,
+)
 from redbeat.schedules.timezones import in_calendar, in_utc, name_for, zone_name
 from redbeat.store.records import KeyType, Stored, Write
 
@@ -41,6 +51,8 @@ if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
 _HASH = KeyType.HASH
+
+_INSTANT = timedelta(microseconds=1)
 
 #: classes of schedules that were warned of, once in a process
 _told_kinds = Memory[str, bool]()
@@ -82,22 +94,29 @@ def plan_write(
             kept = try_decode(
                 type(entry), replace(stored, definition=definition, policy=policy or None), entry.app
             )
-    meta, is_moved = "", is_last_run_moved(entry)
-    if kept is not None:
-        entry.total_run_count = kept.total_run_count
-    if is_moved:
-        entry.last_run_at = checked_last_run(entry, entry.last_run_at)
-    elif kept is not None:
-        entry.last_run_at = entry.known_last_run_at = kept.last_run_at
-    elif not entry.has_last_run_at:
-        entry.last_run_at = entry.known_last_run_at = now
-    if kept is None or is_moved:  # the entry is new, or its meta is missing or can't be used
-        meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
     if entry.policy.exclude is not None:
         try:
             entry.bounds()
         except EntryCorrupt as exc:
             raise EntryError(str(exc), entry.key) from exc
+    meta, is_moved = "", is_last_run_moved(entry)
+    if kept is not None:
+        entry.total_run_count = kept.total_run_count
+    if is_moved:
+        entry.last_run_at = checked_last_run(entry, entry.last_run_at)
+        if kept is not None and entry.last_run_at is not None:
+            entry.last_run_at = before_start(entry, kept.last_run_at, entry.last_run_at)
+    elif kept is not None:
+        with suppress(
+            EntryTooExpensive, ValueError, OverflowError, RuntimeError
+        ):  # computing its score fails, too
+            is_moved = limited_twice(entry.key, _starts_anew, entry, kept.last_run_at, before, now)
+        since = before_start(entry, None, now) if is_moved else kept.last_run_at
+        entry.last_run_at = entry.known_last_run_at = since
+    elif not entry.has_last_run_at:
+        entry.last_run_at = entry.known_last_run_at = now
+    if kept is None or is_moved:  # the entry is new, or its meta is missing or can't be used
+        meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
     try:
         if entry.policy is NO_POLICY and is_cheap(entry.schedule):  # watching it would take longer
             score = _score_over(entry, stored, before, now, is_moved)
@@ -255,6 +274,42 @@ def checked_last_run(entry: RedBeatSchedulerEntry, moment: datetime | None) -> d
     if problem:
         raise EntryError(f"{entry.key}: {problem}", entry.key)
     return moment
+
+
+def before_start(entry: RedBeatSchedulerEntry, last: datetime | None, moment: datetime) -> datetime:
+    """Return from when ``entry`` counts if it is to count from ``moment``, and counted from ``last``.
+
+    That is earlier if its schedule is a rule that ends, or one time, and began in the minute before
+    ``moment``, but after ``last``: that run is still to be sent. Otherwise a time of "now" would end it.
+    """
+    start = start_just_passed(entry.schedule, entry.bounds(), in_utc(moment))
+    return start - _INSTANT if start is not None and _is_earlier(last, start, entry.schedule) else moment
+
+
+def _is_earlier(last: datetime | None, start: datetime, rule: Any) -> bool:
+    """Return True if the last run was before the ``start`` of ``rule``.
+
+    A rule starts at a whole second, in which the run of its former start may have been: so its start counts
+    as it was given.
+    """
+    given = in_utc(rule.given_start) if isinstance(rule, rrule) else start
+    return last is None or in_utc(last) < max(start, given)
+
+
+def _starts_anew(entry: RedBeatSchedulerEntry, last: datetime | None, before: Any, now: datetime) -> bool:
+    """Return True if the schedule of a stored entry has a new start, in the minute before ``now``."""
+    rule = entry.schedule
+    start = start_just_passed(rule, entry.bounds(), now)
+    if start is None:
+        return False
+    is_other = before is None or _is_other(before.schedule, rule)
+    if _is_earlier(last, start, rule):
+        return is_other or (last is not None and in_utc(last) >= start)
+    return (
+        before is not None
+        and is_other
+        and next_run(before.schedule, before.policy, start - _INSTANT) != start
+    )
 
 
 def score_of_moved(entry: RedBeatSchedulerEntry, now: datetime) -> float:

@@ -337,6 +337,26 @@ def first_run(schedule_: Any, policy: Bounds, since: datetime) -> datetime | Non
     return next_run(schedule_, policy, since)
 
 
+def start_just_passed(schedule_: Any, policy: Bounds, moment: datetime) -> datetime | None:
+    """Return the first run of a schedule that ends, if it was due in the minute before ``moment``; else None.
+
+    A rule that goes on has its next run then, one that ends, such as a rule with ``count=1``, may have none.
+    """
+    if isinstance(schedule_, rrule):
+        start = schedule_.dtstart.astimezone(timezone.utc)
+    elif isinstance(schedule_, clocked):
+        start = schedule_.instant_in(zone_of(schedule_, policy))
+    else:
+        return None
+    if not moment - FIRST_OCCURRENCE_GRACE <= start <= moment:
+        return None
+    is_counted = isinstance(schedule_, rrule) and schedule_.count is not None
+    if not is_counted and next_run(schedule_, policy, moment) is not None:
+        return None
+    due = next_run(schedule_, policy, start - _INSTANT)
+    return due if due is not None and due <= moment else None
+
+
 def phase_before(schedule_: Any, policy: Bounds, anchor: datetime, until: datetime) -> datetime | None:
     """Return the last time, at ``until`` or earlier, of an interval that counts from ``anchor``; all in UTC.
 

@@ -111,11 +111,13 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         if not isinstance(count, (int, type(None))):
             raise ValueError(f"rrule: count must be a whole number, not {count!r}.")
         self.freq = freq
-        self.dtstart = _whole_seconds(dtstart or self.now())
+        #: the start as it was given, with fractions of a second; once it is stored, it is ``dtstart``
+        self.given_start = _aware(dtstart or self.now())
+        self.dtstart = self.given_start.replace(microsecond=0)
         self.interval = interval
         self.wkst = wkst
         self.count = count
-        self.until = until and _whole_seconds(until)
+        self.until = until and _aware(until).replace(microsecond=0)
         self.bysetpos = _listed(bysetpos)
         self.bymonth = _listed(bymonth)
         self.bymonthday = _listed(bymonthday)
@@ -309,6 +311,5 @@ def _rebuild_rrule(fields: dict[str, Any]) -> rrule:
     return rrule(**fields)
 
 
-def _whole_seconds(moment: datetime) -> datetime:
-    moment = moment.replace(microsecond=0)
+def _aware(moment: datetime) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
