@@ -61,6 +61,30 @@ ENTRIES: dict[str, tuple[Callable[[redis.Redis, str, float], Any], dict[str, str
         {"never-again": "warning"},
     ),
     "milliseconds": (lambda client, name, now: write(client, name, now * 1000), {"score": "warning"}),
+    "17": (
+        lambda client, name, now: write_raw(
+            client,
+            name,
+            {"name": 17, "task": "echo", "schedule": INTERVAL, "args": [], "kwargs": {}, "options": {}},
+            score=now + 1800,
+        ),
+        {"name": "note"},
+    ),
+    "queue-of-ours": (
+        lambda client, name, now: write(client, name, now - 7200, options={"queue": "redbeat::generation"}),
+        {"quarantined": "error", "not-in-3": "warning"},
+    ),
+    "with-policy": (
+        lambda client, name, now: (
+            write(client, name, now + 1800),
+            client.hset(f"redbeat:{name}", "policy", '{"jitter": 5}'),
+        ),
+        {"policy": "note"},
+    ),
+    "large": (
+        lambda client, name, now: write(client, name, now + 1800, args=["x" * 2**21]),
+        {"quarantined": "error", "not-in-3": "warning"},
+    ),
     "unknown-task": (
         lambda client, name, now: write(client, name, now + 1800, task="ecco"),
         {"unknown-task": "warning"},
@@ -80,7 +104,7 @@ ENTRIES: dict[str, tuple[Callable[[redis.Redis, str, float], Any], dict[str, str
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Celery:
-    made = make_app()
+    made = make_app(redbeat_max_entry_bytes=1_000_000)
 
     @made.task(name="echo", shared=False)
     def echo() -> None:

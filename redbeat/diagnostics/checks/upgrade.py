@@ -184,13 +184,20 @@ _Change = tuple[Severity, str, str, str]
 
 def _changes(context: Context, row: Row, name: str) -> Iterator[_Change]:
     stored, entry = row.stored, row.entry
-    trouble = find_trouble(row.member, name, stored, row.problem, context.now)
+    trouble = None if stored.unread_bytes else find_trouble(row.member, name, stored, "", context.now)
     if trouble is not None and not _has_number_as_name(row):
         yield (
             Severity.WARNING if entry is not None else Severity.NOTE,
             "not-in-2x",
             f"{EFFECTS[trouble.effect]}: {trouble.reason}",
             "Version 3 runs it." if entry is not None else "Version 3 keeps it, and does not run it.",
+        )
+    elif row.problem and stored.exists and trouble is None:
+        yield (
+            Severity.WARNING,
+            "not-in-3",
+            "2.x may run it, and version 3 quarantines it.",
+            "Correct it before the upgrade.",
         )
     if problem := find_name_problem(name, context.config.reserved_names):
         yield Severity.ERROR, "name", problem, "Save it under another name, and delete this one."
@@ -218,7 +225,7 @@ def _changes(context: Context, row: Row, name: str) -> Iterator[_Change]:
             yield (
                 Severity.NOTE,
                 "disabled",
-                "It is disabled, and its score is in the past. 2.x runs it at once when it is enabled.",
+                "It is disabled, and its score is in the past. 2.x may run it at once when it is enabled.",
                 "Version 3 runs it at the next time of its schedule. To run it at once as well, use trigger.",
             )
         return
@@ -226,7 +233,7 @@ def _changes(context: Context, row: Row, name: str) -> Iterator[_Change]:
         yield (
             Severity.NOTE,
             "policy",
-            f"2.x ignores a field that version 3 obeys: without it, it {ignored}.",
+            f"Version 3 obeys a field that 2.x ignores. With 2.x: {ignored}.",
             "Remove the field if that is not intended.",
         )
     yield from _missed(context, row)
