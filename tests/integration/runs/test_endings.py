@@ -639,6 +639,15 @@ def test_a_run_whose_deadline_somebody_has_deleted_holds_its_entry_not_for_ever(
     assert progress.deadline_of("job", "id-1") == before
 
 
+def test_a_delivery_that_has_ended_cannot_renew_its_lease_between_two_attempts(progress: Progress) -> None:
+    """The process of its task renews, too, and may do so after the main process has told of its end."""
+    delivery = progress.started("job", "id-1")
+    progress.end(delivery, "retrying", retry_seconds=60)
+    before = running_of(progress.client, "job"), progress.deadline_of("job", "id-1")
+    progress.runs.renew([(delivery, 1)], LEASE_MS, "w")
+    assert (running_of(progress.client, "job"), progress.deadline_of("job", "id-1")) == before
+
+
 KEYS_OF_RUNS = {
     **{name: getattr(NAMES.about("job"), name) for name in ("running", "history", "failing")},
     **{name: getattr(NAMES, name) for name in ("deadlines", "events", "failures", "workers")},
