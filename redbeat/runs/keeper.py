@@ -71,7 +71,7 @@ class Execution(Protocol):
         """Tell whether its task has ended, whoever knows."""
 
     def is_gone(self) -> bool:
-        """Return True if the process that its task was begun in has ended."""
+        """Return True if the process that its task was begun in has ended, or is done with the task."""
 
     def terminate(self, why: str) -> None:
         """Terminate the task, as beat wants it; called again and again until it has ended."""
@@ -82,6 +82,7 @@ class _Killed(NamedTuple):
 
     execution: Execution
     end: End
+    at: float  # monotonic
 
 
 class _Stop:
@@ -146,7 +147,7 @@ class Keeper:
 
     def end_when_gone(self, execution: Execution, end: End) -> None:
         """Deliver what became of an execution when its process has ended; renew its lease until then."""
-        self._tell(_Killed(execution, end))
+        self._tell(_Killed(execution, end, time.monotonic()))
 
     def _tell(self, news: Any) -> None:
         if not self._has_ended and os.getpid() == self._pid:
@@ -212,11 +213,16 @@ class Keeper:
             )
 
     def _note_gone(self) -> None:
-        """Note the outcomes of killed executions whose processes have ended."""
+        """Note the outcomes of killed executions whose processes have ended.
+
+        A process that lives for long, as it handles the signal, goes on renewing the lease itself.
+        """
         for token, killed in list(self._killed.items()):
             if killed.execution.is_gone():
                 del self._killed[token]
                 self._note(killed.end)
+            elif time.monotonic() - killed.at >= UNTOLD_SECONDS:
+                del self._killed[token]
 
     def _work(self) -> None:
         self._note_gone()

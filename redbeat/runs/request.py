@@ -83,6 +83,7 @@ class TrackedExecution:
         accepted_at: when its task was begun, monotonic; 0: it wasn't yet.
         pid: the process of its own that its task was begun in; None: there is none.
         is_over: its outcome is known.
+        has_told: its process has told its result after it was to be killed, and lives.
         untold_seconds: for how long its task has ended, and its outcome isn't known.
         seen: what has happened to it.
         told: what the process that ran the task has told.
@@ -93,6 +94,7 @@ class TrackedExecution:
         self.accepted_at = 0.0
         self.pid: int | None = None
         self.is_over = False
+        self.has_told = False
         self.untold_seconds = 0.0
         self.seen = Seen()
         self.told: Told | None = None
@@ -140,8 +142,8 @@ class TrackedExecution:
         return False
 
     def is_gone(self) -> bool:
-        """Return True if the process that its task was begun in has ended."""
-        return self.pid is None or is_gone(self.pid)
+        """Return True if the process that its task was begun in has ended, or is done with the task."""
+        return self.has_told or self.pid is None or is_gone(self.pid)
 
     def end(self, verdict: Verdict | None, *, is_killed: bool = False) -> None:
         """Deliver its outcome, unless it has one already; None: this delivery has none.
@@ -150,6 +152,7 @@ class TrackedExecution:
             is_killed: Celery is about to kill its process, which may be at work until then.
         """
         if self.is_over:
+            self.has_told = self.has_told or not is_killed
             return
         self.is_over = True
         if verdict is None:
@@ -325,7 +328,7 @@ class TrackedRequest:
 
     def _redbeat_end(self, exc_info: Any) -> None:
         run = self._redbeat_run
-        if run is None or run.is_over:
+        if run is None:
             return
         with Harmless("noting the outcome of a run"):
             exc = getattr(exc_info, "exception", exc_info)

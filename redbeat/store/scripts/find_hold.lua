@@ -87,16 +87,27 @@ local function find_hold(deadlines, running, run, now)
   return since and members .. string.format(',"since":%.6f', since) or members
 end
 
+-- a worker may have begun it, or even ended it, before that
+local function record_published(deadlines, running, run, now, record)
+  if not record then return 'gone' end
+  if record.state == 'ended' then
+    drop_reservation(deadlines, running, run.task_id)
+    return 'known'
+  end
+  record.sent, record.holds = record.sent or now, nil
+  redis.call('HSET', running, run.task_id, cjson.encode(record))
+  if record.state ~= 'sent' then return 'known' end
+  redis.call('ZADD', deadlines, later(now, run.seconds), run.task_id .. '\0' .. running)
+  return 'reserved'
+end
+
 local function reserve_run(deadlines, running, run, now)
   local known = decode_record(redis.call('HGET', running, run.task_id))
   known = known and is_same_time(known.due, run.due) and known
+  if run.overlap == 'published' then return record_published(deadlines, running, run, now, known) end
   if known and (known.state ~= 'sent' or (known.sent and not known.holds)) then return 'known' end
   local text = '{"state":"sent","sent":"' .. now .. '",' .. run.members .. '}'
-  if run.overlap == 'published' then
-    if not known then return 'gone' end
-    known.sent, known.holds = known.sent or now, nil
-    text = cjson.encode(known)
-  elseif run.overlap ~= 'allow' then
+  if run.overlap ~= 'allow' then
     local held = find_hold(deadlines, running, run, now)
     if held then return 'held ' .. held end
     local holds = tonumber(run.holds_seconds) > 0 and '"holds":"' .. later(now, run.holds_seconds) .. '",' or ''

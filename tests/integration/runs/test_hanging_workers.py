@@ -26,6 +26,7 @@ pytestmark = ONE_SERVER
 
 UNTOLD_SECONDS = 1.0
 SETTINGS = f"""
+import signal
 from celery.concurrency.asynpool import Worker
 from redbeat.runs import keeper
 
@@ -45,6 +46,14 @@ def make_methods_that_stop_the_main_process(self, *args):
     self.wait_for_job = wait
 
 Worker._make_child_methods = make_methods_that_stop_the_main_process
+
+@app.task(bind=True, acks_late=True)
+def shield_late(self, key):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    work(self, "begin")
+    while not runs_client().exists(key):
+        time.sleep(0.05)
+    work(self, "end")
 """
 SKIP = {"overlap": "skip"}
 #: older versions of Celery forget all tasks at work when they lose the broker, and don't hear of their ends
@@ -60,7 +69,14 @@ def proxy(server: Server) -> Iterator[Proxy]:
 @pytest.fixture
 def tracked(server: Server, proxy: Proxy, client: redis.Redis, tmp_path: Path) -> Iterator[Tracked]:
     """An app with its own way to the broker."""
-    made = Tracked.write(tmp_path, proxy.url(server.url(0)), server.url(1), client, extra=SETTINGS)
+    made = Tracked.write(
+        tmp_path,
+        proxy.url(server.url(0)),
+        server.url(1),
+        client,
+        extra=SETTINGS,
+        worker_cancel_long_running_tasks_on_connection_loss=True,
+    )
     with made.app:
         yield made
 
@@ -158,4 +174,28 @@ def test_a_task_at_work_keeps_its_lease_while_the_main_process_is_stopped(
         assert tracked.outcome(name)["outcome"] == "succeeded"
     finally:
         os.kill(worker.pid, signal.SIGCONT)
+        worker.kill()
+
+
+def test_a_task_that_is_cancelled_and_goes_on_keeps_its_lease_until_it_has_ended(
+    tracked: Tracked, proxy: Proxy, client: redis.Redis
+) -> None:
+    """Celery cancels it when it loses the broker."""
+    worker = tracked.worker("prefork", concurrency=2)
+    try:
+        name = tracked.begun(tracked.send("shield_late", "end", limits=SKIP))
+        first_lease = lease_of(tracked, name)
+        eventually(lambda: lease_of(tracked, name) != first_lease)  # so its worker knows that it has begun
+        proxy.refuse()
+        proxy.drop()
+        worker.wait_for("Terminating it instead")
+        proxy.heal()
+        long_after = server_now(client) + UNTOLD_SECONDS + 2 * LEASE_SECONDS
+        eventually(lambda: server_now(client) > long_after or is_let_go(tracked, name))
+        assert not is_let_go(tracked, name)
+        assert tracked.work(name) == ["begin"]
+        client.set("end", 1)
+        eventually(lambda: tracked.work(name)[:2] == ["begin", "end"])
+        eventually(lambda: not tracked.running(name) or is_let_go(tracked, name))
+    finally:
         worker.kill()

@@ -20,7 +20,7 @@ LUA_WORDS = set(
         "has_nul hold_lock is_meta_foreign match_calendar match_text measure_entry measure_key read_fields "
         "read_scores push_messages revision_of sha1_of_meta sha1hex texts_of "
         "add_event add_figure add_to_history bucket_of decode_record decode_waiting default_queue_seconds "
-        "drop_reservation expected_at find_hold find_holder is_void "
+        "drop_reservation expected_at find_hold find_holder is_void record_published "
         "finish_run is_over is_same_time late_bounds later length_bounds members_of micros_of note_run poke "
         "refusal_of reserve_run seconds_of text_of_error unrecorded with_members "
         "check_mover dump_hidden hide_entry merge_events merge_values place_entry receive_entry take_kinds "
