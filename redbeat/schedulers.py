@@ -45,7 +45,7 @@ from redbeat.config.config import ensure_conf as ensure_conf
 from redbeat.config.timing import Timing
 from redbeat.connection.client import get_redis as get_redis
 from redbeat.connection.retry import RetryingConnection as RetryingConnection
-from redbeat.connection.retry import is_period_left, is_refusal
+from redbeat.connection.retry import is_full, is_period_left, is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import (
@@ -254,7 +254,11 @@ class RedBeatScheduler(Scheduler):
             if self._beat is None:
                 raise
             period = self.config.redbeat_redis_options.get("retry_period")
-            if isinstance(exc, StoreRefused) and not is_period_left(period, self._well_at):
+            # while the server takes no writes, no other beat can lead either
+            is_waiting = is_period_left(period, self._well_at) or (
+                self._well_at is not None and is_full(exc.__cause__)
+            )
+            if isinstance(exc, StoreRefused) and not is_waiting:
                 raise brief(naming_missing_rights(self.store, exc, of_beat=True)) from None
             return self._wait_for_mending(exc)
         except LockLost as exc:

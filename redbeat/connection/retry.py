@@ -90,6 +90,15 @@ def is_transient(exc: BaseException) -> bool:
     return isinstance(exc, _PASSING_ERRORS)
 
 
+def is_full(exc: BaseException | None) -> bool:
+    """Tell whether a server answers that it takes no writes from anybody: memory or disk are full, or too few
+    replicas are there."""
+    if exc is None:
+        return False
+    said = str(exc).rpartition(": -")[2]  # in a script, before Redis 7, the code stands at the end
+    return type(exc).__name__ == "OutOfMemoryError" or said.startswith(("OOM ", "MISCONF ", "NOREPLICAS "))
+
+
 def said_by_server(exc: BaseException) -> BaseException:
     """Return a node's answer where a cluster's client says only that no node can be used; else ``exc``."""
     cause: BaseException | None = exc

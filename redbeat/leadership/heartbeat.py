@@ -95,6 +95,7 @@ class _Beating(BackgroundThread):
         store: the schedule, with the thread's own client, which it makes: that of a cluster connects at once.
         is_renewing: held while commands are on their way.
         busy_seconds: how long the last renewal took.
+        has_failed: the last renewal has raised an error, so the next one comes sooner.
     """
 
     def __init__(self, work: Callable[[_Beating], None]) -> None:
@@ -102,6 +103,7 @@ class _Beating(BackgroundThread):
         self.store: Store | None = None
         self.is_renewing = threading.Lock()
         self.busy_seconds = 0.0
+        self.has_failed = False
 
 
 class Heartbeat:
@@ -176,9 +178,11 @@ class Heartbeat:
     def _run(self, thread: _Beating) -> None:
         while not self._has_stopped(thread):
             began_at = time.monotonic()
+            thread.has_failed = True
             try:
                 with thread.is_renewing:
                     self._beat(thread)
+                thread.has_failed = False
             except RedBeatError as exc:
                 # the scheduler may be waiting for Redis as well, so it doesn't count as stuck
                 self.excused_at = time.monotonic()
@@ -193,6 +197,8 @@ class Heartbeat:
         waited_since, wait_seconds = time.monotonic(), self.timing.renewal_seconds
         if self.peers is not None:  # a node that doesn't answer mustn't make the locks of others wait
             wait_seconds = max(wait_seconds - thread.busy_seconds, wait_seconds / 4)
+        elif thread.has_failed:
+            wait_seconds /= 4
         has_stopped = thread.wait(wait_seconds)
         if time.monotonic() - waited_since > wait_seconds + LATE_SECONDS:
             self.excused_at = time.monotonic()  # the process was paused, which doesn't count as stuck

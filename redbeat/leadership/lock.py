@@ -16,6 +16,9 @@ The lock is a string with a time to live that holds the leader's token. Invarian
 scheduler checks the token in the same step (``hold_lock.lua``). So a beat that was paused until its lock had
 ended writes nothing more, however late it notices, and a takeover that comes too early does no harm.
 
+While the server takes no writes (its memory or disk is full), nobody can renew a lock. So a standby that sees
+a silent lock first tries a write that changes nothing, and after a refusal gives the holder time to renew.
+
 A lock is taken, and taken back, for 10 seconds only, and then renewed to its full time: if that command
 arrives late, when the beat that sent it has crashed, the others don't wait for long. A beat that ends in good
 order leaves a mark with its token, which refuses such a command.
@@ -30,7 +33,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redbeat.config.timing import Timing
-from redbeat.errors import LayoutChanged, LockLost
+from redbeat.connection.retry import is_full
+from redbeat.errors import LayoutChanged, LockLost, StoreRefused
 from redbeat.store.lock_tokens import holder_in_words, new_token, replaceable
 from redbeat.store.locks import FOR_EVER, NO_KEY, LockKey, Take
 from redbeat.store.records import Fence, text_of
@@ -98,6 +102,7 @@ class LeaderLock:
         #: called by ``release`` before it gives the lock up, to stop whatever renews it
         self.on_release: Callable[[], None] = lambda: None
         self._silence: _Silence | None = None
+        self._frozen_at: float | None = None  # when a write was refused last, monotonic
         self.token = ""
         self.replaced = ""
         self.seen_until = 0.0
@@ -148,7 +153,10 @@ class LeaderLock:
         except BaseException:
             self.note_no_look()
             raise
-        silent = replaceable(self.holder()) if self.note_look(rest_ms) else ""
+        is_silent = self.note_look(rest_ms)
+        if self.is_doubtful and not self.note_trial(is_frozen=self._key.is_frozen()):
+            return False
+        silent = replaceable(self.holder()) if is_silent else ""
         if rest_ms != NO_KEY and not silent and not self.token:
             return False
         is_new = not self.token  # else it may have been taken by an earlier try, without an answer
@@ -160,6 +168,11 @@ class LeaderLock:
             if is_new:
                 self.forget()  # nothing was taken: the part isn't one of the schedule's any more
             raise
+        except StoreRefused as exc:
+            if not is_full(exc.__cause__):
+                raise
+            self.note_trial(is_frozen=True)
+            return False
         self.note_take(take, is_ours=is_ours)
         if is_ours:
             self._store.renew_lock(self.fence)
@@ -189,6 +202,28 @@ class LeaderLock:
         elif self.free_since is None:
             self.free_since = now
         return self._is_silent(rest_ms, now)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a write must show, before the lock is taken, that its holder could have renewed it."""
+        silence = self._silence
+        seconds = 0.0 if silence is None else silence.looked_at - silence.since
+        return self._frozen_at is not None or seconds >= self._grace_seconds
+
+    def note_trial(self, *, is_frozen: bool) -> bool:
+        """Note whether the server takes writes; return whether the holder has had time to renew the lock."""
+        now = time.monotonic()
+        if is_frozen:
+            self.forget()
+            self._frozen_at = now
+        elif self._frozen_at is not None and now >= self._frozen_at + self._grace_seconds:
+            self._frozen_at = None
+        return self._frozen_at is None
+
+    @property
+    def _grace_seconds(self) -> float:
+        """A holder that can renew the lock has done so in this time."""
+        return 2 * self.timing.renewal_seconds + self.timing.slack_seconds
 
     def begin_take(self, rest_ms: int, silent: str = "") -> Take:
         """Return what takes the lock with a new token.

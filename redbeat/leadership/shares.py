@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from redbeat.config.timing import Timing
-from redbeat.connection.retry import ClientError
+from redbeat.connection.retry import ClientError, is_full
 from redbeat.errors import LayoutChanged, LockLost, RedBeatError, StoreUnavailable
 from redbeat.leadership.division import Division
 from redbeat.leadership.elector import MIN_LOOK_SECONDS, Leadership
@@ -319,14 +319,17 @@ class Shares:
         self._follow_layout()
         takes: list[tuple[Leadership, Take]] = []
         silent: list[tuple[Leadership, int]] = []
+        frozen = self._find_frozen(locks)
         for leadership, lock, rest_ms in zip(waiting, locks, found, strict=True):
             if isinstance(rest_ms, RedBeatError):
                 lock.note_no_look()
                 self._report(lock.key, rest_ms)
                 if isinstance(rest_ms, StoreUnavailable):
                     self._note_away(leadership.keys.prefix, took_seconds)
-            elif lock.note_look(rest_ms, answered_at):
+            elif lock.note_look(rest_ms, answered_at) and lock not in frozen:
                 silent.append((leadership, rest_ms))
+            elif lock in frozen:
+                continue
             elif lock.token or (rest_ms == NO_KEY and self._may_take_free(leadership, lock)):
                 takes.append((leadership, lock.begin_take(rest_ms)))
         takes += self._takes_of_silent(silent)
@@ -338,6 +341,16 @@ class Shares:
         soonest = min((left for left in lefts if left), default=self._timing.look_seconds)
         self._look_at = min(self._look_at, now + max(soonest, MIN_LOOK_SECONDS))
         return taken
+
+    def _find_frozen(self, locks: Sequence[LeaderLock]) -> list[LeaderLock]:
+        """Return which locks their holders couldn't renew lately, as their server took no writes."""
+        doubtful = [lock for lock in locks if lock.is_doubtful]
+        answers = self._locks.are_frozen([lock.lock_key for lock in doubtful])
+        return [
+            lock
+            for lock, is_frozen in zip(doubtful, answers, strict=True)
+            if not lock.note_trial(is_frozen=is_frozen)
+        ]
 
     def _away_of(self, others: Iterable[Leadership]) -> set[str]:
         """Return which of these parts aren't asked, nor who is there: their nodes don't answer the heartbeat
@@ -391,7 +404,9 @@ class Shares:
         answers = self._locks.take([take for _, take in takes])
         for (leadership, take), is_ours in zip(takes, answers, strict=True):
             if isinstance(is_ours, RedBeatError):
-                if not isinstance(is_ours, StoreUnavailable):  # else it may be this beat's all the same
+                if is_full(is_ours.__cause__):
+                    leadership.stand_by().note_trial(is_frozen=True)
+                elif not isinstance(is_ours, StoreUnavailable):  # else it may be this beat's all the same
                     leadership.stand_by().forget()
                 self._report(take.name, is_ours)
                 continue

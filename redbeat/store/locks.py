@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from redbeat.connection.retry import call_briefly, without_retry
-from redbeat.errors import RedBeatError, StoreUnavailable
+from redbeat.connection.retry import call_briefly, is_full, without_retry
+from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.store.nodes import Call, Command, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
@@ -19,7 +19,7 @@ from redbeat.store.store import Store
 
 Value = TypeVar("Value")
 
-_GET, _PTTL = Command("GET"), Command("PTTL")
+_GET, _PTTL, _ZADD = Command("GET"), Command("PTTL"), Command("ZADD")
 
 #: the time to live of a key that doesn't exist, and of one that lives for ever
 NO_KEY, FOR_EVER = -2, -1
@@ -78,6 +78,16 @@ class LockKey:
 
         return self.store.following(take)
 
+    def is_frozen(self) -> bool:
+        """Tell whether nobody can take or renew it now, as the server takes no writes."""
+        keys = self._part_of()
+        call = trial_call(self.store.config.base_keys if keys is NO_PART else keys)
+        try:
+            self._ask(lambda client: call[0](without_retry(client), *call[1]))
+        except StoreRefused as exc:
+            return is_full(exc.__cause__)
+        return False
+
     def release(self, token: str, mark: str = "") -> bool:
         """Release it, and wake the standbys; tell whether ``token`` was its holder's. Redis isn't waited for
         long.
@@ -94,6 +104,11 @@ class LockKey:
     def remove(self) -> None:
         """Remove the key, whatever it holds."""
         self._ask(lambda client: client.delete(self.name))
+
+
+def trial_call(keys: Keys) -> Call:
+    """Return a write that changes nothing, and is refused where every write is."""
+    return _ZADD, Request([keys.schedule], ["XX", "0", ""])
 
 
 class Take(NamedTuple):
@@ -187,6 +202,13 @@ class Locks:
         return [
             self._read(lock.store, lock.name, reply, text_of, lock.token)
             for lock, reply in zip(locks, replies, strict=True)
+        ]
+
+    def are_frozen(self, locks: Sequence[LockKey]) -> list[bool]:
+        """Tell of each whether nobody can take or renew it now, as its server takes no writes."""
+        return [
+            isinstance(reply, Exception) and is_full(reply)
+            for reply in self._call([trial_call(lock.store.keys) for lock in locks])
         ]
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:

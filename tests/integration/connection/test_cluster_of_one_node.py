@@ -13,7 +13,6 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.diagnostics.checks import examine
 from redbeat.errors import ConfigurationError
 from redbeat.process.exit_codes import CONFIG
-from tests.conftest import start
 from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.servers import Server
 from tests.support.ticks import assert_entry_runs, memory_app
@@ -24,7 +23,7 @@ SENTENCE = "has no hash tag, and .*use '{redbeat}:'"
 
 @pytest.fixture(scope="module", params=["valkey", "redis"])
 def node_session(request: pytest.FixtureRequest) -> Iterator[ClusterTopology]:
-    with start(cluster, kind=request.param, size=1) as topology:
+    with cluster(request.param, size=1) as topology:
         yield topology
 
 

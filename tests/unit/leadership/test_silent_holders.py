@@ -30,7 +30,10 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
     """Returns when a standby that looks at these times takes the lock; None: it doesn't."""
 
     def acquire(
-        looks: Iterable[Look], holder: str = HOLDER, takeover_seconds: float | None = TAKEOVER_SECONDS
+        looks: Iterable[Look],
+        holder: str = HOLDER,
+        takeover_seconds: float | None = TAKEOVER_SECONDS,
+        frozen: tuple[float, float] = (0, 0),
     ) -> float | None:
         class Key:
             def __init__(self, *_: object) -> None:
@@ -43,6 +46,9 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
 
             def token(self) -> str:
                 return holder
+
+            def is_frozen(self) -> bool:
+                return frozen[0] <= now < frozen[1]
 
             def take(self, _token: str, _taken_ms: int, _mark: str, *, silent: str, **_: object) -> bool:
                 return silent == holder
@@ -118,3 +124,10 @@ def test_a_lock_that_is_taken_some_time_after_the_look_is_expected_to_end_so_muc
     assert lock.note_look(52_000, 99.0), "its takeover time is over by now"
     assert lock.begin_take(52_000, HOLDER).rest_ms == 51_000
     assert lock.begin_take(52_000).rest_ms == 52_000
+
+
+def test_a_holder_that_nobody_could_have_renewed_is_replaced_only_after_it_could(taken_at: Acquire) -> None:
+    frozen_until = 3 * TAKEOVER_SECONDS
+    replaced_at = taken_at(untouched(range(48)), frozen=(2, frozen_until))
+    assert replaced_at is not None
+    assert replaced_at >= frozen_until + TAKEOVER_SECONDS - 1
