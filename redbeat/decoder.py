@@ -16,6 +16,7 @@ from typing import Any
 
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from dateutil.rrule import weekday
+from kombu.utils import json as kombu_json
 
 from redbeat.config.suggestions import find_typos
 from redbeat.legacy import lookup_of
@@ -75,7 +76,11 @@ class BadObject(ValueError):
 
 
 class RedBeatJSONEncoder(json.JSONEncoder):
-    """Writes datetimes, schedules and weekdays; TypeError: a value has no form in JSON."""
+    """Writes datetimes, schedules and weekdays, and all that kombu writes in a message.
+
+    A set becomes a list, and a timedelta its seconds, as messages have neither. TypeError: a value has no
+    form in JSON.
+    """
 
     def default(self, obj: Any) -> Any:
         if isinstance(obj, datetime):
@@ -85,7 +90,14 @@ class RedBeatJSONEncoder(json.JSONEncoder):
         if isinstance(obj, weekday):
             encoded = {"__type__": "weekday", "wkday": obj.weekday}
             return {**encoded, "n": obj.n} if obj.n else encoded
-        return super().default(obj)
+        try:
+            return _encode_as_kombu(obj)
+        except TypeError:
+            if isinstance(obj, timedelta):
+                return obj.total_seconds()
+            if isinstance(obj, (set, frozenset)):
+                return sorted(obj, key=repr)
+            raise
 
 
 class RedBeatJSONDecoder(json.JSONDecoder):
@@ -104,6 +116,11 @@ class RedBeatJSONDecoder(json.JSONDecoder):
         kind = d["__type__"]
         if not isinstance(kind, str):
             return d
+        if "__value__" in d:  # as kombu writes a value in a message
+            try:
+                return kombu_json.object_hook(d)
+            except (ValueError, TypeError, ArithmeticError, AttributeError):  # a task's own argument
+                return d
         if kind in _SHARED_KINDS and kind not in KINDS:
             return (_SHARED.get(key := repr(d)) or self._remember(key, kind, d)).copy()
         return self._decoded(kind, d)
@@ -155,6 +172,7 @@ MAX_SHARED, MAX_SHARED_LENGTH = 1024, 1000
 _SHARED = Memory[str, _Original](MAX_SHARED)
 
 
+_encode_as_kombu: Callable[[Any], Any] = kombu_json.JSONEncoder().default
 # made once, as making one takes longer than using it
 _ENCODER = RedBeatJSONEncoder()
 _STRICT_ENCODER = RedBeatJSONEncoder(allow_nan=False)
@@ -180,6 +198,7 @@ def _prepared(encoder: json.JSONEncoder) -> Callable[[Any], str]:
 
 
 _encode_plain = _prepared(_STRICT_ENCODER)
+_encode_arguments = _prepared(_ENCODER)  # NaN and infinity go to tasks, as in 2.x
 
 
 def plain_json(value: Any) -> Any:
@@ -217,25 +236,28 @@ def encode_definition(
     schedule: Any,
     enabled: bool,
     stored: str | None = None,
-    moved: Collection[str] = (),
+    find_moved: Callable[[], Collection[str]] = tuple,
 ) -> str:
-    """Return a definition's JSON, with the unknown keys of ``stored``, except those ``moved`` to the policy.
+    """Return a definition's JSON, with the unknown keys of ``stored``.
+
+    Arguments:
+        find_moved: returns which of these keys are in the policy from now on, and leave the definition.
 
     Raises TypeError, ValueError or RecursionError if a value has no form in JSON.
     """
     encoded = (
         f'{{"name": {_encode_text(name)}, "task": {_encode_text(task)}, '
-        f'"args": {_encode_plain(args) if args or args is None else "[]"}, '
-        f'"kwargs": {_encode_plain(kwargs) if kwargs else "{}"}, '
+        f'"args": {_encode_arguments(args) if args or args is None else "[]"}, '
+        f'"kwargs": {_encode_arguments(kwargs) if kwargs else "{}"}, '
         f'"options": {_encode_plain(options) if options else "{}"}, '
         f'"schedule": {_schedule_json(schedule)}, "enabled": {"true" if enabled else "false"}}}'
     )
     if stored is None or stored == encoded:
         return encoded
     before = _plain(stored)
-    unknown = {
-        name: value for name, value in before.items() if name not in DEFINITION_FIELDS and name not in moved
-    }
+    unknown = {name: value for name, value in before.items() if name not in DEFINITION_FIELDS}
+    for name in unknown.keys() & find_moved() if unknown else ():
+        del unknown[name]
     kind, unknown_of_schedule = _unknown_of_schedule(before.get("schedule"))
     if not unknown and not unknown_of_schedule:
         return encoded
@@ -291,6 +313,36 @@ def moment_json(moment: datetime | None) -> str:
         return "null"
     day = moment.year, moment.month, moment.day
     return _DATETIME_JSON % (*day, moment.hour, moment.minute, moment.second, moment.microsecond)
+
+
+def read_meta(text: str | None) -> Any:
+    """Return a meta, with its time as a datetime also where it is UNIX seconds; ValueError: bad JSON."""
+    if not text:
+        return {"last_run_at": None}
+    meta = decode(text)
+    if isinstance(meta, dict):
+        meta |= {name: read(meta[name]) for name, read in _META_VALUES if name in meta}
+    return meta
+
+
+def as_moment(value: Any) -> Any:
+    """Return the datetime, in UTC, of UNIX seconds; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    try:
+        return datetime.fromtimestamp(value, timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return value
+
+
+def as_count(value: Any) -> Any:
+    """Return the whole number that a float or a text such as '5' stands for; anything else as it is."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+
+
+_META_VALUES = (("last_run_at", as_moment), ("total_run_count", as_count))
 
 
 def _plain(text: str | None) -> dict[str, Any]:

@@ -10,12 +10,13 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
+from celery.schedules import schedstate
 from celery.signals import beat_init
 
 from redbeat.beat.batch import Batch
@@ -25,6 +26,16 @@ from redbeat.beat.log import Reports, brief, ending_briefly, told_of_loss
 from redbeat.beat.log_format import choose_format, set_up_early
 from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.misplaced import sweep
+from redbeat.beat.overrides import (
+    ASKED,
+    ASKED_OF_ENTRY,
+    UNUSED,
+    UNUSED_OF_ENTRY,
+    PlannedSend,
+    RunDeclined,
+    find_unused,
+    is_overridden,
+)
 from redbeat.beat.round import Round, rounds_of
 from redbeat.beat.service import BeatService
 from redbeat.beat.shard import BROKER_RETRY_SECONDS, MOVING_SECONDS, Shard
@@ -42,12 +53,13 @@ from redbeat.broker.connection import Broker
 from redbeat.broker.originals import remember_scheduler
 from redbeat.config.config import RedBeatConfig as RedBeatConfig
 from redbeat.config.config import ensure_conf as ensure_conf
+from redbeat.config.settings import as_number
 from redbeat.config.timing import Timing
 from redbeat.connection.client import get_redis as get_redis
 from redbeat.connection.retry import RetryingConnection as RetryingConnection
 from redbeat.connection.retry import is_full, is_period_left, is_refusal
 from redbeat.entries.entry import RedBeatSchedulerEntry as RedBeatSchedulerEntry
-from redbeat.entries.loading import decode_entry
+from redbeat.entries.entry import load_entry
 from redbeat.errors import (
     EntryCorrupt,
     EntryNotFound,
@@ -77,6 +89,7 @@ from redbeat.store.notifier import WakeChannel
 from redbeat.store.parts import Part as PartOfSchedule
 from redbeat.store.records import Claim, Fence
 from redbeat.store.store import Store
+from redbeat.task_ids import task_id_of
 from redbeat.telemetry.endpoint.condition import Condition
 from redbeat.telemetry.endpoint.endpoint import Endpoint
 from redbeat.telemetry.endpoint.health import find_blockage
@@ -122,13 +135,15 @@ class RedBeatScheduler(Scheduler):
 
     Entry = RedBeatSchedulerEntry
     _is_choosing = _has_chosen = False  # a client, in a subclass's setup_schedule
+    _planned: PlannedSend | None = None  # while a planned run goes through a subclass
+    _has_ticked = False  # the tick of a subclass has called this class's
 
     def __init__(
         self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
     ) -> None:
         lazy = kwargs.pop("lazy", False)
         super().__init__(app, lazy=True, **kwargs)
-        self.max_interval: float = self.max_interval or DEFAULT_MAX_INTERVAL
+        self.max_interval: float = as_number(self.max_interval) or DEFAULT_MAX_INTERVAL
         with ending_briefly(is_logging=not lazy):
             is_json = choose_format(app, is_logging=not lazy)
         with ending_briefly(is_logging=not lazy, set_up=partial(set_up_early, app) if is_json else None):
@@ -227,6 +242,11 @@ class RedBeatScheduler(Scheduler):
     def _name_of(self, key: str) -> str:
         return self.config.keys.name(key)
 
+    @property
+    def _is_bare(self) -> bool:
+        """Whether ``__init__`` did not run: a test has made it by ``__new__``, and sets what it needs."""
+        return "_shards" not in self.__dict__
+
     # -- one tick
 
     def tick(self, *_args: Any, **_kwargs: Any) -> float:
@@ -239,6 +259,34 @@ class RedBeatScheduler(Scheduler):
             LockLost: another beat has the lock now.
             StoreUnavailable: Redis can't be reached.
         """
+        if self._is_bare:
+            return self._tick_by_entry()
+        if self._ticking_thread == threading.get_native_id():  # the tick of a subclass calls this one
+            self._has_ticked = True
+            return self._tick()
+        return self._guard(self._tick)
+
+    def _tick_by_entry(self) -> float:
+        """Do what a tick of 2.x does, with what a test has set."""
+        if self.lock:
+            self.lock.extend(int(self.lock_timeout))
+        due_in = [self.maybe_due(entry, **self._maybe_due_kwargs) for entry in self.schedule.values()]
+        return min([seconds for seconds in due_in if seconds], default=float(self.max_interval))
+
+    def _tick_of_subclass(self) -> float:
+        """Run a subclass's own tick: with the lock, and with a wait after it.
+
+        That of 2.x begins when its beat has got the lock, and it may send entries by itself.
+        """
+        seconds = self._stand()
+        if seconds is not None:
+            return seconds
+        self._has_ticked = False
+        seconds = type(self).tick(self)
+        return seconds if self._has_ticked else self._wait(seconds or 0.0, is_preparing=False)
+
+    def _guard(self, tick: Callable[[], float]) -> float:
+        """Return what ``tick`` returns; handle the loss of the lock, errors of Redis, and signals."""
         if self._beat is not None and self._beat.has_been_terminated:
             self._beat.stop()  # the signal handler's SystemExit was lost between two ticks
             return 0
@@ -247,7 +295,7 @@ class RedBeatScheduler(Scheduler):
             # a lock of greenlets that a handler interrupts stays locked: it waits for the tick's end, half a
             # second at most
             with hold_interrupts() if self._beat is not None and has_greenlets() else nullcontext():
-                delay_seconds = self._tick()
+                delay_seconds = tick()
         except (StoreCorrupt, StoreRefused) as exc:
             if isinstance(exc, LayoutChanged) and self._form_shards():
                 return 0
@@ -308,7 +356,8 @@ class RedBeatScheduler(Scheduler):
         self._reports.report_trouble(trouble, troubled, [part.prefix for part in parts])
         self._condition.note_trouble(trouble, troubled)
 
-    def _tick(self) -> float:
+    def _stand(self) -> float | None:
+        """Look at what has changed, and stand for leader; return how long to wait then, None: it leads."""
         self._reports.failures.log_counted()
         if self._beat is not None:
             self._telemetry.look()
@@ -319,6 +368,12 @@ class RedBeatScheduler(Scheduler):
         if not self._is_leading():
             self._report_standby()
             return self._wait(self._shares.seconds_to_look())
+        return None
+
+    def _tick(self) -> float:
+        seconds = self._stand()
+        if seconds is not None:
+            return seconds
         if self._broker.is_away:
             self._shards.renew_locks()  # trying the broker may take long
             if not self._is_broker_back():
@@ -415,6 +470,35 @@ class RedBeatScheduler(Scheduler):
 
     # -- sending
 
+    @property
+    def asks_subclass(self) -> bool:
+        """Whether each planned run goes through methods that a subclass overrides."""
+        return any(is_overridden(self, name, _Originals) for name in ASKED) or any(
+            is_overridden(self.Entry, name, _EntryOriginals) for name in ASKED_OF_ENTRY
+        )
+
+    def send_planned(self, entry: Any, producer: Any, seconds_to_next: float) -> None:
+        """Send the planned run of ``entry`` through the methods that a subclass overrides.
+
+        Arguments:
+            seconds_to_next: how long after now its next run is due.
+
+        Raises:
+            RunDeclined: no method has sent it.
+            Exception: what sending a message has raised, also if a method has caught it.
+        """
+        planned = self._planned = PlannedSend()
+        entry.planned_state = schedstate(is_due=True, next=seconds_to_next)
+        try:
+            again = self.maybe_due(entry, **{**self._maybe_due_kwargs, "producer": producer})
+        finally:
+            self._planned, entry.planned_state = None, None
+        if planned.error is not None:
+            raise planned.error
+        if not planned.is_sent:
+            is_usable = isinstance(again, (int, float)) and again > 0
+            raise RunDeclined(min(float(again or 0), float(self.max_interval)) if is_usable else 1.0)
+
     @deferrable
     def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **kwargs: Any) -> Any:
         """Send ``entry``'s task. Every dispatch goes through here if a subclass or a tool has hooked in.
@@ -428,26 +512,60 @@ class RedBeatScheduler(Scheduler):
         if sent.message is not None:
             publish(sent.message, producer or self.producer, self.app)
             return self.app.AsyncResult(sent.message.task_id)
-        return super().apply_async(sent, producer=producer, advance=advance, **kwargs)
+        planned = self._planned
+        if planned is None:
+            return super().apply_async(sent, producer=producer, advance=advance, **kwargs)
+        planned.is_sent, planned.messages = True, planned.messages + 1
+        if planned.messages > 1:  # a message of its own, and the same one when the run is tried again
+            sent.options["task_id"] = task_id_of(str(sent.options.get("task_id")), str(planned.messages))
+        try:
+            return super().apply_async(sent, producer=producer, advance=advance, **kwargs)
+        except Exception as exc:
+            planned.error = planned.error or exc
+            raise
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Send ``entry``; a subclass may override it, as those of Celery's scheduler do."""
+        self.apply_async(entry, producer=producer)
 
     def reserve(self, entry: Any) -> Any:
-        """Record a run of ``entry`` as of now; return the entry as it is after it."""
-        return next(entry)
+        """Record a run of ``entry`` as of now; return the entry as it is after it.
+
+        That of a planned run is recorded with its batch.
+        """
+        if self._planned is None:
+            return next(entry)
+        self._planned.is_sent = True
+        return entry.advanced()
 
     def maybe_due(self, entry: Any, **kwargs: Any) -> float | None:
         """Send ``entry`` if it is due; return the seconds to its next run."""
+        planned = self._planned
+        if planned is None and not self._is_bare:  # a subclass has a loop of its own
+            self._shards.first.leadership.confirm()
         is_due, next_seconds = entry.is_due()
-        if is_due:
+        if not is_due:
+            return next_seconds  # type: ignore[no-any-return]
+        if planned is None:  # else it is logged when it has been sent
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
-            try:
+        try:
+            if is_overridden(self, "apply_entry", _Originals):
+                self.apply_entry(entry, producer=kwargs.get("producer"))
+            else:
                 self.apply_async(entry, **kwargs)
-            except Exception:
-                logger.exception("beat: Couldn't send %s (%s)", entry.name, entry.task)
+        except Exception:
+            if planned is not None:
+                raise  # it is tried again, or skipped, as any run is
+            logger.exception("beat: Couldn't send %s (%s)", entry.name, entry.task)
+        if planned is not None:
+            planned.is_sent = True
         return next_seconds  # type: ignore[no-any-return]
 
     @property
     def producer(self) -> Any:
         """The producer that ``apply_async`` is given."""
+        if self._is_bare:
+            return None  # Celery takes one of the app's pool
         return self._broker.producer
 
     @property
@@ -471,10 +589,15 @@ class RedBeatScheduler(Scheduler):
         A program, such as a test, may set it to a lock of redis-py, or to any object with ``extend`` and
         ``release``. Then this scheduler leads.
         """
+        if self._is_bare:
+            return self.__dict__.get("lock")
         return self._shards.first.leadership.lock
 
     @lock.setter
     def lock(self, lock: LeaderLock | Any) -> None:
+        if self._is_bare:
+            self.__dict__["lock"] = lock
+            return
         leadership = self._shards.first.leadership
         leadership.forget()
         leadership.lock = lock
@@ -482,19 +605,29 @@ class RedBeatScheduler(Scheduler):
     @property
     def lock_key(self) -> str | None:
         """The lock's key; None if there is no lock, and every beat leads."""
+        if self._is_bare:
+            return self.__dict__.get("lock_key")
         return self._shares.lock_key
 
     @lock_key.setter
     def lock_key(self, lock_key: str | None) -> None:
+        if self._is_bare:
+            self.__dict__["lock_key"] = lock_key
+            return
         self._shares.lock_key = lock_key
 
     @property
     def lock_timeout(self) -> float:
         """How long the lock lives after it was last renewed, seconds."""
+        if self._is_bare:
+            return float(self.__dict__.get("lock_timeout", 5 * self.max_interval))
         return self._shares.timing.lock_seconds
 
     @lock_timeout.setter
     def lock_timeout(self, seconds: float) -> None:
+        if self._is_bare:
+            self.__dict__["lock_timeout"] = seconds
+            return
         self._shares.set_lock_seconds(seconds)
 
     @functools.cached_property
@@ -633,12 +766,21 @@ class RedBeatScheduler(Scheduler):
     def run_under(self, service: Any) -> None:
         """Let ticks wait, and take the lock: ``service``, Celery's beat, is about to call them."""
         self._beat = BeatService(service)
+        if is_overridden(self, "tick", _Originals):
+            self.tick = partial(self._guard, self._tick_of_subclass)  # type: ignore[method-assign]
+        unused = [*find_unused(type(self), RedBeatScheduler, UNUSED)]
+        unused += find_unused(self.Entry, RedBeatSchedulerEntry, UNUSED_OF_ENTRY)
+        for name, remedy in unused:
+            logger.error("beat: %s is not called: %s.", name, remedy)
         self._stands_by_when_lost = self._stands_by_when_lost or self._beat.is_embedded
 
-    def _wait(self, seconds: float) -> float:
+    def _wait(self, seconds: float, *, is_preparing: bool = True) -> float:
         """Under a running beat wait for ``seconds``, or until something happens, and return 0.
 
         Otherwise return ``seconds`` at once.
+
+        Arguments:
+            is_preparing: runs are prepared meanwhile.
         """
         if self._beat is None:
             return seconds
@@ -651,8 +793,8 @@ class RedBeatScheduler(Scheduler):
         look_at = time.monotonic() + self._look_seconds
         while (left := ends_at - time.monotonic()) > 0 and not self._is_stopping():
             self._reports.failures.log_counted()
-            is_preparing = self._shards.has_locks and self._shards.prepare()
-            pause_seconds = 0.0 if is_preparing else min(left, self._look_seconds)
+            has_prepared = is_preparing and self._shards.has_locks and self._shards.prepare()
+            pause_seconds = 0.0 if has_prepared else min(left, self._look_seconds)
             with self._shards.asking():  # it may take longer where Redis doesn't answer
                 is_woken = self._wake.wait(pause_seconds)
             if is_woken:
@@ -663,7 +805,7 @@ class RedBeatScheduler(Scheduler):
             self._beat.note_tick()
             self._figures.last_tick_at = time.time()
             now = time.monotonic()
-            if not self._shares.is_leader or now >= due_at or (is_preparing and now < look_at):
+            if not self._shares.is_leader or now >= due_at or (has_prepared and now < look_at):
                 continue
             look_at = now + self._look_seconds
             if self._shards.look():
@@ -689,6 +831,11 @@ class RedBeatScheduler(Scheduler):
 
     def close(self) -> None:
         """Release the lock and close the connections; while a tick runs, as soon as it has ended."""
+        if self._is_bare:
+            if self.lock and self.lock.owned():
+                self.lock.release()
+            self.lock = None
+            return
         self._condition.note_stopping()
         if self._ticking_thread == threading.get_native_id():
             # Celery's signal handler calls this amid a tick, and its connections may be amid a command. The
@@ -717,7 +864,10 @@ class RedBeatScheduler(Scheduler):
         """
         if self._is_choosing:
             return
-        statics, shards = read_statics(self.app), self._shards
+        shards, installs = self._shards, is_overridden(self, "install_default_entries", Scheduler)
+        statics = read_statics(self.app, has_defaults=not installs)
+        if installs:
+            self.install_default_entries(self.app.conf.beat_schedule)
         led = [shard for shard in shards.reached if not shard.has_statics] or shards.led or list(shards)
         for shard in led:
             with shards.apart(shard):
@@ -744,9 +894,10 @@ class RedBeatScheduler(Scheduler):
     def schedule(self) -> dict[str, Any]:
         """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
-        for stored in self.store.of_all_parts().window(self.config.batch_size):
+        store = Store(self.app) if self._is_bare else self.store
+        for stored in store.of_all_parts().window(self.config.batch_size):
             try:
-                entry = decode_entry(self.Entry, stored, self.app)
+                entry = load_entry(self.Entry, stored, self.app)
             except (EntryNotFound, EntryCorrupt) as exc:
                 logger.debug("beat: Not shown: %s", exc)
             else:
@@ -760,6 +911,11 @@ class RedBeatScheduler(Scheduler):
 
 
 remember_scheduler(RedBeatScheduler, RedBeatSchedulerEntry)
+#: their methods as they are here, whatever a tool puts in their place later
+_Originals = type("_Originals", (), {name: vars(RedBeatScheduler)[name] for name in (*ASKED, "tick")})
+_EntryOriginals = type(
+    "_EntryOriginals", (), {name: vars(RedBeatSchedulerEntry)[name] for name in ASKED_OF_ENTRY}
+)
 
 
 @beat_init.connect

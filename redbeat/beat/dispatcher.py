@@ -33,12 +33,14 @@ from redbeat.beat.batch import Batch
 from redbeat.beat.disruptions import has_failed
 from redbeat.beat.equipment import Equipment
 from redbeat.beat.misplaced import Misplaced
+from redbeat.beat.overrides import RunDeclined
 from redbeat.beat.pace import Pace, Rest
 from redbeat.beat.pipeline import Pipeline
 from redbeat.beat.planner import (
     CompiledRun,
     OrdinaryRun,
     Run,
+    commit_declined,
     commit_failed,
     commit_missing,
     plan_run,
@@ -456,6 +458,8 @@ class Dispatcher:
                         self._collect(batch, run)
                     else:
                         self._note_sent(batch, run, self._send_run(batch, run))
+                except RunDeclined as exc:
+                    batch.pending.append(commit_declined(run, batch.claim.now + exc.seconds))
                 except RedBeatError:  # about the schedule's server, or the lock
                     raise
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
@@ -532,7 +536,8 @@ class Dispatcher:
     def _is_deferrable(self, batch: Batch, run: Run) -> bool:
         """Tell whether the messages of ``run`` may be confirmed later."""
         is_suspect = run.claimed.key in batch.doubtful or self._disruptions.is_marked(run)
-        return not is_suspect and hasattr(self._hooks.apply_async, "is_deferrable")
+        is_own = hasattr(self._hooks.apply_async, "is_deferrable") and not self._hooks.asks_subclass
+        return not is_suspect and is_own
 
     def _collect(self, batch: Batch, run: CompiledRun) -> None:
         """Collect the message of ``run``, which is made already."""
@@ -551,16 +556,24 @@ class Dispatcher:
                 declared = [one.entity for one in run.message.shape.declarations]
                 self._broker.publish_draft(str(draft.value), declared)
             return tuple(sent) if isinstance(sent, list) else sent
-        entry = run.entry
         self.pace.note_sending()
         with (
             self._broker.sending(run.expiration_seconds, is_deferrable=is_deferrable) as sent,
             self._tracing.sending(self._begin_span(run)),
         ):
+            is_asking = run.entry.message is None and self._hooks.asks_subclass
             try:
-                self._hooks.apply_async(entry, producer=producer, advance=False)
+                if is_asking:
+                    self._hooks.send_planned(run.entry, producer, self._seconds_to_next(run))
+                else:
+                    self._hooks.apply_async(run.entry, producer=producer, advance=False)
+            except RunDeclined:
+                raise
             except RedBeatError as exc:  # one that the application's code has raised, or let through
                 raise SchedulingError(str(exc)) from exc
+        if is_asking and isinstance(sent, list) and sent and self._has_changed(run):
+            # the subclass has written to the entry, so the recording script would not push
+            self._push_now(sent)
         if run.span is not None:
             run.span.queue = self._broker.destination or run.span.queue
         run.events = self._broker.events
@@ -568,6 +581,26 @@ class Dispatcher:
         if seconds:
             self._reports.report_costly(run.claimed, seconds)
         return tuple(sent) if isinstance(sent, list) else sent
+
+    @staticmethod
+    def _seconds_to_next(run: OrdinaryRun) -> float:
+        score = run.sent.new_score
+        return max(float(score) - float(run.nominal), 0.0) if isinstance(score, str) else 0.0
+
+    def _has_changed(self, run: OrdinaryRun) -> bool:
+        """Tell whether the entry of ``run`` is stored otherwise than it was planned by."""
+        claimed = run.claimed
+        _, [stored] = self._store.read_entries([claimed.key])
+        found = stored.definition, stored.policy, stored.meta
+        return found != (claimed.definition, claimed.policy, claimed.meta)
+
+    def _push_now(self, pushes: list[Push]) -> None:
+        """Push messages before their run is recorded, and leave the list empty."""
+        if self._broker.outbox is not None:
+            [failure] = self._broker.outbox.send([tuple(pushes)])
+            pushes.clear()
+            if failure is not None:
+                raise failure
 
     def _begin_span(self, run: OrdinaryRun) -> RunSpan | None:
         """Let the message of ``run`` carry its span's context; the one that it has, if it is sent again."""

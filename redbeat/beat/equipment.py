@@ -34,9 +34,19 @@ class Hooks(Protocol):
     @property
     def producer(self) -> Any: ...
 
+    @property
+    def asks_subclass(self) -> bool: ...
+
     def apply_async(
         self, entry: RedBeatSchedulerEntry, producer: Any = None, advance: bool = True
     ) -> Any: ...
+
+    def send_planned(
+        self,
+        entry: RedBeatSchedulerEntry,
+        producer: Any,
+        seconds_to_next: float,
+    ) -> None: ...
 
 
 class ServerClock:

@@ -363,14 +363,14 @@ class Reports:
             )
 
     def report_typos(self, run: OrdinaryRun) -> None:
-        """Log keys of an entry, its schedule or its policy that are unknown and resemble known ones."""
+        """Log keys of an entry, its schedule or its policy that are ignored: misspelt, or unusable."""
         found = (run.entry.typos, getattr(run.entry.schedule, "typos", ""))
         if found == ("", ""):
             return
         typos = shorten(printable(", ".join(filter(None, found))))
         if self._said.is_news(("typos", run.claimed.key), typos):
             logger.warning(
-                "beat: The entry %s has keys RedBeat doesn't know: %s.",
+                "beat: The entry %s has keys that are ignored: %s.",
                 printable(self._name_of(run.claimed.key)),
                 typos,
                 extra=ENTRY_UNKNOWN_KEYS.of(entry=self._name_of(run.claimed.key), keys=typos),

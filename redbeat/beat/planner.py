@@ -25,9 +25,8 @@ from redbeat.entries.due import (
     paused_until,
     score_after_pause,
 )
-from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
 from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
-from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryError
 from redbeat.history import sent_record, skipped_record, unsent_record
 from redbeat.log.text import printable
@@ -153,7 +152,7 @@ def plan_run(
     Raises:
         EntryCorrupt, or another exception of an unusable entry: quarantine it.
     """
-    entry = decode_entry(entry_class, read_claimed(claimed), app)
+    entry = load_entry(entry_class, read_claimed(claimed), app)
     give_calendars([entry], calendars)
     plan = _plan(entry, claimed, now, defaults, tracks or read_tracks(app), report_dropped)
     commit = plan.sent if isinstance(plan, OrdinaryRun) else plan
@@ -188,7 +187,8 @@ def _plan(
             dropped.append(one)
         return _put_off(entry, claimed, choice.following, dropped)
     is_over = entry.policy.is_finished(entry.total_run_count + 1)
-    sent = _put_off(entry, claimed, None if is_over else choice.following)
+    following = None if is_over else entry.following_run(choice.ran_at, choice.following)
+    sent = _put_off(entry, claimed, following)
     if not entry.enabled and sent.new_score is not Ending.DELETE:
         _end_pause(entry, claimed, sent, is_over=is_over)
     own_id = entry.options.get("task_id")
@@ -565,6 +565,13 @@ def _record_skipped(run: OrdinaryRun, commit: Commit, reason: str) -> Commit:
     # a reservation, or that it has waited for another run to end, is over
     commit.run = None if run.sent.run is None else dropped_run(run.nominal)
     return commit
+
+
+def commit_declined(run: Run, until: float) -> Commit:
+    """Return the commit of a run that a subclass does not send now; it is asked again at ``until``."""
+    if run.claimed.next_score:
+        return _wait_on(run.claimed)
+    return _commit(run.claimed, score_text(until))
 
 
 def commit_held(run: Run, held: Held) -> Commit:

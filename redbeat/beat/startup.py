@@ -26,6 +26,7 @@ from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks
 from redbeat.entries.calendar_loading import save_by_calendars
+from redbeat.entries.entry import has_own_save
 from redbeat.entries.loading import try_decode
 from redbeat.entries.ownership import note_statics, plan_statics
 from redbeat.entries.pauses import keep_pause
@@ -190,10 +191,13 @@ class Statics:
     why_unknown: str = ""
 
 
-def read_statics(app: Any) -> Statics:
+def read_statics(app: Any, *, has_defaults: bool = True) -> Statics:
     """Return Celery's own entries, those of ``beat_schedule``, and those that ``@scheduled`` declares.
 
     Celery's commands have imported the application's modules; another program may not have done so yet.
+
+    Arguments:
+        has_defaults: with Celery's own entries.
 
     Raises:
         DeclarationError: two of them have the same name.
@@ -209,9 +213,8 @@ def read_statics(app: Any) -> Statics:
             let_through(exc)
             why_unknown = why_unknown or f"{type(exc).__name__}: {exc}"
     entries = {name: entry.fields for name, entry in declared.entries.items()}
-    return Statics(
-        {**default_entries(app), **app.conf.beat_schedule, **entries}, declared.strays, why_unknown
-    )
+    defaults = default_entries(app) if has_defaults else {}
+    return Statics({**defaults, **app.conf.beat_schedule, **entries}, declared.strays, why_unknown)
 
 
 def store_statics(
@@ -293,6 +296,9 @@ def _store_chunk(
             entry = make_entry(name, fields)
             key: str = entry.key
             key.encode("utf-8")  # a name that can't be encoded would fail the whole chunk
+            if has_own_save(entry):
+                entry.save()
+                continue
             made[key], given[key] = entry, fields if isinstance(fields, Mapping) else ()
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
             let_through(exc)

@@ -218,7 +218,8 @@ _WAY.add(_AMQP_CHANNEL, _AMQP_MESSAGE, _CONFIRMS)
 
 def remember_scheduler(scheduler: type, entry: type) -> None:
     """Remember the functions of RedBeat's own classes, as they are when they are defined."""
-    _WAY.scheduler = Family(scheduler, "apply_async", "send_task", "producer")
+    sending = ("apply_async", "send_task", "producer", "maybe_due", "apply_entry", "reserve")
+    _WAY.scheduler = Family(scheduler, *sending, "should_sync", "sync", "_do_sync")
     _WAY.entry_class = entry
     reading = (
         "__init__",

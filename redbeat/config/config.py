@@ -53,6 +53,8 @@ def _parse(setting: Setting, value: Any, given_as: str | None = None) -> Any:
         return setting.parse(value)
     except (ValueError, TypeError) as exc:
         shown = "its value (not shown here)" if setting.is_secret else repr(value)
+        if setting.is_secret and isinstance(value, Mapping) and str(exc):
+            shown += f": {exc}"
         if name == "redbeat_redis_url" and isinstance(value, str):
             shown = repr(sanitize_url(value))
         message = f"{name}: {shown} isn't allowed; use {setting.allowed}."

@@ -75,8 +75,57 @@ class Setting:
         object.__setattr__(self, "attribute", self.attribute or self.name.removeprefix("redbeat_"))
 
 
+#: what stands for True and for False in an environment variable
+_FLAGS = {"true": True, "yes": True, "on": True, "1": True} | {
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+#: options of the redis client that are numbers, and those that are True or False
+_NUMBER_OPTIONS = frozenset(
+    {
+        *("retry_period", "db", "port", "protocol", "max_connections", "health_check_interval"),
+        *("socket_timeout", "socket_connect_timeout", "socket_read_size", "min_other_sentinels"),
+        *("cluster_error_retry_attempts", "reinitialize_steps", "timeout"),
+    }
+)
+_FLAG_OPTIONS = frozenset(
+    {
+        *("cluster", "decode_responses", "socket_keepalive", "retry_on_timeout", "single_connection_client"),
+        *("ssl", "ssl_check_hostname", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"),
+        *("require_full_coverage", "read_from_replicas", "dynamic_startup_nodes", "skip_full_coverage_check"),
+    }
+)
+
+
+def as_flag(value: Any) -> Any:
+    """Return the bool that a number or a text such as 'False' stands for; anything else as it is."""
+    if isinstance(value, str):
+        return _FLAGS.get(value.strip().lower(), value)
+    return bool(value) if value in (0, 1) and not isinstance(value, complex) else value
+
+
+def as_number(value: Any) -> Any:
+    """Return the number that a text such as '60' or '0.5' writes; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value
+
+
+def _is_unset(value: Any) -> bool:
+    """Tell whether a setting is None, or the empty text of an environment variable."""
+    return value is None or value == ""
+
+
 def _url(value: Any) -> str | None:
-    if value is None:
+    if _is_unset(value):
         return None
     if not isinstance(value, str) or scheme_of(value) not in REDIS_SCHEMES:
         raise ValueError
@@ -97,22 +146,54 @@ def _web_hosts(value: Any) -> tuple[str, ...]:
 
 
 def _options(value: Any) -> dict[str, Any]:
+    if _is_unset(value):
+        return {}
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ValueError
+    value = _typed_options(value)
     period = value.get("retry_period")
     if period is not None and not (_is_number(period) and (period >= 0 or period == -1)):
-        raise ValueError
-    if not all(isinstance(value.get(name), (str, bytes, int, float, NoneType)) for name in _CREDENTIALS):
-        raise ValueError
+        raise ValueError("retry_period must be a number of seconds, or -1.")
+    for name in _CREDENTIALS:
+        if not isinstance(value.get(name), (str, bytes, int, float, NoneType)):
+            raise ValueError(f"{name} must be a string.")
     return dict(value)
 
 
+def _typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of the redis client with numbers and flags instead of their texts.
+
+    Raises:
+        ValueError: the text of one is neither; the message names the option.
+    """
+    typed: dict[str, Any] = {}
+    for name, value in options.items():
+        read = as_number if name in _NUMBER_OPTIONS else as_flag if name in _FLAG_OPTIONS else None
+        typed[name] = found = value if read is None else read(value)
+        if read is not None and isinstance(found, str):
+            what = "a number" if read is as_number else "True or False"
+            raise ValueError(f"{name} must be {what}.")
+    for name in ("sentinel_kwargs", "connection_kwargs"):
+        if isinstance(typed.get(name), Mapping):
+            typed[name] = _typed_options(typed[name])
+    if isinstance(typed.get("sentinels"), (list, tuple)):
+        typed["sentinels"] = [
+            (one[0], as_number(one[1])) if isinstance(one, (list, tuple)) and len(one) == 2 else one
+            for one in typed["sentinels"]
+        ]
+    if isinstance(typed.get("startup_nodes"), (list, tuple)):
+        typed["startup_nodes"] = [
+            _typed_options(one) if isinstance(one, Mapping) else one for one in typed["startup_nodes"]
+        ]
+    return typed
+
+
 def _use_ssl(value: Any) -> bool | dict[str, Any]:
-    if value is None or isinstance(value, bool):
-        return bool(value)
+    if _is_unset(value):
+        return False
     if isinstance(value, Mapping):
-        return dict(value)
-    raise ValueError
+        return _typed_options(value)
+    return _flag(value)
 
 
 def _key_prefix(value: Any) -> str:
@@ -122,13 +203,14 @@ def _key_prefix(value: Any) -> str:
 
 
 def _lock_key(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
+    if not isinstance(value, str) and value not in (None, False):
         raise ValueError
     return value or None
 
 
 def _lock_timeout(value: Any) -> float | None:
-    if value is None or value == 0:  # 2.x reads 0 as unset
+    value = as_number(value)
+    if _is_unset(value) or value == 0:  # 2.x reads 0 as unset
         return None
     if not _is_number(value) or not MIN_LOCK_SECONDS <= value <= 10**9:
         raise ValueError
@@ -169,6 +251,7 @@ def _http(value: Any) -> Address | None:
 
 
 def _flag(value: Any) -> bool:
+    value = as_flag(value)
     if not isinstance(value, bool):
         raise ValueError
     return value
@@ -196,7 +279,8 @@ def _whole_number(
     least: int, most: int, unit: str = "", note: str = "", *, is_optional: bool = False
 ) -> Rule:
     def parse(value: Any) -> int | None:
-        if value is None and is_optional:
+        value = as_number(value)
+        if is_optional and _is_unset(value):
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise ValueError
@@ -207,7 +291,8 @@ def _whole_number(
 
 def _seconds(least: float, most: float, which: str, *, is_optional: bool = False) -> Rule:
     def parse(value: Any) -> float | None:
-        if value is None and is_optional:
+        value = as_number(value)
+        if is_optional and _is_unset(value):
             return None
         if not _is_number(value) or not least <= value <= most:
             raise ValueError
@@ -233,7 +318,7 @@ SETTINGS: dict[str, Setting] = {
             None,
             _options,
             "a dict; in it retry_period is a number of seconds, or -1 for ever; username and password are "
-            "strings",
+            "strings, and the other options are of the types of the redis client",
             "How to connect: a dict of the :ref:`options <options>` that RedBeat reads itself; it passes all "
             "others to the redis client.",
             default_words="those of ``broker_transport_options`` that RedBeat itself knows, and no others",
@@ -254,7 +339,8 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_key_prefix",
             DEFAULT_PREFIX,
             _key_prefix,
-            "a non-empty string",
+            "a non-empty string. To keep keys that 2.x wrote without a prefix, copy them to one (docs: "
+            "upgrading, A schedule without a prefix)",
             "What every key in Redis starts with. In a Redis Cluster it must carry a hash tag, "
             f"and its default there is ``{DEFAULT_CLUSTER_PREFIX}``.",
         ),
@@ -271,7 +357,7 @@ SETTINGS: dict[str, Setting] = {
             "redbeat_lock_key",
             None,
             _lock_key,
-            "a string, or None for no lock",
+            "a string, or None or False for no lock",
             "The key of the lock that one beat at a time holds. It gets the prefix where it has none. "
             "``None`` disables the lock: several beats then share the work.",
             default_words="the prefix and ``:lock``, so ``redbeat::lock``",

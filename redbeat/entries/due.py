@@ -129,7 +129,7 @@ def is_moved(
         nominal: the score, UNIX seconds.
         is_meta_foreign: somebody else wrote the meta. RedBeat writes a score that goes with it, too.
     """
-    if entry.last_run_at is None:
+    if entry.last_run_at is None or entry.computes_due_at:
         return False
     if not (is_meta_foreign or nominal.is_integer()):
         return False

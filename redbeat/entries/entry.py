@@ -19,12 +19,21 @@ from celery.schedules import schedstate
 
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
-from redbeat.decoder import DEFINITION_FIELDS, decode, encode_definition, encode_meta, read_cron
+from redbeat.decoder import (
+    DEFINITION_FIELDS,
+    as_count,
+    as_moment,
+    decode,
+    encode_definition,
+    encode_meta,
+    read_cron,
+    read_meta,
+)
 from redbeat.entries.async_management import AsyncManaged
 from redbeat.entries.calendar_loading import bounds_of, save_by_calendars
 from redbeat.entries.describe import describe
 from redbeat.entries.due import first_after_pause, is_pause_over, paused_until, score_after_pause
-from redbeat.entries.loading import decode_entry, try_decode
+from redbeat.entries.loading import decode_entry, stored_extras, try_decode
 from redbeat.entries.preview import next_runs, runs_between
 from redbeat.entries.saving import (
     before_start,
@@ -36,13 +45,29 @@ from redbeat.entries.saving import (
     why_never,
 )
 from redbeat.entries.schedule_field import ScheduleField, as_schedule
-from redbeat.entries.validation import find_name_problem, find_state_problem, find_unwritable
+from redbeat.entries.validation import (
+    as_containers,
+    as_enabled,
+    as_name,
+    find_name_problem,
+    find_state_problem,
+    find_unwritable,
+)
 from redbeat.errors import EntryCorrupt, EntryError, EntryNotFound
 from redbeat.log.events import ENTRY_NEVER_RUNS
 from redbeat.log.logger import logger
 from redbeat.policy.jitter import delayed
 from redbeat.policy.misfires import ran_from
-from redbeat.policy.policy import FIELDS, NAMES, Policy, PolicyFields, PolicyHolder
+from redbeat.policy.policy import (
+    FIELDS,
+    NAMES,
+    NO_POLICY,
+    Policy,
+    PolicyFields,
+    PolicyHolder,
+    decode_policy,
+    read_policy,
+)
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_calendar, in_utc
 from redbeat.store.members import Members
@@ -95,9 +120,14 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     args: Sequence[Any]
     kwargs: dict[str, Any]
     options: dict[str, Any]
-    enabled: bool
     last_run_at: datetime | None
     total_run_count: int
+    # defaults for a subclass whose constructor calls Celery's and not this one
+    enabled = True
+    #: whether last_run_at was given; otherwise it is the time at which this object was made
+    has_last_run_at = False
+    #: what ``is_due`` returns while a planned run is sent; None: it is computed
+    planned_state: schedstate | None = None
     #: unknown keys that resemble known ones, in words, '' if there are none
     typos = ""
     _meta: Any = None  # a name of 2.x
@@ -116,14 +146,22 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         **clsargs: Unpack[EntryArguments],
     ) -> None:
         given: dict[str, Any] = {**clsargs}
-        policy = {}
+        policy, unknown = {}, []
+        name = as_name(name)
+        if given:
+            if given.get("last_run_at") is not None:
+                given["last_run_at"] = as_moment(given["last_run_at"])
+            given["total_run_count"] = as_count(given.get("total_run_count"))
         if not NAMES.isdisjoint(given):
             policy = {field: given.pop(field) for field in FIELDS if field in given}
         problem = find_state_problem(given.get("last_run_at"), given.get("total_run_count"))
         if problem:
             raise EntryError(f"{name}: {problem}", str(name))
         if not given.keys() <= _ARGUMENTS:
+            for extra in given.keys() & stored_extras.get():
+                del given[extra]
             unknown = sorted(given.keys() - _ARGUMENTS)
+        if unknown:
             hint = did_you_mean(unknown[0], [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
             raise EntryError(f"{name}: an entry has no argument {unknown[0]!r}.{hint}", str(name))
         given["app"] = app_or_default(given.get("app"))
@@ -136,12 +174,18 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         )
         if policy:
             self.set_policy(policy)
-        self.enabled = enabled
+        self.enabled = as_enabled(enabled)
         ensure_conf(self.app)
-        #: whether last_run_at was given; otherwise it is the time at which this object was made
         self.has_last_run_at = given.get("last_run_at") is not None
         #: last_run_at as it was made, loaded or saved: save() stores one that was assigned since
         self.known_last_run_at = self.last_run_at
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Yield the constructor's arguments, from which Celery makes the entry as it is after a run."""
+        own = {name: value for name, value in vars(self).items() if name not in _INTERNAL}
+        policy = {field: getattr(self.policy, field) for field in FIELDS}
+        own |= {field: value for field, value in policy.items() if value != getattr(NO_POLICY, field)}
+        return iter(own.items())
 
     def default_now(self) -> datetime:
         """Return what ``last_run_at`` is when none was given."""
@@ -159,7 +203,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     @staticmethod
     def generate_key(app: Any, name: str) -> str:
         """Return the key in Redis of the entry called ``name``."""
-        return ensure_conf(app).keys.entry(name)
+        return ensure_conf(app).keys.entry(as_name(name))
 
     @staticmethod
     def load_definition(key: str, app: Any = None, definition: str | None = None) -> dict[str, Any]:
@@ -194,7 +238,8 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     @staticmethod
     def decode_meta(meta: str | None, app: Any = None) -> dict[str, Any]:  # noqa: ARG004 - 2.x's signature
         """Return ``meta`` with its datetime as an object, or raise ValueError."""
-        return decode(meta) if meta else {"last_run_at": None}
+        decoded: dict[str, Any] = read_meta(meta)
+        return decoded
 
     @classmethod
     def from_key(cls, key: str, app: Any = None) -> RedBeatSchedulerEntry:
@@ -204,6 +249,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             EntryNotFound: there is none (a KeyError, too).
             EntryCorrupt: what is there can't be used (a ValueError, too).
         """
+        key = as_name(key)
         if not isinstance(key, str):
             raise EntryError(f"from_key takes an entry's key or its name, a string, not {key!r}.", str(key))
         app = app_or_default(app)
@@ -222,11 +268,31 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         runs again, is disabled, or is paused without an end.
         """
         if self.enabled:
-            return self.due_by_schedule()
+            return self._due_by_schedule()
         return None if paused_until(self) is None else first_after_pause(self, self.bounds())
 
     def due_by_schedule(self) -> datetime | None:
-        """Return its first time after last_run_at, whether it is enabled or not; None: it has none."""
+        """Return its first time after last_run_at, whether it is enabled or not; None: it has none.
+
+        A subclass that overrides ``due_at`` says it.
+        """
+        if self.computes_due_at:
+            due_at = self.due_at
+            return None if due_at is None else in_utc(due_at)
+        return self._due_by_schedule()
+
+    @property
+    def computes_due_at(self) -> bool:
+        """Whether a subclass overrides ``due_at``."""
+        return type(self).due_at is not _DUE_AT
+
+    def following_run(self, ran_at: datetime, following: datetime | None) -> datetime | None:
+        """Return when it is due after a run as of ``ran_at``: at ``following``, unless a subclass says it."""
+        if not self.computes_due_at:
+            return following
+        return self.advanced(ran_at).due_by_schedule()
+
+    def _due_by_schedule(self) -> datetime | None:
         if self.policy.is_finished(self.total_run_count):
             return None
         if self.last_run_at is None:
@@ -272,6 +338,8 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
 
     def is_due(self) -> schedstate:
         """Return whether it is due, and the seconds to the next look, as Celery's schedules do."""
+        if self.planned_state is not None:
+            return self.planned_state
         now = datetime.now(timezone.utc)
         if not self.is_enabled_at(now):
             return schedstate(is_due=False, next=5.0)
@@ -407,7 +475,9 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     def _next_instance(
         self, last_run_at: datetime | None = None, only_update_last_run_at: bool = False
     ) -> RedBeatSchedulerEntry:
-        """Return the entry as it is after a run now, and store that."""
+        """Return the entry as it is after a run now, and store that; a planned run is stored by its batch."""
+        if self.planned_state is not None:
+            return self.advanced(last_run_at)
         upcoming = _copy(self)
 
         def advance(now: datetime) -> tuple[datetime, int]:
@@ -420,6 +490,12 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         return upcoming
 
     __next__ = next = _next_instance
+
+    def advanced(self, ran_at: datetime | None = None) -> RedBeatSchedulerEntry:
+        """Return the entry as it is after a run at ``ran_at`` (default: now), and store nothing."""
+        later = _copy(self)
+        later.last_run_at, later.total_run_count = ran_at or self.default_now(), self.total_run_count + 1
+        return later
 
     def _write_meta(self, decide: Callable[[datetime], tuple[datetime, int]]) -> None:
         def plan(stored: Stored, now: datetime) -> Write:
@@ -446,7 +522,9 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         Raises:
             EntryError: a part of it can't be stored.
         """
+        self.enabled = as_enabled(self.enabled)
         _check_name(self)
+        self.args, self.kwargs, self.options = as_containers(self.args, self.kwargs, self.options)
         problem = find_unwritable(self)
         if problem:
             raise EntryError(f"{self.key}: {problem}.", self.key)
@@ -460,13 +538,32 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
                 self.schedule,
                 self.enabled,
                 stored.definition,
-                moved=FIELDS,
+                lambda: self._moved_fields(stored),
             )
         except (TypeError, ValueError, RecursionError) as exc:
             raise EntryError(f"{self.key}: can't be stored as JSON: {exc}.", self.key) from exc
 
+    def _moved_fields(self, stored: Stored) -> set[str]:
+        """Return which fields of a policy in the stored definition are in the policy from now on."""
+        try:
+            definition = self.decode_definition(stored.definition or "{}")
+            _, ignored = read_policy(definition, decode_policy(stored.policy), self.app.timezone)
+        except (ValueError, RecursionError, AttributeError):  # it can't be used, and is replaced
+            return set(FIELDS)
+        return {name for name in FIELDS if name not in ignored and not self.has_own(name)}
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), {**self.__dict__, "app": self.app})
+
+
+_DUE_AT = RedBeatSchedulerEntry.due_at
+#: attributes of an entry that are not arguments of its constructor
+_INTERNAL = frozenset(
+    {
+        *("policy", "stored", "seen_at", "problem", "typos", "message"),
+        *("has_last_run_at", "known_last_run_at", "planned_state"),
+    }
+)
 
 
 def _rebuild(cls: type[RedBeatSchedulerEntry], state: dict[str, Any]) -> RedBeatSchedulerEntry:
@@ -479,11 +576,35 @@ def _copy(entry: RedBeatSchedulerEntry) -> RedBeatSchedulerEntry:
     return _rebuild(type(entry), dict(entry.__dict__))
 
 
+_FROM_KEY = vars(RedBeatSchedulerEntry)["from_key"]
+_SAVE = RedBeatSchedulerEntry.save
+
+
+def has_own_save(entry: Any) -> bool:
+    """Tell whether the class of ``entry`` overrides ``save``, so that only it can store the entry."""
+    return type(entry).save is not _SAVE
+
+
+def load_entry(cls: type[RedBeatSchedulerEntry], stored: Stored, app: Any) -> RedBeatSchedulerEntry:
+    """Return the entry that beat has read, by a subclass's own ``from_key`` if it has one.
+
+    Raises what ``decode_entry`` and that method raise.
+    """
+    found = next(vars(one)["from_key"] for one in cls.__mro__ if "from_key" in vars(one))
+    if found is _FROM_KEY:
+        return decode_entry(cls, stored, app)
+    entry = cls.from_key(stored.key, app=app)
+    plain = decode_entry(RedBeatSchedulerEntry, stored, app)
+    entry.policy, entry.stored = plain.policy, stored
+    return entry
+
+
 def _read(store: Store, key: str) -> Stored:
     return store.read_entries([key])[1][0]
 
 
 def _check_name(entry: RedBeatSchedulerEntry) -> None:
+    entry.name = as_name(entry.name)
     problem = find_name_problem(entry.name, ensure_conf(entry.app).reserved_names)
     if problem:
         raise EntryError(problem, entry.key if isinstance(entry.name, str) else str(entry.name))

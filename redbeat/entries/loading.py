@@ -6,20 +6,31 @@ Invariant: whatever is there, reading it ends with an entry, EntryNotFound or En
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from redbeat.broker.reserved_names import find_reserved
 from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import find_typos
 from redbeat.decoder import DEFINITION_FIELDS, BadObject
-from redbeat.entries.validation import find_problem, find_size_problem, why_undecoded
+from redbeat.entries.validation import (
+    as_containers,
+    as_enabled,
+    find_problem,
+    find_size_problem,
+    why_undecoded,
+)
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.log.text import is_utf8, printable
-from redbeat.policy.policy import FIELDS, NO_POLICY, decode_policy, make_policy
+from redbeat.policy.policy import FIELDS, NO_POLICY, decode_policy, own_parameters, read_policy
 from redbeat.store.records import Stored
 
 _DEFINITION_KEYS = frozenset(DEFINITION_FIELDS)
 _KNOWN = {*DEFINITION_FIELDS, *FIELDS}
+
+#: keys of a definition that a subclass's constructor is given, and may pass on: ours ignores them
+stored_extras: ContextVar[frozenset[str]] = ContextVar("stored_extras", default=frozenset())
 
 #: RedBeatSchedulerEntry or a subclass
 EntryT = TypeVar("EntryT", bound=Any)
@@ -64,30 +75,53 @@ def decode_entry(cls: type[EntryT], stored: Stored, app: Any) -> EntryT:
     policy, typos = NO_POLICY, ""
     if stored.policy is not None or not definition.keys() <= _DEFINITION_KEYS:
         try:
-            given = {**definition, **decode_policy(stored.policy)}
-            policy = make_policy(given, app.timezone)
+            given = decode_policy(stored.policy)
+            policy, ignored = read_policy(definition, given, app.timezone)
         except (ValueError, RecursionError) as exc:
             raise EntryCorrupt(f"{key}: policy: {_why(exc)}", key) from exc
-        typos = find_typos(given, _KNOWN, likeness=0.8)
-    enabled = definition.get("enabled")
-    entry: EntryT = cls(
-        name=ensure_conf(app).keys.name(key),  # the key counts, not the definition's name
-        task=definition["task"],
-        schedule=definition["schedule"],
-        args=definition.get("args"),
-        kwargs=definition.get("kwargs"),
-        options=definition.get("options"),
-        enabled=enabled is None or bool(enabled),
-        last_run_at=meta.get("last_run_at"),
-        total_run_count=meta.get("total_run_count") or 0,
-        app=app,
-    )
+        taken = _own_parameters(cls)[1]
+        notes = [f"{name} ({why.rstrip('.')})" for name, why in ignored.items() if name not in taken]
+        typos = ", ".join(filter(None, [find_typos({**definition, **given}, _KNOWN, likeness=0.8), *notes]))
+    args, kwargs, options = as_containers(*(definition.get(field) for field in ("args", "kwargs", "options")))
+    extras = _extras_for(cls, definition)
+    token = stored_extras.set(frozenset(extras))
+    try:
+        entry: EntryT = cls(
+            name=ensure_conf(app).keys.name(key),  # the key counts, not the definition's name
+            task=definition["task"],
+            schedule=definition["schedule"],
+            args=args,
+            kwargs=kwargs,
+            options=options,
+            enabled=as_enabled(definition.get("enabled", True)),
+            last_run_at=meta.get("last_run_at"),
+            total_run_count=meta.get("total_run_count") or 0,
+            app=app,
+            **extras,
+        )
+    finally:
+        stored_extras.reset(token)
     entry.policy, entry.stored = policy, stored
     if typos:
         entry.typos = typos
     # once more, as Celery's constructor turns None into now
     entry.last_run_at = entry.known_last_run_at = meta.get("last_run_at")
     return entry
+
+
+def _extras_for(cls: Any, definition: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a definition that are a subclass's own: its constructor takes them, as in 2.x."""
+    names = {name for name in definition if name not in _DEFINITION_KEYS}
+    if not names:
+        return {}
+    takes_all, taken = _own_parameters(cls)
+    return {name: definition[name] for name in names if name in taken or (takes_all and name not in FIELDS)}
+
+
+def _own_parameters(cls: Any) -> tuple[bool, Collection[str]]:
+    """Return whether a subclass's constructor takes any keyword argument, and which it names."""
+    parameters = own_parameters(cls.__init__)
+    return any(one.kind is one.VAR_KEYWORD for one in parameters.values()), parameters.keys()
 
 
 def _why(exc: Exception, definition: str = "") -> str:

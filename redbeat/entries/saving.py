@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
-from celery.schedules import BaseSchedule, crontab
+from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat.config.config import ensure_conf
-from redbeat.decoder import encode_meta
+from redbeat.decoder import as_moment, encode_meta
 from redbeat.entries.dropped import dropped_at_rest
 from redbeat.entries.due import anchor_of, defaults_of, is_cheap, paused_until, score_after_pause
 from redbeat.entries.loading import try_decode
@@ -23,6 +24,7 @@ from redbeat.entries.queues import find_queue_problem
 from redbeat.entries.validation import (
     check_readable,
     find_meta_problem,
+    find_option_problem,
     find_size_problem,
     find_state_problem,
 )
@@ -32,7 +34,6 @@ from redbeat.log.text import as_stored
 from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import NO_POLICY, encode_policy
 from redbeat.process.budget import limited, limited_twice
-from redbeat.process.memory import Memory
 from redbeat.schedules.codec import cronspecs, encode_schedule
 from redbeat.schedules.occurrences import (
     KINDS,
@@ -55,7 +56,7 @@ _HASH = KeyType.HASH
 _INSTANT = timedelta(microseconds=1)
 
 #: classes of schedules that were warned of, once in a process
-_told_kinds = Memory[str, bool]()
+_told_kinds = WeakSet[type]()
 
 
 def plan_save(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> Write:
@@ -81,7 +82,9 @@ def plan_write(
         EntryError: a part of it can't be stored.
     """
     definition, policy = encoded
-    problem = find_queue_problem(entry.app, entry.options) if entry.options else None
+    problem = None
+    if entry.options:
+        problem = find_option_problem(entry.options) or find_queue_problem(entry.app, entry.options)
     if problem:
         raise EntryError(f"{entry.key}: {problem}", entry.key)
     kept = None
@@ -128,7 +131,7 @@ def plan_write(
         score = None  # a pause is saved all the same: it is the remedy
     except (ValueError, OverflowError, RuntimeError) as exc:
         raise EntryError(
-            f"{entry.key}: its schedule {entry.schedule!r} can't be used: {exc}", entry.key
+            f"{entry.key}: its schedule {entry.schedule!r} can't be used: {_why(exc)}", entry.key
         ) from exc
     try:
         check_readable(definition)
@@ -137,6 +140,10 @@ def plan_write(
     _check_size(entry, definition, meta or (stored.meta or ""), policy)
     record = "" if before is None else _record_of_rest(entry, before, now)
     return Write(definition, meta, score, policy=policy, record=record)
+
+
+def _why(exc: Exception) -> str:
+    return str(exc) or type(exc).__name__
 
 
 def _record_of_rest(entry: RedBeatSchedulerEntry, before: Any, now: datetime) -> str:
@@ -178,21 +185,26 @@ def encode_entry(entry: RedBeatSchedulerEntry, stored: Stored) -> tuple[str, str
 
 
 def _settle_kind(entry: RedBeatSchedulerEntry) -> None:
-    """Give ``entry`` Celery's own crontab where it has a subclass that isn't registered, as 2.x stores it."""
-    given = entry.schedule
-    kind = type(given)
-    is_known = kind in (crontab, cron) or any(registered.cls is kind for registered in KINDS.values())
-    if is_known or not isinstance(given, crontab) or isinstance(given, cron):
+    """Give ``entry`` Celery's own schedule instead of a subclass that is not registered, as 2.x stores it."""
+    given, kind = entry.schedule, type(entry.schedule)
+    base = next((one for one in (crontab, schedule) if isinstance(given, one)), None)
+    is_known = kind is base or any(registered.cls is kind for registered in KINDS.values())
+    if base is None or is_known or isinstance(given, cron):
         return
-    is_other = is_own_kind(given, crontab) or kind.is_due is not crontab.is_due
-    if is_other and _told_kinds.is_news(f"{kind.__module__}.{kind.__qualname__}", True):
+    is_other = is_own_kind(given, base) or kind.is_due is not base.is_due
+    if is_other and kind not in _told_kinds:
+        _told_kinds.add(kind)
         logger.warning(
-            "%s: its schedule is a %s, and is stored as its crontab and time zone: call "
+            "%s: its schedule is a %s, and is stored as its %s: call "
             "redbeat.schedules.register_schedule for it, here and in beat, to keep what it overrides.",
             entry.key,
             kind.__qualname__,
+            "crontab and time zone" if base is crontab else "interval",
         )
-    entry.schedule = crontab(*cronspecs(given), app=entry.app)
+    if base is crontab:
+        entry.schedule = crontab(*cronspecs(given), app=entry.app)
+    else:
+        entry.schedule = schedule(given.run_every, bool(given.relative), app=entry.app)
 
 
 def _settle_zone(entry: RedBeatSchedulerEntry) -> None:
@@ -269,6 +281,7 @@ def checked_last_run(entry: RedBeatSchedulerEntry, moment: datetime | None) -> d
     Raises:
         EntryError: it is not a datetime.
     """
+    moment = as_moment(moment)
     moment = in_calendar(moment) if isinstance(moment, datetime) else moment
     problem = find_state_problem(moment)
     if problem:

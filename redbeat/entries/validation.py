@@ -6,15 +6,21 @@ fields of a policy are checked in ``redbeat.policy.policy``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Set
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from functools import lru_cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from celery.schedules import BaseSchedule
+from dateutil.parser import isoparse
+from kombu.entity import Exchange, Queue
 
+from redbeat.config.settings import as_flag
 from redbeat.decoder import BadObject, decode, objects_of
 from redbeat.keys import is_reserved_name
 from redbeat.log.text import is_utf8, printable, quoted
@@ -44,6 +50,76 @@ MAX_PRIORITY = 255
 _PLAIN_END = re.compile(r'(\{"__type__"[^{}]*\}), "enabled": (?:true|false)\}')
 #: with more brackets than this, JSON that could be written may be nested too deep to be read
 _PLAIN_BRACKETS = 200
+
+
+#: PHP writes an empty object as [], Lua an empty list as {}, and a form may leave ''
+_EMPTY: tuple[Any, ...] = ([], {}, "")
+
+
+def as_name(name: Any) -> Any:
+    """Return the name or the key that a number, a UUID or bytes stand for, as text; else what it is."""
+    if isinstance(name, (int, float, UUID, Decimal)) and not isinstance(name, bool):
+        return str(name)
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "surrogateescape")
+    return name
+
+
+def as_enabled(value: Any) -> Any:
+    """Return whether an entry is enabled, also by a number or a text such as 'true'; else what was given.
+
+    None is False, as in 2.x.
+    """
+    flag = as_flag(value)
+    if flag is None or flag == "":
+        return False
+    return bool(flag) if isinstance(flag, (int, float)) else flag
+
+
+def as_containers(args: Any, kwargs: Any, options: Any) -> tuple[Any, Any, Any]:
+    """Return a definition's containers, the right ones instead of empty ones of another kind.
+
+    In the options a length of time becomes its seconds, and a queue or an exchange its name.
+    """
+    args = [] if not isinstance(args, (list, tuple)) and args in _EMPTY else args
+    kwargs = {} if not isinstance(kwargs, dict) and kwargs in _EMPTY else kwargs
+    options = {} if not isinstance(options, dict) and options in _EMPTY else options
+    if not isinstance(options, dict) or not options:
+        return args, kwargs, options
+    plain = {name: _plain_option(value) for name, value in options.items()}
+    if plain.get("headers") in _EMPTY[:1] + _EMPTY[2:]:
+        plain["headers"] = {}
+    return args, kwargs, plain
+
+
+def _plain_option(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.name if isinstance(value, (Queue, Exchange)) else value
+
+
+def find_option_problem(options: Mapping[str, Any]) -> str | None:
+    """Return which option would fail at each run, and why, a sentence; None: none."""
+    for name in ("expires", "countdown", "eta"):
+        value, times = options.get(name), "a datetime, or its ISO text"
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if value is None or (name != "eta" and is_number):
+            continue
+        if name != "countdown" and (isinstance(value, datetime) or _is_iso(value)):
+            continue
+        allowed = {"countdown": "a number of seconds", "expires": f"a number of seconds, {times}"}
+        return f"options: {name}: must be {allowed.get(name, times)}, got {quoted(value)}."
+    return None
+
+
+def _is_iso(value: Any) -> bool:
+    if not isinstance(value, str) or value.isdigit():  # Celery takes '3600' for a year
+        return False
+    try:
+        isoparse(value)
+    except ValueError:
+        return False
+    return True
 
 
 def find_kind_problem(field: str, value: Any) -> str | None:
@@ -101,12 +177,13 @@ def find_problem(definition: Any, meta: Any) -> str | None:
         shown = quoted(task) if isinstance(task, str) else _kind_of(task)
         return f"definition: task: must be the name of a task, not {shown}."
     for name in ("args", "kwargs", "options"):
-        if not isinstance(definition.get(name), _KINDS[name][0]):
-            return f"definition: {name}: {find_kind_problem(name, definition[name])}."
+        value = definition.get(name)
+        if not isinstance(value, _KINDS[name][0]) and value not in _EMPTY:
+            return f"definition: {name}: {find_kind_problem(name, value)}."
     headers = (definition.get("options") or {}).get("headers")
-    if not isinstance(headers, _OBJECT):
+    if not isinstance(headers, _OBJECT) and headers not in _EMPTY:
         return f"definition: options: headers: {find_kind_problem('headers', headers)}."
-    if definition.get("enabled") not in (True, False, None):  # other programs write 1 and 0
+    if not isinstance(as_enabled(definition.get("enabled", True)), bool):
         return f"definition: enabled: {find_kind_problem('enabled', definition['enabled'])}."
     return find_meta_problem(meta)
 

@@ -6,11 +6,13 @@ Invariant: a definition can be used without its policy, as celery-redbeat 2.x do
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
 from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args, overload
 
 from redbeat.config.ping_urls import parse_ping_url
@@ -200,10 +202,19 @@ class PolicyField(Generic[Value, Given]):
     def __get__(self, entry: PolicyHolder, owner: type) -> Value: ...
 
     def __get__(self, entry: PolicyHolder | None, owner: type) -> PolicyField[Value, Given] | Value:
-        return self if entry is None else getattr(entry.policy, self._name)
+        if entry is None:
+            return self
+        own = entry.__dict__.get(self._name, self)
+        return getattr(entry.policy, self._name) if own is self else own  # type: ignore[no-any-return]
 
     def __set__(self, entry: PolicyHolder, value: Given) -> None:
-        entry.set_policy({self._name: value})
+        if not entry.has_own(self._name):
+            entry.set_policy({self._name: value})
+            return
+        # a subclass of 2.x times calls an attribute of its own so: what is usable is a policy, too
+        entry.__dict__[self._name] = value
+        usable = None if _find_problem(self._name, value) else value
+        entry.set_policy({self._name: usable})
 
 
 #: the fields of a policy, in the order in which they are written
@@ -247,6 +258,11 @@ class PolicyHolder:
     ping_url = PolicyField[str | None, str | None]()
     metrics = PolicyField[bool, bool | None]()
 
+    @classmethod
+    def has_own(cls, field: str) -> bool:
+        """Tell whether the constructor of a subclass names this field, so that it is the subclass's own."""
+        return field in own_parameters(cls.__init__)
+
     def set_policy(self, changes: Mapping[str, Any]) -> None:
         """Change several fields of the policy at once.
 
@@ -261,6 +277,14 @@ class PolicyHolder:
             self.policy = make_policy({**given, **changes}, self.app.timezone)
         except ValueError as exc:
             raise EntryError(f"{self.name}: {exc}", str(self.name)) from exc
+
+
+@lru_cache(maxsize=64)
+def own_parameters(constructor: Any) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a constructor that is not ours and not Celery's, by their names."""
+    if constructor.__module__.partition(".")[0] in ("redbeat", "celery"):
+        return {}
+    return inspect.signature(constructor).parameters
 
 
 def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:
@@ -294,6 +318,44 @@ def make_policy(given: Mapping[str, Any], zone: tzinfo) -> Policy:
     if policy.resume_after is not None and policy.pause_after_failures is None:
         raise ValueError("resume_after: needs pause_after_failures, which says when the entry is paused.")
     return policy
+
+
+def read_policy(
+    definition: Mapping[str, Any], given: Mapping[str, Any], zone: tzinfo
+) -> tuple[Policy, dict[str, str]]:
+    """Return the policy of a stored entry, and the ignored fields of its definition, each with why.
+
+    A definition may have fields of another program that are called like ours: those that are not usable are
+    that program's.
+
+    Arguments:
+        given: the values of the field ``policy``, which count before those of the definition.
+        zone: the time zone of naive times, unless the policy has one.
+
+    Raises:
+        ValueError: a value in ``given`` isn't allowed.
+    """
+    own = {
+        name: definition[name] for name in FIELDS if name not in given and definition.get(name) is not None
+    }
+    reasons = {name: _find_problem(name, value) for name, value in own.items()}
+    ignored = {name: reason for name, reason in reasons.items() if reason}
+    usable = {name: value for name, value in own.items() if not reasons[name]}
+    try:
+        return make_policy({**usable, **given}, zone), ignored
+    except ValueError as exc:
+        if not usable:
+            raise
+        policy = make_policy(given, zone)  # if it can't be used by itself, that is the error
+        return policy, {**ignored, **dict.fromkeys(usable, str(exc))}
+
+
+def _find_problem(name: str, value: Any) -> str:
+    try:
+        (_timezone if name == "timezone" else _CHECKS[name])(name, value)
+    except ValueError as exc:
+        return str(exc)
+    return ""
 
 
 def decode_policy(text: str | None) -> dict[str, Any]:

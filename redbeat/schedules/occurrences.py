@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from celery.utils.time import delta_resolution
 
+from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.schedules.crontab import CRON_FIELDS as CRON_FIELDS
 from redbeat.schedules.crontab import cron as cron
@@ -143,7 +144,7 @@ def register_schedule(
 
     The class is a subclass of Celery's schedules: ``remaining_estimate(last_run_at)`` returns the time from
     ``now()`` to the first run after ``last_run_at``, None if there is no further run. ``now()`` must call
-    ``self.nowfun`` where that is set.
+    ``self.nowfun`` where that is set. ``is_due()`` is not asked: a class that overrides it is warned of.
 
     Arguments:
         type_name: the ``__type__`` in its JSON.
@@ -152,6 +153,21 @@ def register_schedule(
             wrong.
     """
     KINDS[type_name] = Kind(cls, encode, decode)
+    if _has_own_is_due(cls) and _has_estimate(cls):
+        logger.warning(
+            "%s.is_due is not asked: RedBeat finds the runs of the schedule %r by remaining_estimate.",
+            cls.__qualname__,
+            type_name,
+        )
+
+
+def _has_estimate(cls: type[BaseSchedule]) -> bool:
+    return cls.remaining_estimate is not BaseSchedule.remaining_estimate
+
+
+def _has_own_is_due(cls: type[BaseSchedule]) -> bool:
+    owner = next(one for one in cls.__mro__ if "is_due" in vars(one))
+    return owner.__module__.partition(".")[0] not in ("celery", "redbeat")
 
 
 def is_own_kind(schedule_: BaseSchedule, base: type[BaseSchedule]) -> bool:
@@ -236,6 +252,12 @@ def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetim
         return instant if instant > after else None
     if isinstance(schedule_, solar):
         return _next_of_solar(schedule_, after)
+    if not _has_estimate(type(schedule_)):
+        raise ValueError(
+            f"{type(schedule_).__qualname__} has no remaining_estimate, by which RedBeat finds its runs: add "
+            "remaining_estimate(self, last_run_at), which returns the timedelta from self.now() to the first "
+            "run after last_run_at, or None. Its is_due() is not asked."
+        )
     local = after.astimezone(zone)
     remaining = _at(schedule_, local).remaining_estimate(local)
     if remaining is None:

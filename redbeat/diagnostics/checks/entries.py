@@ -86,7 +86,7 @@ def check_calendar(context: Context, row: Row) -> Iterator[Finding]:
 
 
 def check_typos(context: Context, row: Row) -> Iterator[Finding]:
-    """Find unknown keys that resemble known ones."""
+    """Find keys that resemble known ones, or are called like one and are not usable."""
     if row.entry is None:
         return
     for typos in (row.entry.typos, getattr(row.entry.schedule, "typos", "")):
@@ -95,7 +95,7 @@ def check_typos(context: Context, row: Row) -> Iterator[Finding]:
                 Severity.WARNING,
                 "unknown-key",
                 context.name_of(row.key),
-                f"It has keys that RedBeat doesn't know: {typos}.",
+                f"It has keys that are ignored: {typos}.",
                 "Correct them; until then they count as missing.",
             )
 

@@ -105,7 +105,7 @@ def test_a_key_that_is_nearly_known_is_one_warning_for_each_entry(
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (
             logging.WARNING,
-            f"beat: The entry redbeat:{name} has keys RedBeat doesn't know: {key} (did you mean {nearest}?).",
+            f"beat: The entry redbeat:{name} has keys that are ignored: {key} (did you mean {nearest}?).",
         )
         for name in "xy"
     ]

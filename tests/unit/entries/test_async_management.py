@@ -24,7 +24,7 @@ from tests.support.ticks import memory_app
 ASK_NOBODY = {
     "to_dict", "from_dict", "describe", "next_runs", "runs_between", "due_by_schedule", "bounds", "score_of",
     "is_due", "is_enabled_at", "plan_save", "encode", "default_now", "generate_key", "decode_definition",
-    "decode_meta",
+    "decode_meta", "advanced", "following_run",
 }  # fmt: skip
 #: they send messages, which kombu does without asyncio: docs/fastapi.rst says how
 NEED_A_BROKER = {"trigger", "backfill", "rerun"}

@@ -1,0 +1,201 @@
+"""Values that programs give to entries and settings: what 2.4.2 takes is taken, and sent in the same way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import schedule
+from kombu.utils import json as kombu_json
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.config.config import RedBeatConfig
+from redbeat.errors import ConfigurationError
+from tests.contract import values
+from tests.support.servers import Server
+
+#: what 2.4.2 saves, and then fails with at each run
+FAILS_IN_2X = {"option expires '60'", "option countdown '5'", "option eta 'soon'"}
+
+
+def in_order(outcome: Any) -> str:
+    return json.dumps(outcome, sort_keys=True)  # NaN is not equal to itself
+
+
+def test_values_that_2x_saves_and_sends_are_saved_and_sent_likewise(
+    redbeat2_python: Path, server: Server
+) -> None:
+    words = [redbeat2_python, Path(values.__file__), server.url(1)]
+    done = subprocess.run(
+        words, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    theirs, ours = json.loads(done.stdout), json.loads(json.dumps(values.outcomes(server.url(2))))
+    assert theirs.keys() == ours.keys()
+    differing = {
+        name: (their, ours[name])
+        for name, their in theirs.items()
+        if "refused" not in their and in_order(their) != in_order(ours[name])
+    }
+    assert differing.keys() == FAILS_IN_2X
+    assert {ours[name].get("refused") for name in FAILS_IN_2X} == {"EntryError"}
+    refused = {name for name, our in ours.items() if "refused" in our}
+    assert refused == FAILS_IN_2X
+
+
+SENT = {
+    value: value for value in values.ARGUMENTS if isinstance(value, (values.UUID, values.Decimal, bytes))
+} | {values.date(2026, 1, 2): values.date(2026, 1, 2), values.time(3, 4): values.time(3, 4)}
+
+
+def test_arguments_reach_the_worker_as_kombu_sends_them(
+    server: Server, make_app: Callable[..., Celery]
+) -> None:
+    app = make_app()
+    given = [*SENT, float("nan"), values.timedelta(minutes=5), {2, 1}]
+    RedBeatSchedulerEntry("entry", "echo", schedule(60), args=given, kwargs={"x": given[0]}, app=app).save()
+    loaded = RedBeatSchedulerEntry.from_key("redbeat:entry", app=app)
+    args, kwargs = kombu_json.loads(kombu_json.dumps([loaded.args, loaded.kwargs]))
+    assert args[: len(SENT)] == list(SENT.values())
+    assert math.isnan(args[-3])
+    assert args[-2:] == [300.0, [1, 2]]
+    assert kwargs == {"x": given[0]}
+    loaded.save()
+    assert RedBeatSchedulerEntry.from_key("redbeat:entry", app=app).args[: len(SENT)] == list(SENT.values())
+
+
+STORED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"kwargs": []}, {}, {"kwargs": {}}),
+    ({"args": {}}, {}, {"args": []}),
+    ({"options": []}, {}, {"options": {}}),
+    ({"options": {"headers": []}}, {}, {"options": {"headers": {}}}),
+    ({"enabled": 0}, {}, {"enabled": False}),
+    ({"enabled": "0"}, {}, {"enabled": False}),
+    ({"enabled": "True"}, {}, {"enabled": True}),
+    ({"enabled": None}, {}, {"enabled": False}),
+    (
+        {},
+        {"last_run_at": 1_700_000_000.5},
+        {"last_run_at": values.datetime.fromtimestamp(1_700_000_000.5, values.timezone.utc)},
+    ),
+    ({}, {"last_run_at": None, "total_run_count": 5.0}, {"total_run_count": 5}),
+    (
+        {"max_runs": -1, "timezone": "", "metrics": {}},
+        {},
+        {"max_runs": None, "timezone": None, "metrics": False},
+    ),
+    ({"revoke_overdue": True}, {}, {"revoke_overdue": False}),
+]
+
+
+@pytest.mark.parametrize(("definition", "meta", "expected"), STORED)
+def test_entries_that_other_programs_wrote_are_read(
+    make_app: Callable[..., Celery],
+    client: redis.Redis,
+    definition: dict[str, Any],
+    meta: dict[str, Any],
+    expected: dict[str, Any],
+) -> None:
+    usual = {
+        "name": "entry",
+        "task": "echo",
+        "schedule": {"__type__": "interval", "every": 60, "relative": False},
+    }
+    fields = {"definition": json.dumps({**usual, **definition}), "meta": json.dumps(meta)}
+    client.hset("redbeat:entry", mapping=fields)
+    entry = RedBeatSchedulerEntry.from_key("redbeat:entry", app=make_app())
+    assert {name: getattr(entry, name) for name in expected} == expected
+    entry.save()
+    kept = json.loads(client.hget("redbeat:entry", "definition") or "{}")
+    own = definition.keys() - {"args", "kwargs", "options", "enabled"}
+    assert {name: kept[name] for name in own} == {name: definition[name] for name in own}
+
+
+def test_a_subclass_of_schedule_is_stored_as_its_interval_with_one_warning(
+    make_app: Callable[..., Celery], client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Elastic(values.Own):
+        pass
+
+    app = make_app()
+    scores = set()
+    for name in ("first", "second", "first"):
+        entry = RedBeatSchedulerEntry(name, "echo", Elastic(45), app=app).save()
+        scores.add(client.zscore("redbeat::schedule", entry.key))
+        assert json.loads(client.hget(entry.key, "definition") or "")["schedule"]["every"] == 45
+    assert len(scores) == 2, "saving the same again has moved its due time"
+    told = [record for record in caplog.records if "Elastic" in record.getMessage()]
+    assert [record.levelno for record in told] == [logging.WARNING]
+    assert "register_schedule" in told[0].getMessage()
+
+
+URL = "redis://127.0.0.1:6379/1"
+SETTINGS: list[tuple[str, Any, str, Any]] = [
+    ("redbeat_lock_timeout", "60", "lock_timeout", 60),
+    ("redbeat_lock_timeout", "", "lock_timeout", None),
+    ("redbeat_lock_key", False, "lock_key", None),
+    ("redbeat_batch_size", "100", "batch_size", 100),
+    ("redbeat_shards", "", "shards", None),
+    ("redbeat_takeover_after", "12.5", "takeover_after", 12.5),
+    ("redbeat_sentry", "False", "sentry", False),
+    ("redbeat_sentry", "1", "sentry", True),
+    ("redbeat_redis_use_ssl", "False", "redis_use_ssl", False),
+    ("redbeat_redis_use_ssl", 0, "redis_use_ssl", False),
+    ("redbeat_redis_use_ssl", {"ssl_check_hostname": "no"}, "redis_use_ssl", {"ssl_check_hostname": False}),
+    ("redbeat_redis_url", "", "redis_url", "redis://127.0.0.1:6379/7"),
+    ("redbeat_redis_options", "", "redbeat_redis_options", {}),
+    ("redbeat_redis_options", {"retry_period": "-1"}, "redbeat_redis_options", {"retry_period": -1}),
+    ("redbeat_redis_options", {"socket_timeout": "0.5"}, "redbeat_redis_options", {"socket_timeout": 0.5}),
+    (
+        "redbeat_redis_options",
+        {"socket_keepalive": "False"},
+        "redbeat_redis_options",
+        {"socket_keepalive": False},
+    ),
+    ("redbeat_redis_options", {"password": "123"}, "redbeat_redis_options", {"password": "123"}),
+    (
+        "redbeat_redis_options",
+        {"sentinels": [("a", "26379")], "sentinel_kwargs": {"socket_timeout": "3", "password": "5"}},
+        "redbeat_redis_options",
+        {"sentinels": [("a", 26379)], "sentinel_kwargs": {"socket_timeout": 3, "password": "5"}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "attribute", "expected"), SETTINGS)
+def test_settings_may_be_texts_as_an_environment_gives_them(
+    name: str, value: Any, attribute: str, expected: Any
+) -> None:
+    app = Celery("values", broker="redis://127.0.0.1:6379/7", set_as_current=False)
+    app.conf.update({"redbeat_redis_url": URL, name: value})
+    found = getattr(RedBeatConfig(app), attribute)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("redbeat_redis_options", {"socket_timeout": "soon", "password": "secret"}, "socket_timeout"),
+        ("redbeat_redis_options", {"cluster": "maybe"}, "cluster"),
+        ("redbeat_redis_options", {"retry_period": "-5"}, "retry_period"),
+        ("redbeat_redis_options", {"sentinel_kwargs": {"socket_timeout": "soon"}}, "socket_timeout"),
+        ("redbeat_lock_timeout", "soon", "'soon'"),
+        ("redbeat_key_prefix", "", "A schedule without a prefix"),
+        ("redbeat_sentry", "maybe", "'maybe'"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named_with_its_option(name: str, value: Any, named: str) -> None:
+    app = Celery("values", broker=URL, set_as_current=False)
+    app.conf.update({name: value})
+    with pytest.raises(ConfigurationError, match=name) as caught:
+        RedBeatConfig(app)
+    assert named in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,585 @@
+"""Subclasses that were written for celery-redbeat 2.x: each method that they override is called, or named.
+
+The programs are of the kinds that public projects have. They run as they are under 2.4.2, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import signal
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock, PropertyMock, patch
+
+import pytest
+import redis
+from celery import Celery
+from celery.beat import ScheduleEntry
+from celery.schedules import schedstate, schedule
+
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat.schedulers import acquire_distributed_beat_lock
+from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_beat, write_app
+from tests.support.logs import has_traceback
+from tests.support.polling import eventually
+from tests.support.schedule import LOCK, field, messages, score_of, sent_names, server_now, write_raw
+from tests.support.servers import Server
+
+IMPORTS = """
+from celery.schedules import schedstate
+from celery.utils.log import get_logger
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, schedulers
+from redbeat.schedulers import (
+    LUA_EXTEND_TO_SCRIPT, RedBeatJSONEncoder, ScheduleEntry, ensure_conf, get_redis, json, logger,
+)
+from redis.exceptions import ConnectionError, LockError
+"""
+
+#: a loop of its own, with the lock that beat has, from a factory
+OWN_LOOP = """
+class Sched:
+    def __new__(cls, *args, **kwargs):
+        class Impl(RedBeatScheduler):
+            def tick(self, min=min, **kwargs):
+                if self.lock_key and self.lock is not None:
+                    try:
+                        self.lock.extend(int(self.lock_timeout))
+                    except Exception:
+                        lock = get_redis(self.app).lock(self.lock_key, timeout=self.lock_timeout, sleep=0.1)
+                        if not lock.acquire(blocking=True, blocking_timeout=5):
+                            return self.max_interval
+                        self.lock = lock
+                remaining = []
+                for entry in self.schedule.values():
+                    seconds = self.maybe_due(entry, **self._maybe_due_kwargs)
+                    if seconds:
+                        remaining.append(seconds)
+                return min(remaining + [self.max_interval])
+        return Impl(*args, **kwargs)
+"""
+
+#: takes the same lock by redis-py where beat has lost it, and goes on with the tick of RedBeat
+TAKES_IT_BACK = """
+class Sched(RedBeatScheduler):
+    def tick(self, *args, **kwargs):
+        if self.lock_key and self.lock is None and not self._take():
+            return 0.5
+        try:
+            return super().tick(*args, **kwargs)
+        except LockError:
+            self.lock = None
+            self._take()
+        except ConnectionError:
+            pass
+        return 0.5
+
+    def _take(self):
+        client = get_redis(self.app)
+        lock = client.lock(self.lock_key, timeout=self.lock_timeout, sleep=self.max_interval)
+        lock.lua_extend = client.register_script(LUA_EXTEND_TO_SCRIPT)
+        if not lock.acquire(blocking=False):
+            return False
+        self.lock = lock
+        return True
+"""
+
+#: a lock of its own besides that of beat, on another key
+OWN_LOCK = """
+class Sched(RedBeatScheduler):
+    own = None
+
+    def tick(self, *args, **kwargs):
+        if self.own is None:
+            lock = get_redis(self.app).lock("shop:beat", timeout=30)
+            if not lock.acquire(blocking=False):
+                return 1
+            self.own = lock
+        self.own.extend(30, replace_ttl=True)
+        return super().tick(*args, **kwargs)
+"""
+
+#: the only lock is its own, as beat is told to use none
+ONLY_OWN_LOCK = """
+app.conf.redbeat_lock_key = None
+
+class Sched(RedBeatScheduler):
+    def tick(self, *args, **kwargs):
+        if self.lock is None:
+            lock = self.app.redbeat_redis.lock("shop:beat", timeout=30)
+            if not lock.acquire(blocking=False):
+                return 1
+            self.lock = lock
+        self.lock.extend(30, replace_ttl=True)
+        remaining = [self.maybe_due(entry, **self._maybe_due_kwargs) for entry in self.schedule.values()]
+        return min([one for one in remaining if one] + [self.max_interval])
+"""
+
+#: an entry that never calls our constructor, reads and records by itself, put in place by assignment
+OWN_ENTRY = """
+class OwnEntry(RedBeatSchedulerEntry):
+    def __init__(self, name=None, task=None, schedule=None, args=None, kwargs=None, enabled=True, **clsargs):
+        ScheduleEntry.__init__(
+            self, name=name, task=task, schedule=schedule, args=args, kwargs=kwargs, **clsargs
+        )
+        self.enabled = enabled
+        ensure_conf(self.app)
+
+    @classmethod
+    def from_key(cls, key, app=None):
+        client = get_redis(app)
+        definition, meta = client.hget(key, "definition"), client.hget(key, "meta")
+        if not definition:
+            raise KeyError(key)
+        definition, meta = cls.decode_definition(definition), cls.decode_meta(meta)
+        definition.update(meta)
+        entry = cls(app=app, **definition)
+        entry.last_run_at = meta["last_run_at"]
+        return entry
+
+    def _next_instance(self, last_run_at=None, only_update_last_run_at=False):
+        entry = ScheduleEntry._next_instance(self, last_run_at=last_run_at)
+        if only_update_last_run_at:
+            entry.total_run_count = self.total_run_count
+        meta = {"last_run_at": entry.last_run_at, "total_run_count": entry.total_run_count}
+        with get_redis(self.app).pipeline() as pipe:
+            pipe.hset(self.key, "meta", json.dumps(meta, cls=RedBeatJSONEncoder))
+            pipe.zadd(self.app.redbeat_conf.schedule_key, {entry.key: entry.score})
+            pipe.execute()
+        return entry
+
+    __next__ = next = _next_instance
+
+RedBeatScheduler.Entry = OwnEntry
+schedulers.logger = get_logger("celery.beat")
+
+class Sched(RedBeatScheduler):
+    pass
+"""
+
+#: all of it: its own loop with its own entries
+OWN_LOOP_AND_ENTRY = OWN_ENTRY.rpartition("class Sched")[0] + OWN_LOOP
+
+PROGRAMS = {
+    "own loop": OWN_LOOP,
+    "takes the lock back": TAKES_IT_BACK,
+    "own lock": OWN_LOCK,
+    "only own lock": ONLY_OWN_LOCK,
+    "own entry": OWN_ENTRY,
+    "own loop and entry": OWN_LOOP_AND_ENTRY,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_of_2x_sends_records_and_stops(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, program: str
+) -> None:
+    settings = {
+        "redbeat_redis_url": server.url(1),
+        "beat_schedule": {"often": {"task": "echo", "schedule": 0.3}},
+    }
+    write_app(tmp_path, "module", server.url(0), extra=IMPORTS + PROGRAMS[program], **settings)
+    with celery_beat(tmp_path, "module", scheduler="module.Sched") as beat:
+        eventually(lambda: len(messages(broker)) >= 4 or not beat.is_running)
+        assert beat.is_running, beat.output()
+        if program in ("own loop", "takes the lock back", "own entry", "own loop and entry"):
+            with celery_beat(tmp_path, "module", scheduler="module.Sched") as standby:
+                standby.wait_for("beat: Acquiring lock...")
+                sent = len(messages(broker))
+                eventually(lambda: len(messages(broker)) >= sent + 3)
+                assert "Sending due task" not in standby.output()
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0, beat.output()
+        assert not has_traceback(beat.output()), beat.output()
+        assert client.get(LOCK) is None, beat.output()
+    count = field(client, "often", "meta")["total_run_count"]
+    assert count == len(messages(broker)), beat.output()
+    assert ("_next_instance is not called" in beat.output()) == ("entry" in program)
+
+
+@pytest.mark.parametrize("program", ["own loop", "takes the lock back"])
+def test_a_program_of_2x_goes_on_when_its_lock_was_deleted(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, program: str
+) -> None:
+    settings = {
+        "redbeat_redis_url": server.url(1),
+        "beat_schedule": {"often": {"task": "echo", "schedule": 0.3}},
+    }
+    write_app(tmp_path, "module", server.url(0), extra=IMPORTS + PROGRAMS[program], **settings)
+    with celery_beat(tmp_path, "module", scheduler="module.Sched") as beat:
+        eventually(lambda: messages(broker))
+        client.delete(LOCK)
+        sent = len(messages(broker))
+        eventually(lambda: len(messages(broker)) >= sent + 3 or not beat.is_running)
+        assert client.get(LOCK) is not None, beat.output()
+
+
+# -- overrides, in a scheduler that the test ticks
+
+
+class Calls(list[str]):
+    """What was called, in order."""
+
+
+Overrides = dict[str, Callable[..., Any]]
+
+
+def subclass(calls: Calls, entry: Overrides | None = None, **methods: Callable[..., Any]) -> type:
+    own_entry = type("OwnEntry", (RedBeatSchedulerEntry,), entry or {})
+    own = {name: _noting(calls, name, method) for name, method in methods.items()}
+    for name, method in (entry or {}).items():
+        if not isinstance(method, (property, classmethod)):
+            setattr(own_entry, name, _noting(calls, name, method))
+    return type("Sched", (RedBeatScheduler,), {**own, **({"Entry": own_entry} if entry else {})})
+
+
+def _noting(calls: Calls, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return method(self, *args, **kwargs)
+
+    return noted
+
+
+def base(name: str) -> Callable[..., Any]:
+    method: Callable[..., Any] = getattr(RedBeatScheduler, name)
+    return method
+
+
+def copied_maybe_due(self: Any, entry: Any, **kwargs: Any) -> Any:
+    """As people copy that of 2.x, to add something: here an argument, and a field of the hash."""
+    is_due, seconds = entry.is_due()
+    if is_due:
+        entry.args = [{"schedule_id": entry.name}]
+        result = self.apply_async(entry, **kwargs)
+        self.store.client.hset(entry.key, "task_ids", json.dumps([result.id]))
+    return seconds
+
+
+CALLED: dict[str, tuple[Overrides, Overrides, list[str]]] = {
+    "maybe_due": ({"maybe_due": base("maybe_due")}, {}, ["maybe_due"]),
+    "maybe_due copied": ({"maybe_due": copied_maybe_due}, {}, ["maybe_due"]),
+    "apply_entry": ({"apply_entry": base("apply_entry")}, {}, ["apply_entry"]),
+    "reserve": ({"reserve": base("reserve")}, {}, ["reserve"]),
+    "all": (
+        {name: base(name) for name in ("reserve", "apply_async", "apply_entry", "maybe_due")},
+        {"is_due": RedBeatSchedulerEntry.is_due},
+        ["maybe_due", "is_due", "apply_entry", "apply_async", "reserve"],
+    ),
+    "Entry.is_due": ({}, {"is_due": RedBeatSchedulerEntry.is_due}, ["is_due"]),
+    "Entry.is_due of its own": ({}, {"is_due": lambda _entry: schedstate(True, 1.0)}, ["is_due"]),
+    "reserve of its own": ({"reserve": lambda _self, entry: next(entry)}, {}, ["reserve"]),
+}
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_most_once"])
+@pytest.mark.parametrize("case", CALLED)
+def test_an_override_is_called_once_for_a_run_which_is_recorded_once(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    case: str,
+    delivery: str,
+) -> None:
+    methods, entry, expected = CALLED[case]
+    calls = Calls()
+    scheduler = make_scheduler(scheduler=subclass(calls, entry, **methods), redbeat_delivery=delivery)
+    due = server_now(client) - 5.5
+    for name in ("a", "b"):
+        write_raw(client, name, score=due)
+    scheduler.tick()
+    scheduler.tick()
+    assert calls == expected * 2
+    assert sorted(sent_names(broker)) == ["a", "b"]
+    assert len({message["headers"]["id"] for message in messages(broker)}) == 2
+    for name in ("a", "b"):
+        assert field(client, name, "meta")["total_run_count"] == 1
+        assert (score_of(client, name) or 0) > due + 3000
+        assert client.hget(f"redbeat:{name}", "error") is None
+
+
+DECLINED: dict[str, tuple[Overrides, Overrides]] = {
+    "maybe_due": ({"maybe_due": lambda _self, _entry, **_kwargs: 0.2}, {}),
+    "maybe_due returns nothing": ({"maybe_due": lambda _self, _entry, **_kwargs: None}, {}),
+    "Entry.is_due": ({}, {"is_due": lambda _entry: schedstate(False, 0.2)}),
+}
+
+
+@pytest.mark.parametrize("case", DECLINED)
+def test_a_run_that_an_override_does_not_send_stays_due_until_it_does(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, case: str
+) -> None:
+    methods, entry = DECLINED[case]
+    kind = subclass(Calls(), entry, **methods)
+    scheduler = make_scheduler(scheduler=kind)
+    write_raw(client, "entry", score=server_now(client) - 5.5)
+    for _ in range(3):
+        scheduler.tick()
+    assert messages(broker) == []
+    assert not client.hexists("redbeat:entry", "meta")
+    assert client.hget("redbeat:entry", "error") is None
+    for name in methods:
+        setattr(kind, name, getattr(RedBeatScheduler, name))
+    for name in entry:
+        setattr(kind.Entry, name, getattr(RedBeatSchedulerEntry, name))  # type: ignore[attr-defined]
+    eventually(lambda: scheduler.tick() is not None and sent_names(broker) == ["entry"])
+    assert field(client, "entry", "meta")["total_run_count"] == 1
+
+
+def test_a_run_for_which_apply_entry_sends_nothing_is_recorded(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler(scheduler=subclass(Calls(), apply_entry=lambda *_args, **_kwargs: None))
+    write_raw(client, "entry", score=server_now(client) - 5.5)
+    for _ in range(2):
+        scheduler.tick()
+    assert messages(broker) == []
+    assert field(client, "entry", "meta")["total_run_count"] == 1
+
+
+def test_a_mixin_sends_one_message_for_each_tenant(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    """As that of tenant-schemas-celery does, which renames the entries of beat_schedule, too."""
+    tenants = ["north", "south", "west"]
+
+    class Mixin:
+        def apply_entry(self, entry: Any, producer: Any = None) -> None:
+            for tenant in tenants:
+                entry.options.setdefault("headers", {})["_schema_name"] = tenant
+                try:
+                    result = self.apply_async(entry, producer=producer, advance=False)  # type: ignore[attr-defined]
+                except Exception:
+                    logging.getLogger(__name__).exception("not sent")
+                else:
+                    assert result.id
+
+        def update_from_dict(self, dict_: Any) -> None:
+            renamed = {f"{name}@all": fields for name, fields in dict_.items()}
+            super().update_from_dict(renamed)  # type: ignore[misc]
+
+    class Tenants(Mixin, RedBeatScheduler):
+        pass
+
+    schedules = {"report": {"task": "echo", "schedule": schedule(3600)}}
+    scheduler = make_scheduler(scheduler=Tenants, beat_schedule=schedules)
+    assert client.exists("redbeat:report@all")
+    client.zadd("redbeat::schedule", {"redbeat:report@all": server_now(client) - 5.5})
+    scheduler.tick()
+    sent = messages(broker)
+    assert [message["headers"]["_schema_name"] for message in sent] == tenants
+    assert len({message["headers"]["id"] for message in sent}) == 3
+    assert field(client, "report@all", "meta")["total_run_count"] == 1
+
+
+def test_a_message_that_an_override_catches_the_error_of_is_not_lost(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    failing = {"first"}
+
+    def apply_entry(self: Any, entry: Any, producer: Any = None) -> None:
+        if failing:
+            failing.clear()
+            entry.options["serializer"] = "missing"
+        try:
+            self.apply_async(entry, producer=producer, advance=False)
+        except Exception:
+            logging.getLogger(__name__).exception("not sent")
+
+    scheduler = make_scheduler(scheduler=subclass(Calls(), apply_entry=apply_entry))
+    write_raw(client, "entry", score=server_now(client) - 5.5)
+    scheduler.tick()
+    assert messages(broker) == []
+    assert not client.hexists("redbeat:entry", "meta")
+    assert "missing" in field(client, "entry", "error")["reason"]
+
+
+def test_an_override_that_writes_to_its_entry_loses_no_message(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    """It disables the entry after its last run, as people do who count runs themselves."""
+
+    def maybe_due(self: Any, entry: Any, **kwargs: Any) -> Any:
+        seconds = RedBeatScheduler.maybe_due(self, entry, **kwargs)
+        definition = json.loads(client.hget(entry.key, "definition") or "{}")
+        client.hset(entry.key, "definition", json.dumps({**definition, "enabled": False}))
+        return seconds
+
+    scheduler = make_scheduler(scheduler=subclass(Calls(), maybe_due=maybe_due))
+    write_raw(client, "entry", score=server_now(client) - 5.5)
+    for _ in range(3):
+        scheduler.tick()
+    assert sent_names(broker) == ["entry"]
+    assert field(client, "entry", "meta")["total_run_count"] == 1
+    assert field(client, "entry", "definition")["enabled"] is False
+
+
+def test_due_at_of_a_subclass_decides_about_the_next_run(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    class Later(RedBeatSchedulerEntry):
+        @property
+        def due_at(self) -> datetime | None:
+            found = super().due_at
+            return None if found is None else found + timedelta(days=100)
+
+    class Sched(RedBeatScheduler):
+        Entry = Later
+
+    scheduler = make_scheduler(scheduler=Sched)
+    write_raw(client, "entry", score=(due := server_now(client) - 5.5))
+    scheduler.tick()
+    assert sent_names(broker) == ["entry"]
+    assert score_of(client, "entry") == pytest.approx(due + 3600 + 100 * 86400, abs=60)
+    Later("other", "echo", schedule(60), app=scheduler.app).save()
+    assert score_of(client, "other") == pytest.approx(due + 60 + 100 * 86400, abs=60)
+
+
+def test_from_key_and_save_of_a_subclass_are_called_by_beat(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    class Own(RedBeatSchedulerEntry):
+        @classmethod
+        def from_key(cls, key: str, app: Any = None) -> RedBeatSchedulerEntry:
+            entry = super().from_key(key, app=app)
+            entry.kwargs = {**entry.kwargs, "tenant": "north"}
+            return entry
+
+        def save(self) -> RedBeatSchedulerEntry:  # type: ignore[override]
+            client.sadd("saved", self.name)
+            return super().save()
+
+    class Sched(RedBeatScheduler):
+        Entry = Own
+
+    schedules = {"static": {"task": "echo", "schedule": schedule(3600)}}
+    scheduler = make_scheduler(scheduler=Sched, beat_schedule=schedules)
+    assert client.smembers("saved") == {"static"}
+    write_raw(client, "entry", score=server_now(client) - 5.5)
+    scheduler.tick()
+    (message,) = messages(broker)
+    _, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+    assert kwargs == {"tenant": "north"}
+
+
+def test_fields_of_a_definition_that_are_a_subclass_s_own_reach_its_constructor(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    class Counting(RedBeatSchedulerEntry):
+        def __init__(self, *args: Any, max_runs: int = -1, **clsargs: Any) -> None:
+            self.tenant = clsargs.get("tenant")
+            super().__init__(*args, **clsargs)
+            self.max_runs = max_runs
+
+    class Sched(RedBeatScheduler):
+        Entry = Counting
+
+    scheduler = make_scheduler(scheduler=Sched)
+    write_raw(client, "entry", max_runs=-1, tenant="north", score=server_now(client) - 5.5)
+    entry = Counting.from_key("redbeat:entry", app=scheduler.app)
+    assert (entry.max_runs, entry.tenant) == (-1, "north")  # type: ignore[attr-defined]
+    scheduler.tick()
+    assert sent_names(broker) == ["entry"]
+    assert field(client, "entry", "definition")["max_runs"] == -1
+    entry.save()
+    assert field(client, "entry", "definition")["max_runs"] == -1
+
+
+def test_install_default_entries_of_a_subclass_decides_which_there_are(
+    make_scheduler: MakeScheduler, client: redis.Redis, make_app: Callable[..., Celery], tmp_path: Path
+) -> None:
+    class Sched(RedBeatScheduler):
+        def install_default_entries(self, data: Any) -> None:
+            self.update_from_dict({"own": {"task": "echo", "schedule": schedule(60)}})
+
+    make_scheduler(make_app(result_backend=f"file://{tmp_path}"), scheduler=Sched)
+    assert client.exists("redbeat:own")
+    assert not client.exists("redbeat:celery.backend_cleanup")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_of_entry", "remedy"),
+    [
+        ("schedule", False, "maybe_due"),
+        ("merge_inplace", False, "update_from_dict"),
+        ("is_due", False, "entry class"),
+        ("_ensure_connected", False, "producer"),
+        ("__next__", True, "reserve"),
+        ("score", True, "due_at"),
+    ],
+)
+def test_an_override_that_beat_cannot_call_is_named_with_what_to_use_instead(
+    make_app: Callable[..., Celery],
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    is_of_entry: bool,
+    remedy: str,
+) -> None:
+    kind: type = RedBeatSchedulerEntry if is_of_entry else RedBeatScheduler
+    own = type("Own", (kind,), {name: getattr(kind, name, None)})
+    cls = type("Sched", (RedBeatScheduler,), {"Entry": own}) if is_of_entry else own
+    scheduler = cls(make_app(redbeat_lock_key=None))
+    service = MagicMock(scheduler=scheduler)
+    acquire_distributed_beat_lock(service, signal=None)
+    scheduler.close()
+    told = [record for record in caplog.records if "is not called" in record.getMessage()]
+    assert [record.levelname for record in told] == ["ERROR"]
+    assert f"Own.{name} is not called" in told[0].getMessage()
+    assert remedy in told[0].getMessage()
+
+
+def test_an_object_without_init_ticks_and_closes_with_what_a_test_sets() -> None:
+    scheduler = RedBeatScheduler.__new__(RedBeatScheduler)
+    lock, entry = MagicMock(), MagicMock()
+    entry.is_due.return_value = (True, 7.0)
+    scheduler.lock_key, scheduler.lock, scheduler.lock_timeout = "shop:lock", lock, 45
+    scheduler.max_interval, scheduler.app = 30, MagicMock()
+    window = PropertyMock(return_value={"entry": entry})
+    with (
+        patch.object(RedBeatScheduler, "schedule", window),
+        patch.object(RedBeatScheduler, "apply_async") as send,
+    ):
+        assert scheduler.tick() == 7.0
+        window.return_value = {}
+        assert scheduler.tick() == 30
+    send.assert_called_once_with(entry, producer=None)
+    assert lock.extend.call_args.args == (45,)
+    assert (scheduler.lock_key, scheduler.lock_timeout) == ("shop:lock", 45)
+    scheduler.close()
+    lock.release.assert_called_once_with()
+    assert scheduler.lock is None
+    scheduler.lock = lock
+    lock.owned.return_value = False
+    scheduler.close()
+    lock.release.assert_called_once_with()
+
+
+def test_a_subclass_without_init_calls_its_base_class_as_in_2x() -> None:
+    class Resilient(RedBeatScheduler):
+        def tick(self, **kwargs: Any) -> float:
+            if self.lock_key and self.lock is None:
+                self.lock = MagicMock()
+            return super().tick(**kwargs)
+
+    scheduler = Resilient.__new__(Resilient)
+    scheduler.lock_key, scheduler.lock, scheduler.lock_timeout = "shop:lock", None, 45
+    with patch.object(RedBeatScheduler, "tick", return_value=12.5) as tick:
+        assert scheduler.tick() == 12.5
+    tick.assert_called_once_with()
+    assert scheduler.lock is not None
+
+
+def test_an_entry_that_celery_advances_is_made_of_its_constructor_s_arguments(
+    make_app: Callable[..., Celery], client: redis.Redis
+) -> None:
+    app = make_app()
+    entry = RedBeatSchedulerEntry("entry", "echo", schedule(60), args=[1], max_runs=5, app=app).save()
+    ran_at = datetime(2026, 1, 2, tzinfo=timezone.utc)
+    later = ScheduleEntry.__next__(entry, last_run_at=ran_at)
+    assert (later.last_run_at, later.total_run_count, later.max_runs, later.args) == (ran_at, 1, 5, [1])
+    assert type(later) is RedBeatSchedulerEntry
+    assert dict(entry).keys() >= {"name", "task", "schedule", "args", "kwargs", "options", "enabled", "app"}

@@ -1,0 +1,65 @@
+"""Schedules of an application's own, registered: what they must have, and what is not asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedstate, schedule
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.errors import EntryError
+from redbeat.schedules import register_schedule
+from redbeat.schedules.occurrences import KINDS
+
+
+@pytest.fixture(autouse=True)
+def _kinds() -> Iterator[None]:
+    before = dict(KINDS)
+    yield
+    KINDS.clear()
+    KINDS.update(before)
+
+
+def is_due(_self: Any, _last_run_at: datetime) -> schedstate:
+    return schedstate(True, 60.0)
+
+
+def remaining_estimate(_self: Any, _last_run_at: datetime) -> timedelta:
+    return timedelta(seconds=60)
+
+
+def registered(base: type[BaseSchedule], **methods: Callable[..., Any]) -> type[BaseSchedule]:
+    cls: type[BaseSchedule] = type("Own", (base,), methods)
+    register_schedule("own", cls, lambda _own: {}, lambda _given: cls())
+    return cls
+
+
+def test_an_own_is_due_alone_is_refused_with_what_to_write(make_app: Callable[..., Celery]) -> None:
+    cls = registered(BaseSchedule, is_due=is_due)
+    entry = RedBeatSchedulerEntry("entry", "echo", cls(), app=make_app())
+    with pytest.raises(EntryError, match=r"remaining_estimate\(self, last_run_at\)") as caught:
+        entry.save()
+    assert "is_due() is not asked" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "methods", "warned"),
+    [
+        (BaseSchedule, {"is_due": is_due, "remaining_estimate": remaining_estimate}, True),
+        (schedule, {"is_due": is_due}, True),
+        (crontab, {"is_due": is_due}, True),
+        (BaseSchedule, {"remaining_estimate": remaining_estimate}, False),
+        (schedule, {}, False),
+    ],
+)
+def test_an_own_is_due_beside_remaining_estimate_is_said_not_to_be_asked(
+    caplog: pytest.LogCaptureFixture, base: type[BaseSchedule], methods: dict[str, Any], warned: bool
+) -> None:
+    registered(base, **methods)
+    told = [record for record in caplog.records if "Own.is_due is not asked" in record.getMessage()]
+    assert [record.levelno for record in told] == [logging.WARNING] * warned
