@@ -76,11 +76,7 @@ class BadObject(ValueError):
 
 
 class RedBeatJSONEncoder(json.JSONEncoder):
-    """Writes datetimes, schedules and weekdays, and all that kombu writes in a message.
-
-    A set becomes a list, and a timedelta its seconds, as messages have neither. TypeError: a value has no
-    form in JSON.
-    """
+    """Writes datetimes, schedules and weekdays; TypeError: a value has no form in JSON."""
 
     def default(self, obj: Any) -> Any:
         if isinstance(obj, datetime):
@@ -90,14 +86,22 @@ class RedBeatJSONEncoder(json.JSONEncoder):
         if isinstance(obj, weekday):
             encoded = {"__type__": "weekday", "wkday": obj.weekday}
             return {**encoded, "n": obj.n} if obj.n else encoded
+        return super().default(obj)
+
+
+class _ArgumentsEncoder(RedBeatJSONEncoder):
+    """Writes besides all that kombu writes in a message.
+
+    A set becomes a list, and a timedelta its seconds, as messages have neither.
+    """
+
+    def default(self, obj: Any) -> Any:
         try:
-            return _encode_as_kombu(obj)
+            return super().default(obj)
         except TypeError:
             if isinstance(obj, timedelta):
                 return obj.total_seconds()
-            if isinstance(obj, (set, frozenset)):
-                return sorted(obj, key=repr)
-            raise
+            return sorted(obj, key=repr) if isinstance(obj, (set, frozenset)) else _encode_as_kombu(obj)
 
 
 class RedBeatJSONDecoder(json.JSONDecoder):
@@ -175,6 +179,7 @@ _SHARED = Memory[str, _Original](MAX_SHARED)
 _encode_as_kombu: Callable[[Any], Any] = kombu_json.JSONEncoder().default
 # made once, as making one takes longer than using it
 _ENCODER = RedBeatJSONEncoder()
+_ARGUMENTS_ENCODER = _ArgumentsEncoder()
 _STRICT_ENCODER = RedBeatJSONEncoder(allow_nan=False)
 _DECODER = RedBeatJSONDecoder()
 
@@ -198,7 +203,7 @@ def _prepared(encoder: json.JSONEncoder) -> Callable[[Any], str]:
 
 
 _encode_plain = _prepared(_STRICT_ENCODER)
-_encode_arguments = _prepared(_ENCODER)  # NaN and infinity go to tasks, as in 2.x
+_encode_arguments = _prepared(_ARGUMENTS_ENCODER)  # NaN and infinity go to tasks, as in 2.x
 
 
 def plain_json(value: Any) -> Any:
@@ -206,7 +211,7 @@ def plain_json(value: Any) -> Any:
 
     Raises TypeError, ValueError or RecursionError if a value has no form in JSON.
     """
-    return json.loads(_ENCODER.encode(value))
+    return json.loads(_ARGUMENTS_ENCODER.encode(value))
 
 
 def objects_of(value: Any) -> Any:
@@ -214,7 +219,7 @@ def objects_of(value: Any) -> Any:
 
     Raises TypeError, ValueError or RecursionError if a value has no form in JSON, or can't be decoded.
     """
-    text = _ENCODER.encode(value)
+    text = _ARGUMENTS_ENCODER.encode(value)
     return decode(text) if '"__type__"' in text else json.loads(text)
 
 

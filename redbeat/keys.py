@@ -23,7 +23,7 @@ RESERVED_NAMES = frozenset(
         *(":pinged", ":standbys"),
         *(":deadlines", ":events", ":events-read", ":failures", ":workers"),
         *(":figures", ":totals", ":minutes", ":labels", ":teller", ":expected", ":streaks"),
-        *(":audit", ":tokens", ":later"),
+        *(":audit", ":tokens", ":later", ":unrun"),
         *(":layout", ":generation", ":beats"),
         *(":mover", ":moving", ":left", ":arrived", ":arriving"),
     )
@@ -55,7 +55,7 @@ _PASSING = (
     *("mover", "moving", "left", "arrived", "arriving"),
 )
 #: what all shards share
-_SHARED = ("layout", "generation", "beats", "audit", "tokens", "pinged", "calendar_owners")
+_SHARED = ("layout", "generation", "beats", "audit", "unrun", "tokens", "pinged", "calendar_owners")
 
 #: what the names of the entries of stored messages begin with; others' names may, too
 MESSAGE_NAMES = "later:"
@@ -216,6 +216,8 @@ class Keys:
     """zset: likewise of each entry whose last run has failed, scored by how many have in a row"""
     audit = _OwnKey("audit", "stream", is_shared=True)
     """stream: who has changed what, by the command line and the dashboard"""
+    unrun = _OwnKey("unrun", "sorted set", is_shared=True)
+    """zset: name of each entry that was deleted before its first run, scored by how often it was in a row"""
     tokens = _OwnKey("tokens", "hash", is_shared=True)
     """hash: id of each token of the dashboard, to JSON: its name and rights, and the SHA-256 of its secret"""
     later = _OwnKey("later", "sorted set")

@@ -73,6 +73,7 @@ from redbeat.schedules.timezones import EPOCH, FIRST_DAY, in_calendar, in_utc
 from redbeat.store.members import Members
 from redbeat.store.records import Stored, Write
 from redbeat.store.store import Store
+from redbeat.store.unrun import Unrun
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -452,7 +453,9 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
     def delete(self) -> None:
         """Remove the entry, if it is stored."""
         _check_name(self)
-        Store(self.app).delete_entries([self.key])
+        store = Store(self.app)
+        Unrun(store).note_deletion(self.key)
+        store.delete_entries([self.key])
         self.seen_at = None
 
     def reschedule(self, last_run_at: datetime | None = None) -> None:

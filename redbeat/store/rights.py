@@ -73,6 +73,10 @@ DEADLINES = Feature("Until when runs hold their entries isn't shown", "+zscore ~
 FAILING = Feature("How many runs have failed in a row isn't shown", "+get ~redbeat::failing:*", "runs")
 RUNNING = Feature("Runs in progress aren't shown", "+hgetall ~redbeat::running:*", "runs")
 SIGNALS = Feature("Signals of runs and entries don't fire", "+xread +xrevrange", "runs")
+UNRUN = Feature(
+    "The doctor doesn't know entries that are deleted again and again before their first run",
+    "+zincrby +zremrangebyrank ~redbeat::unrun",
+)
 AUDIT = Feature("Changes aren't written to the audit list", "+xadd ~redbeat::audit")
 CHANGES = Feature(
     "What becomes of a change is known to the process of the dashboard that makes it only",

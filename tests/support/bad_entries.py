@@ -71,7 +71,7 @@ BAD_DEFINITIONS: dict[str, str] = {
     "options-text": _definition(options="queue=fast"),
     "options-list": _definition(options=[1]),
     "headers-list": _definition(options={"headers": [1]}),
-    "enabled-text": _definition(enabled="no"),
+    "enabled-text": _definition(enabled="maybe"),
     "enabled-list": _definition(enabled=[]),
     "nested-lists": "[" * 100_000,
     "nested-args": _definition(args=["@"]).replace('"@"', "[" * 100_000 + "]" * 100_000),

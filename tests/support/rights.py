@@ -55,6 +55,7 @@ from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
 from redbeat.store.scripts.script import _OUT_OF_REACH
 from redbeat.store.standbys import Standbys
 from redbeat.store.store import Store
+from redbeat.store.unrun import Unrun
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from tests.support.applying import apply
@@ -254,6 +255,12 @@ def it_follows_the_recipes(ground: Ground) -> None:
     assert client.lrange("redbeat::history:report", 0, -1) == []
     client.zrem(SCHEDULE, "redbeat:report")
     client.delete("redbeat:report", "redbeat::history:report", "redbeat::backfilled:report")
+
+
+def it_notes_what_is_deleted_before_its_first_run(ground: Ground) -> None:
+    app = ground.app()
+    Entry("report", "tasks.report", 60, app=app).save().delete()
+    assert Unrun(Store(app)).read() == {"report": 1}
 
 
 def it_writes_down_who_changes_what(ground: Ground) -> None:
@@ -741,7 +748,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
     "writer": (
         it_saves_moves_and_deletes, it_works_in_another_database, it_saves_and_deletes_many,
         it_keeps_calendars, it_changes_and_pauses, it_awaits_entries, it_runs_entries_by_hand,
-        it_finds_entries,
+        it_finds_entries, it_notes_what_is_deleted_before_its_first_run,
         it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
         it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
         it_gives_up_runs, it_writes_down_who_changes_what, it_stores_messages_and_takes_them_away,
@@ -779,6 +786,7 @@ SINCE_3_0: tuple[Claim, ...] = (
     it_gives_up_runs,
     it_gathers_metrics,
     it_writes_down_who_changes_what,
+    it_notes_what_is_deleted_before_its_first_run,
     it_stores_messages_and_takes_them_away,
     it_looks_at_stored_messages,
     it_counts_stored_messages,

@@ -26,6 +26,7 @@ from redbeat.store.members import Members
 from redbeat.store.records import Stored
 from redbeat.store.server import Server
 from redbeat.store.store import Store
+from redbeat.store.unrun import Unrun
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ class Context:
     def config(self) -> RedBeatConfig:
         """The app's settings."""
         return ensure_conf(self.app)
+
+    @cached_property
+    def deleted_unrun(self) -> dict[str, int]:
+        """How often entries were deleted before their first run, by their names."""
+        return Unrun(self.store).read()
 
     @property
     def now(self) -> datetime:

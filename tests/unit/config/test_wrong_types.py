@@ -28,7 +28,7 @@ def entry(app: Celery, **fields: Any) -> RedBeatSchedulerEntry:
         ({"schedule": 10**20}, NO_INTERVAL.format(10**20)),
         ({"schedule": 1e300}, NO_INTERVAL.format(r"1e\+300")),
         ({"last_run_at": "x"}, "x: last_run_at must be a datetime, not 'x'."),
-        ({"last_run_at": 1.5}, "x: last_run_at must be a datetime, not 1.5."),
+        ({"last_run_at": [1]}, "x: last_run_at must be a datetime"),
         ({"last_run_at": "x" * 10**6}, "x: last_run_at must be a datetime, not 'xxx"),
         ({"total_run_count": "x"}, "x: total_run_count must be a whole number, not 'x'."),
         ({"total_run_count": 1.5}, "x: total_run_count must be a whole number, not 1.5."),
@@ -47,15 +47,15 @@ def test_an_entry_is_made_without_them(app: Celery) -> None:
     assert entry(app, total_run_count=None, last_run_at=datetime.now()).total_run_count == 0
 
 
-@pytest.mark.parametrize("last_run_at", ["x", 5])
+@pytest.mark.parametrize("last_run_at", ["x", "y"])
 def test_reschedule_takes_a_datetime(app: Celery, last_run_at: Any) -> None:
     with pytest.raises(EntryError, match=f"redbeat:x: last_run_at must be a datetime, not {last_run_at!r}"):
         entry(app, last_run_at=datetime.now(timezone.utc)).reschedule(last_run_at)
 
 
-@pytest.mark.parametrize("key", [5, None, b"redbeat:x"])
+@pytest.mark.parametrize("key", [True, None, ["redbeat:x"]])
 def test_from_key_takes_a_string(app: Celery, key: Any) -> None:
-    with pytest.raises(EntryError, match=f"from_key takes an entry's key or its name, a string, not {key!r}"):
+    with pytest.raises(EntryError, match="from_key takes an entry's key or its name, a string, not "):
         RedBeatSchedulerEntry.from_key(key, app=app)
 
 

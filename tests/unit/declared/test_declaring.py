@@ -53,10 +53,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"every": 5, "args": (object(),)}, "can't be stored as JSON"),
     ({"every": 5, "kwargs": [1]}, "kwargs and options must be dicts"),
     ({"every": 5, "options": {"priority": 300}}, "options: priority must be from 0 to 255"),
-    ({"every": 5, "enabled": "no"}, "enabled must be True or False"),
+    ({"every": 5, "enabled": "maybe"}, "enabled must be True or False"),
     ({"every": 5, "name": ""}, "must have a name"),
     ({"every": 5, "name": ":lock"}, "that key is RedBeat's own"),
-    ({"every": 5, "name": 5}, "must have a name"),
+    ({"every": 5, "name": True}, "must have a name"),
     ({"every": 5, "last_run_at": None, "task": "x"}, "there is no keyword 'task'"),
 ]
 

@@ -197,4 +197,6 @@ def test_what_may_be_missing_or_null_is_same_to_both(app: Celery, name: str, who
         for text in (put(whole, path), put(whole, path, None)):
             reason, fault = why_refused(app, **{name: text}), find_fault(name, text)
             is_good = reason is None or is_for_redbeat_alone(reason)
-            assert is_good == (fault is None) or path in LOOSELY_READ, (path, reason, fault)
+            # in a definition, what is called like a field of a policy may be another program's
+            is_loose = path in LOOSELY_READ or (name == "definition" and path[0] in FIELDS)
+            assert is_good == (fault is None) or is_loose, (path, reason, fault)

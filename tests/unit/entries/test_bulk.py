@@ -78,7 +78,7 @@ SPOILS: dict[str, Callable[[Any], object]] = {
     "off the schedule": lambda client: client.zrem("redbeat::schedule", "redbeat:entry-0"),
     "due at another time": lambda client: client.zadd("redbeat::schedule", {"redbeat:entry-0": 1}),
     "with a bad meta": lambda client: client.hset("redbeat:entry-0", "meta", "{oops"),
-    "with another meta": lambda client: client.hset("redbeat:entry-0", "meta", '{"last_run_at": 5}'),
+    "with another meta": lambda client: client.hset("redbeat:entry-0", "meta", '{"last_run_at": "x"}'),
     "with an error": lambda client: client.hset("redbeat:entry-0", "error", "{}"),
     "with a bad definition": lambda client: client.hset("redbeat:entry-0", "definition", "{oops"),
     "gone": lambda client: client.delete("redbeat:entry-0"),

@@ -65,7 +65,7 @@ def test_writing_the_same_again_gives_the_same_text() -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"args": [float("nan")]}, ValueError), ({"kwargs": {"x": float("inf")}}, ValueError),
+        ({"options": {"priority": float("nan")}}, ValueError),
         ({"args": [object()]}, TypeError), ({"options": {"queue": b"x"}}, TypeError),
         ({"schedule": BaseSchedule()}, TypeError),
     ],
@@ -142,7 +142,7 @@ def test_a_good_entry_has_no_problem(definition: Any, meta: Any) -> None:
         ({**GOOD, "kwargs": [1]}, {}, "definition: kwargs: must be an object, not a list."),
         ({**GOOD, "options": "x"}, {}, "definition: options: must be an object, not text."),
         ({**GOOD, "options": {"headers": 1}}, {}, "definition: options: headers: must be an object, not 1."),
-        ({**GOOD, "enabled": "no"}, {}, "definition: enabled: must be true or false, not 'no'."),
+        ({**GOOD, "enabled": "maybe"}, {}, "definition: enabled: must be true or false, not 'maybe'."),
         (GOOD, [], "meta: must be an object, not a list."),
         (GOOD, {"last_run_at": 5}, "meta: last_run_at: must be a datetime object or null, not 5."),
         (GOOD, {"total_run_count": 1.5}, "meta: total_run_count: must be a whole number, not 1.5."),

@@ -118,7 +118,7 @@ def test_enabled_again_it_does_not_make_up_for_the_runs_it_was_disabled_for(app:
     assert write.score == after_noon(3660)
 
 
-METAS = [None, RAN, encode_meta(None, 0), "{oops", "[]", '{"last_run_at": 5}', '{"total_run_count": true}']
+METAS = [None, RAN, encode_meta(None, 0), "{oops", "[]", '{"last_run_at": "x"}', '{"total_run_count": true}']
 RULES = [schedule(60), schedule(60, relative=True), crontab(minute="*/5"), rrule("HOURLY", dtstart=NOON)]
 
 
@@ -160,7 +160,7 @@ def test_over_a_definition_that_could_not_be_used_it_keeps_the_meta(app: Celery,
     assert (write.meta, write.score) == ("", after_noon(60))
 
 
-@pytest.mark.parametrize("meta", ["{oops", "[]", '{"last_run_at": 5}'])
+@pytest.mark.parametrize("meta", ["{oops", "[]", '{"last_run_at": "x"}'])
 def test_over_a_meta_that_could_not_be_used_it_writes_a_new_one(app: Celery, meta: str) -> None:
     write = planned(entry(app), stored(app, meta=meta))
     assert (json.loads(write.meta)["total_run_count"], write.score) == (0, after_noon(80))

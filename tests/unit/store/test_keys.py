@@ -139,7 +139,7 @@ OF_BEATS = {
     *("mover", "moving", "left", "arrived", "arriving"),
 }
 #: what isn't in parts, besides what says which layout this is
-SHARED = {"layout", "beats", "audit", "tokens", "pinged"}
+SHARED = {"layout", "beats", "audit", "unrun", "tokens", "pinged"}
 
 
 def own_keys() -> set[str]:

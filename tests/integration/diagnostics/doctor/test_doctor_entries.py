@@ -268,3 +268,20 @@ def test_static_entries_are_checked_before_a_beat_has_stored_them(ask: Ask, make
     RedBeatSchedulerEntry("unknown", "ecco", 60, app=app).save()
     found = json.loads(ask("--json", app=app).output)["findings"]
     assert [one["about"] for one in found if one["kind"] == "unknown-task"] == ["unknown"], "once"
+
+
+def test_an_entry_that_is_recreated_more_often_than_it_is_due_is_found(
+    findings: Any, make_app: MakeApp, client: redis.Redis
+) -> None:
+    app = make_app()
+    for name, times in (("recreated", 4), ("moved", 1)):
+        for _ in range(times):
+            RedBeatSchedulerEntry(name, "echo", 3600, app=app).save().delete()
+        RedBeatSchedulerEntry(name, "echo", 3600, app=app).save()
+    found = only(findings(), "recreated", "warning")
+    assert found["about"] == "recreated"
+    assert "deleted 4 times" in found["problem"]
+    entry = next(RedBeatSchedulerEntry.from_key("recreated", app=app))
+    assert "recreated" not in [one["kind"] for one in findings()]
+    entry.delete()
+    assert client.zrange("redbeat::unrun", 0, -1) == ["moved"]

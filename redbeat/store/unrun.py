@@ -1,0 +1,73 @@
+"""How often entries were deleted before their first run, so that the doctor finds those that never run.
+
+An entry is due one interval after it was saved. A program that deletes it and saves it again more often than
+that keeps it from running, and nothing else tells of it. Invariant: nothing here is needed to run the
+schedule, and at most ``MAX_NAMES`` names are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from redbeat.errors import StoreCorrupt, StoreRefused
+from redbeat.log.text import as_stored
+from redbeat.store.records import text_of
+from redbeat.store.rights import UNRUN
+from redbeat.store.store import Store
+
+#: how many names are kept: those that were deleted most often
+MAX_NAMES = 1_000
+
+
+class Unrun:
+    """The counts beside the schedule of ``store``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._key = store.keys.unrun
+
+    def note_deletion(self, key: str) -> None:
+        """Note that the entry under ``key`` is about to be deleted; one that has run is forgotten here.
+
+        Raises:
+            StoreUnavailable: Redis can't be reached.
+        """
+        member: Any = as_stored(self._store.keys.name(key))
+
+        def note() -> None:
+            meta = self._store.ask(lambda client: client.hget(key, "meta"), key, "hash")
+            if meta is None:
+                return
+            if _has_run(str(text_of(meta))):
+                self._store.ask(lambda client: client.zrem(self._key, member), self._key, "zset")
+                return
+            self._store.ask(lambda client: client.zincrby(self._key, 1, member), self._key, "zset")
+            least = -MAX_NAMES - 1
+            self._store.ask(lambda client: client.zremrangebyrank(self._key, 0, least), self._key, "zset")
+
+        with suppress(StoreCorrupt):
+            self._store.rights.ask(UNRUN, note, lambda: None)
+
+    def read(self) -> dict[str, int]:
+        """Return how often each entry was deleted before its first run; {}: it can't be read.
+
+        Raises:
+            StoreUnavailable: Redis can't be reached.
+        """
+        try:
+            found = self._store.ask(
+                lambda client: client.zrange(self._key, 0, -1, withscores=True), self._key, "zset"
+            )
+        except (StoreCorrupt, StoreRefused):
+            return {}
+        return {str(text_of(name)): int(count) for name, count in found}
+
+
+def _has_run(meta: str) -> bool:
+    """Tell whether a meta counts runs; True also where it can't be read."""
+    try:
+        return bool(json.loads(meta).get("total_run_count"))
+    except (ValueError, RecursionError, AttributeError):
+        return True
