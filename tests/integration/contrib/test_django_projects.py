@@ -25,6 +25,7 @@ pytest.importorskip("django")
 #: what is appended to the settings of ``startproject``, and what they read from the environment
 SETTINGS = """
 import os
+from redbeat.schedules import cron
 INSTALLED_APPS += ["redbeat.contrib.django", "shop"]
 CELERY_BROKER_URL = CELERY_REDBEAT_REDIS_URL = os.environ["REDIS_URL"]
 CELERY_BEAT_SCHEDULER = "redbeat.RedBeatScheduler"
@@ -32,6 +33,8 @@ CELERY_BEAT_SCHEDULE = {
     f"static-{number}": {"task": "shop.tasks.report", "schedule": 1.0, "args": (number,)}
     for number in range(int(os.environ["STATIC_ENTRIES"]))
 }
+if CELERY_BEAT_SCHEDULE:
+    CELERY_BEAT_SCHEDULE["last-day"] = {"task": "shop.tasks.report", "schedule": cron("0 9 L * *")}
 """
 CELERY = """
 import os
@@ -108,6 +111,11 @@ def test_its_worker_and_beat_run_every_entry(
     expected = {"shop.tasks.declared", *(f"static-{number}" for number in range(count))}
     with celery_command(project, "proj", "beat", "-l", "INFO", env=env) as beat:
         eventually(lambda: expected <= set(sent_names(broker)) or not beat.is_running)
+        done = run([sys.executable, "manage.py", "redbeat", "doctor"], project, env)
+        assert re.search(rf"; {len(expected) + (count > 0)} entr(y|ies) looked at\.", done.stdout), (
+            done.stdout
+        )
+        assert done.stderr.count("tasks imported") == 1
         assert beat.stop() == 0
         assert beat.output().count("tasks imported") == 1
         assert "RecursionError" not in beat.output()
