@@ -370,7 +370,7 @@ def start_just_passed(schedule_: Any, policy: Bounds, moment: datetime) -> datet
         start = schedule_.instant_in(zone_of(schedule_, policy))
     else:
         return None
-    if not moment - FIRST_OCCURRENCE_GRACE <= start <= moment:
+    if not _NO_TIME <= moment - start <= FIRST_OCCURRENCE_GRACE:
         return None
     is_counted = isinstance(schedule_, rrule) and schedule_.count is not None
     if not is_counted and next_run(schedule_, policy, moment) is not None:
