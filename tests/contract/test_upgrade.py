@@ -15,6 +15,7 @@ import redis
 from celery import Celery
 from celery.schedules import crontab
 
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.process import exit_codes as exits
 from redbeat.schedules import rrule
 from tests.conftest import MakeApp
@@ -220,6 +221,27 @@ def test_a_user_with_the_rights_of_2x_is_told_all_that_are_missing(
     [rights] = [one for one in told if one["kind"] == "rights"]
     assert (rights["severity"], rights["about"]) == ("error", "user old")
     assert {"+eval", "+time", "+hmget", "+zcount", "&redbeat::wake"} <= set(rights["problem"][:-1].split())
+
+
+class OwnEntry(RedBeatSchedulerEntry):
+    def next(self, *_: Any, **__: Any) -> Any: ...
+
+
+class OwnScheduler(RedBeatScheduler):
+    Entry = OwnEntry
+
+    def tick(self, *_: Any, **__: Any) -> float:
+        return 1.0
+
+    def populate_heap(self, *_: Any) -> None: ...
+
+
+def test_overrides_that_are_not_called_are_reported(make_app: MakeApp) -> None:
+    app = make_app(beat_scheduler=f"{__name__}:OwnScheduler")
+    told = {one["about"].rpartition(".")[2] for one in findings(app) if one["kind"] == "override"}
+    assert told == {"populate_heap", "next"}
+    for scheduler in ("redbeat", "celery.beat:PersistentScheduler", "missing.module:Scheduler"):
+        assert not [one for one in findings(make_app(beat_scheduler=scheduler)) if one["kind"] == "override"]
 
 
 def test_it_cannot_fix(app: Celery) -> None:

@@ -13,8 +13,11 @@ from itertools import islice
 from typing import Any
 
 from celery.schedules import crontab
+from celery.utils.imports import load_extension_class_names
 from kombu.transport.redis import Channel
+from kombu.utils.imports import symbol_by_name
 
+from redbeat.beat.overrides import UNUSED, UNUSED_OF_ENTRY, find_unused
 from redbeat.config.settings import OPTIONS
 from redbeat.declared.static_entries import read_static_entries
 from redbeat.diagnostics.checks.context import Context, Row
@@ -23,6 +26,7 @@ from redbeat.diagnostics.checks.leader import check_lock
 from redbeat.diagnostics.checks.server import SERVER_CHECKS, check_rights
 from redbeat.diagnostics.compatibility import EFFECTS, find_ignored, find_trouble
 from redbeat.entries.due import defaults_of, next_due
+from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.preview import runs_between
 from redbeat.entries.validation import find_name_problem
 from redbeat.entries.wording import label_of
@@ -30,6 +34,7 @@ from redbeat.errors import EntryTooExpensive, StoreRefused
 from redbeat.log.text import counted, printable
 from redbeat.policy.misfires import choose_run
 from redbeat.process.budget import limited_twice
+from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import zone_of
 from redbeat.schedules.recurrence import rrule
@@ -172,6 +177,25 @@ def check_zones(context: Context) -> Iterator[Finding]:
         )
 
 
+def check_overrides(context: Context) -> Iterator[Finding]:
+    """Find methods of 2.x that a scheduler of the application overrides, and that version 3 does not call."""
+    resolve: Any = symbol_by_name
+    try:
+        aliases = dict(load_extension_class_names("celery.beat_schedulers"))
+        scheduler = resolve(context.app.conf.beat_scheduler, aliases=aliases)
+    except Exception:  # noqa: BLE001 - the application's own module; beat reports it
+        return
+    if not isinstance(scheduler, type) or not issubclass(scheduler, RedBeatScheduler):
+        return  # beat is told by -S which scheduler it runs
+    unused = [
+        *find_unused(scheduler, RedBeatScheduler, UNUSED),
+        *find_unused(scheduler.Entry, RedBeatSchedulerEntry, UNUSED_OF_ENTRY),
+    ]
+    for name, remedy in unused:
+        advice = f"{remedy[0].upper()}{remedy[1:]}."
+        yield Finding(Severity.WARNING, "override", name, "Version 3 does not call it.", advice)
+
+
 def check_change(context: Context, row: Row) -> Iterator[Finding]:
     """Find what version 3 does differently with an entry, or with its missed runs."""
     name = context.name_of(row.key)
@@ -297,5 +321,6 @@ UPGRADE_CHECKS = (
     check_server_version,
     check_changed_settings,
     check_zones,
+    check_overrides,
     *(check for check in SERVER_CHECKS if check is not check_rights),
 )
