@@ -167,6 +167,16 @@ def test_what_it_says_of_each_entry_is_what_version_3_does(
         assert sorted(sent_names(broker)) == ["late", "late-crontab", "zero"]
 
 
+def test_the_advice_about_overdue_entries_works(app: Celery, client: redis.Redis) -> None:
+    now = server_now(client)
+    write(client, "late", now - 7300)
+    write(client, "zero", 0, CRONTAB)
+    assert sum("reschedule()" in one["advice"] for one in findings(app)) == 2
+    for name in ("late", "zero"):
+        RedBeatSchedulerEntry.get(name, app).reschedule()
+    assert not [one for one in findings(app) if one["kind"] in ("missed", "score")]
+
+
 def test_the_lock_is_reported_whoever_holds_it(app: Celery, client: redis.Redis, make_app: MakeApp) -> None:
     def told(of: Celery) -> str:
         [one] = [one for one in findings(of) if one["kind"] == "lock"]

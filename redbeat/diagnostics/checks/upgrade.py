@@ -48,6 +48,8 @@ _MAX_COUNTED = 1_000
 #: a score beyond the year 9999, UNIX seconds
 _MAX_SCORE = 253_402_300_800
 _OLDEST_SERVER = (6, 2)
+#: it does so in both versions, and save() doesn't
+_PREVENT = "To prevent that, call reschedule() of the entry."
 
 
 def check_takeover(context: Context) -> Iterator[Finding]:
@@ -209,7 +211,7 @@ _Change = tuple[Severity, str, str, str]
 def _changes(context: Context, row: Row, name: str) -> Iterator[_Change]:
     stored, entry = row.stored, row.entry
     trouble = None if stored.unread_bytes else find_trouble(row.member, name, stored, "", context.now)
-    if trouble is not None and not _has_number_as_name(row):
+    if trouble is not None and not _has_number_as_name(row, name):
         yield (
             Severity.WARNING if entry is not None else Severity.NOTE,
             "not-in-2x",
@@ -227,7 +229,7 @@ def _changes(context: Context, row: Row, name: str) -> Iterator[_Change]:
         yield Severity.ERROR, "name", problem, "Save it under another name, and delete this one."
     if entry is None:
         return
-    if _has_number_as_name(row):
+    if _has_number_as_name(row, name):
         yield (
             Severity.NOTE,
             "name",
@@ -263,14 +265,14 @@ def _changes(context: Context, row: Row, name: str) -> Iterator[_Change]:
     yield from _missed(context, row)
 
 
-def _has_number_as_name(row: Row) -> bool:
+def _has_number_as_name(row: Row, name: str) -> bool:
     try:
         definition = json.loads(row.stored.definition or "")
         given = definition.get("name")
     except (ValueError, RecursionError, AttributeError):
         return False
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    return is_number and row.key.endswith(str(given))
+    return is_number and name == str(given)
 
 
 def _missed(context: Context, row: Row) -> Iterator[_Change]:
@@ -283,7 +285,7 @@ def _missed(context: Context, row: Row) -> Iterator[_Change]:
             Severity.WARNING,
             "score",
             "Its score is 0: version 3 runs it at once, and 2.x asks its schedule first.",
-            "If that is not intended, save it again.",
+            _PREVENT,
         )
         return
     due = next_due(entry, stored, now)
@@ -311,7 +313,7 @@ def _sent_of_missed(entry: Any, due: datetime, now: datetime) -> tuple[str, str]
         sent = counted(min(limit, count), "run", "runs")
     else:
         sent = f"the run of {shown(choice.due)}"
-    advice = f"Version 3 sends {sent} when it leads (misfire is {misfire}). To prevent that, save the entry."
+    advice = f"Version 3 sends {sent} when it leads (misfire is {misfire}). {_PREVENT}"
     return problem, advice
 
 
