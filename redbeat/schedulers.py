@@ -28,7 +28,6 @@ from redbeat.beat.lookahead import LookAhead
 from redbeat.beat.misplaced import sweep
 from redbeat.beat.overrides import (
     ASKED,
-    ASKED_OF_ENTRY,
     UNUSED,
     UNUSED_OF_ENTRY,
     PlannedSend,
@@ -241,6 +240,13 @@ class RedBeatScheduler(Scheduler):
 
     def _name_of(self, key: str) -> str:
         return self.config.keys.name(key)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("lock", "lock_key", "lock_timeout"):
+            # plain attributes in 2.x, so that a subclass or a mixin may declare them: ``lock = None``
+            if not isinstance(getattr(cls, name), property):
+                setattr(cls, name, vars(RedBeatScheduler)[name])
 
     @property
     def _is_bare(self) -> bool:
@@ -473,8 +479,8 @@ class RedBeatScheduler(Scheduler):
     @property
     def asks_subclass(self) -> bool:
         """Whether each planned run goes through methods that a subclass overrides."""
-        return any(is_overridden(self, name, _Originals) for name in ASKED) or any(
-            is_overridden(self.Entry, name, _EntryOriginals) for name in ASKED_OF_ENTRY
+        return self.Entry.is_due is not _ENTRY_IS_DUE or any(
+            is_overridden(self, name, _ORIGINALS[name]) for name in ASKED
         )
 
     def send_planned(self, entry: Any, producer: Any, seconds_to_next: float) -> None:
@@ -549,7 +555,7 @@ class RedBeatScheduler(Scheduler):
         if planned is None:  # else it is logged when it has been sent
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         try:
-            if is_overridden(self, "apply_entry", _Originals):
+            if is_overridden(self, "apply_entry", _ORIGINALS["apply_entry"]):
                 self.apply_entry(entry, producer=kwargs.get("producer"))
             else:
                 self.apply_async(entry, **kwargs)
@@ -766,7 +772,7 @@ class RedBeatScheduler(Scheduler):
     def run_under(self, service: Any) -> None:
         """Let ticks wait, and take the lock: ``service``, Celery's beat, is about to call them."""
         self._beat = BeatService(service)
-        if is_overridden(self, "tick", _Originals):
+        if is_overridden(self, "tick", _ORIGINALS["tick"]):
             self.tick = partial(self._guard, self._tick_of_subclass)  # type: ignore[method-assign]
         unused = [*find_unused(type(self), RedBeatScheduler, UNUSED)]
         unused += find_unused(self.Entry, RedBeatSchedulerEntry, UNUSED_OF_ENTRY)
@@ -864,7 +870,13 @@ class RedBeatScheduler(Scheduler):
         """
         if self._is_choosing:
             return
-        shards, installs = self._shards, is_overridden(self, "install_default_entries", Scheduler)
+        if self._is_bare:
+            self.update_from_dict(read_statics(self.app).entries)
+            return
+        shards, installs = (
+            self._shards,
+            is_overridden(self, "install_default_entries", Scheduler.install_default_entries),
+        )
         statics = read_statics(self.app, has_defaults=not installs)
         if installs:
             self.install_default_entries(self.app.conf.beat_schedule)
@@ -884,6 +896,9 @@ class RedBeatScheduler(Scheduler):
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Store the entries of ``dict_``: name to entry, or to an entry's keyword arguments."""
+        if self._is_bare:
+            store_entries(Store(self.app), Fence(), self._maybe_entry, dict_)
+            return
         if self._is_choosing:
             return
         with garbage_kept():
@@ -895,7 +910,7 @@ class RedBeatScheduler(Scheduler):
         """The entries that are due now, a batch at most, and the next one after them, by their names."""
         window: dict[str, Any] = {}
         store = Store(self.app) if self._is_bare else self.store
-        for stored in store.of_all_parts().window(self.config.batch_size):
+        for stored in store.of_all_parts().window(store.config.batch_size):
             try:
                 entry = load_entry(self.Entry, stored, self.app)
             except (EntryNotFound, EntryCorrupt) as exc:
@@ -911,11 +926,9 @@ class RedBeatScheduler(Scheduler):
 
 
 remember_scheduler(RedBeatScheduler, RedBeatSchedulerEntry)
-#: their methods as they are here, whatever a tool puts in their place later
-_Originals = type("_Originals", (), {name: vars(RedBeatScheduler)[name] for name in (*ASKED, "tick")})
-_EntryOriginals = type(
-    "_EntryOriginals", (), {name: vars(RedBeatSchedulerEntry)[name] for name in ASKED_OF_ENTRY}
-)
+#: methods as they are here, whatever a tool puts in their place later
+_ORIGINALS = {name: getattr(RedBeatScheduler, name) for name in (*ASKED, "tick")}
+_ENTRY_IS_DUE = RedBeatSchedulerEntry.is_due
 
 
 @beat_init.connect

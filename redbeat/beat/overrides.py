@@ -17,9 +17,8 @@ from typing import Any
 
 from redbeat.errors import RedBeatError
 
-#: methods of the scheduler, and of its entries, that a planned run goes through if they are overridden
+#: methods of the scheduler that a planned run goes through if one is overridden, or ``is_due`` of its entries
 ASKED = ("maybe_due", "apply_entry", "reserve")
-ASKED_OF_ENTRY = ("is_due",)
 
 _BATCH = "beat reads and sends what is due in batches: override maybe_due() or apply_async() instead"
 _RECORD = "beat records runs in the step that sends them: override the scheduler's reserve() instead"
@@ -34,9 +33,9 @@ UNUSED = {
     "_ensure_connected": "override the property producer instead",
 }
 UNUSED_OF_ENTRY = {
-    "next": _RECORD,
-    "__next__": _RECORD,
     "_next_instance": _RECORD,
+    "__next__": _RECORD,
+    "next": _RECORD,
     "score": "override due_at instead",
 }
 
@@ -68,22 +67,19 @@ class PlannedSend:
     is_sent: bool = False
 
 
-def is_overridden(owner: Any, name: str, base: type) -> bool:
-    """Tell whether ``owner``, an object or a class, has another ``name`` than ``base``."""
-    cls = owner if isinstance(owner, type) else type(owner)
-    return _find(cls, name) is not _find(base, name) or (cls is not owner and name in vars(owner))
-
-
-def _find(cls: type, name: str) -> Any:
-    return next((vars(one)[name] for one in cls.__mro__ if name in vars(one)), None)
+def is_overridden(scheduler: Any, name: str, original: Any) -> bool:
+    """Tell whether a subclass, or a tool, has put something in the place of a method of the scheduler."""
+    return getattr(type(scheduler), name) is not original or name in vars(scheduler)
 
 
 def find_unused(cls: type, base: type, unused: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield which methods of ``base`` the subclass ``cls`` overrides in vain, and what to use instead."""
-    told = set[str]()
+    told = list[Any]()
     for one in cls.__mro__:
         if one in base.__mro__:
             continue
-        for name in unused.keys() & vars(one).keys() - told:
-            told.add(name)
-            yield f"{one.__module__}.{one.__qualname__}.{name}", unused[name]
+        for name in [name for name in unused if name in vars(one)]:
+            method = vars(one)[name]
+            if method not in told:  # one function may have several names
+                told.append(method)
+                yield f"{one.__module__}.{one.__qualname__}.{name}", unused[name]

@@ -58,6 +58,8 @@ _EMPTY: tuple[Any, ...] = ([], {}, "")
 
 def as_name(name: Any) -> Any:
     """Return the name or the key that a number, a UUID or bytes stand for, as text; else what it is."""
+    if type(name) is str:  # nearly always
+        return name
     if isinstance(name, (int, float, UUID, Decimal)) and not isinstance(name, bool):
         return str(name)
     if isinstance(name, bytes):
@@ -70,6 +72,8 @@ def as_enabled(value: Any) -> Any:
 
     None is False, as in 2.x.
     """
+    if value is True or value is False:  # nearly always
+        return value
     flag = as_flag(value)
     if flag is None or flag == "":
         return False

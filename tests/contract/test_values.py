@@ -199,3 +199,30 @@ def test_a_setting_that_cannot_be_used_is_named_with_its_option(name: str, value
         RedBeatConfig(app)
     assert named in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_schedule_without_a_prefix_is_kept_by_the_recipe(
+    redbeat2_python: Path,
+    server: Server,
+    client: redis.Redis,
+    make_app: Callable[..., Celery],
+    tmp_path: Path,
+) -> None:
+    program = (
+        "import sys; from celery import Celery; from redbeat import RedBeatSchedulerEntry as Entry;"
+        "app = Celery(broker=sys.argv[1]);"
+        "app.conf.update(redbeat_redis_url=sys.argv[1], redbeat_key_prefix='');"
+        "Entry('report', 'echo', 60, args=[1], app=app).save()"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "URL": server.url(1)}
+    for words in ([redbeat2_python, "-c", program, server.url(1)], [redbeat2_python, RECIPE]):
+        done = subprocess.run(
+            words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+    entry = RedBeatSchedulerEntry.from_key("report", app=make_app())
+    assert (entry.key, entry.args) == ("redbeat:report", [1])
+    assert client.zscore("redbeat::schedule", entry.key) == client.zscore(":schedule", "report")
+
+
+RECIPE = Path(__file__).parents[2] / "docs/recipes/copy_without_prefix.py"
