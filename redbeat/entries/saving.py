@@ -110,10 +110,10 @@ def plan_write(
         if kept is not None and entry.last_run_at is not None:
             entry.last_run_at = before_start(entry, kept.last_run_at, entry.last_run_at)
     elif kept is not None:
-        with suppress(
-            EntryTooExpensive, ValueError, OverflowError, RuntimeError
-        ):  # computing its score fails, too
-            is_moved = limited_twice(entry.key, _starts_anew, entry, kept.last_run_at, before, now)
+        if isinstance(entry.schedule, (rrule, clocked)):
+            # computing its score fails as well, and says why
+            with suppress(EntryTooExpensive, ValueError, OverflowError, RuntimeError):
+                is_moved = limited_twice(entry.key, _starts_anew, entry, kept.last_run_at, before, now)
         since = before_start(entry, None, now) if is_moved else kept.last_run_at
         entry.last_run_at = entry.known_last_run_at = since
     elif not entry.has_last_run_at:
