@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -76,7 +77,7 @@ from redbeat.layout import ShardedKeys
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import Leader, read_status
 from redbeat.legacy import lookup_of
-from redbeat.log.events import LEADER_LOST
+from redbeat.log.events import LEADER_LOST, SCHEDULE_LOST
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.garbage import garbage_kept
@@ -114,6 +115,8 @@ CLOSE_SECONDS = 3.0
 #: how long a beat that isn't told to wait for Redis waits until a node of its shards answers: as long as the
 #: redis client waits for one server
 UNANSWERED_SECONDS = 10.0
+#: so many entries of the code show whether Redis has lost its data
+SAMPLED_STATICS = 100
 #: how long beats without a lock hide what they claimed from each other
 LEASE_SECONDS = 30.0
 
@@ -686,8 +689,37 @@ class RedBeatScheduler(Scheduler):
         leadership = self._shards.first.leadership
         return leadership.fence if leadership.is_leader else None
 
+    def _report_lost(self) -> None:
+        """Report that Redis has lost the schedule; end this beat if ``redbeat_lock_lost`` says so.
+
+        Raises:
+            LockLost: the setting is given as 'exit'.
+        """
+        lost = self._shards.take_lost()
+        if not lost:
+            return
+        layout, keys = self.config.layout, [shard.store.keys for shard in lost]
+        numbers = tuple(number for one in keys if (number := layout.shard_of(one)) is not None)
+        locks = " ".join(shard.leadership.lock_key or "" for shard in lost)
+        which = layout.named(keys) if numbers else "the schedule"
+        logger.error(
+            "beat: Redis has lost %s, as after FLUSHALL, a restart without persistence or a failover to an "
+            "empty replica. Entries of the code are stored again; restore all others, or let a receiver of "
+            "redbeat.signals.schedule_lost do so.",
+            which,
+            extra=SCHEDULE_LOST.of(lock=locks),
+        )
+        self._feed.note_lost(numbers)
+        is_exit_wanted = self.config.is_key_in_conf("redbeat_lock_lost") and not self._stands_by_when_lost
+        if self._beat is not None and is_exit_wanted:
+            raise LockLost(
+                f"The lock {locks} was gone with {which}; redbeat_lock_lost = 'exit' ends this beat.",
+                locks,
+            )
+
     def _is_leading(self) -> bool:
         self._shards.check_locks()
+        self._report_lost()
         if self._beat is None and not self._shares.is_leader:
             raise LockNotAcquired(
                 f"A tick without the lock {self.lock_key}, which beat takes at its start: in a program "
@@ -892,6 +924,8 @@ class RedBeatScheduler(Scheduler):
                     is_telling=shard is led[0],
                 )
                 shard.has_statics = True
+                names = (name for name in statics.entries if shards.home_of(name) is shard)
+                shard.static_keys = [shard.store.keys.entry(name) for name in islice(names, SAMPLED_STATICS)]
         shards.raise_trouble(is_waiting=self._beat is not None)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "run_sent",
     "run_skipped",
     "run_started",
+    "schedule_lost",
 ]
 
 
@@ -85,11 +86,15 @@ entry_quarantined = Signal(name="entry_quarantined", providing_args={"entry", "r
 #: is None where it isn't known; ``shards``: the numbers of those that it leads from now on, () without shards
 leader_changed = Signal(name="leader_changed", providing_args={"leader", "previous", "shards"})
 
+#: Redis has lost the schedule while this beat led it: ``shards`` are the numbers of those that are lost, ()
+#: without shards. Entries of the code are stored again; a receiver may store others
+schedule_lost = Signal(name="schedule_lost", providing_args={"shards"})
+
 OF_RUNS = {one.name: one for one in (run_sent, run_skipped, run_started, run_ended, run_overdue)}
 OF_ENTRIES = {one.name: one for one in (entry_paused, entry_quarantined)}
 #: those that are told from the stream of events
 OF_EVENTS: Mapping[str, Any] = {**OF_RUNS, **OF_ENTRIES}
-ALL: Mapping[str, Any] = {**OF_EVENTS, leader_changed.name: leader_changed}
+ALL: Mapping[str, Any] = {**OF_EVENTS, **{one.name: one for one in (leader_changed, schedule_lost)}}
 
 
 def is_wanted(*names: str) -> bool:

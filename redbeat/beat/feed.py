@@ -57,6 +57,7 @@ class Feed:
         self._store: Store | None = None  # the thread makes it: a client of a cluster connects at once
         self._thread = BackgroundThread("redbeat-signals", self._run)
         self._won: deque[Sequence[tuple[int | None, LeaderLock]]] = deque()
+        self._lost: deque[tuple[int, ...]] = deque()
         self._unnoted: set[tuple[Keys, str]] = set()  # ids of events that were told of, which isn't noted yet
 
     def look(self) -> None:
@@ -78,6 +79,12 @@ class Feed:
             self._won.append(taken)
             self._thread.wake()
 
+    def note_lost(self, shards: tuple[int, ...]) -> None:
+        """Note that Redis has lost the schedule, or these shards of it; it is told of also if beat ends."""
+        if signals.is_wanted(signals.schedule_lost.name):
+            self._lost.append(shards)
+            self._thread.wake()
+
     def stop(self) -> None:
         """Stop the thread; a receiver that is at work has a few seconds to finish."""
         if not self._thread.stop(STOP_SECONDS):
@@ -89,6 +96,7 @@ class Feed:
         while not self._thread.is_over:
             is_more = False
             try:
+                self._tell_of_losses()
                 self._tell_of_leaders()
                 is_more = self._tell_of_events()
                 self._thread.report_recovery("Signals are sent again")
@@ -98,8 +106,13 @@ class Feed:
                 self._thread.report("Signals can't be sent now, trying again", exc, SIGNALS_FAILED)
             if not is_more:
                 self._thread.wait(LOOK_SECONDS)
+        self._tell_of_losses()
         if self._store is not None:
             self._store.close()
+
+    def _tell_of_losses(self) -> None:
+        while self._lost:
+            self._send(signals.schedule_lost, shards=self._lost.popleft())
 
     def _connect(self) -> Store:
         if self._store is None:

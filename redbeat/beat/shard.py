@@ -41,6 +41,9 @@ MOVING_SECONDS = 0.25
 #: heartbeat, for so long
 AWAY_SECONDS = 5.0
 
+#: a claim may have found no entries so long before it is noticed that the lock was gone with them
+NOTICED_SECONDS = 1.0
+
 #: claims are asked for ahead while at most so many shards send in a tick: each takes a connection
 MAX_AHEAD = 4
 
@@ -59,6 +62,8 @@ class Shard:
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
         has_backlog: the last claim has left entries due.
         has_statics: the code's entries were stored since this beat leads it.
+        static_keys: of some of these.
+        is_lock_retaken: the lock was gone, and ``take_lost`` has not found out yet if the entries were, too.
     """
 
     def __init__(self, store: Store, leadership: Leadership, equipment: Equipment, lease_ms: int) -> None:
@@ -82,6 +87,11 @@ class Shard:
         self.head_score: float | None = None
         self.has_backlog = False
         self.has_statics = False
+        self.static_keys: Sequence[str] = ()
+        self._emptied_at: (
+            float | None
+        ) = -math.inf  # when the last entry had gone, monotonic; None: there are some
+        self.is_lock_retaken = False
         self._trouble = ""
         self._away: StoreUnavailable | None = None
         self._away_at = 0.0  # since when its node hasn't answered, monotonic
@@ -205,7 +215,31 @@ class Shard:
         self._claims.note(claim, asked.fence, asked.sizes, asked.lease_ms)
         self._note_claim(claim)
 
+    def note_retaken(self) -> None:
+        """Note that the lock was gone and is taken back: what the code has may be gone, too."""
+        self.has_statics, self.is_lock_retaken = False, True
+
+    def take_lost(self) -> bool:
+        """Return whether the entries were gone with the lock.
+
+        Raises StoreUnavailable, StoreRefused and StoreCorrupt; then the next call asks again.
+        """
+        emptied_at = self._emptied_at
+        if emptied_at is None:
+            had_entries = True
+        elif emptied_at == -math.inf:  # nothing was claimed yet
+            had_entries = bool(self.static_keys)
+        else:  # entries that had gone before the lock were deleted
+            had_entries = emptied_at >= self.leadership.retaken_at - NOTICED_SECONDS
+        is_lost = had_entries and self.store.is_lost(self.static_keys)
+        self.is_lock_retaken = False
+        return is_lost
+
     def _note_claim(self, claim: Claim) -> None:
+        if claim.rows or claim.has_more or claim.is_held or claim.next_score is not None:
+            self._emptied_at = None
+        elif self._emptied_at is None and not claim.is_ahead:
+            self._emptied_at = time.monotonic()
         self._seen_at, self._away = time.monotonic(), None
         self._messages.note(claim, self._claims.claimed_at)
         if not claim.is_ahead:

@@ -195,7 +195,16 @@ class Shards:
             LockLost: another beat leads a schedule that isn't divided.
         """
         for leadership in self.shares.check():
-            self._of(leadership).has_statics = False  # the lock was gone: what the code has may be gone, too
+            self._of(leadership).note_retaken()
+
+    def take_lost(self) -> list[Shard]:
+        """Return those that Redis has lost since the last call, with their locks."""
+        lost: list[Shard] = []
+        for shard in self._led:
+            if shard.is_lock_retaken:
+                with self.apart(shard):
+                    lost += [shard] if shard.take_lost() else []
+        return lost
 
     def look_at_locks(self) -> list[Shard]:
         """Find out which ones this beat leads; return those that it leads from now on."""

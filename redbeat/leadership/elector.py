@@ -8,6 +8,7 @@ scripts check whether it still does.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -55,6 +56,7 @@ class Leadership:
     Attributes:
         lock: the lock that this beat holds; None: it holds none. A program may set it to a LeaderLock, a lock
             of redis-py, or any object with ``extend`` and ``release``.
+        retaken_at: when the lock was gone last, and taken back; monotonic.
         candidacy: the lock that this beat waits for; None: it waits for none.
     """
 
@@ -75,6 +77,7 @@ class Leadership:
         self._heartbeat = heartbeat or Heartbeat(store.config.app, timing)
         self._renewal: Renewal | None = None
         self._presence = Presence(store)
+        self.retaken_at = -math.inf
         self._progressed_at = time.monotonic()
         self._retries = COUNTS.retries
         store.on_progress = self._note_answer
@@ -258,8 +261,10 @@ class Leadership:
             if self._renewal.lost is not None:
                 raise self._renewal.lost
             was_retaken = self._renewal.take_retaken()
+            self.retaken_at = max(self.retaken_at, self._renewal.retaken_at)
         if self._store.has_retaken_lock:
             self._store.has_retaken_lock = False
+            self.retaken_at = self._store.retaken_lock_at
             was_retaken = True
         return was_retaken
 

@@ -8,6 +8,7 @@ lock again, or finds that another beat leads.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -76,6 +77,11 @@ class Renewal:
         """Note that a renewal, begun ``at`` (monotonic), has found the lock held, or taken it back."""
         self.has_given_up, self.silent = False, None
         self.confirmed_at = at
+
+    @property
+    def retaken_at(self) -> float:
+        """When a renewal has taken the lock back last, monotonic."""
+        return -math.inf if self._store is None else self._store.retaken_lock_at
 
     def take_retaken(self) -> bool:
         """Return whether the lock was gone, perhaps with all data, and was taken back since the last call."""

@@ -219,6 +219,12 @@ LEADER_STANDBY = _event(
 LEADER_RETAKEN = _event(
     "leader.retaken", "WARNING", "lock", "The lock was gone, perhaps with all data, and is taken back."
 )
+SCHEDULE_LOST = _event(
+    "schedule.lost",
+    "ERROR",
+    "lock",
+    "Redis has lost the schedule, and with it all entries that aren't in the code.",
+)
 LEADER_LOST = _event(
     "leader.lost",
     "ERROR CRITICAL",

@@ -150,6 +150,7 @@ class Store:
         client: the redis client: the app's, made when it is first needed.
         has_retaken_lock: the scheduler's lock was gone, perhaps with all data, and a write has taken it back;
             whoever handles that sets it to False.
+        retaken_lock_at: when that was, monotonic.
 
     Every method raises StoreUnavailable when Redis can't be reached.
     """
@@ -163,7 +164,7 @@ class Store:
         self.rights = Rights(self.config)
         self.replicas = Replicas(self.config)
         self._portions = Portions()
-        self.has_retaken_lock = False
+        self.has_retaken_lock, self.retaken_lock_at = False, -math.inf
         self._ask_types_at = -math.inf
         self._said = Memory[str, str](100)  # key to what it should be
         self._recent = _RECENT.setdefault(self.config, _Recent())
@@ -1323,6 +1324,18 @@ class Store:
         found = {self.node_of(part.keys) or "": part for part in parts}
         return {node: self.of_part(part) for node, part in sorted(found.items())}
 
+    def is_lost(self, static_keys: Sequence[str]) -> bool:
+        """Tell whether there are no entries, or none of those of the code and no word of them.
+
+        Arguments:
+            static_keys: of some entries of the code.
+        """
+        keys = self.keys
+        if not self.ask(lambda client: client.zcount(keys.schedule, "-inf", "+inf"), keys.schedule):
+            return True
+        # others may have saved entries since
+        return bool(static_keys) and not self.ask(lambda client: client.exists(keys.statics, *static_keys))
+
     def check_lock(self, status: LockStatus, fence: Fence) -> None:
         """Handle the state in which a script has found the lock.
 
@@ -1330,7 +1343,7 @@ class Store:
             LockLost: another beat holds it.
         """
         if status is LockStatus.RETAKEN:
-            self.has_retaken_lock = True
+            self.has_retaken_lock, self.retaken_lock_at = True, time.monotonic()
             self.renew_lock(fence)  # it was taken back for 10 seconds only
         if status is not LockStatus.LOST:
             return

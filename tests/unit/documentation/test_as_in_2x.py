@@ -51,7 +51,7 @@ def test_without_a_redis_all_but_connecting_works(url: str) -> None:
 
 def test_a_scheduler_that_nobody_ticks_connects_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     app = memory_app(redbeat_redis_url="redis://h")
-    monkeypatch.setattr("redbeat.store.store.get_redis", Mock(side_effect=AssertionError("it has connected")))
+    monkeypatch.setattr("redbeat.store.store.client_of", Mock(side_effect=AssertionError("it has connected")))
     made = RedBeatScheduler(app, lazy=True)
     made.close()
     assert made.lock is None
