@@ -37,13 +37,14 @@ OWNER_NAMES = ":owner:"
 RUNNING_NAMES = ":running:"
 FAILING_NAMES = ":failing:"
 CHANGE_NAMES = ":change:"
-LATER_NAMES = ":later:"
+MESSAGE_NAMES = ":later:"
+BODY_NAMES = ":body:"
 MOVING_NAMES = ":moving:"
 ARRIVING_NAMES = ":arriving:"
 UNMOVED_NAMES = ":unmoved:"
 RESERVED_BEGINNINGS = (
     *(CALENDAR_NAMES, HISTORY_NAMES, BACKFILLED_NAMES, BACKFILLING_NAMES, OWNER_NAMES, RUNNING_NAMES),
-    *(FAILING_NAMES, CHANGE_NAMES, LATER_NAMES, MOVING_NAMES, ARRIVING_NAMES, UNMOVED_NAMES),
+    *(FAILING_NAMES, CHANGE_NAMES, MESSAGE_NAMES, BODY_NAMES, MOVING_NAMES, ARRIVING_NAMES, UNMOVED_NAMES),
 )
 
 #: what each part keeps for no entry, and another one gets when it ends: names of :class:`Keys`' attributes
@@ -56,9 +57,6 @@ _PASSING = (
 )
 #: what all shards share
 _SHARED = ("layout", "generation", "beats", "audit", "unrun", "tokens", "pinged", "calendar_owners")
-
-#: what the names of the entries of stored messages begin with; others' names may, too
-MESSAGE_NAMES = "later:"
 
 #: the guard of names that no layout says anything about
 UNGUARDED = "-"
@@ -298,7 +296,7 @@ class Keys:
 
     def message_body(self, task_id: str) -> str:
         """Return the key of the body of that message, if it isn't JSON: a string of JSON about it."""
-        return f"{self.prefix}{LATER_NAMES}{task_id}"
+        return f"{self.prefix}{BODY_NAMES}{task_id}"
 
     def message_id(self, key: str) -> str | None:
         """Return the task id of the stored message whose entry could be under ``key``; None: none's is."""
@@ -341,7 +339,7 @@ class Keys:
         Any other name may be an entry's.
         """
         name = self.name(key)
-        if name[:1] != ":":
+        if name[:1] != ":" or name.startswith(MESSAGE_NAMES):
             return "entry", name
         for word, beginning in self.kinds.items():
             is_whole = word in OF_A_PART
@@ -389,8 +387,12 @@ class Keys:
 
     def is_reserved(self, key: str) -> bool:
         """Tell whether ``key`` is one of RedBeat's own without shards, or any in a shard of any layout."""
-        own = f"{self.prefix}:", shard_beginning(self.prefix)
-        return key.startswith(own) or key in (self.schedule, self.statics)
+        return key.startswith(self._reserved) or key in (self.schedule, self.statics)
+
+    @cached_property
+    def _reserved(self) -> tuple[str, str]:
+        """What reserved keys begin with."""
+        return f"{self.prefix}:", shard_beginning(self.prefix)
 
     def prefixed(self, key: str) -> str:
         """Return ``key`` itself where it has the prefix, else with the prefix in front."""

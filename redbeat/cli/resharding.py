@@ -52,7 +52,7 @@ def reshard(ctx: click.Context, /, shards: int, dry_run: bool, yes: bool, is_jso
 
     Each entry is moved with all that is kept for it, and runs are sent in time meanwhile. If this is
     interrupted, entries run wherever they are, and the same command goes on. Set redbeat_shards to the new
-    number in all settings when it is done, and before anything restarts.
+    number in all settings when it is done; until then programs use the new number, with a warning.
 
     Exit codes: 0 done; 1 some entries can't be moved, and run where they were; 75 another change is under
     way, or another process makes this one: call it again.
@@ -142,8 +142,9 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
         return  # nothing was to be done
     setting = "remove redbeat_shards" if plan.shards is None else f"set redbeat_shards = {plan.shards}"
     session.say(
-        f"Now {setting} in all settings, before anything restarts. What writers in other languages write to "
-        f"former places is moved on for {SWEPT_SECONDS // 60} minutes while beats run."
+        f"Now {setting} in all settings; until then programs warn and go by what is in Redis. What writers "
+        f"in other languages write to former places is moved on for {SWEPT_SECONDS // 60} minutes while "
+        "beats run."
     )
 
 

@@ -15,7 +15,6 @@ from redbeat.beat.planner import MISSING_GRACE_SECONDS
 from redbeat.diagnostics.checks.finding import Finding, Repair
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
-from redbeat.entries.saving import next_score
 from redbeat.errors import EntryCorrupt, EntryNotFound, StoreCorrupt
 from redbeat.reshard.hidden import HiddenWatch
 from redbeat.reshard.sweeping import misplaced, move_home
@@ -23,7 +22,7 @@ from redbeat.store.chunks import in_chunks
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import Layouts
-from redbeat.store.members import MemberRepair, Members
+from redbeat.store.members import Member, Members
 from redbeat.store.mover import Stray
 from redbeat.store.orphans import LostRun, Orphans, Remains
 from redbeat.store.owners import Owners
@@ -54,46 +53,19 @@ def repair(app: Any, findings: Iterable[Finding], is_dry: bool = False) -> Itera
 
 def _drop(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
     gone = _without_entry(store, repairs)
-    made = [MemberRepair(one.entry_key, one.target) for one in gone]
-    yield from _mend_members(store, gone, made, is_dry, "taken out of the schedule, as it has no hash")
+    words = "taken out of the schedule, as it has no hash"
+    if is_dry:
+        yield from (f"{one.target}: would be {words}." for one in gone)
+    else:
+        done = Members(store).drop([Member(one.entry_key, one.target) for one in gone])
+        for one, is_done in zip(gone, done, strict=True):
+            changed = "left alone, because it has changed meanwhile"
+            yield f"{one.target}: {words if is_done else changed}."
     yield from _left(repairs, gone, "there is such an entry by now")
-
-
-def _schedule(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
-    now, found = store.read_entries([one.entry_key for one in repairs])
-    chosen: list[Repair] = []
-    made: list[MemberRepair] = []
-    for one, stored in zip(repairs, found, strict=True):
-        if stored.definition is None or stored.score is not None:
-            yield f"{one.entry_key}: left alone, because it has changed meanwhile."
-            continue
-        try:
-            score = next_score(_entry_of(store, stored), now)
-        except (EntryCorrupt, EntryNotFound, ValueError, OverflowError, RuntimeError) as exc:
-            yield f"{one.entry_key}: left alone, its next time can't be computed: {exc}"
-            continue
-        chosen.append(one)
-        made.append(MemberRepair(one.entry_key, one.target, score))
-    yield from _mend_members(store, chosen, made, is_dry, "put into the schedule, at its next time")
 
 
 def _entry_of(store: Store, stored: Stored) -> Any:
     return decode_entry(RedBeatSchedulerEntry, stored, store.config.app)
-
-
-def _mend_members(
-    store: Store, chosen: Sequence[Repair], made: Sequence[MemberRepair], is_dry: bool, words: str
-) -> Iterator[str]:
-    if is_dry or not made:
-        yield from (f"{one.target}: would be {words}." for one in chosen)
-        return
-    done = Members(store).repair(made)
-    for one, is_done in zip(chosen, done, strict=True):
-        yield (
-            f"{one.target}: {words}."
-            if is_done
-            else f"{one.target}: left alone, because it has changed meanwhile."
-        )
 
 
 def _forget(store: Store, repairs: Sequence[Repair], is_dry: bool) -> Iterator[str]:
@@ -265,7 +237,6 @@ _ACTIONS: dict[str, Callable[[Store, Sequence[Repair], bool], Iterator[str]]] = 
     "raise-generation": _raise_generations,
     "free": _free,
     "drop": _drop,
-    "schedule": _schedule,
     "forget": _forget,
     "delete": _delete,
     "forget-run": _forget_runs,

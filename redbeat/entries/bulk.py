@@ -115,7 +115,10 @@ def delete_many(names: Iterable[str], app: Any = None, progress: Progress | None
         for name in chunk:
             bare_name = store.keys.name(name) if isinstance(name, str) else name
             problem = find_name_problem(bare_name, store.config.reserved_names)
-            if problem:
+            is_message = (
+                isinstance(name, str) and store.keys.message_id(store.keys.entry_of(name)) is not None
+            )
+            if problem and not is_message:
                 raise EntryError(problem, str(name))
         keys = [store.keys.entry_of(name) for name in chunk]
         deleted += store.delete_entries(keys)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import crontab, schedule
 
 from redbeat.config.config import ensure_conf
-from redbeat.entries.failures import failure_of, sha1_of
+from redbeat.entries.failures import failure_now, failure_of, sha1_of
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import Policy
@@ -143,7 +143,7 @@ def is_moved(
 
 def is_quarantined(entry: RedBeatSchedulerEntry, stored: Stored) -> bool:
     """Tell whether ``entry`` is quarantined: it can't be used."""
-    failure = failure_of(stored)
+    failure = failure_now(stored)
     return bool(entry.problem) or (
         failure is not None and not failure.attempts and failure.definition_sha1 == sha1_of(stored)
     )

@@ -452,9 +452,10 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
 
     def delete(self) -> None:
         """Remove the entry, if it is stored."""
-        _check_name(self)
         store = Store(self.app)
-        Unrun(store).note_deletion(self.key)
+        if store.keys.message_id(self.key) is None:
+            _check_name(self)
+            Unrun(store).note_deletion(self.key)
         store.delete_entries([self.key])
         self.seen_at = None
 

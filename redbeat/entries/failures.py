@@ -78,6 +78,18 @@ def failure_of(claimed: Claimed | Stored) -> Failure | None:
         return None
 
 
+def failure_now(stored: Stored) -> Failure | None:
+    """Return the failure of an entry that it hasn't got over yet.
+
+    Beat writes a failure together with the score of the next try. With another score the entry has run since:
+    a program has written the failure back that had read the hash before.
+    """
+    failure = failure_of(stored)
+    if failure is None or not failure.retry_at or not stored.score:
+        return failure
+    return failure if float(failure.retry_at) == stored.score else None
+
+
 def new_failure(claimed: Claimed, reason: str, now: float) -> Failure:
     """Return the record of a failure that is noticed at ``now`` (UNIX seconds)."""
     since = datetime.fromtimestamp(now, timezone.utc).isoformat()

@@ -17,7 +17,7 @@ from redbeat.config.suggestions import did_you_mean
 from redbeat.entries import backfill, bulk, pauses, rerun, runs
 from redbeat.entries.describe import description_of
 from redbeat.entries.due import next_due, overrun_of
-from redbeat.entries.failures import failure_of
+from redbeat.entries.failures import failure_now
 from redbeat.entries.forms import from_dict, to_dict
 from redbeat.entries.pauses import PauseResult
 from redbeat.entries.query import clear_entries, count_entries, list_entries, state_of
@@ -153,7 +153,7 @@ class Managed:
         """
         if self.stored is None:
             return self.problem
-        failure = failure_of(self.stored)
+        failure = failure_now(self.stored)
         if failure is not None:
             return failure.reason
         return self.problem or overrun_of(

@@ -18,7 +18,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.connection.waiting import give_way
 from redbeat.decoder import decode
 from redbeat.entries.due import is_quarantined, next_due
-from redbeat.entries.failures import failure_of
+from redbeat.entries.failures import failure_now
 from redbeat.entries.loading import decode_entry
 from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.store.members import Members
@@ -331,7 +331,7 @@ def state_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str
     due = next_due(entry, stored, now)
     if due is None:
         return "finished" if stored.score < MAX_SCORE else "scheduled"
-    failure = failure_of(stored)
+    failure = failure_now(stored)
     if failure is not None and failure.attempts and failure.retry_at:
         return "failing"
     return "due" if due <= now else "scheduled"

@@ -20,8 +20,8 @@ from redbeat.log.text import as_stored
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.parts import Part
 from redbeat.store.records import text_of
-from redbeat.store.scripts.repairs import MemberRepair as MemberRepair
-from redbeat.store.scripts.repairs import repair_members
+from redbeat.store.scripts.repairs import Member as Member
+from redbeat.store.scripts.repairs import drop_members
 from redbeat.store.store import Store
 
 #: how many members are looked at in one round trip to come nearer to a place; of each of many shards
@@ -289,15 +289,15 @@ class Members:
                 [methodcaller("zrem", part.keys.schedule, *map(as_stored, those)) for part, those in groups]
             )
 
-    def repair(self, repairs: Sequence[MemberRepair]) -> list[bool]:
-        """Make each repair that is still needed; tell of each whether it was made."""
+    def drop(self, members: Sequence[Member]) -> list[bool]:
+        """Remove the members whose entries don't exist; tell of each whether it was removed."""
 
-        def make(groups: list[tuple[Part, list[MemberRepair]]]) -> Iterator[list[bool]]:
+        def drop(groups: list[tuple[Part, list[Member]]]) -> Iterator[list[bool]]:
             for part, those in groups:
                 with self._store.translating():
-                    yield repair_members(self._store.client, part.keys, those)
+                    yield drop_members(self._store.client, part.keys, those)
 
-        return self._store.parts.in_order(repairs, make, lambda one: one.key)
+        return self._store.parts.in_order(members, drop, lambda one: one.key)
 
 
 class _Reader:

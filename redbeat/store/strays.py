@@ -226,7 +226,7 @@ class Strays:
             if key.endswith(ending) and not part.is_part(Keys(beginning := key.removesuffix(ending)))
         )
         ours = [(part, key) for part, key in found if not key.startswith(others)]
-        plain = [(part, key) for part, key in ours if part.may_be_entry(key)]
+        plain = [(part, key) for part, key in ours if part.kind_of(key)[0] == "entry"]
         with self._store.translating():
             commands = [["HEXISTS", as_stored(key), "definition"] for _, key in plain]
             are_entries = ask_on_nodes(self._store.client, commands) if commands else []

@@ -102,8 +102,8 @@ AnyBurst = Burst | StoredBurst
 
 
 def _entry(task_id: str) -> str:
-    return f"redbeat:later:{task_id}"
+    return f"redbeat::later:{task_id}"
 
 
 def _body(task_id: str) -> str:
-    return f"redbeat::later:{task_id}"
+    return f"redbeat::body:{task_id}"

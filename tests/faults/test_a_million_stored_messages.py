@@ -110,7 +110,7 @@ def fill(app: Any, client: redis.Redis, size: int) -> None:
     pattern = FIRST.replace("-", "%-")
     for first in range(present, size, 5_000):
         last = min(first + 5_000, size) - 1
-        client.eval(_COPY, 2, f"redbeat:later:{FIRST}", LATER, first, last, pattern, OTHERS)
+        client.eval(_COPY, 2, f"redbeat::later:{FIRST}", LATER, first, last, pattern, OTHERS)
     assert client.zcard(LATER) == size
 
 

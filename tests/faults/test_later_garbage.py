@@ -78,7 +78,7 @@ def app(make_app: MakeApp) -> Celery:
 @pytest.fixture
 def fields(app: Celery, client: redis.Redis) -> dict[str, str]:
     """The hash of a stored message."""
-    found: dict[str, str] = client.hgetall(f"redbeat:later:{GOOD}")
+    found: dict[str, str] = client.hgetall(f"redbeat::later:{GOOD}")
     return found
 
 
@@ -116,19 +116,19 @@ def test_garbage_among_stored_messages_stops_neither_beat_nor_other_messages(
     keys = []
     with client.pipeline(transaction=False) as pipeline:
         for number, (text, body) in enumerate(garbage(json.loads(fields["message"]), pickled)):
-            keys.append(f"redbeat:later:{number}")
+            keys.append(f"redbeat::later:{number}")
             known = {"definition": fields["definition"], "policy": fields["policy"]}
             pipeline.hset(keys[-1], mapping=known if text is None else {**known, "message": text})
             if body is not None:
-                pipeline.set(f"redbeat::later:{number}", body)
+                pipeline.set(f"redbeat::body:{number}", body)
         wrong = (("definition", "{"), ("policy", "["), ("meta", "x"), ("error", "x"), ("lease", "x"))
         for field, text in wrong:
-            keys.append(f"redbeat:later:{field}")
+            keys.append(f"redbeat::later:{field}")
             pipeline.hset(keys[-1], mapping={**fields, field: text})
-        pipeline.set("redbeat:later:string", "x")
-        keys += ["redbeat:later:string", "redbeat:later:gone", "later:bare", "", "redbeat:", LATER]
+        pipeline.set("redbeat::later:string", "x")
+        keys += ["redbeat::later:string", "redbeat::later:gone", ":later:bare", "", "redbeat:", LATER]
         pipeline.zadd(LATER, dict.fromkeys(keys, 1))
-        pipeline.zadd(LATER, {f"redbeat:later:{GOOD}": 2, "redbeat:never": "-inf", "redbeat:inf": "inf"})
+        pipeline.zadd(LATER, {f"redbeat::later:{GOOD}": 2, "redbeat:never": "-inf", "redbeat:inf": "inf"})
         pipeline.execute()
     scheduler = RedBeatScheduler(app)
     scheduler.stand_for_leader()
@@ -148,16 +148,16 @@ def test_commands_list_show_and_cancel_garbage(
     names = []
     for number, (text, body) in enumerate(garbage(json.loads(fields["message"]), "")):
         names.append(str(number))
-        client.hset(f"redbeat:later:{number}", mapping={**fields, "message": text or ""})
+        client.hset(f"redbeat::later:{number}", mapping={**fields, "message": text or ""})
         if body is not None:
-            client.set(f"redbeat::later:{number}", body)
+            client.set(f"redbeat::body:{number}", body)
     scores = [float("-inf"), -1e300, -1.0, 1.0, 1e300, float("inf")]
-    client.zadd(LATER, {f"redbeat:later:{name}": scores[int(name) % len(scores)] for name in names})
+    client.zadd(LATER, {f"redbeat::later:{name}": scores[int(name) % len(scores)] for name in names})
     for words in ("list --limit 0", "list --limit 0 --json", "show 7", "show 7 --json", "count"):
         done = call(app, "later", *words.split())
         assert done.exit_code == 0, done.exception or done.output
     assert set(cancel(names, app)) == set(names)
-    assert client.zrange(LATER, 0, -1) == [f"redbeat:later:{GOOD}"]
+    assert client.zrange(LATER, 0, -1) == [f"redbeat::later:{GOOD}"]
 
 
 @pytest.mark.parametrize("options", [{}, {"serializer": "pickle"}, {"compression": "gzip"}])
@@ -168,7 +168,7 @@ def test_messages_larger_than_others_are_sent_too(
     with batch():
         for name in names:
             app.send_task("echo", [os.urandom(400_000).hex()], task_id=name, countdown=3600, **options)
-    client.zadd(LATER, {f"redbeat:later:{name}": 1 for name in [*names, GOOD]})
+    client.zadd(LATER, {f"redbeat::later:{name}": 1 for name in [*names, GOOD]})
     accepting = make_app(accept_content=["json", "pickle"])
     scheduler = RedBeatScheduler(accepting)
     scheduler.stand_for_leader()
@@ -179,11 +179,11 @@ def test_messages_larger_than_others_are_sent_too(
 def test_a_large_message_that_can_not_be_read_is_said_to_be_so(
     app: Celery, fields: dict[str, str], client: redis.Redis
 ) -> None:
-    client.hset(f"redbeat:later:{GOOD}", "message", '{"a":' * 100_000)
-    client.zadd(LATER, {f"redbeat:later:{GOOD}": 1})
+    client.hset(f"redbeat::later:{GOOD}", "message", '{"a":' * 100_000)
+    client.zadd(LATER, {f"redbeat::later:{GOOD}": 1})
     scheduler = RedBeatScheduler(app)
     scheduler.stand_for_leader()
-    eventually(lambda: scheduler.tick() >= 0 and client.hexists(f"redbeat:later:{GOOD}", "error"))
+    eventually(lambda: scheduler.tick() >= 0 and client.hexists(f"redbeat::later:{GOOD}", "error"))
     assert scheduler.tick() > 1
 
 
@@ -192,7 +192,7 @@ def test_many_large_bodies_are_not_read_at_once(app: Celery, make_app: MakeApp, 
     for number in range(60):
         arguments = [os.urandom(1_000_000), texts]
         app.send_task("echo", arguments, task_id=f"{number}", countdown=3600, serializer="pickle")
-    client.zadd(LATER, {f"redbeat:later:{number}": 1 for number in range(60)})
+    client.zadd(LATER, {f"redbeat::later:{number}": 1 for number in range(60)})
     scheduler = RedBeatScheduler(make_app(accept_content=["json", "pickle"]))
     scheduler.stand_for_leader()
     sizes = []

@@ -175,7 +175,7 @@ def test_a_message_stored_again_while_it_is_published_stays_stored(
     app = layout.make_app()
     install(app)
     send(app, "message")
-    layout.client.zadd(LATER, {"redbeat:later:message": 1})
+    layout.client.zadd(LATER, {"redbeat::later:message": 1})
     scheduler = RedBeatScheduler(app)
     scheduler.stand_for_leader()
     publish = schedulers.publish
@@ -187,7 +187,7 @@ def test_a_message_stored_again_while_it_is_published_stays_stored(
     monkeypatch.setattr(schedulers, "publish", publish_and_store)
     scheduler.tick()
     assert layout.client.zcard(LATER) == 1
-    assert layout.client.hexists("redbeat:later:message", "message")
+    assert layout.client.hexists("redbeat::later:message", "message")
     scheduler.tick()
     assert len(layout.queue.messages()) == (0 if layout.is_exactly_once else 1)
     scheduler.close()

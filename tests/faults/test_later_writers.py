@@ -57,11 +57,13 @@ def store(app: Celery, names: list[str], **options: Any) -> None:
 
 def make_due(client: redis.Redis, names: list[str]) -> None:
     """Let those that are stored be due since long ago."""
-    client.zadd(LATER, {f"redbeat:later:{name}": 1 for name in names}, xx=True)
+    client.zadd(LATER, {f"redbeat::later:{name}": 1 for name in names}, xx=True)
 
 
 def left_of_messages(client: redis.Redis) -> list[str]:
-    return [key for key in client.scan_iter("redbeat:*later:*") if key != LATER]
+    return [
+        key for key in client.scan_iter("redbeat::*") if key.startswith(("redbeat::later:", "redbeat::body:"))
+    ]
 
 
 @pytest.mark.parametrize("is_batch", [True, False])
@@ -93,7 +95,7 @@ def test_a_writer_killed_on_the_wire_leaves_whole_messages_and_whole_batches(
             on_the_wire(fuse, patched)
             code = run_child(partial(write, fuse))
         stored = {key.removeprefix("redbeat:later:") for key in client.zrange(LATER, 0, -1)}
-        whole = [client.hexists(f"redbeat:later:{name}", "message") for name in stored]
+        whole = [client.hexists(f"redbeat::later:{name}", "message") for name in stored]
         assert all(whole)
         assert len(left_of_messages(client)) == 2 * len(stored)  # each has an entry and a body
         assert not is_batch or len(stored) in (0, MESSAGES)

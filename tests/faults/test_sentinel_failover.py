@@ -362,7 +362,7 @@ def test_stored_messages_are_on_the_new_master_once_each(
         with batch():
             for name in NAMES:
                 app.send_task("echo", [name], task_id=name, countdown=3600)
-        client.zadd(LATER, {f"redbeat:later:{name}": 1 + number for number, name in enumerate(NAMES)})
+        client.zadd(LATER, {f"redbeat::later:{name}": 1 + number for number, name in enumerate(NAMES)})
         left = chance.randint(len(NAMES) // 4, len(NAMES) * 3 // 4)
         eventually(lambda: client.zcard(LATER) <= left, interval=0.001)
         failover = fail_over(sentinel)

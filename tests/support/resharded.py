@@ -20,8 +20,8 @@ APART = (b":layout", b":generation")
 #: what names of entries begin with: other keys, parts of them, and what is no text
 ODD = [
     *(b"{redbeat:3}:", b"redbeat:{redbeat:1}:schedule", b"redbeat::running:", b"moving:", b"schedule"),
-    *(b"::", b":own:", b"{", b"}{", b"a{b}", b"{}", b"later:{redbeat:0}:", b"*", b"[a]\\?"),
-    *(b"with space\t", b"\n", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"later:\xff", b"x" * 4096),
+    *(b"::", b":own:", b"{", b"}{", b"a{b}", b"{}", b":later:{redbeat:0}:", b"*", b"[a]\\?"),
+    *(b"with space\t", b"\n", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b":later:\xff", b"x" * 4096),
 ]
 #: what each part keeps for no entry
 OF_NO_ENTRY = {
@@ -59,7 +59,7 @@ def fill(client: Any, chance: random.Random, count: int, base: bytes = BASE) -> 
 def _name(chance: random.Random, number: int) -> bytes:
     kind = chance.random()
     if kind < 0.1:
-        return b"later:%08x-%d" % (chance.getrandbits(32), number)
+        return b":later:%08x-%d" % (chance.getrandbits(32), number)
     if kind < 0.2:
         return f"n\u00e4me:{number}".encode()
     if kind < 0.35:
@@ -69,14 +69,14 @@ def _name(chance: random.Random, number: int) -> bytes:
 
 def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> None:
     now = time.time()
-    key, is_message = prefix + name, name.startswith(b"later:")
+    key, is_message = prefix + name, name.startswith(b":later:")
     definition = {"name": name.decode("utf-8", "replace"), "task": "echo", "enabled": chance.random() < 0.9}
     client.hset(key, "definition", json.dumps(definition))
     score = chance.choice([now + 3600 * chance.random() + 60, float(int(now) + 900), -1.0, now + 86400.25])
     if is_message:
-        client.hset(key, "message", json.dumps({"task_id": name[6:].decode("utf-8", "replace")}))
+        client.hset(key, "message", json.dumps({"task_id": name[7:].decode("utf-8", "replace")}))
         if chance.random() < 0.5:
-            client.set(prefix + b":later:" + name[6:], bytes(chance.getrandbits(8) for _ in range(40)))
+            client.set(prefix + b":body:" + name[7:], bytes(chance.getrandbits(8) for _ in range(40)))
             client.hset(key, "body_bytes", 40)
         client.zadd(prefix + b":later", {key: score})
         return
@@ -221,8 +221,8 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
         elif rest == b":downgraded":
             for field, text in value.items():
                 note(rest + b" " + field[len(prefix) :], text, field[len(prefix) :], prefix)
-        elif rest.startswith(b":later:"):
-            note(rest, value, rest[1:], prefix)
+        elif rest.startswith(b":body:"):
+            note(rest, value, rest.replace(b":body:", b":later:", 1), prefix)
         elif rest.startswith(b":backfilling:"):
             name = re.sub(rb":[0-9a-f]{64}$", b"", rest.removeprefix(b":backfilling:"))
             lives_ms = client.pttl(key)
@@ -231,7 +231,7 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
             note(rest, value, name, prefix)
         elif kept := OF_ENTRIES.match(rest):
             note(rest, value, rest[kept.end() :], prefix)
-        elif rest.startswith(b":") and not rest.startswith((b"::", b":own:")):
+        elif rest.startswith(b":") and not rest.startswith((b"::", b":own:", b":later:")):
             wrong.append(f"left: {key!r}")
         else:
             note(rest, value, rest, prefix)

@@ -282,7 +282,7 @@ def it_stores_messages_and_takes_them_away(ground: Ground) -> None:
     store(app, "one", "two")
     store(app, "soon", seconds=3)
     assert later.cancel(["one", "gone"], app) == ["one"]
-    assert Entry.delete_many(["later:two"], app) == 1
+    assert Entry.delete_many([":later:two"], app) == 1
     assert ground.admin.zrange(Keys().later, 0, -1) == [Keys().stored_message("soon")]
 
 
@@ -528,7 +528,8 @@ def it_sends_stored_messages(ground: Ground) -> None:
         make_late(ground.admin, task_id, 5.0)
     with leader(app) as scheduler:
         scheduler.tick()
-    assert not ground.admin.keys("redbeat:*later:*")
+    assert not ground.admin.keys("redbeat::later:*")
+    assert not ground.admin.keys("redbeat::body:*")
     assert not ground.admin.exists(Keys().later)
 
 

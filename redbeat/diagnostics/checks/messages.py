@@ -69,15 +69,6 @@ def check_visibility(context: Context) -> Iterator[Finding]:
         )
 
 
-def without_messages(context: Context, keys: Sequence[str]) -> list[str]:
-    """Return those of ``keys`` of entries that have no message."""
-    named = [key for key in keys if context.store.keys.message_id(key) is not None]
-    if not named:
-        return list(keys)
-    are = dict(zip(named, LaterStore.beside(context.store).are_messages(named), strict=True))
-    return [key for key in keys if not are.get(key)]
-
-
 def find_lost_messages(context: Context, page: Sequence[str]) -> Iterator[Finding]:
     """Find messages that nobody will send, and bodies of messages that are gone, among the keys of a page."""
     store, keys = LaterStore.beside(context.store), context.store.keys

@@ -5,6 +5,7 @@ Invariant: keys of another schedule, whose prefix begins with this one's, are le
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
 from redbeat.diagnostics.checks.context import Context
@@ -13,7 +14,6 @@ from redbeat.diagnostics.checks.messages import (
     check_stored_messages,
     check_visibility,
     find_lost_messages,
-    without_messages,
 )
 from redbeat.entries.validation import find_name_problem
 from redbeat.keys import OWN_KINDS, Keys, is_of_kind
@@ -63,12 +63,11 @@ def check_removed_statics(context: Context) -> Iterator[Finding]:
 
 
 def check_keys(context: Context) -> Iterator[Finding]:
-    """Find hashes that look like entries and aren't in the schedule, and what deleted entries left behind."""
+    """Find entries that were taken out of the schedule, and what deleted entries left behind."""
     parts, places = context.store.parts, {part.keys.prefix for part in context.store.parts}
     own = _own_kinds(context)
     others: set[str] = set()
     unscheduled: list[str] = []
-    unseen_before = len(context.unseen)
     for every in context.keys_of_prefix():
         page = [key for key in every if parts.of(key).keys.prefix in places]
         others |= _other_prefixes(context, page)
@@ -81,9 +80,7 @@ def check_keys(context: Context) -> Iterator[Finding]:
         yield from _orphans(context, {key: owner for key, owner in kept.items() if key not in wrong})
         yield from find_lost_messages(context, page)
         entries = [key for key, owner in owners.items() if owner is None and _is_entry_key(context, key)]
-        entries = without_messages(context, entries)
         unscheduled += [stored.key for stored in _without_score(context, entries)]
-    is_complete = len(context.unseen) == unseen_before
     away = context.store.read_downgraded()  # what celery redbeat downgrade has taken out comes back
     ours = [key for key in unscheduled if not key.startswith(tuple(others)) and key not in away]
     # checked again after some time, as programs write the hash before the member
@@ -93,12 +90,12 @@ def check_keys(context: Context) -> Iterator[Finding]:
             f" It can't be used either: {problem.removeprefix(f'{printable(key)}: ')}" if problem else ""
         )
         yield Finding(
-            Severity.WARNING,
+            Severity.NOTE,
             "unscheduled",
             context.name_of(key),
-            f"It isn't in {parts.of(key).keys.schedule}, so beat doesn't know it.{useless}",
-            "Save it again, or delete it; --fix puts it into the schedule, at its next time.",
-            repair=Repair("schedule", key, key) if is_complete else None,
+            f"It isn't in {parts.of(key).keys.schedule}, so beat doesn't run it.{useless}",
+            "If that is on purpose, nothing is wrong. Else celery redbeat set "
+            f"{shlex.quote(printable(context.name_of(key)))} --enabled brings it back.",
         )
 
 

@@ -76,12 +76,15 @@ def check_layout(context: Context) -> Iterator[Finding]:
             f"If nobody is at work on it any more, go on: celery redbeat reshard --to {to}.",
         )
     if not layout.is_moving and shards != layout.shards:
+        is_older = layout.generation > 1
+        follows = (
+            "programs warn, and go by what is in Redis" if is_older else "a beat refuses to start with it"
+        )
         yield Finding(
-            Severity.ERROR,
+            Severity.WARNING if is_older else Severity.ERROR,
             "layout",
             "redbeat_shards",
-            f"It is {shards or 'not set'}, and the schedule {_divided(layout.shards)}: a beat refuses to "
-            "start with it.",
+            f"It is {shards or 'not set'}, and the schedule {_divided(layout.shards)}: {follows}.",
             f"{_set(layout.shards)}. If it is the schedule that is to change: celery redbeat reshard --to "
             f"{shards or 'none'}.",
         )

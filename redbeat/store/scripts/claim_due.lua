@@ -115,7 +115,7 @@ repeat
       kind, size, error_size = measure_key(key)
     end
     local message, body_bytes = false, false
-    if kind == 'hash' and (are_messages == 1 or string.sub(key, #prefix + 1, #prefix + 6) == 'later:') then
+    if kind == 'hash' and (are_messages == 1 or string.sub(key, #prefix + 1, #prefix + 1) == ':') then
       message, body_bytes = unpack(redis.call('HMGET', key, 'message', 'body_bytes'))
     end
     local is_moved = message and are_messages ~= 1  -- somebody wants a stored message to be sent at this time

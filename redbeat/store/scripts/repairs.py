@@ -1,4 +1,4 @@
-"""The script that repairs members of the schedule: the only place that knows its KEYS, ARGV and reply."""
+"""The script that drops members of the schedule: the only place that knows its KEYS, ARGV and reply."""
 
 from __future__ import annotations
 
@@ -6,24 +6,19 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
-from redbeat.store.records import score_text
 from redbeat.store.scripts.script import Script
 
-_REPAIR_MEMBERS = Script("check_layout", "repair_members")
+_DROP_MEMBERS = Script("check_layout", "drop_members")
 
 
-class MemberRepair(NamedTuple):
-    """One repair: the ``member`` for the entry under ``key`` is removed, or added with ``score``."""
+class Member(NamedTuple):
+    """A member of the schedule, for the entry under ``key``."""
 
     key: str
     member: str
-    score: float | None = None
 
 
-def repair_members(client: Any, part: Keys, repairs: Sequence[MemberRepair]) -> list[bool]:
-    """Make each repair that is still needed; tell of each whether it was made."""
-    keys = [part.schedule, *(repair.key for repair in repairs)]
-    args: list[Any] = [part.wake]
-    for repair in repairs:
-        args += repair.member, score_text(repair.score)
-    return [bool(done) for done in _REPAIR_MEMBERS(client, keys, args, part)]
+def drop_members(client: Any, part: Keys, members: Sequence[Member]) -> list[bool]:
+    """Remove the members whose entries don't exist; tell of each whether it was removed."""
+    keys = [part.schedule, *(one.key for one in members)]
+    return [bool(done) for done in _DROP_MEMBERS(client, keys, [one.member for one in members], part)]

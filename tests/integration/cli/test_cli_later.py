@@ -137,8 +137,8 @@ def test_nothing_is_released_while_a_beat_leads(ask: Call, app: Celery, broker: 
 
 @pytest.mark.usefixtures("stored")
 def test_what_cannot_be_released_stays_and_is_told_of(ask: Call, app: Celery, client: redis.Redis) -> None:
-    client.hset("redbeat:later:first", "message", "garbage")
-    client.delete("redbeat::later:second")
+    client.hset("redbeat::later:first", "message", "garbage")
+    client.delete("redbeat::body:second")
     done = ask("later", "release", "--all", "--yes", code=exits.TRY_AGAIN)
     assert "Published 0 messages." in done.stdout
     assert "first: its message can't be read" in done.stdout
@@ -148,8 +148,8 @@ def test_what_cannot_be_released_stays_and_is_told_of(ask: Call, app: Celery, cl
 
 @pytest.mark.usefixtures("stored")
 def test_what_cannot_be_read_is_listed_with_the_reason(ask: Call, client: redis.Redis) -> None:
-    client.hset("redbeat:later:first", "message", '{"task_id": 5}')
-    client.zadd("redbeat::later", {"redbeat:later:gone": 1, "stranger": 2})
+    client.hset("redbeat::later:first", "message", '{"task_id": 5}')
+    client.zadd("redbeat::later", {"redbeat::later:gone": 1, "stranger": 2})
     lines = ask("later", "list").stdout.splitlines()
     assert len(lines) == 6
     assert "its message can't be read" in " ".join(lines)
@@ -203,19 +203,19 @@ def test_the_doctor_finds_nothing_wrong_with_them(app: Celery) -> None:
 def test_the_doctor_finds_those_that_nobody_will_send_and_mends_them(
     app: Celery, client: redis.Redis
 ) -> None:
-    client.zrem("redbeat::later", "redbeat:later:first")
-    client.delete("redbeat:later:second")
+    client.zrem("redbeat::later", "redbeat::later:first")
+    client.delete("redbeat::later:second")
     found = findings(app)
-    assert found["unscheduled-message"]["about"] == "later:first"
-    assert found["orphan-body"]["about"] == "redbeat::later:second"
+    assert found["unscheduled-message"]["about"] == ":later:first"
+    assert found["orphan-body"]["about"] == "redbeat::body:second"
     done = call(app, "doctor", "--fix")
-    assert "redbeat:later:first: put among the stored messages, at its time." in done.stdout
-    assert "redbeat::later:second: deleted." in done.stdout
-    assert client.zscore("redbeat::later", "redbeat:later:first") == ETA.timestamp()
-    assert client.exists("redbeat::later:second", "redbeat:later:second") == 0
+    assert "redbeat::later:first: put among the stored messages, at its time." in done.stdout
+    assert "redbeat::body:second: deleted." in done.stdout
+    assert client.zscore("redbeat::later", "redbeat::later:first") == ETA.timestamp()
+    assert client.exists("redbeat::body:second", "redbeat::later:second") == 0
 
 
 @pytest.mark.usefixtures("stored")
 def test_the_doctor_tells_of_those_that_are_late(app: Celery, client: redis.Redis) -> None:
-    client.zadd("redbeat::later", {"redbeat:later:first": 1})
+    client.zadd("redbeat::later", {"redbeat::later:first": 1})
     assert "1 stored message should have been sent" in findings(app)["late-messages"]["problem"]

@@ -160,6 +160,7 @@ def test_every_state_has_a_row(ask: Call, app: Celery, add: Callable[..., Any], 
         attempts=3, retry_at=str(now + 30), due=str(now)
     )
     client.hset("redbeat:failing", "error", record.to_json())
+    client.zadd("redbeat::schedule", {"redbeat:failing": record.retry_at})
     found = {document["name"]: document["state"] for document in documents_of(ask("list", "--json"))}
     assert found == {state: state for state in STATES if state not in ("unscheduled", "downgraded")}
     assert "the broker is away" in ask("list").stdout

@@ -99,13 +99,13 @@ def fill(client: redis.Redis, *, now: float = 1.0) -> None:
     headers = dict.fromkeys(("argsrepr", "root_id", "expires", "group"), HOSTILE)
     for kind, body in (("json", json.dumps([[HOSTILE], {HOSTILE: HOSTILE}, {}])), ("no json", HOSTILE)):
         stored = {**message, "body": body, "headers": headers, "properties": {"priority": HOSTILE}}
-        client.hset(f"redbeat:later:{kind}{HOSTILE}", mapping={"message": json.dumps(stored)})
-        client.hset(f"redbeat:later:{kind}{HOSTILE}", "error", json.dumps({**error, "definition_sha1": ""}))
-        client.zadd("redbeat::later", {f"redbeat:later:{kind}{HOSTILE}": 4e9})
+        client.hset(f"redbeat::later:{kind}{HOSTILE}", mapping={"message": json.dumps(stored)})
+        client.hset(f"redbeat::later:{kind}{HOSTILE}", "error", json.dumps({**error, "definition_sha1": ""}))
+        client.zadd("redbeat::later", {f"redbeat::later:{kind}{HOSTILE}": 4e9})
     client.hset(
-        f"redbeat:later:broken{HOSTILE}", "message", json.dumps({"body": HOSTILE, "task_id": [HOSTILE]})
+        f"redbeat::later:broken{HOSTILE}", "message", json.dumps({"body": HOSTILE, "task_id": [HOSTILE]})
     )
-    client.zadd("redbeat::later", {f"redbeat:later:broken{HOSTILE}": 4e9, f"stray{HOSTILE}": 4e9})
+    client.zadd("redbeat::later", {f"redbeat::later:broken{HOSTILE}": 4e9, f"stray{HOSTILE}": 4e9})
 
 
 def test_a_beat_s_log_has_no_order_and_no_forged_line(

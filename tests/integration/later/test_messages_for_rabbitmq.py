@@ -60,9 +60,9 @@ def test_one_that_has_expired_is_left_to_the_worker(
     app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     app.tasks["add"].apply_async((1,), task_id="id", countdown=600, expires=700)
-    text = json.loads(client.hget("redbeat:later:id", "message") or "")
+    text = json.loads(client.hget("redbeat::later:id", "message") or "")
     text["expires_at"] = 5
-    client.hset("redbeat:later:id", "message", json.dumps(text))
+    client.hset("redbeat::later:id", "message", json.dumps(text))
     send_due(client, make_scheduler(app))
     [message] = received(app)
     assert "expiration" not in message.properties
@@ -82,7 +82,7 @@ def test_one_that_no_queue_takes_is_tried_again_and_not_lost(
     scheduler = make_scheduler(app)
     scheduler.tick()
     assert stored_ids(app) == ["id"]
-    assert "no queue" in field(client, "later:id", "error")["reason"].lower()
+    assert "no queue" in field(client, ":later:id", "error")["reason"].lower()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_message_for_a_quorum_queue_is_delayed_here_and_not_by_rabbitmq(
     if not hasattr(app.conf, "task_default_queue_type"):
         pytest.skip("this Celery has no quorum queues")
     app.tasks["add"].apply_async((1,), task_id="id", countdown=600)
-    stored = json.loads(client.hget("redbeat:later:id", "message") or "")
+    stored = json.loads(client.hget("redbeat::later:id", "message") or "")
     assert (stored["exchange"], stored["routing_key"]) == ("quorum", "quorum")
     assert stored["headers"]["eta"]
     send_due(client, make_scheduler(app))

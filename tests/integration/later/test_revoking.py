@@ -54,7 +54,7 @@ def test_a_message_that_is_revoked_is_gone_and_its_result_says_so(
     result = store(app, "id", serializer=serializer)
     WAYS[way](app, result)
     assert stored_ids(app) == ["other"]
-    assert client.exists("redbeat:later:id", "redbeat::later:id") == 0
+    assert client.exists("redbeat::later:id", "redbeat::body:id") == 0
     assert result.status == "REVOKED"
 
 
@@ -191,10 +191,10 @@ def test_a_task_of_the_class_is_enough_to_revoke_it(make_app: MakeApp) -> None:
 def test_what_has_no_message_is_taken_out_of_the_stored_ones_and_nothing_else_is_done(
     app: Celery, client: redis.Redis
 ) -> None:
-    client.set("redbeat:later:wrong type", "text")
-    client.hset("redbeat:later:usual", "definition", "{}")
-    client.zadd(LATER, {"redbeat:later:wrong type": 5, "redbeat:later:gone": 5})
+    client.set("redbeat::later:wrong type", "text")
+    client.hset("redbeat::later:usual", "definition", "{}")
+    client.zadd(LATER, {"redbeat::later:wrong type": 5, "redbeat::later:gone": 5})
     ids = ["wrong type", "gone", "usual"]
     assert redbeat.later.cancel(ids, app) == ["wrong type", "gone"]
     assert not client.exists(LATER)
-    assert client.exists("redbeat:later:wrong type", "redbeat:later:usual") == 2
+    assert client.exists("redbeat::later:wrong type", "redbeat::later:usual") == 2

@@ -175,4 +175,4 @@ def test_many_writers_at_once_lose_nothing(app: Celery, client: redis.Redis) -> 
     for thread in threads:
         thread.join()
     assert len(stored_ids(app)) == 8 * 40
-    assert len(client.keys("redbeat:later:*")) == 8 * 40
+    assert len(client.keys("redbeat::later:*")) == 8 * 40

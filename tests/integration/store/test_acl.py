@@ -291,12 +291,12 @@ def test_a_writer_can_not_let_a_worker_read_what_is_not_json(ground: Ground) -> 
     with pytest.raises(MessageNotStored, match="refused"):
         store(app, "pickled", args=[1], serializer="pickle")
     assert not ground.admin.exists(Keys().later, Keys().stored_message("pickled"))
-    refused_to(ground, "writer", "SET redbeat::later:one x")
+    refused_to(ground, "writer", "SET redbeat::body:one x")
     store(ground.app("default"), "pickled", args=[1], serializer="pickle")
     assert later.cancel("pickled", app) == ["pickled"]
     assert ground.admin.exists(Keys().message_body("pickled")), "which the doctor finds"
     if not ground.server.version.startswith("6."):
-        refused_to(ground, "dashboard", "SET redbeat::later:one x")
+        refused_to(ground, "dashboard", "SET redbeat::body:one x")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from redbeat.store.beats import Beats
 from redbeat.store.changes import ChangeRecord, ChangeRecords
 from redbeat.store.events import Events
 from redbeat.store.later import LaterStore
-from redbeat.store.members import MemberRepair, Members
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.records import Fence
 from redbeat.store.rights import Feature
@@ -44,7 +43,7 @@ from tests.support.rights import (
     it_ends_runs_that_are_lost,
     run_twice,
 )
-from tests.support.schedule import LOCK, SCHEDULE, sent_names
+from tests.support.schedule import LOCK, sent_names
 from tests.support.stored import store
 from tests.support.ticks import leader, take_messages
 
@@ -388,9 +387,7 @@ def test_who_may_not_publish_may_still_write(old: Ground) -> None:
     app = old.app()
     for name in ("report", "other"):
         Entry(name, "tasks.report", 60, app=app).save()
-    old.admin.zrem(SCHEDULE, "redbeat:report")
-    key = "redbeat:report"
-    assert Members(Store(app)).repair([MemberRepair(key, key, 5.0)]) == [True]
+    Entry.get("report", app).update(args=[1])
     assert Entry.delete_many(["report", "other"], app) == 2
 
 

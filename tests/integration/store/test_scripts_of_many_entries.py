@@ -18,7 +18,7 @@ from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
 from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence, KeyType
 from redbeat.store.scripts.orphans import Remains
-from redbeat.store.scripts.repairs import MemberRepair
+from redbeat.store.scripts.repairs import Member
 from redbeat.store.store import Store
 from tests.support.doctoring import everything
 
@@ -106,11 +106,9 @@ def put_away(store: Store, names: list[str]) -> list[Any]:
     return store.put_away([(one.key, one) for one in claimed], "mark").results
 
 
-def repair(store: Store, names: list[str]) -> list[Any]:
+def drop(store: Store, names: list[str]) -> list[Any]:
     keys = [KEYS.about(name).entry for name in names]
-    return Members(store).repair(
-        [MemberRepair(key, key, None if "gone" in key or "good" in key else 9.0) for key in keys]
-    )
+    return Members(store).drop([Member(key, key) for key in keys])
 
 
 def remove_orphans(store: Store, names: list[str]) -> list[Any]:
@@ -129,7 +127,7 @@ def read_owners(store: Store, names: list[str]) -> list[Any]:
     return Owners(store).read([KEYS.about(name).entry for name in names])
 
 
-@pytest.mark.parametrize("do", [commit, read, put_away, repair, remove_orphans, delete, read_owners])
+@pytest.mark.parametrize("do", [commit, read, put_away, drop, remove_orphans, delete, read_owners])
 def test_each_entry_is_treated_as_if_it_was_alone(
     app: Celery, client: redis.Redis, do: Callable[[Store, list[str]], list[Any]]
 ) -> None:

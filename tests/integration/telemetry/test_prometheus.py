@@ -327,7 +327,7 @@ def test_each_alert_fires_and_resolves(world: World) -> None:
                 schedule=SELDOM,
                 options={"queue": "nobody's"},
             )
-        client.zadd("redbeat::later", {"redbeat:later:one": 1})
+        client.zadd("redbeat::later", {"redbeat::later:one": 1})
         client.set("hang", 1)
         fire("RedBeatHangs", "RedBeatLate", "RedBeatBacklogGrows", "RedBeatStoredMessagesOverdue")
         client.set("slow", 1)

@@ -159,7 +159,7 @@ def test_a_stored_message_is_looked_at_and_revoked(whole: Whole, page: Page) -> 
     fill(page, Task_id="second")
     press(page, "Show")
     sees(page, "second isn't stored: it was sent, cancelled, or never stored.")
-    assert not whole.client.exists("redbeat:later:second")
+    assert not whole.client.exists("redbeat::later:second")
 
 
 def test_an_entry_is_added_edited_and_paused(whole: Whole, page: Page) -> None:

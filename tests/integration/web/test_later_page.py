@@ -56,7 +56,7 @@ def test_entries_and_messages_are_apart(app: Celery, browse: Browse, add: Callab
     store(app, "one")
     add("report")
     browser = browse()
-    assert "later:one" not in browser.read("/entries")
+    assert ":later:one" not in browser.read("/entries")
     assert rows(browser.read("/later")) == ["one"]
 
 
@@ -81,10 +81,10 @@ def test_why_a_message_is_not_sent_is_said(app: Celery, client: redis.Redis, bro
     store(app, "failing", "broken", "gone", "never", "ahead")
     failure = {"reason": f"OperationalError: {HOSTILE}", "since": "2030-01-01T00:00:00+00:00", "attempts": 2}
     failure |= {"definition_sha1": "", "due": "1.0", "retry_at": "2.0"}
-    client.hset("redbeat:later:failing", "error", json.dumps(failure))
-    client.hset("redbeat:later:broken", "message", '{"task_id": "broken"}')
-    client.delete("redbeat:later:gone")
-    client.zadd("redbeat::later", {"redbeat:later:never": -1, "redbeat:later:ahead": "inf"})
+    client.hset("redbeat::later:failing", "error", json.dumps(failure))
+    client.hset("redbeat::later:broken", "message", '{"task_id": "broken"}')
+    client.delete("redbeat::later:gone")
+    client.zadd("redbeat::later", {"redbeat::later:never": -1, "redbeat::later:ahead": "inf"})
     make_late(client, "failing", server_now(client) - 90)
     browser = browse()
     page = browser.read("/later")
@@ -123,7 +123,7 @@ def test_a_message_that_was_stored_anew_is_not_cancelled_by_who_has_seen_the_oth
     app: Celery, client: redis.Redis, browse: Browse
 ) -> None:
     store(app, "one", args=[1])
-    seen = client.hget("redbeat:later:one", "revision")
+    seen = client.hget("redbeat::later:one", "revision")
     store(app, "one", args=[2])
     browser = browse()
     browser.send("/later/cancel", task_id="one", revision=seen, confirmed="yes")
@@ -145,13 +145,13 @@ def test_a_page_of_very_many_is_as_quick_as_one_of_few(
     app: Celery, client: redis.Redis, browse: Browse
 ) -> None:
     store(app, "one")
-    text = client.hget("redbeat:later:one", "message")
+    text = client.hget("redbeat::later:one", "message")
     with client.pipeline(transaction=False) as pipeline:
         for start in range(0, 200_000, 10_000):
-            many = {f"redbeat:later:{number:06}": 4e9 + number for number in range(start, start + 10_000)}
+            many = {f"redbeat::later:{number:06}": 4e9 + number for number in range(start, start + 10_000)}
             pipeline.zadd("redbeat::later", many)
         for number in (*range(50), *range(150_000, 150_050)):
-            pipeline.hset(f"redbeat:later:{number:06}", "message", text)
+            pipeline.hset(f"redbeat::later:{number:06}", "message", text)
         pipeline.execute()
     browser = browse()
 

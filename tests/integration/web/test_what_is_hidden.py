@@ -106,10 +106,10 @@ def walked(app: Celery, client: redis.Redis) -> Celery:
     store(app, "linked", task="other", link=linked, args=[dict(linked)])
     store(app, "failing", task="login", kwargs=given)
     for name in ("failing", "pickled"):
-        client.hset(f"redbeat:later:{name}", "error", json.dumps(ENTRIES["failing"]["error"] | FAILING))
+        client.hset(f"redbeat::later:{name}", "error", json.dumps(ENTRIES["failing"]["error"] | FAILING))
     store(app, "broken", task="login", kwargs=given)
     client.hset(
-        "redbeat:later:broken", "message", json.dumps({"task": given, "body": SECRET, "task_id": "a"})
+        "redbeat::later:broken", "message", json.dumps({"task": given, "body": SECRET, "task_id": "a"})
     )
     return app
 
@@ -117,7 +117,7 @@ def walked(app: Celery, client: redis.Redis) -> Celery:
 #: the stored messages
 MESSAGES = ("kwargs", "places", "pickled", "pickled places", "linked", "failing", "broken")
 #: the names of entries; a stored message has one, too
-NAMES = (*ENTRIES, *(f"later:{task_id}" for task_id in MESSAGES))
+NAMES = (*ENTRIES, *(f":later:{task_id}" for task_id in MESSAGES))
 #: those that are looked at in every place
 SHOWN = some_of(NAMES, 9)
 #: what else beat writes about an entry that couldn't be sent

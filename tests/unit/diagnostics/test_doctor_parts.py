@@ -11,9 +11,9 @@ from celery import Celery
 
 from redbeat.diagnostics.checks.entries import EXCERPT_LENGTH, excerpt_of
 from redbeat.diagnostics.checks.finding import Finding, Severity, worst_of
-from redbeat.diagnostics.fixes import next_score
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
+from redbeat.entries.saving import next_score
 from redbeat.log.text import counted
 from redbeat.store.records import KeyType, Stored
 from tests.support.schedule import meta_json

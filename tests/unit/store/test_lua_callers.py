@@ -554,13 +554,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"later": "the-:later", "count": 2},
         {},
     ),
-    "repair_members": (
-        lambda client: repairs.repair_members(
-            client, KEYS, [repairs.MemberRepair("k", "the-member", 1.5)] * 2
-        ),
+    "drop_members": (
+        lambda client: repairs.drop_members(client, KEYS, [repairs.Member("k", "the-member")] * 2),
         [1, 0],
-        {"schedule": "the-schedule", "wake": "the-:wake"},
-        {"member": "the-member", "score": "1.500000"},
+        {"schedule": "the-schedule"},
+        {"member": "the-member"},
     ),
     "begin_run": (
         lambda client: runs.begin_run(client, KEYS, DELIVERY, 30, is_expired=True),
@@ -695,11 +693,11 @@ CHECKING = {script.sha1 for script in sent_scripts() if script.is_checking}
 
 #: script to the keys of its entries, where they aren't the entries' own
 LISTED = {
-    "cancel_messages": ["the-later:the-id"] * 2,
+    "cancel_messages": ["the-:later:the-id"] * 2,
     "close_part": ["the-:left", "the-:arrived"],
     "forget_runs": ["the-n"] * 2,
-    "store_messages": ["the-later:the-id"] * 2,
-    "take_bodies": ["the-later:the-id"] * 2,
+    "store_messages": ["the-:later:the-id"] * 2,
+    "take_bodies": ["the-:later:the-id"] * 2,
     "read_histories": ["the-history"] * 2,
     "renew_runs": ["the-:running:n"] * 2,
     "reserve_runs": ["runs of k"] * 2,
@@ -714,8 +712,8 @@ BESIDE = {
     "delete_entries": ["beside k"] * 2,
     "apply_entries": ["the-:calendar:c"],
     "remove_orphans": ["k"] * 6,
-    "store_messages": ["the-:later:the-id"] * 2,
-    "take_bodies": ["the-:later:the-id"] * 2,
+    "store_messages": ["the-:body:the-id"] * 2,
+    "take_bodies": ["the-:body:the-id"] * 2,
 }
 
 #: script to what it is sent after all entries, once, as these two share it

@@ -17,10 +17,7 @@ from redbeat.cli import redbeat
 from redbeat.diagnostics.checks import examine
 from redbeat.diagnostics.fixes import repair
 from redbeat.keys import OWN_KINDS, Keys
-from redbeat.store.members import MemberRepair, Members
-from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.support.deadlines import patience
 from tests.support.doctoring import (
     BACKFILLED,
     HISTORY,
@@ -32,8 +29,6 @@ from tests.support.doctoring import (
 from tests.support.schedule import (
     SCHEDULE,
     STATICS,
-    score_of,
-    server_now,
     write_raw,
 )
 from tests.support.servers import Server
@@ -58,23 +53,21 @@ def test_repairs_are_made_and_told(ask: Ask, findings: Any, client: redis.Redis,
     assert everything(client) == before
     done = ask("--fix")
     assert done.exit_code == 2
-    told = done.output.splitlines()[-6:]
+    told = done.output.splitlines()[-5:]
     assert set(told) == {
         "redbeat:gone: taken out of the schedule, as it has no hash.",
         "gone-too: taken out of the schedule, as it has no hash.",
-        "redbeat:lost: put into the schedule, at its next time.",
         "old: removed from redbeat::statics.",
         "redbeat::history:old: deleted.",
         "redbeat::backfilled:old: deleted.",
     }
     assert dry.output.count("would be ") == len(told)
     assert {key: client.hgetall(key) for key in client.scan_iter(_type="hash")} == definitions
-    assert set(client.zrange(SCHEDULE, 0, -1)) == {"redbeat:well", "bare", "redbeat:lost"}
-    assert 3500 < (score_of(client, "lost") or 0) - server_now(client) <= 3600
+    assert set(client.zrange(SCHEDULE, 0, -1)) == {"redbeat:well", "bare"}
     assert client.smembers(STATICS) == {"well"}
     assert set(client.scan_iter("redbeat::*")) == {SCHEDULE, STATICS, f"{HISTORY}well", "redbeat::audit"}
     assert client.exists("redbeat:two::schedule", "redbeat:two:lost", "redbeat:text") == 3
-    assert findings() == {}
+    assert set(findings()) == {"unscheduled"}
     assert ask("--fix").output.endswith("There is nothing that --fix can repair.\n")
 
 
@@ -84,18 +77,11 @@ def test_what_has_changed_meanwhile_is_left_alone(
     found = examine(app).findings
     write_raw(client, "gone", score=None)
     write_raw(client, "old", score=LATER)
-    client.zadd(SCHEDULE, {"redbeat:lost": 5})
     sentences = list(repair(app, found))
-    assert sum("left alone" in sentence for sentence in sentences) == 5
-    assert (client.zscore(SCHEDULE, "redbeat:gone"), client.zscore(SCHEDULE, "redbeat:lost")) == (LATER, 5)
+    assert sum("left alone" in sentence for sentence in sentences) == 4
+    assert client.zscore(SCHEDULE, "redbeat:gone") == LATER
     assert client.exists(f"{HISTORY}old", f"{BACKFILLED}old") == 2
     assert client.smembers(STATICS) == {"well", "old"}
-
-
-def test_an_entry_that_is_scheduled_just_before_keeps_its_time(app: Celery, client: redis.Redis) -> None:
-    write_raw(client, "lost", score=5)
-    assert Members(Store(app)).repair([MemberRepair("redbeat:lost", "redbeat:lost", LATER)]) == [False]
-    assert score_of(client, "lost") == 5
 
 
 def test_a_key_that_holds_no_record_is_told_and_left_alone(findings: Any, client: redis.Redis) -> None:
@@ -112,22 +98,12 @@ def test_a_key_that_holds_no_record_is_told_and_left_alone(findings: Any, client
     assert not client.exists(f"{HISTORY}old")
 
 
-def test_an_entry_that_cannot_be_used_is_not_put_back(ask: Ask, findings: Any, client: redis.Redis) -> None:
+def test_an_entry_that_was_taken_out_and_cannot_be_used_is_told_of(
+    findings: Any, client: redis.Redis
+) -> None:
     write_raw(client, "bad", "{}", score=None)
-    problem = only(findings(), "unscheduled", "warning")["problem"]
+    problem = only(findings(), "unscheduled", "note")["problem"]
     assert problem.endswith("It can't be used either: definition: schedule: is missing.")
-    done = ask("--fix")
-    assert "redbeat:bad: left alone, its next time can't be computed" in done.output
-    assert score_of(client, "bad") is None
-
-
-def test_repairs_wake_the_beat(app: Celery, client: redis.Redis, ask: Ask) -> None:
-    write_raw(client, "lost", score=None)
-    with client.pubsub(ignore_subscribe_messages=True) as channel:
-        channel.subscribe("redbeat::wake")
-        channel.get_message(timeout=patience())
-        ask("--fix")
-        assert channel.get_message(timeout=patience()) is not None
 
 
 def test_a_schedule_of_another_type_is_a_finding(findings: Any, client: redis.Redis) -> None:
@@ -152,18 +128,15 @@ def test_each_key_of_redbeat_s_own_that_has_another_type_is_a_finding(
 def test_a_cluster_is_examined_and_repaired(cluster: ClusterTopology) -> None:
     app = memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True})
     client = cluster.client()
-    RedBeatSchedulerEntry("lost", "echo", 60, app=app).save()
-    client.zrem("{redbeat}::schedule", "{redbeat}:lost")
     client.zadd("{redbeat}::schedule", {"{redbeat}:gone": LATER})
     client.rpush("{redbeat}::history:old", "x")
     context = SimpleNamespace(app=app, no_color=True)
     done = CliRunner().invoke(redbeat, ["doctor", "--fix"], obj=context)
-    assert [line.partition(": ")[2] for line in done.output.splitlines()[-3:]] == [
+    assert [line.partition(": ")[2] for line in done.output.splitlines()[-2:]] == [
         "taken out of the schedule, as it has no hash.",
-        "put into the schedule, at its next time.",
         "deleted.",
     ]
-    assert client.zrange("{redbeat}::schedule", 0, -1) == ["{redbeat}:lost"]
+    assert client.zrange("{redbeat}::schedule", 0, -1) == []
     client.close()
 
 
