@@ -17,6 +17,7 @@ from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.config.masking import sanitize_url
+from redbeat.config.settings import as_flag
 from redbeat.connection.retry import call_briefly
 from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.layout import shards_named
@@ -313,7 +314,7 @@ def _without_disabled(store: Store, found: Status) -> Status:
 
 def _is_disabled(definition: str | None) -> bool:
     try:
-        return json.loads(definition or "").get("enabled", True) in (False, 0)
+        return as_flag(json.loads(definition or "").get("enabled", True)) in (False, None, "")
     except (ValueError, AttributeError):  # beat quarantines it
         return False
 

@@ -182,7 +182,7 @@ def _in_words(entry: RedBeatSchedulerEntry, stored: Stored, forms: _Forms) -> di
     words = forms[key]
     if words is None:
         return {}
-    disabled = {"enabled": False} if given.get("enabled") is False else {}
+    disabled = {} if given.get("enabled", True) else {"enabled": False}
     return {"task": plain.pop("task"), "schedule": words["schedule"], **plain, **disabled} | {
         name: value for name, value in words.items() if name not in ("task", "schedule")
     }
