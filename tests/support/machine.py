@@ -31,7 +31,7 @@ def require_program(*names: str, purpose: str = "") -> str:
 
 def require_node_package(name: str) -> Path:
     """Return the directory of a package for Node; skip the test without it."""
-    return _require(_INSTALLED / "node" / "node_modules" / name, f"Node's package {name}")
+    return _require(_INSTALLED / "node" / "node_modules" / name, f"Node's package {name}", ", with npm")
 
 
 def require_redbeat2() -> Path:
@@ -39,9 +39,9 @@ def require_redbeat2() -> Path:
     return _require(_INSTALLED / "redbeat2", "celery-redbeat 2.4.2")
 
 
-def _require(path: Path, name: str) -> Path:
+def _require(path: Path, name: str, means: str = "") -> Path:
     if not path.exists():
-        report_missing(f"{name} is not in {_INSTALLED}: `make` installs it")
+        report_missing(f"{name} is not in {_INSTALLED}: `make` installs it{means}")
     return path
 
 

@@ -22,7 +22,6 @@ import redbeat.later
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import track_runs
 from redbeat.calendars import Calendar
-from tests.conftest import start
 from tests.support.apps import Run, celery_beat, celery_worker, runs, write_app
 from tests.support.command_line import call
 from tests.support.logs import has_traceback
@@ -335,7 +334,7 @@ ROWS: list[Callable[[Column], None]] = [
 def column(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Column]:
     directory = tmp_path_factory.mktemp("shards")
     with ExitStack() as at_end:
-        server = at_end.enter_context(start(Server, kind="valkey"))
+        server = at_end.enter_context(Server())
         settings: dict[str, Any] = {"redbeat_redis_url": server.url(1)}
         if request.param == "cluster":
             cluster = request.getfixturevalue("cluster_session")
