@@ -566,10 +566,12 @@ class RedBeatScheduler(Scheduler):
         if planned is None:  # else it is logged when it has been sent
             logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         try:
-            if is_overridden(self, "apply_entry", _ORIGINALS["apply_entry"]):
-                self.apply_entry(entry, producer=kwargs.get("producer"))
-            else:
-                self.apply_async(entry, **kwargs)
+            # as in 2.x, a run is recorded before it is sent: a SIGTERM must not come between
+            with hold_interrupts() if planned is None else nullcontext():
+                if is_overridden(self, "apply_entry", _ORIGINALS["apply_entry"]):
+                    self.apply_entry(entry, producer=kwargs.get("producer"))
+                else:
+                    self.apply_async(entry, **kwargs)
         except Exception:
             if planned is not None:
                 raise  # it is tried again, or skipped, as any run is
