@@ -139,7 +139,7 @@ class RedBeatScheduler(Scheduler):
     _is_choosing = _has_chosen = False  # a client, in a subclass's setup_schedule
     _planned: PlannedSend | None = None  # while a planned run goes through a subclass
     _has_ticked = False  # the tick of a subclass has called this class's
-    _has_told_loop = False  # it sends by itself, which was logged
+    _has_warned_of_loop = False  # it sends by itself, which was logged
 
     def __init__(
         self, app: Any, lock_key: str | None = None, lock_timeout: float | None = None, **kwargs: Any
@@ -553,8 +553,8 @@ class RedBeatScheduler(Scheduler):
         planned = self._planned
         if planned is None and not self._is_bare:  # a subclass has a loop of its own
             self._shards.first.leadership.confirm()
-            if self._ticking_thread is not None and not self._has_told_loop:
-                self._has_told_loop = True
+            if self._ticking_thread is not None and not self._has_warned_of_loop:
+                self._has_warned_of_loop = True
                 logger.warning(
                     "beat: %s.tick sends runs by itself, without policies as overlap and without delayed "
                     "tasks: super().tick() has them.",

@@ -20,7 +20,7 @@ from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown, time_of
 from redbeat.store.records import Stored
 
-#: an entry that was deleted so often before its first run is told of
+#: deletions of an entry before its first run from which on it is reported
 MANY_DELETIONS = 3
 
 #: how much of a wrong text is shown

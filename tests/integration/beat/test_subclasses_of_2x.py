@@ -21,7 +21,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry
 from celery.schedules import schedstate, schedule
 
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, track_runs
 from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
@@ -329,6 +329,21 @@ def test_a_run_that_an_override_does_not_send_stays_due_until_it_does(
         setattr(kind.Entry, name, getattr(RedBeatSchedulerEntry, name))  # type: ignore[attr-defined]
     eventually(lambda: scheduler.tick() is not None and sent_names(broker) == ["entry"])
     assert field(client, "entry", "meta")["total_run_count"] == 1
+
+
+def test_a_declined_run_does_not_hold_back_the_next_one(
+    make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis, broker: redis.Redis
+) -> None:
+    app = make_app()
+    track_runs(app)
+    kind = subclass(Calls(), maybe_due=lambda _self, _entry, **_kwargs: 0.2)
+    scheduler = make_scheduler(app, scheduler=kind)
+    RedBeatSchedulerEntry("entry", "echo", schedule(3600), overlap="skip", app=app).save()
+    client.zadd("redbeat::schedule", {"redbeat:entry": server_now(client) - 5.5})
+    scheduler.tick()
+    assert messages(broker) == []
+    kind.maybe_due = RedBeatScheduler.maybe_due  # type: ignore[attr-defined]
+    eventually(lambda: scheduler.tick() is not None and sent_names(broker) == ["entry"])
 
 
 def test_a_run_for_which_apply_entry_sends_nothing_is_recorded(
