@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from celery.schedules import BaseSchedule, maybe_schedule
+from celery.schedules import BaseSchedule, crontab, maybe_schedule, schedule, solar
 
 from redbeat.entries.notation import SCHEDULE_FORMS, parse_schedule
 from redbeat.errors import EntryError
@@ -15,6 +15,10 @@ from redbeat.schedules.timezones import zone_name
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
+
+
+#: classes whose ``tz`` is that of their app; a subclass may have one of its own
+_WITHOUT_ZONE = (crontab, schedule, solar)
 
 
 class ScheduleField:
@@ -47,7 +51,8 @@ def as_schedule(
         EntryError: it describes none.
     """
     if isinstance(value, BaseSchedule):  # nearly always, and this is called for every run
-        if "tz" in value.__dict__ and value.app is not app and value.tz == value.app.timezone:
+        is_kept = type(value) in _WITHOUT_ZONE and "tz" in value.__dict__ and value.app is not app
+        if is_kept and value.tz == value.app.timezone:
             del value.tz  # Celery keeps the zone of the app that the schedule had before
         value.app = app
         return value

@@ -48,6 +48,14 @@ class CrontabInBerlin(crontab):
     tz = BERLIN  # type: ignore[assignment]
 
 
+class CrontabWithZone(crontab):
+    """A subclass that sets its zone, which may be that of Celery's default app."""
+
+    def __init__(self, *fields: Any, tz: tzinfo) -> None:
+        super().__init__(*fields)
+        self.tz = tz
+
+
 def now_in(zone: tzinfo | None) -> Callable[[], datetime]:
     return lambda: datetime.now(zone)
 
@@ -88,6 +96,10 @@ KINDS: dict[str, tuple[Callable[[], BaseSchedule], list[str]]] = {
     "an offset": (
         lambda: crontab("0", "7", nowfun=now_in(timezone(timedelta(hours=5)))),
         ["2026-03-29T07:00+05:00", "2026-03-30T07:00+05:00", "2026-03-31T07:00+05:00"],
+    ),
+    "UTC, as the default app": (
+        lambda: CrontabWithZone("0", "7", tz=UTC),
+        ["2026-03-29T07:00+00:00", "2026-03-30T07:00+00:00", "2026-03-31T07:00+00:00"],
     ),
     "UTC, unlike the app": (
         lambda: TzAwareCrontab("0", "7", tz=tzutc()),
