@@ -26,6 +26,9 @@ class Batch:
         reserved: keys of the entries whose runs are noted as in progress before they are published.
         recorded: commits that were written, or refused because somebody else has changed the entry.
         deleted: how many entries were deleted with the run that was sent.
+        suspects: those of the claim that are likely to fail; they are tried after the others.
+        behind: those of them that are left due, and not claimed again at once.
+        left: keys of the entries that are still due for any other reason.
         is_cut: some claimed entries are still due.
         is_quick: all its runs went the quick way.
         is_prepared: its runs were planned before they were due, and their entries may have changed since.
@@ -44,6 +47,9 @@ class Batch:
     sent: list[Run] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)
     recorded: list[Commit] = field(default_factory=list)
+    suspects: list[Claimed] = field(default_factory=list)
+    behind: list[Claimed] = field(default_factory=list)
+    left: set[str] = field(default_factory=set)
     deleted: int = 0
     is_cut: bool = False
     is_in_doubt: bool = False
@@ -62,10 +68,16 @@ class Batch:
     def leave(self, rows: Sequence[Claimed]) -> None:
         """Leave ``rows`` of the claim due, for the next batch."""
         self.is_cut = self.is_cut or bool(rows)
+        self.left.update([claimed.key for claimed in rows])
+        self.hold(rows)
+
+    def leave_behind(self, rows: Sequence[Claimed]) -> None:
+        """Leave ``rows`` of the claim due: they are likely to fail, and there is no time for that now."""
+        self.behind += rows
         self.hold(rows)
 
     def hold(self, rows: Sequence[Claimed]) -> None:
-        """Leave ``rows`` of the claim due, for a batch of costly entries."""
+        """Leave ``rows`` of the claim due, for a batch of their own."""
         if self.is_leased:
             # a run that has waited for another one to end goes on waiting: it is looked at again soon
             self.pending += [Commit(claimed, claimed.next_score or claimed.nominal) for claimed in rows]
@@ -96,5 +108,6 @@ class Batch:
                 commit.new_score = commit.run.held_score  # it is what was written
             elif result is not True:
                 self.is_cut = True
+                self.left.add(commit.claimed.key)
             elif commit.new_score is Ending.DELETE:
                 self.deleted += 1

@@ -22,6 +22,7 @@ due.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.beat import SchedulingError
 
 from redbeat.beat.batch import Batch
-from redbeat.beat.disruptions import has_failed
 from redbeat.beat.equipment import Equipment
 from redbeat.beat.misplaced import Misplaced
 from redbeat.beat.overrides import RunDeclined
@@ -47,6 +47,7 @@ from redbeat.beat.planner import (
 )
 from redbeat.beat.recorder import Pieces, Recorder, commit_last, is_held_back
 from redbeat.beat.stored import plan_message
+from redbeat.beat.suspects import has_failed
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import reason_of
@@ -88,6 +89,9 @@ AT_MOST_ONCE_GROUP = 20
 #: how many runs go the quick way at a time: while the server records these, the next are planned
 PIECE = 100
 
+#: of runs that are likely to fail, how many are planned at a time after the first one
+SUSPECTS_TOGETHER = 10
+
 #: processor time that a plan may take, besides its budget, for each character that is read for it
 READ_SECONDS = 1e-7
 
@@ -128,13 +132,13 @@ class Dispatcher:
         self._tracing = equipment.tracing
         self._contention = equipment.contention
         self._calendars = equipment.calendars
-        self._disruptions = equipment.disruptions
+        self.suspects = equipment.suspects
         self._quick_way = equipment.quick_way
         self.pace = Pace(rest)
         self._delivery = equipment.delivery
         self._recorder = Recorder(store, equipment)
         self._misplaced = Misplaced(store)
-        self._pipeline = Pipeline(self._broker, leadership, self._recorder, self._reports)
+        self._pipeline = Pipeline(self._broker, leadership, self._recorder, self._reports, self.suspects)
 
     def dispatch(self, batch: Batch) -> None:
         """Plan, send and record ``batch``."""
@@ -159,14 +163,17 @@ class Dispatcher:
         if self._delivery.is_at_most_once:
             self._recorder.commit(batch, batch.pending)
             self._record_then_send(batch, runs)
+            self._try_suspects(batch, self._record_then_send)
+            self._recorder.commit(batch, batch.pending)
         else:
             self._send(batch, runs)
+            self._try_suspects(batch, self._send)
             self._record(batch)
         self._tell_of_batch(batch)
 
     def _admit(self, batch: Batch) -> tuple[Sequence[Claimed], bool]:
         """Return the claimed entries that may be sent, and whether their messages may be compiled."""
-        rows: Sequence[Claimed] = self._drop_missing(batch)
+        rows, batch.suspects = self.suspects.split(self._drop_missing(batch))
         may_be_quick = bool(rows) and rows[0].message is None
         return rows, may_be_quick and self._quick_way.is_open(self._leadership, is_leased=batch.is_leased)
 
@@ -220,6 +227,7 @@ class Dispatcher:
     def begin(self, batch: Batch, rows: Sequence[Claimed], *, is_quick: bool) -> None:
         """Send ``rows``, or collect their messages."""
         self._send(batch, self._plan_rest(batch, rows, is_quick=is_quick))
+        self._try_suspects(batch, self._send)
 
     def confirm(self, batch: Batch) -> Pipeline | None:
         """Make sure that the collected messages may be sent; return what sends them together with others'.
@@ -426,11 +434,15 @@ class Dispatcher:
 
     # -- send
 
-    def _send(self, batch: Batch, runs: Sequence[Run]) -> None:
-        """Send ``runs``, or collect their messages, and note each of them in ``batch``."""
+    def _send(self, batch: Batch, runs: Sequence[Run], *, is_suspect: bool = False) -> None:
+        """Send ``runs``, or collect their messages, and note each of them in ``batch``.
+
+        Arguments:
+            is_suspect: they are likely to fail, and are tried all the same.
+        """
         if any(map(is_held_back, runs)):
             runs = self._recorder.reserve(batch, runs, are_pushed=self._quick_way.is_exactly_once())
-        left = deque(self._disruptions.begin(runs))
+        left = deque(self.suspects.order(runs))
         are_drafts = self._broker.drafts is not None  # what is compiled isn't pushed, but published
         with hold_interrupts() as let_interrupt:  # a run that was sent and isn't noted would be sent again
             while left or batch.unconfirmed:
@@ -447,12 +459,12 @@ class Dispatcher:
                     batch.give_back(left)
                     left.clear()
                     continue
-                if self._disruptions.is_spent(left[0]):
-                    self._put_off(batch, left)
+                if not is_suspect and self.suspects.is_left_behind(first):
+                    batch.leave_behind([run.claimed for run in left])
                     left.clear()
                     continue
-                run, breaks = left.popleft(), self._broker.breaks
-                self._disruptions.note_begun()
+                run = left.popleft()
+                self.suspects.note_begun()
                 try:
                     if not are_drafts and isinstance(run, CompiledRun):
                         self._collect(batch, run)
@@ -464,7 +476,7 @@ class Dispatcher:
                     raise
                 except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
                     let_through(exc)
-                    left = self._note_failed(batch, run, exc, left, has_broken=self._broker.breaks > breaks)
+                    left = self._note_failed(batch, run, exc, left)
 
     def _note_sent(self, batch: Batch, run: Run, sent: tuple[Push, ...] | Publication) -> None:
         """Note what is left to do for ``run``: its messages are confirmed or pushed later, or nothing."""
@@ -476,43 +488,40 @@ class Dispatcher:
             self._reports.tell_of(run)
             batch.note_published(run)
             batch.events += run.events
-            self._disruptions.note_sent(run)
+            self.suspects.note_sent(run)
 
-    def _note_failed(
-        self, batch: Batch, run: Run, exc: BaseException, left: deque[Run], *, has_broken: bool
-    ) -> deque[Run]:
+    def _note_failed(self, batch: Batch, run: Run, exc: BaseException, left: deque[Run]) -> deque[Run]:
         """Note what becomes of ``run``, which couldn't be sent; return the runs that are sent now.
 
         Arguments:
             left: those that come after it.
-            has_broken: a connection was broken meanwhile.
         """
-        if origin_of(exc) is not Origin.BROKER:
-            self._recorder.note_failed(batch, run, exc)
-            return left
-        if self._broker.is_away:
+        is_brokers = origin_of(exc) is Origin.BROKER
+        if is_brokers and self._broker.is_away:
             # all of them are sent, oldest first, when the broker is back
             batch.give_back([*self._note_settled(batch), run, *left])
             return deque()
-        if batch.has_lost:  # the error may be that of a message before
+        if is_brokers and batch.has_lost:  # the error may be that of a message before
             batch.doubtful.add(run.claimed.key)
             return deque([*self._note_settled(batch), run, *left])
+        is_new = self.suspects.note_failed(run)
         self._recorder.note_failed(batch, run, exc)
-        if has_broken:
-            self._disruptions.note_broken(run)
-            return deque(self._disruptions.order(left))
-        return left
+        return deque(self.suspects.order(left)) if is_new else left
 
-    def _put_off(self, batch: Batch, runs: Iterable[Run]) -> None:
-        """Leave runs that may end connections to another batch; those that have failed keep their pause."""
-        untried = []
-        for run in runs:
-            if run.failure is not None and has_failed(run):
-                waits = commit_failed(run, run.failure.reason, batch.claim.now, run.failure.attempts)
-                batch.pending.append(waits[0])
-            else:
-                untried.append(run)
-        batch.give_back(untried)
+    def _try_suspects(self, batch: Batch, send: Callable[..., object]) -> None:
+        """Try what is likely to fail as long as there is time, one in any case; leave the rest behind."""
+        rows, size, began_at = deque(batch.suspects), 1, time.monotonic()
+        while rows and not self._broker.is_away and (size == 1 or self.suspects.has_time):
+            group = [rows.popleft() for _ in range(min(size, len(rows)))]
+            send(batch, self._plan(batch, group, is_quick=False), is_suspect=True)
+            size = SUSPECTS_TOGETHER
+        tried = len(batch.suspects) - len(rows)
+        if tried:
+            self.suspects.note_cost((time.monotonic() - began_at) / tried)
+        if self._broker.is_away:
+            batch.leave(list(rows))
+        else:
+            batch.leave_behind(list(rows))
 
     def _send_run(self, batch: Batch, run: Run) -> tuple[Push, ...] | Publication:
         """Send one run; return what is left to be done for it, as :meth:`Broker.sending` yields it."""
@@ -529,13 +538,13 @@ class Dispatcher:
                     raise
                 is_mended = self._broker.recover(exc)
                 # once, the connection may have gone stale; twice, the run has failed
-                if not is_mended or is_again or batch.has_lost or self._disruptions.is_marked(run):
+                if not is_mended or is_again or batch.has_lost or self.suspects.is_suspect(run.claimed):
                     raise
                 is_again = True
 
     def _is_deferrable(self, batch: Batch, run: Run) -> bool:
         """Tell whether the messages of ``run`` may be confirmed later."""
-        is_suspect = run.claimed.key in batch.doubtful or self._disruptions.is_marked(run)
+        is_suspect = run.claimed.key in batch.doubtful or self.suspects.is_suspect(run.claimed)
         is_own = hasattr(self._hooks.apply_async, "is_deferrable") and not self._hooks.asks_subclass
         return not is_suspect and is_own
 
@@ -636,7 +645,7 @@ class Dispatcher:
             elif publication.is_confirmed:
                 self._reports.tell_of(run)
                 batch.note_published(run)
-                self._disruptions.note_sent(run)
+                self.suspects.note_sent(run)
             else:
                 unsettled.append(run)
         batch.doubtful.update(run.claimed.key for run in unsettled)
@@ -682,11 +691,14 @@ class Dispatcher:
 
     # -- with at_most_once: record, then send
 
-    def _record_then_send(self, batch: Batch, runs: Sequence[Run]) -> None:
-        runs = self._disruptions.begin(runs)
+    def _record_then_send(self, batch: Batch, runs: Sequence[Run], *, is_suspect: bool = False) -> None:
+        runs = self.suspects.order(runs)
         for start in range(0, len(runs), AT_MOST_ONCE_GROUP):
-            is_spent = self._disruptions.is_spent(runs[start])
-            if self._broker.is_away or not self._broker.has_time() or is_spent:
+            if not is_suspect and self.suspects.is_left_behind(runs[start]):
+                batch.leave_behind([run.claimed for run in runs[start:]])
+                self._recorder.commit(batch, batch.pending)
+                return
+            if self._broker.is_away or not self._broker.has_time():
                 batch.give_back(runs[start:])
                 self._recorder.commit(batch, batch.pending)
                 return
@@ -699,8 +711,7 @@ class Dispatcher:
 
     def _send_or_lose(self, batch: Batch, run: Run) -> bool:
         """Send ``run``, which is recorded; return False if its message couldn't be sent, and is lost."""
-        breaks = self._broker.breaks
-        self._disruptions.note_begun()
+        self.suspects.note_begun()
         try:
             # not tried again, as a message that broke the connection may have arrived
             pushes = () if self._broker.is_away else self._publish(run, self._hooks.producer)
@@ -714,8 +725,7 @@ class Dispatcher:
             let_through(exc)
             if not self._broker.is_away and origin_of(exc) is Origin.BROKER:
                 self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too
-            if self._broker.breaks > breaks:
-                self._disruptions.note_broken(run)
+            self.suspects.note_failed(run)
             if run.span is not None:
                 run.span.note_failed(exc)
             reason = reason_of(exc)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redbeat.beat.contention import Contention
-from redbeat.beat.disruptions import Disruptions
 from redbeat.beat.log import Reports
 from redbeat.beat.pace import Rest
 from redbeat.beat.quick_way import QuickWay
+from redbeat.beat.suspects import Suspects
 from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import Delivery
 from redbeat.entries.calendar_loading import KeptCalendars
@@ -86,7 +86,7 @@ class Equipment:
     delivery: Delivery
     quick_way: QuickWay
     contention: Contention
-    disruptions: Disruptions
+    suspects: Suspects
     calendars: KeptCalendars
     reports: Reports
     tracing: Tracing
@@ -125,7 +125,7 @@ class Equipment:
             delivery,
             QuickWay(hooks, broker, delivery, contention, reports, tracing, allowance, book),
             contention,
-            Disruptions(),
+            Suspects(),
             KeptCalendars(),
             reports,
             tracing,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from redbeat.beat.batch import Batch
-from redbeat.beat.claims import Claims, claim_in_turn
+from redbeat.beat.claims import TURN_SECONDS, Claims, claim_in_turn
 from redbeat.beat.dispatcher import Dispatcher
 from redbeat.store.later import LaterStore
 from redbeat.store.records import Claim, Fence
@@ -30,7 +30,7 @@ class StoredMessages:
 
     def __init__(self, store: LaterStore, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._claims = Claims(store, dispatcher.pace)
+        self._claims = Claims(store, dispatcher.pace, dispatcher.suspects)
         self.head_score: float | None = None
         self._noted_at = (0.0, 0.0)  # the server's clock, and the local one at that time, monotonic
         self._not_before = 0.0  # monotonic
@@ -65,6 +65,7 @@ class StoredMessages:
         batch = Batch(claim, fence, is_leased=lease_ms > 0, is_in_doubt=claim.is_partial)
         self._dispatcher.dispatch(batch)
         pace.end_batch()
+        self._claims.note_batch(batch)
         left = [*batch.next_scores().values()]
         if claim.next_score is not None:
             left.append(claim.next_score)
@@ -73,6 +74,9 @@ class StoredMessages:
         self.head_score, self._noted_at = min(left, default=None), (claim.now, self._claims.claimed_at)
         is_waiting = batch.is_in_doubt or (pace.has_costly and not claim.has_more and not batch.is_cut)
         self._not_before = time.monotonic() + (max(pace.seconds_to_costly(), 0.0) if is_waiting else 0.0)
+        turn_seconds = self._claims.seconds_to_turn()
+        if turn_seconds is not None and not claim.has_more and not batch.is_cut:  # those are due
+            self._not_before += min(turn_seconds, TURN_SECONDS)
         if batch.is_in_doubt:
             self._not_before += SOON_SECONDS
         return batch

@@ -113,12 +113,16 @@ class Pace:
 
     # -- whose turn it is
 
+    def begin_others(self) -> Sizes:
+        """Begin a batch of others than costly entries; return which entries are to be claimed for it."""
+        self._is_costly_turn = False
+        return OTHERS
+
     def begin_batch(self) -> Sizes:
         """Begin a batch; return which entries are to be claimed for it."""
         if self._turns_waited >= OTHERS_TURNS and not self.seconds_to_costly():
             return self.begin_costly_batch()
-        self._is_costly_turn = False
-        return OTHERS
+        return self.begin_others()
 
     def begin_costly_batch(self) -> Sizes:
         """Begin a batch of costly entries; return which entries are to be claimed for it."""

@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 
 from redbeat.beat.batch import Batch
-from redbeat.beat.disruptions import has_failed
 from redbeat.beat.log import Reports
 from redbeat.beat.planner import Run
 from redbeat.beat.recorder import Recorder
+from redbeat.beat.suspects import Suspects, has_failed
 from redbeat.broker.connection import Broker
 from redbeat.broker.outbox import Outbox
 from redbeat.connection.retry import BREAKS_OF_THE_REQUEST, HICCUP_SECONDS, is_refusal, is_reset
@@ -30,8 +30,16 @@ class Pipeline:
         leadership: asked whether the lock is still held before anything is sent.
     """
 
-    def __init__(self, broker: Broker, leadership: Leadership, recorder: Recorder, reports: Reports) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        leadership: Leadership,
+        recorder: Recorder,
+        reports: Reports,
+        suspects: Suspects,
+    ) -> None:
         self._reports = reports
+        self._suspects = suspects
         self._broker = broker
         self._leadership = leadership
         self._recorder = recorder
@@ -71,6 +79,7 @@ class Pipeline:
         for (run, _), failure in zip(collected, outcomes, strict=True):
             if failure is None:
                 self._reports.tell_of(run)
+                self._suspects.note_sent(run)
                 batch.events += run.events
             elif is_refusal(failure):
                 self._broker.note_away(failure)

@@ -96,6 +96,7 @@ class Recorder:
     def __init__(self, store: Store, equipment: Equipment) -> None:
         self._store = store
         self._delivery = equipment.delivery
+        self._suspects = equipment.suspects
         self._contention = equipment.contention  # told which runs couldn't be recorded
         self._reports = equipment.reports
         self._quarantine_seconds = equipment.quarantine_seconds
@@ -148,6 +149,7 @@ class Recorder:
         """Let ``run``, which couldn't be sent because of ``exc``, be tried again after a pause."""
         if run.span is not None:
             run.span.note_failed(exc)
+        self._suspects.mark(run)
         reason = reason_of(exc)
         commit, is_news = commit_failed(run, reason, batch.claim.now)
         if is_news:
@@ -312,6 +314,7 @@ class Recorder:
                     run.span.note_sent()
                 batch.events += run.events
                 (batch.sent if batch.is_prepared else told).append(run)
+                self._suspects.note_sent(run)
                 self._contention.note_recorded(run.claimed.key)
             else:  # the entry has changed since its claim, so the next batch plans it again
                 if not is_moved and not batch.is_prepared and not batch.claim.is_ahead:

@@ -263,10 +263,10 @@ class Round:
         member.batch.is_quick = not member.rows
 
     def _send(self, member: _Member) -> None:
-        if not member.rows:
+        if not (member.rows or member.batch.suspects):
             return
         if self._is_ending() or member.shard.away:  # what is sent couldn't be recorded
-            member.batch.leave(member.rows)
+            member.batch.leave([*member.rows, *member.batch.suspects])
         else:
             member.shard.dispatcher.begin(member.batch, member.rows, is_quick=member.is_quick)
 

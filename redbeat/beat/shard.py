@@ -80,7 +80,7 @@ class Shard:
         lookahead_seconds = store.config.lookahead
         upcoming = Upcoming(store, lookahead_seconds) if lookahead_seconds else None
         self.look_ahead = LookAhead(upcoming, leadership, equipment)
-        self._claims = Claims(store, self.dispatcher.pace)
+        self._claims = Claims(store, self.dispatcher.pace, equipment.suspects)
         self._supervision = Supervision(
             store, lambda: equipment.hooks.Entry, equipment.reports, store.config.run_lease
         )
@@ -204,7 +204,7 @@ class Shard:
     @property
     def claims_alone(self) -> bool:
         """Whether its next claim isn't asked for together with others: it is on its way, or has a turn."""
-        return self._claims.has_asked_ahead or self.dispatcher.pace.has_costly
+        return self._claims.is_alone or self.dispatcher.pace.has_costly
 
     def begin_claim(self, max_entries: int) -> ClaimAsked:
         """Return what is to be claimed, of so many entries at most; :meth:`note_claim` takes the answer."""
@@ -212,7 +212,7 @@ class Shard:
 
     def note_claim(self, asked: ClaimAsked, claim: Claim) -> None:
         """Note the answer to what was asked, as soon as it has come."""
-        self._claims.note(claim, asked.fence, asked.sizes, asked.lease_ms)
+        self._claims.note(claim, asked)
         self._note_claim(claim)
 
     def note_retaken(self) -> None:
@@ -293,6 +293,7 @@ class Shard:
 
     def _note_sent(self, batch: Batch, *, is_waiting: bool, is_ahead_wanted: bool) -> float | None:
         claim, pace = batch.claim, self.dispatcher.pace
+        self._claims.note_batch(batch)
         self.has_backlog = claim.has_more or batch.is_cut
         if batch.is_cut:  # what is still due goes before what was asked for ahead
             self._claims.close()
@@ -314,6 +315,9 @@ class Shard:
         if claim.is_ahead:
             return None
         delay_seconds = self._seconds_to_next(claim, next_scores.values())
+        turn_seconds = self._claims.seconds_to_turn()
+        if turn_seconds is not None:
+            delay_seconds = min(delay_seconds, turn_seconds)
         return min(delay_seconds, pace.seconds_to_costly()) if pace.has_costly else delay_seconds
 
     def give_back(self, claim: Claim) -> None:

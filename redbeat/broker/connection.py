@@ -68,7 +68,6 @@ class Broker:
             yet.
         drafts: publishes compiled messages of ``producer`` to RabbitMQ; None: they aren't for that.
         confirms: those of the messages of ``producer``; None: it has none, or there is no producer yet.
-        breaks: how many connections were replaced because sending a message broke them.
         peer: the broker of the last connection.
     """
 
@@ -95,7 +94,6 @@ class Broker:
         self.confirms: Confirms | None = None
         self.drafts: Drafts | None = None
         self.is_away = False
-        self.breaks = 0
         self.peer = Peer()
 
     @property
@@ -329,7 +327,6 @@ class Broker:
             self.note_away(exc)
             return False
         self._drop()
-        self.breaks += 1
         if not self._answers():
             self.note_away(exc)
         return not self.is_away

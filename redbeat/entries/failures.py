@@ -8,6 +8,7 @@ schedule sees why.
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -51,7 +52,7 @@ class Failure:
 
     def backoff_seconds(self) -> float:
         """Return how long to wait before the run is tried again."""
-        return float(min(2 ** min(self.attempts - 1, 10), MAX_BACKOFF_SECONDS))
+        return with_jitter(min(2.0 ** min(self.attempts - 1, 10), MAX_BACKOFF_SECONDS))
 
     def is_waiting_for(self, claimed: Claimed) -> bool:
         """Tell whether the entry was claimed to try this failure's run again, not for a new due time."""
@@ -60,6 +61,11 @@ class Failure:
     def again(self, **changes: Any) -> Failure:
         """Return the record with some values changed."""
         return replace(self, **changes)
+
+
+def with_jitter(seconds: float) -> float:
+    """Return ``seconds``, or up to a quarter more: what fails together shouldn't return together."""
+    return seconds * random.uniform(1, 1.25)  # noqa: S311 - no secret
 
 
 def failure_of(claimed: Claimed | Stored) -> Failure | None:

@@ -54,7 +54,7 @@ class ClaimAhead:
                     call = limits._replace(
                         limit=min(CALL_ENTRIES, limits.limit - first),
                         max_bytes=limits.max_bytes // len(firsts),
-                        pending=limits.pending + first,
+                        beyond=first,
                     )
                     stream.write(*lua.claim_command(store.client, store.claim_keys, fence, call))
         except RedBeatError:

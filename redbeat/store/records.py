@@ -147,6 +147,32 @@ class Sizes(NamedTuple):
 ALL_SIZES = Sizes(0, 0)
 
 
+class Place(NamedTuple):
+    """An entry's place among those that are due.
+
+    Attributes:
+        score: when it is due, as the server writes it.
+        place: how many entries with that score there are up to it, itself included, as far as is known.
+    """
+
+    score: str
+    key: str
+    place: int
+
+
+#: that of no entry
+NO_PLACE = Place("", "", 0)
+
+
+def place_of(rows: Sequence[Claimed], before: Place | None = None) -> Place:
+    """Return the place of the last of ``rows``, which are all that follow ``before``, or the first ones."""
+    last = rows[-1]
+    together = sum(row.nominal == last.nominal for row in rows)
+    return Place(
+        last.nominal, last.key, together + (before.place if before and before.score == last.nominal else 0)
+    )
+
+
 @dataclass(frozen=True)
 class Claim:
     """What claim_due has found.

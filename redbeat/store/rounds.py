@@ -17,7 +17,7 @@ from redbeat.connection.retry import without_retry
 from redbeat.errors import RedBeatError, StoreUnavailable
 from redbeat.store import scripts as lua
 from redbeat.store.nodes import call_on_nodes, is_away, is_timeout
-from redbeat.store.records import Claim, Commit, Committed, Fence, Head, Sizes, Target
+from redbeat.store.records import Claim, Commit, Committed, Fence, Head, Place, Sizes, Target
 from redbeat.store.store import Store
 from redbeat.store.upcoming import Cursor, Slice, Upcoming
 
@@ -32,17 +32,18 @@ class ClaimAsked(NamedTuple):
     limit: int
     lease_ms: int
     sizes: Sizes
+    after: Place | None = None
 
     def claim(self) -> Claim:
         """Claim it alone."""
-        return self.store.claim_due(self.fence, self.limit, self.lease_ms, self.sizes)
+        return self.store.claim_due(self.fence, self.limit, self.lease_ms, self.sizes, self.after)
 
 
 def claim_together(asked: Sequence[ClaimAsked]) -> list[Claim | RedBeatError]:
     """Return what is due in each part, or why it can't be claimed: LockLost, say."""
     return _ask_together(
         [one.store for one in asked],
-        [one.store.claim_call(one.fence, one.limit, one.lease_ms, one.sizes) for one in asked],
+        [one.store.claim_call(one.fence, one.limit, one.lease_ms, one.sizes, one.after) for one in asked],
         [partial(one.store.claimed, fence=one.fence) for one in asked],
         [one.claim for one in asked],
     )

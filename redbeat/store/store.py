@@ -70,6 +70,7 @@ from redbeat.store.records import (
     Histories,
     KeyType,
     LockStatus,
+    Place,
     Reservation,
     Sizes,
     Stored,
@@ -77,6 +78,7 @@ from redbeat.store.records import (
     TrackedRun,
     Vitals,
     Write,
+    place_of,
     sum_of,
     text_of,
 )
@@ -367,7 +369,14 @@ class Store:
         """Call a script that writes to the part that this store is about, whatever the layout is by then."""
         return self.following(lambda: script(client, request.keys, request.args, self.keys))
 
-    def claim_due(self, fence: Fence, limit: int, lease_ms: int = 0, sizes: Sizes = ALL_SIZES) -> Claim:
+    def claim_due(
+        self,
+        fence: Fence,
+        limit: int,
+        lease_ms: int = 0,
+        sizes: Sizes = ALL_SIZES,
+        after: Place | None = None,
+    ) -> Claim:
         """Claim and read the entries that are due, oldest first, and the next due time, in one round trip.
 
         Where the answer ends the connection, they are claimed by their names, and then read in portions; an
@@ -377,20 +386,22 @@ class Store:
             LockLost: another beat holds the lock.
         """
         if self._portions.are_wanted:
-            return self._claim_and_read(fence, limit, lease_ms, sizes)
+            return self._claim_and_read(fence, limit, lease_ms, sizes, after)
         try:
             # with a lease a second try would claim other entries
-            claim = self._claim_due(fence, limit, lease_ms, sizes, max_breaks=1 if lease_ms else 2)
+            claim = self._claim_due(fence, limit, lease_ms, sizes, after, max_breaks=1 if lease_ms else 2)
         except StoreRefused as exc:
             if not is_broken(exc):
                 raise
             self._portions.note_lost()
-            return self._claim_and_read(fence, limit, lease_ms, sizes)
+            return self._claim_and_read(fence, limit, lease_ms, sizes, after)
         self.check_lock(claim.status, fence)
         return self._without_moving(claim) if self.config.is_cluster else claim
 
-    def _claim_and_read(self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes) -> Claim:
-        claim = self._claim_due(fence, limit, lease_ms, sizes, is_reading=False)
+    def _claim_and_read(
+        self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes, after: Place | None
+    ) -> Claim:
+        claim = self._claim_due(fence, limit, lease_ms, sizes, after, is_reading=False)
         self.check_lock(claim.status, fence)
         self._portions.fill([row for row in claim.rows if row.type is KeyType.HASH], self._read_claimed)
         return self._without_moving(claim) if self.config.is_cluster else claim
@@ -401,11 +412,13 @@ class Store:
         limit: int,
         lease_ms: int,
         sizes: Sizes,
+        after: Place | None,
         *,
         is_reading: bool = True,
         max_breaks: int = BREAKS_OF_THE_REQUEST,
     ) -> Claim:
-        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, is_reading=is_reading)
+        limits = self._claim_limits(limit, sizes)
+        limits = limits._replace(lease_ms=lease_ms, is_reading=is_reading, after=after)
 
         def claim() -> Claim:
             with self.translating():
@@ -414,12 +427,12 @@ class Store:
         return self.following(claim)
 
     def claim_call(
-        self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes
+        self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes, after: Place | None = None
     ) -> tuple[lua.Script, lua.Request] | None:
         """Return what ``claim_due`` calls; None: the answer may be too large for that."""
         if self._portions.are_wanted:
             return None
-        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms)
+        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, after=after)
         return lua.claim_call(self.claim_keys, fence, limits)
 
     def claimed(self, reply: Sequence[Any], fence: Fence) -> Claim:
@@ -456,9 +469,7 @@ class Store:
             return None
         limits = self._claim_limits(limit, sizes)
         if pending:
-            # commits are made in this order, so none of these has been made as long as the first hasn't
-            last = [row for row in pending if row.score == pending[-1].score]
-            limits = limits._replace(after=last[0].score, after_key=last[0].key, pending=len(last))
+            limits = limits._replace(after=place_of(pending))
         return ClaimAhead.ask(self, fence, limits)
 
     def _read_claimed(self, keys: list[str], is_blamed: bool) -> list[Stored]:

@@ -13,6 +13,7 @@ from redbeat.keys import NO_PART, Keys
 from redbeat.store.records import (
     ALL_SIZES,
     NO_HISTORIES,
+    NO_PLACE,
     NOWHERE,
     PUBLISHED,
     RESERVED,
@@ -26,6 +27,7 @@ from redbeat.store.records import (
     Histories,
     KeyType,
     LockStatus,
+    Place,
     Reservation,
     Reserved,
     Result,
@@ -99,9 +101,8 @@ class ClaimLimits(NamedTuple):
         prefix: what every entry's key starts with.
         is_reading: False: no entry is read.
         sizes: of the entries that are returned; others stay due.
-        after, after_key: a due time and an entry that has it; those that are due before are left out, as
-            they are about to be committed. Nothing is returned if that entry has been committed already.
-        pending: how many that are due then or later are left out, too.
+        after: those that are due up to that entry are left out; None: none are.
+        beyond: how many after it are left out, too.
         are_messages: they are entries of stored messages, which are read, too.
     """
 
@@ -112,9 +113,8 @@ class ClaimLimits(NamedTuple):
     prefix: str
     is_reading: bool = True
     sizes: Sizes = ALL_SIZES
-    after: str = ""
-    after_key: str = ""
-    pending: int = 0
+    after: Place | None = None
+    beyond: int = 0
     are_messages: bool = False
 
 
@@ -150,9 +150,9 @@ def claim_command(client: Any, keys: ClaimKeys, fence: Fence, limits: ClaimLimit
 
 
 def _claim_request(keys: ClaimKeys, fence: Fence, limits: ClaimLimits) -> Request:
-    *before, is_reading, sizes, after, after_key, pending, are_messages = limits
+    *before, is_reading, sizes, after, beyond, are_messages = limits
     flags = int(is_reading), int(are_messages)
-    args = [*fence.args(), *before, flags[0], *sizes, after, after_key, pending, flags[1]]
+    args = [*fence.args(), *before, flags[0], *sizes, *(after or NO_PLACE), beyond, flags[1]]
     return Request([*fence.keys(keys.schedule), keys.deadlines, keys.other], args, keys.part)
 
 

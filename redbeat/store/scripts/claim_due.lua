@@ -17,12 +17,12 @@
 -- ARGV[8] is_reading  1: read the entries; 0: only tell how large they are
 -- ARGV[9] from_bytes  an entry of fewer bytes stays due
 -- ARGV[10] to_bytes  one of more bytes stays due, unless it isn't read in any case
--- ARGV[11] after      a score: members that are due before it are left out; '' when none are. The caller has them, and
---                    is going to commit them
--- ARGV[12] after_key  the entry's key that has this score; if it has another one now, that has begun: has_more is 1 then,
---                    and there are no rows
--- ARGV[13] pending   how many members with this score or a higher one to leave out
--- ARGV[14] are_messages  1: they are entries of stored messages, which are read, too; 0: they aren't
+-- ARGV[11] after     a score: members that are due up to the entry after_key, which has it, are left out; '' when none
+--                    are. If the entry has another score now, or isn't found, has_more is 1, and there are no rows
+-- ARGV[12] after_key  that entry's key
+-- ARGV[13] place     how many members with this score there were up to it, itself included: there may be fewer now
+-- ARGV[14] beyond    how many members after it to leave out, too
+-- ARGV[15] are_messages  1: they are entries of stored messages, which are read, too; 0: they aren't
 -- The limit counts entries that are returned, not those that stay due, nor members without a hash. Entries are looked
 -- for among the next 200,000 members, 10,000 of them with a hash. At most 5,000 members without one are returned.
 -- Reads the entries' hashes, whose keys are in the zset; a member that is a bare name is rewritten to the entry's key.
@@ -56,7 +56,8 @@ local token, lock_ms, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local max_bytes, entry_bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local lease_ms, prefix, is_reading = tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
 local from_bytes, to_bytes = tonumber(ARGV[9]), tonumber(ARGV[10])
-local after, after_key, pending, are_messages = ARGV[11], ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14])
+local after, after_key, place, beyond = ARGV[11], ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14])
+local are_messages = tonumber(ARGV[15])
 local small_bytes, missing_limit, missing_bytes = 16384, math.min(5000, 10 * limit), 1048576
 local small_limit, look_limit, measure_limit, chunk = 4 * max_bytes, 200000, 10000, 4000
 
@@ -66,9 +67,16 @@ local now = string.format('%d.%06d', tonumber(time[1]), math.max(tonumber(time[2
 local status = hold_lock(lock, mark, token, lock_ms)
 if status == 'lost' then return {status, now, '', 0, 0, {}, {}, '', ''} end
 
+local pending = beyond
 if after ~= '' then
-  if redis.call('ZSCORE', schedule, after_key) ~= after then return {status, now, '', 1, 0, {}, {}, '', ''} end
-  pending = pending + redis.call('ZCOUNT', schedule, 0, '(' .. after)
+  local first, found = math.max(place - 5000, 0), false
+  if redis.call('ZSCORE', schedule, after_key) == after then
+    local members = redis.call('ZRANGEBYSCORE', schedule, after, after, 'LIMIT', first, place - first)
+    found = #members
+    while found > 0 and members[found] ~= after_key do found = found - 1 end
+  end
+  if not found or found == 0 then return {status, now, '', 1, 0, {}, {}, '', ''} end
+  pending = beyond + first + found + redis.call('ZCOUNT', schedule, 0, '(' .. after)
 end
 
 -- read before this script writes a lease

@@ -223,7 +223,8 @@ def test_failing_runs_back_off_and_keep_their_nominal_time(app: Celery) -> None:
         news.append(is_news)
         now = float(commit.new_score)
         entry = replace(entry, nominal=commit.new_score, score=commit.new_score, error=commit.new_error)
-    assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60, 60])
+    for pause, wanted in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
+        assert wanted - 1e-6 <= pause <= 1.25 * wanted + 1e-6
     assert news == [True] + [False] * 8
     assert json.loads(entry.error or "")["attempts"] == 9
 
@@ -252,7 +253,8 @@ def test_another_reason_is_news_and_goes_on_counting(app: Celery) -> None:
     run = plan(app, claimed(first.new_score, error=first.new_error), NOW + 1)
     commit, is_news = commit_failed(run, "broken otherwise", NOW + 1)
     assert is_news
-    assert (json.loads(commit.new_error)["attempts"], commit.new_score) == (2, seconds(8))
+    assert json.loads(commit.new_error)["attempts"] == 2
+    assert seconds(8) <= commit.new_score <= seconds(8.5)
 
 
 def test_an_entry_re_timed_while_its_run_fails_is_due_when_it_was_re_timed_to(app: Celery) -> None:

@@ -56,8 +56,10 @@ UNCHECKED = {
 }
 #: what has the same names in Python and in the header
 SIZES = records.Sizes(7, 8)
-AFTER: dict[str, Any] = {"after": "10", "after_key": "k", "pending": 11}
-CLAIM = lua.ClaimLimits(3, 4, 9, 5, "the-prefix", sizes=SIZES, **AFTER, are_messages=True)
+AFTER: dict[str, Any] = {"after": "10", "after_key": "k", "place": 11, "beyond": 12}
+CLAIM = lua.ClaimLimits(
+    3, 4, 9, 5, "the-prefix", sizes=SIZES, after=records.Place("10", "k", 11), beyond=12, are_messages=True
+)
 CLAIM_KEYS = lua.ClaimKeys("the-schedule", "the-deadlines", "the-other", KEYS)
 #: where the schedule's key is "s"
 SHORT = Keys("", "s")
