@@ -101,7 +101,7 @@ beat_schedule = {
 # redbeat_batch_size = 500
 
 # How many bytes an entry may have in Redis, 8 MiB. A larger one isn't read, but quarantined.
-# redbeat_max_entry_bytes = 8388608
+# redbeat_max_entry_bytes = 1048576
 
 # How many seconds before it is due a run is prepared, so that it leaves as soon as its time comes. 0 to 60;
 # 0: never. It needs schedule and broker on one server, and messages that are compiled.

@@ -131,7 +131,7 @@ def test_arguments_of_a_megabyte_arrive_whole(
 ) -> None:
     chosen = {"same": server, "second": second}[broker_is]
     for number in range(30):
-        arguments = [f"{number:07}" * 150_000]
+        arguments = [f"{number:07}" * 140_000]
         write_raw(client, f"large-{number}", score=1 + number, schedule=SELDOM, args=arguments)
         for letter in "ab":
             write_raw(client, f"small-{number}-{letter}", score=1.5 + number, schedule=SELDOM)
@@ -144,4 +144,4 @@ def test_arguments_of_a_megabyte_arrive_whole(
     large, small = ([one for one in taken if one.entry.startswith(size)] for size in ("large", "small"))
     assert names_of(large) == [f"large-{number}" for number in range(30)]
     assert names_of(small) == [f"small-{number}-{letter}" for number in range(30) for letter in "ab"]
-    assert all(message.args == [f"{number:07}" * 150_000] for number, message in enumerate(large))
+    assert all(message.args == [f"{number:07}" * 140_000] for number, message in enumerate(large))

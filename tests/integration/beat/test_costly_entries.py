@@ -28,12 +28,17 @@ COSTLY = {
     "objects": {"args": [[{"a": 1}] * 300_000]},
     "nested": {"kwargs": {"x": [json.loads("[" * 100 + "]" * 100)] * 10_000}},
 }
+#: the limit as a user may raise it
+RAISED = {"redbeat_max_entry_bytes": 8 * 1024 * 1024}
 
 
 @pytest.mark.few_cases(2)
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(kind, {"redbeat_lock_key": None} if number % 2 else {}) for number, kind in enumerate(COSTLY)],
+    [
+        (kind, {**RAISED, **({"redbeat_lock_key": None} if number % 2 else {})})
+        for number, kind in enumerate(COSTLY)
+    ],
     ids=COSTLY,
 )
 def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
@@ -68,6 +73,7 @@ def test_a_costly_one_leaves_after_the_others_are_recorded_and_is_named_once(
     assert not [line for line in warnings if "other-" in line]
 
 
+@pytest.mark.parametrize("settings", [RAISED])
 def test_twenty_costly_ones_that_are_always_due_leave_the_others_their_turn(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:

@@ -227,15 +227,20 @@ def peak_mebibytes(pid: int) -> float:
 
 
 @ONE_SERVER
-def test_one_of_100_megabytes_costs_beat_neither_memory_nor_a_run(
-    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
+@pytest.mark.parametrize("size", [7_400_000, 100 * MEBIBYTE])
+def test_a_large_one_costs_beat_neither_memory_nor_a_run(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, size: int
 ) -> None:
     with run_beat(tmp_path, server.url(0), redbeat_redis_url=server.url(1)) as beat:
         write_canary(client)
         eventually(lambda: "canary" in sent_names(broker), 30)
         before = peak_mebibytes(beat.pid)
-        write_large(client, "large", size=100 * MEBIBYTE)
+        write_large(client, "large", size=size)
         eventually(lambda: client.hexists("redbeat:large", "error"), 30)
+        reason = field(client, "large", "error")["reason"]
+        assert f"it has {size // 1_000_000}" in reason.replace(",", "")
+        assert "redbeat_max_entry_bytes allows 1,048,576" in reason
+        assert "raise the setting" in reason
         print(f"{before:.0f} MB, then {peak_mebibytes(beat.pid):.0f} MB")
         assert peak_mebibytes(beat.pid) < before + 50
         reached = sent_names(broker).count("canary")
@@ -248,7 +253,7 @@ def test_twenty_of_five_megabytes_keep_no_other_waiting(
 ) -> None:
     for number in range(20):
         write_raw(client, f"large-{number}", schedule=SELDOM, score=1 + number, args=["x" * 5_000_000])
-    scheduler = make_scheduler()
+    scheduler = make_scheduler(redbeat_max_entry_bytes=8 * MEBIBYTE)
     waits = []
     while scheduler.tick() == 0:
         write_raw(client, "canary", schedule=SELDOM, score=server_now(client))

@@ -124,7 +124,7 @@ ROWS: dict[str, Row] = {
         }
     ),
     "results-by-messages": Row(settings={"result_backend": "rpc://"}),
-    "large": Row(args=["ü" * 300_000]),
+    "large": Row(args=["ü" * 150_000]),
 }
 PARAMETERS = [
     pytest.param(row, id=name, marks=WITHOUT_YAML if name == "yaml" else ()) for name, row in ROWS.items()

@@ -28,7 +28,7 @@ DEFAULTS = {
     "shards": None, "lock_key": "redbeat::lock", "lock_timeout": None, "takeover_after": 8,
     "lock_lost": "exit", "redis_url": REDIS, "redis_use_ssl": False, "redbeat_redis_options": {},
     "key_expiry_check": "error",
-    "batch_size": 500, "max_entry_bytes": 8_388_608, "message_cache_bytes": 67_108_864, "lookahead": 5,
+    "batch_size": 500, "max_entry_bytes": 1_048_576, "message_cache_bytes": 67_108_864, "lookahead": 5,
 }  # fmt: skip
 
 #: setting to values that its attribute has as they are given

@@ -218,7 +218,7 @@ def test_large_arguments_arrive_whole(
     app.conf.redbeat_delivery = delivery
     scheduler = make_scheduler(app)
     for number in range(30):
-        write_seldom(client, f"large-{number}", due=1 + 2 * number, args=[f"{number:07}" * 150_000])
+        write_seldom(client, f"large-{number}", due=1 + 2 * number, args=[f"{number:07}" * 140_000])
         write_seldom(client, f"small-{number}", due=2 + 2 * number)
     ticks = 1
     while scheduler.tick() == 0:
@@ -229,7 +229,7 @@ def test_large_arguments_arrive_whole(
     large, small = ([one for one in messages if one.entry.startswith(size)] for size in ("large", "small"))
     assert names_of(large) == [f"large-{number}" for number in range(30)]
     assert names_of(small) == [f"small-{number}" for number in range(30)]
-    assert all(message.args == [f"{n:07}" * 150_000] for n, message in enumerate(large))
+    assert all(message.args == [f"{n:07}" * 140_000] for n, message in enumerate(large))
 
 
 # -- messages that RabbitMQ answers by ending the connection: they go last, and hold nobody up
