@@ -75,6 +75,8 @@ class Claims:
         asked = self.asked(fence, sizes, lease_ms)
         claim = asked.claim()
         self.note(claim, asked)
+        if asked.after is not None and self._behind is None:
+            return self.claim(fence, sizes, lease_ms)
         return claim
 
     def asked(self, fence: Fence, sizes: Sizes, lease_ms: int, max_entries: int = MAX_ENLARGED) -> ClaimAsked:
@@ -117,6 +119,9 @@ class Claims:
             return None
         size, sizes = self._store.config.batch_size, self._pace.begin_others()
         claim = ClaimAsked(self._store, fence, size, lease_ms, sizes, self._turn).claim()
+        if self._turn is not None and claim.has_more and not claim.rows:  # that entry has another time by now
+            self._turn, self._has_left = None, True
+            claim = ClaimAsked(self._store, fence, size, lease_ms, sizes).claim()
         self.claimed_at, self._is_turn, self._sizes = time.monotonic(), True, OTHERS
         self._next_turn_at = self.claimed_at + TURN_SECONDS
         return claim
@@ -150,9 +155,9 @@ class Claims:
             self._behind = behind._replace(place=max(behind.place - gone, 1))
         self._has_left = self._has_left or bool(kept)
         self._turn = _last_left(batch, self._turn) or self._turn
-        if batch.claim.has_more and batch.claim.rows:
+        if batch.claim.has_more:
             return
-        if not batch.claim.has_more and not self._has_left:  # nobody is left behind any more
+        if not self._has_left:  # nobody is left behind any more
             self._behind = None
         self._turn, self._has_left = None, False
 

@@ -264,11 +264,11 @@ def test_a_zero_is_written_over_with_the_time_so_that_a_second_try_has_the_same_
 ) -> None:
     class Ending(RedBeatScheduler):
         def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-            raise SystemExit
+            raise KeyboardInterrupt
 
     write_raw(client, "entry", score=0)
     before = server_now(client)
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         make_scheduler(scheduler=Ending).tick()
     asked_at = score_of(client, "entry") or 0
     assert before <= asked_at <= server_now(client)

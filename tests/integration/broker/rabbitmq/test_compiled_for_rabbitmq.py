@@ -13,6 +13,7 @@ import redis
 from celery import Celery
 
 from redbeat.beat.dispatcher import Dispatcher
+from redbeat.beat.planner import CompiledRun
 from redbeat.broker import compiler
 from redbeat.broker.compiler import Call, Message, Values
 from redbeat.broker.connection import reason_of
@@ -38,13 +39,14 @@ COUNT = 100
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The entries whose runs were published without `apply_async`."""
     names: list[str] = []
-    announce = vars(Dispatcher)["_announce"]
+    publish = vars(Dispatcher)["_publish"]
 
-    def note(self: Any, run: Any, **options: Any) -> Any:
-        names.append(run.name)
-        return announce(self, run, **options)
+    def note(self: Any, run: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(run, CompiledRun):
+            names.append(run.name)
+        return publish(self, run, *args, **options)
 
-    monkeypatch.setattr(Dispatcher, "_announce", note)  # what is said when a compiled run leaves
+    monkeypatch.setattr(Dispatcher, "_publish", note)
     return names
 
 

@@ -266,10 +266,11 @@ def test_a_good_one_behind_a_hundred_that_end_the_connection_is_the_second_to_be
 def test_those_that_did_it_go_last_at_each_later_try_and_each_has_its_turn(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, tried: list[str]
 ) -> None:
-    write_burst(client, BAD, **DISRUPTIVE)
+    bad = BAD[:20]  # they share a quarter of the time
+    write_burst(client, bad, **DISRUPTIVE)
 
     def errors() -> list[Any]:
-        return [field(client, name, "error") for name in BAD]
+        return [field(client, name, "error") for name in bad]
 
     def all_have_had_a_turn() -> bool:
         scheduler.tick()
@@ -278,13 +279,13 @@ def test_those_that_did_it_go_last_at_each_later_try_and_each_has_its_turn(
     eventually(all_have_had_a_turn, 60)
     assert {error["attempts"] for error in errors()} <= {1, 2, 3, 4, 5}
     for _ in range(3):
-        client.zadd(SCHEDULE, dict.fromkeys((f"redbeat:{name}" for name in BAD), 1))
+        client.zadd(SCHEDULE, dict.fromkeys((f"redbeat:{name}" for name in bad), 1))
         write_raw(client, "good", score=server_now(client), schedule=SELDOM)
         tried.clear()
         scheduler.tick()
         assert tried[0] == "good"
     assert names_of(take_messages(app)) == ["good"] * 3
-    assert len([one for one in errors() if "540" in one["reason"]]) == len(BAD)
+    assert len([one for one in errors() if "540" in one["reason"]]) == len(bad)
 
 
 @pytest.mark.parametrize("lock", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])

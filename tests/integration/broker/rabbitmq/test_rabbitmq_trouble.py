@@ -177,16 +177,25 @@ def test_a_running_beat_lives_through_it_and_keeps_its_lock(
     assert sum(due.timestamp() < ended for due in often.values()) <= 2, "those of the outage were one"
 
 
+TELLING = """
+from celery.signals import before_task_publish
+
+@before_task_publish.connect
+def tell(headers=None, **_):
+    print("publishing", headers["redbeat_entry"], flush=True)
+"""
+
+
 @pytest.mark.parametrize("trouble", ["paused", "alarm"])
 def test_sigterm_ends_a_beat_that_waits_for_the_broker(
     client: redis.Redis, server: Server, rabbitmq: RabbitMQ, tmp_path: Path, trouble: str
 ) -> None:
-    with run_beat(tmp_path, rabbitmq.url(), redbeat_redis_url=server.url(1)) as beat:
+    with run_beat(tmp_path, rabbitmq.url(), TELLING, redbeat_redis_url=server.url(1)) as beat:
         write_burst(client, ["before"])
         eventually(lambda: not is_due(client, "before"))
         with trouble_of(rabbitmq, trouble):
             write_burst(client, ["waits"])
-            beat.wait_for("Sending due task waits")
+            beat.wait_for("publishing waits")
             took = beat.seconds_to_end()
             assert beat.returncode == 0, beat.output()
             print(f"{trouble}: it ended in {took:.2f} s")
