@@ -63,8 +63,9 @@ if not record then
   end
 end
 if is_expired == '1' and not is_begun then return {'expired', 0} end
--- it was given up, or another run may have taken the place of its reservation
-if overlap ~= '' and (not record or record.holds or (record.overdue and record.state ~= 'started')) then
+-- it has ended, or was given up, or another run may have taken the place of its reservation
+local holds_nothing = not record or record.holds or record.state == 'ended'
+if overlap ~= '' and (holds_nothing or (record.overdue and record.state ~= 'started')) then
   if find_holder(running, task_id, due, root) then return {'superseded', 0} end
 end
 if not record then

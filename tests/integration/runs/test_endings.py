@@ -648,6 +648,19 @@ def test_a_delivery_that_has_ended_cannot_renew_its_lease_between_two_attempts(p
     assert (running_of(progress.client, "job"), progress.deadline_of("job", "id-1")) == before
 
 
+def test_a_message_that_comes_once_more_is_not_begun_beside_another_run(progress: Progress) -> None:
+    """Its run has ended, and its history no longer has it, or not yet: its record is kept for a minute."""
+    first = progress.delivery("job", "id-1", overlap="skip")
+    progress.begin(first)
+    progress.end(first, "failed")
+    assert running_of(progress.client, "job")["id-1"]["state"] == "ended"
+    other = progress.started("job", "id-2", 2000.0, overlap="skip")
+    again = progress.delivery("job", "id-1", overlap="skip")
+    assert progress.begin(again) == "superseded"
+    progress.end(other, "succeeded")
+    assert progress.begin(again) == "go"
+
+
 KEYS_OF_RUNS = {
     **{name: getattr(NAMES.about("job"), name) for name in ("running", "history", "failing")},
     **{name: getattr(NAMES, name) for name in ("deadlines", "events", "failures", "workers")},
