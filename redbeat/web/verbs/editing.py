@@ -133,7 +133,8 @@ def draft(
         _check_hidden(actor, made, given, before)
         if before.stored is not None and before.stored.exists:  # else its hash is gone
             made.stored, made.seen_at = before.stored, before.seen_at
-            made.last_run_at, made.total_run_count = before.last_run_at, before.total_run_count
+            made.last_run_at = made.known_last_run_at = before.last_run_at  # it was not moved
+            made.total_run_count = before.total_run_count
     return made
 
 

@@ -17,7 +17,7 @@ from redbeat.entries.audit import find_records
 from redbeat.store.owners import Owners
 from redbeat.store.store import Store
 from tests.integration.conftest import ONE_SERVER
-from tests.support.schedule import sent_names, write_raw
+from tests.support.schedule import SCHEDULE, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
 pytestmark = ONE_SERVER
@@ -277,6 +277,17 @@ def test_an_entry_in_quarantine_says_why_and_can_be_mended(
     assert "every must be a number of seconds, not 'y'" in text_of(again)
     admin.post(change_url("bad"), {**fields, "document": fields["document"].replace('"x"', "30")})
     assert Entry.get("bad", app).state == "scheduled"
+
+
+def test_changing_an_entry_that_has_never_run_does_not_run_it(
+    app: Celery, admin: Any, site: Any, client: redis.Redis
+) -> None:
+    later = server_now(client) + 1800
+    write_raw(client, "report", score=later, meta='{"last_run_at": null, "total_run_count": 0}')
+    fields = site.form_in(admin.get(change_url("report")).content.decode())
+    admin.post(change_url("report"), {**fields, "args": "[1]"})
+    assert Entry.get("report", app).args == [1]
+    assert client.zscore(SCHEDULE, "redbeat:report") == later
 
 
 def test_what_is_hidden_is_not_shown_and_comes_back_unchanged(app: Celery, admin: Any, site: Any) -> None:
