@@ -16,11 +16,12 @@ from typing import Any
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.pauses import rest
-from redbeat.errors import EntryError, StoreCorrupt
+from redbeat.errors import LockLost, StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.history import decode_history
 from redbeat.log.events import ENTRY_PAUSED
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
+from redbeat.process.containment import let_through
 from redbeat.store.events import Events
 from redbeat.store.histories import Histories
 from redbeat.store.records import Fence, Stored, Write
@@ -84,8 +85,11 @@ def _pause(
 
     try:
         store.write_entries([key], decide, fence)
-    except EntryError as exc:
-        logger.error("beat: An entry that fails too often can't be paused: %s", exc)  # noqa: TRY400
+    except (LockLost, StoreCorrupt, StoreRefused, StoreUnavailable):
+        raise
+    except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: the entry's class may be the application's
+        let_through(exc)
+        logger.error("beat: Entry %s fails too often and cannot be paused: %s", printable(name), exc)  # noqa: TRY400
         return
     if found is None:
         return

@@ -14,6 +14,7 @@ from celery import Celery, Task
 from celery.exceptions import WorkerShutdown
 from celery.signals import before_task_publish
 from kombu.exceptions import OperationalError
+from kombu.serialization import registry
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -246,3 +247,49 @@ def test_a_real_beat_outlives_system_exits_of_a_receiver_and_ends_at_sigterm(
     assert "SystemExit: 3" in output
     assert len(re.findall("ERROR", output)) < 20, output
     assert "Sending due task bad" not in output
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit()], ids=repr)
+def test_an_entry_class_that_raises_what_is_no_exception_is_that_entrys_error(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    settings: dict[str, Any],
+    error: BaseException,
+) -> None:
+    class Picky(Entry):
+        def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+            if name == "bad":
+                raise type(error)(*error.args)
+            super().__init__(name, *args, **kwargs)
+
+    class Scheduler(RedBeatScheduler):
+        Entry = Picky
+
+    scheduler = make_scheduler(scheduler=Scheduler, **settings)
+    for name in ("bad", "good"):
+        write_raw(client, name)
+    scheduler.tick()
+    assert sent_names(broker) == ["good"]
+    assert type(error).__name__ in field(client, "bad", "error")["reason"]
+
+
+@ONE_SERVER
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), ValueError("no form")], ids=repr)
+def test_a_serializer_that_raises_is_retried_as_arguments_that_cannot_be_encoded(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, error: BaseException
+) -> None:
+    def encode(_body: Any) -> Any:
+        raise type(error)(*error.args)
+
+    registry.register("picky", encode, encode, content_type="application/x-picky")
+    try:
+        scheduler = make_scheduler(accept_content=["json"])
+        write_raw(client, "bad", options={"serializer": "picky"})
+        write_raw(client, "good")
+        scheduler.tick()
+    finally:
+        registry.unregister("picky")
+    assert sent_names(broker) == ["good"]
+    assert field(client, "bad", "error")["attempts"] == 1

@@ -182,7 +182,7 @@ from celery.signals import before_task_publish
 
 @before_task_publish.connect
 def tell(headers=None, **_):
-    print("publishing", headers["redbeat_entry"], flush=True)
+    print(f"publishing {headers['redbeat_entry']}")
 """
 
 
