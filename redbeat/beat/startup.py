@@ -148,6 +148,8 @@ def banner(scheduler: Any, store: Store) -> str:
         first = layout.parts[0].prefixed(layout.base.name(lock_key))
         lines.append(f"    . locks -> `{first}` and so on, {humanize_seconds(seconds)} ({seconds}s) each")
     app = store.config.app
+    if not store.config.waits_for_redis and find_given(app) is None:
+        lines.append("    . retry_period -> unset: beat ends if Redis is away (redbeat_redis_options)")
     if scheduler.chooses_client and find_given(app) is None:
         return "\n".join(lines)  # nothing is connected to before
     broker = Broker(app, scheduler.Producer, timeout_seconds=2)

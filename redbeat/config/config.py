@@ -207,6 +207,11 @@ class RedBeatConfig:
         if self._has_cluster_client and not has_hash_tag(self.key_prefix):
             raise self.hash_tag_missing(self.key_prefix, "the client that was given is a cluster's: ")
 
+    @property
+    def waits_for_redis(self) -> bool:
+        """Whether beat goes on trying when Redis can't be reached; without ``retry_period`` it ends."""
+        return self.redbeat_redis_options.get("retry_period") is not None
+
     def is_key_in_conf(self, name: str) -> bool:
         """Tell whether the setting ``name`` is given, in any spelling."""
         return name.lower() in self._explicit

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from redbeat.connection.client import find_given
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
@@ -26,6 +27,21 @@ def check_settings(context: Context) -> Iterator[Finding]:
             name,
             f"There is no such setting, so it does nothing: {hint}",
             "Correct its name, or remove it.",
+        )
+
+
+def check_retries(context: Context) -> Iterator[Finding]:
+    """Find a beat that ends as soon as Redis is away."""
+    is_known = context.has_tasks and not context.is_dashboard  # else these aren't beat's settings
+    is_known = is_known and find_given(context.config.app) is None
+    if is_known and not context.config.waits_for_redis:
+        yield Finding(
+            Severity.NOTE,
+            "retry-period",
+            "redbeat_redis_options",
+            "retry_period isn't set, so beat ends as soon as Redis can't be reached, and waits for whatever "
+            "starts it again.",
+            "Set redbeat_redis_options = {'retry_period': 60}, in seconds; -1 is for ever.",
         )
 
 
@@ -255,6 +271,7 @@ def _unknown(kind: str, what: str, exc: StoreRefused) -> Finding:
 
 SERVER_CHECKS = (
     check_settings,
+    check_retries,
     check_topology,
     check_role,
     check_eviction,

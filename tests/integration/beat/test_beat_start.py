@@ -40,6 +40,7 @@ def test_the_banner_shows_redis_and_the_lock(valkey: Server, tmp_path: Path) -> 
         assert f". redis -> {valkey.url(1)}" in beat.output()
         assert re.search(r"\. lock -> `redbeat::lock` 25\.00 minutes \(1500s\)", beat.output())
         assert ". warning" not in beat.output()
+        assert ". retry_period -> unset: beat ends if Redis is away" in beat.output()
 
 
 @pytest.mark.parametrize("retry_period", [None, 1])

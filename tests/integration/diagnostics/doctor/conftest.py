@@ -44,6 +44,7 @@ def ask(make_app: MakeApp) -> Ask:
     """`celery redbeat doctor` of an app, in this process."""
 
     def run(*arguments: str, app: Celery | None = None, command: str = "doctor", **settings: Any) -> Result:
+        settings.setdefault("redbeat_redis_options", {"retry_period": 5})  # as recommended
         context = SimpleNamespace(app=app or make_app(**settings), no_color=True)
         return CliRunner().invoke(redbeat, [command, *arguments], obj=context)
 
@@ -52,7 +53,7 @@ def ask(make_app: MakeApp) -> Ask:
 
 @pytest.fixture
 def findings(ask: Ask) -> Callable[..., Findings]:
-    """What it finds, by kind; what celery-redbeat 2.x would make of entries that tests write is left out."""
+    """What it finds, by kind; what celery-redbeat 2.x would make of entries is left out, and advice."""
 
     def run(*arguments: str, **settings: Any) -> Findings:
         done = ask("--json", *arguments, **settings)
@@ -61,7 +62,7 @@ def findings(ask: Ask) -> Callable[..., Findings]:
         found: Findings = {}
         for finding in document["findings"]:
             assert finding["problem"][-1] in ".?", finding
-            if finding["kind"] == "downgrade":
+            if finding["kind"] in ("downgrade", "retry-period"):
                 continue
             found.setdefault(finding["kind"], []).append(finding)
         for of_kind in found.values():

@@ -30,9 +30,17 @@ from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import make_due, memory_app
 
 
+def test_a_beat_that_does_not_wait_for_redis_is_noted(ask: Ask) -> None:
+    done = ask(redbeat_redis_options={})
+    assert done.exit_code == 0
+    assert "retry_period isn't set, so beat ends as soon as Redis can't be reached" in done.output
+    assert "Set redbeat_redis_options = {'retry_period': 60}" in done.output
+
+
 def test_a_healthy_new_schedule_has_no_finding(
     ask: Ask, app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
+    app.conf.redbeat_redis_options = {"retry_period": 5}
     done = ask(app=app)
     assert (done.exit_code, done.output) == (0, "Nothing is wrong; 0 entries looked at.\n")
     app.conf.beat_schedule = {"static": {"task": "celery.ping", "schedule": 3600}}

@@ -46,12 +46,12 @@ def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
 
 @pytest.fixture
 def examine(sharded: Celery) -> Callable[..., Findings]:
-    """What the doctor finds, by kind, without what it says of the server."""
+    """What the doctor finds, by kind, without what it says of server and settings."""
 
     def run(*arguments: str) -> Findings:
         found: Findings = {}
         for finding in json.loads(call(sharded, "doctor", "--json", *arguments).output)["findings"]:
-            if finding["kind"] not in ("persistence", "eviction"):
+            if finding["kind"] not in ("persistence", "eviction", "retry-period"):
                 found.setdefault(finding["kind"], []).append(finding)
         return found
 
