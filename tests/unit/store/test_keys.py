@@ -28,12 +28,13 @@ EXCEPTIONS = {
     "beat/shards.py": {"prefix"},  # and so does this
     "cli/session.py": {"prefix"},  # tells parts by it
     "cli/singleton.py": {"key_prefix"},  # hands the setting on
-    "contrib/django/checks.py": {"prefix"},  # Celery's namespace
+    "connection/client.py": {"key_prefix"},  # names the hash tag that it lacks
     "config/config.py": {"key_prefix", "prefix", "RESERVED_NAMES"},  # gives it to Keys; Celery's namespace
     "declared/declaration.py": {"RESERVED_NAMES"},  # refuses such names
     "diagnostics/checks/context.py": {"prefix"},  # looks at every key that begins so
     "diagnostics/checks/orphans.py": {"prefix"},  # and tells other schedules' from them
     "diagnostics/checks/shards.py": {"prefix"},  # tells parts by it
+    "diagnostics/checks/upgrade.py": {"key_prefix"},  # names it in a sentence
     "diagnostics/fixes.py": {"prefix"},  # tells parts by it
     "layout.py": {"prefix", "MESSAGE_NAMES"},  # tells shards by it
     "leadership/shares.py": {"prefix"},  # tells parts by it
@@ -41,6 +42,7 @@ EXCEPTIONS = {
     "store/parts.py": {"prefix"},  # tells parts by it
     "store/scripts/downgrades.py": {"prefix"},  # for bring_back
     "store/layouts.py": {"prefix"},  # tells parts by it
+    "store/missing_rights.py": {"prefix"},  # names rights to keys that begin so
     "store/orphans.py": {"prefix"},  # tells parts by it
     "store/recovery.py": {"prefix"},  # tells parts by it
     "store/runs.py": {"prefix"},  # tells parts by it
