@@ -80,6 +80,7 @@ from redbeat.legacy import lookup_of
 from redbeat.log.events import LEADER_LOST, SCHEDULE_LOST
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
+from redbeat.process.containment import let_through
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
 from redbeat.reshard.sweeping import Sweeper
@@ -530,7 +531,7 @@ class RedBeatScheduler(Scheduler):
             sent.options["task_id"] = task_id_of(str(sent.options.get("task_id")), str(planned.messages))
         try:
             return super().apply_async(sent, producer=producer, advance=advance, **kwargs)
-        except Exception as exc:
+        except BaseException as exc:
             planned.error = planned.error or exc
             raise
 
@@ -572,7 +573,8 @@ class RedBeatScheduler(Scheduler):
                     self.apply_entry(entry, producer=kwargs.get("producer"))
                 else:
                     self.apply_async(entry, **kwargs)
-        except Exception:
+        except BaseException as exc:
+            let_through(exc)
             if planned is not None:
                 raise  # it is tried again, or skipped, as any run is
             logger.exception("beat: Couldn't send %s (%s)", entry.name, entry.task)

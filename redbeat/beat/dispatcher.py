@@ -509,12 +509,15 @@ class Dispatcher:
         return deque(self.suspects.order(left)) if is_new else left
 
     def _try_suspects(self, batch: Batch, send: Callable[..., object]) -> None:
-        """Try what is likely to fail as long as there is time, one in any case; leave the rest behind."""
-        rows, size, began_at = deque(batch.suspects), 1, time.monotonic()
-        while rows and not self._broker.is_away and (size == 1 or self.suspects.has_time):
+        """Try what is likely to fail as long as there is time, or none fails; leave the rest behind."""
+        rows, began_at = deque(batch.suspects), time.monotonic()
+        while rows and not self._broker.is_away:
+            failures = self.suspects.failures
+            size = SUSPECTS_TOGETHER if self.suspects.has_time else 1
             group = [rows.popleft() for _ in range(min(size, len(rows)))]
             send(batch, self._plan(batch, group, is_quick=False), is_suspect=True)
-            size = SUSPECTS_TOGETHER
+            if self.suspects.failures > failures and not self.suspects.has_time:
+                break
         tried = len(batch.suspects) - len(rows)
         if tried:
             self.suspects.note_cost((time.monotonic() - began_at) / tried)

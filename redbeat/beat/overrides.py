@@ -63,7 +63,7 @@ class PlannedSend:
     """
 
     messages: int = 0
-    error: Exception | None = None
+    error: BaseException | None = None
     is_sent: bool = False
 
 

@@ -1,11 +1,11 @@
 """Runs that are likely to fail: they go last, and share a quarter of the time, so that others leave in time.
 
 A run is suspect if it couldn't be sent before, or if it is like one that couldn't: the same task, the same
-names of options, the same route. Where there is no time for them, one run of a batch is tried in any case,
-the latest of those that haven't failed themselves: so what is only like one that fails isn't late. The others
-are left behind: they stay due, and the next claims begin after them. They have turns of their own, as the
-time for them allows. Invariant: a run that isn't suspect never waits for those that are, however many they
-are.
+names of options, the same route. Where there is no time for them, those of a batch are tried until one
+fails, beginning with the latest that hasn't failed itself: so what is only like one that fails isn't late.
+The others are left behind: they stay due, and the next claims begin after them. They have turns of their
+own, as the time for them allows. Invariant: a run that isn't suspect never waits for those that are, however
+many they are.
 """
 
 from __future__ import annotations
@@ -38,13 +38,18 @@ _Kind = tuple[Any, ...]
 
 
 class Suspects:
-    """Which kinds of runs have failed, and how much time those that fail may still take; of one beat."""
+    """Which kinds of runs have failed, and how much time those that fail may still take; of one beat.
+
+    Attributes:
+        failures: how many runs have failed so far.
+    """
 
     def __init__(self) -> None:
         self._routes = Memory[_Kind, set[_Kind]](limit=MAX_KINDS + 1)  # those that have failed, by kind
         self._seconds, self._counted_at = MOST_SECONDS, time.monotonic()
         self._run_began_at = 0.0
         self._cost_seconds = COST_SECONDS
+        self.failures = 0
 
     @property
     def has_time(self) -> bool:
@@ -100,6 +105,7 @@ class Suspects:
 
     def note_failed(self, run: Run) -> bool:
         """Note that ``run``, which was begun last, couldn't be sent; return True if its kind is new."""
+        self.failures += 1
         self._seconds -= max(time.monotonic() - self._run_began_at, self._cost_seconds)
         return self.mark(run)
 
