@@ -23,7 +23,7 @@ from .processes import Process
 def promtool(arguments: Sequence[str | Path], given: bytes = b"") -> str:
     """What `promtool` says; AssertionError with that when it finds something wrong."""
     command = [require_program("promtool"), *map(str, arguments)]
-    done = subprocess.run(command, input=given, capture_output=True, timeout=patience(), check=False)
+    done = subprocess.run(command, input=given, capture_output=True, check=False)
     said = (done.stdout + done.stderr).decode()
     assert done.returncode == 0, said
     return said
