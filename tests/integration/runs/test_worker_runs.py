@@ -92,7 +92,7 @@ def test_a_run_that_is_to_be_replaced_before_it_began_is_superseded_and_not_begu
     worker = start_worker()
     assert tracked.outcome(name)["outcome"] == "superseded"
     assert tracked.work(name) == []
-    assert "isn't begun: it was given up" in worker.output()
+    assert "isn't begun: another run holds its entry" in worker.output()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
@@ -104,7 +104,7 @@ def test_a_run_that_was_given_up_is_not_begun_while_another_holds_its_entry(
     assert progress.begin(progress.delivery(name, "holder", 2_000_000.0, overlap="skip")) == "go"
     worker = start_worker(pool)
     tracked.publish(name, "succeed", limits=SKIP)
-    worker.wait_for("isn't begun: it was given up")
+    worker.wait_for("isn't begun: another run holds its entry")
     after = tracked.send("succeed")  # its message is gone, so the next one is handled
     tracked.outcome(after)
     assert tracked.work(name) == []

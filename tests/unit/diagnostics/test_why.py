@@ -155,7 +155,7 @@ HOLIDAY = Exclusions(["2026-06-01"])
             "ignored",
             "has ignored it, or replaced itself by a workflow on celery@h.",
         ),
-        (0, [ended("superseded", **NOT_BEGUN)], {}, "superseded", "It wasn't begun, as it had been given up"),
+        (0, [ended("superseded", **NOT_BEGUN)], {}, "superseded", "as another run had the entry"),
         (0, [sent(0, rerun_of="id-x", is_manual=True)], {}, "sent", ", as a rerun of id-x, with the task id"),
         (
             0,
