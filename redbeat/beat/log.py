@@ -208,7 +208,7 @@ class Reports:
             logger.error(
                 "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
                 "Redis evicted it (see maxmemory-policy).",
-                printable(self._name_of(key)),
+                self._short_name(key),
                 extra=ENTRY_REMOVED.of(entry=self._name_of(key)),
             )
         others = keys[NAMED_ALONE:]
@@ -265,7 +265,7 @@ class Reports:
             "beat: The entry %s takes %.0f ms of processor time at each run, to read it and to send it, and "
             "has %s bytes. It is sent after the others, and they wait while it is sent. Store large data "
             "elsewhere, and only a reference to it in the entry.",
-            printable(self._name_of(claimed.key)),
+            self._short_name(claimed.key),
             seconds * 1000,
             f"{size:,}",
             extra=ENTRY_COSTLY.of(
@@ -282,7 +282,7 @@ class Reports:
         logger.info(
             "beat: %s the run of %s that was due at %s: %s.",
             "Buffered" if held.is_waiting else "Skipped",
-            printable(self._name_of(commit.claimed.key)),
+            self._short_name(commit.claimed.key),
             shown(moment_of(due)),
             printable(reason),
             extra=event.of(
@@ -357,7 +357,7 @@ class Reports:
         if is_news:
             logger.error(
                 "beat: Quarantined invalid entry %s (left unchanged): %s",
-                printable(self._name_of(claimed.key)),
+                self._short_name(claimed.key),
                 reason.removeprefix(f"{printable(claimed.key)}: "),
                 extra=ENTRY_QUARANTINED.of(entry=self._name_of(claimed.key), reason=reason),
             )
@@ -371,7 +371,7 @@ class Reports:
         if self._said.is_news(("typos", run.claimed.key), typos):
             logger.warning(
                 "beat: The entry %s has keys that are ignored: %s.",
-                printable(self._name_of(run.claimed.key)),
+                self._short_name(run.claimed.key),
                 typos,
                 extra=ENTRY_UNKNOWN_KEYS.of(entry=self._name_of(run.claimed.key), keys=typos),
             )
@@ -385,7 +385,7 @@ class Reports:
         if self._said.is_news(("contested", claimed.key), reason):
             logger.error(
                 "beat: Couldn't send %s, trying again with growing pauses: %s.",
-                printable(self._name_of(claimed.key)),
+                self._short_name(claimed.key),
                 reason,
                 extra=ENTRY_CONTESTED.of(entry=self._name_of(claimed.key), reason=reason),
             )

@@ -169,7 +169,7 @@ def test_a_missing_hash_gets_a_second_and_then_an_error_that_names_eviction(
     scheduler.tick()
     assert score_of(client, "gone") is None
     (error,) = errors_in(caplog)
-    assert error.startswith("beat: Failed to load redbeat:gone, removing")
+    assert error.startswith("beat: Failed to load gone, removing")
     assert "evicted" in error
 
 
