@@ -33,6 +33,7 @@ def seconds_ago(seconds: float) -> datetime:
         ({"leader": None, "oldest_due": seconds_ago(99)}, State.NO_LEADER, "No beat holds"),
         ({"leader": None, "lock_key": None, "last_tick": None}, State.HEALTHY, ""),
         ({"leader": None, "lock_key": None, "oldest_due": seconds_ago(99)}, State.LATE, "99 s"),
+        ({"leader": replace(LEADER, obstacle="It is full.")}, State.BLOCKED, "It is full."),
         ({"oldest_due": seconds_ago(-5), "last_tick": seconds_ago(-5)}, State.HEALTHY, ""),
     ],
 )
@@ -44,7 +45,7 @@ def test_the_verdict_names_what_is_wrong(changes: dict[str, object], state: Stat
 
 
 def test_the_exit_codes_are_those_that_the_documentation_promises() -> None:
-    states = {"HEALTHY": 0, "NO_LEADER": 1, "LATE": 2, "UNREACHABLE": 3}
+    states = {"HEALTHY": 0, "NO_LEADER": 1, "LATE": 2, "UNREACHABLE": 3, "BLOCKED": 4}
     assert {state.name: int(state) for state in State} == states
 
 
