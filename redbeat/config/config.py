@@ -52,12 +52,12 @@ def _parse(setting: Setting, value: Any, given_as: str | None = None) -> Any:
     try:
         return setting.parse(value)
     except (ValueError, TypeError) as exc:
-        shown = "its value (not shown here)" if setting.is_secret else repr(value)
+        problem = f"{'its value (not shown here)' if setting.is_secret else repr(value)} isn't allowed"
         if setting.is_secret and isinstance(value, Mapping) and str(exc):
-            shown += f": {exc}"
-        if name == "redbeat_redis_url" and isinstance(value, str):
-            shown = repr(sanitize_url(value))
-        message = f"{name}: {shown} isn't allowed; use {setting.allowed}."
+            problem = str(exc).rstrip(".")
+        elif name == "redbeat_redis_url" and isinstance(value, str):
+            problem = f"{sanitize_url(value)!r} isn't allowed"
+        message = f"{name}: {problem}; use {setting.allowed}."
         # an error without a text says nothing as a cause
         raise ConfigurationError(message, name) from (exc if str(exc) else None)
 

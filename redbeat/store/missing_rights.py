@@ -7,7 +7,6 @@ the server has ``redis.acl_check_cmd`` (Redis 7.0 and Valkey).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from redbeat.connection.client import user_of
 from redbeat.connection.retry import is_no_permission, without_retry
 from redbeat.errors import RedBeatError, StoreRefused
 from redbeat.keys import Keys, glob_of
+from redbeat.store.scripts.status import check_rights
 
 if TYPE_CHECKING:
     from redbeat.store.store import Store
@@ -28,18 +28,14 @@ SOME_ENTRY = "rights-probe"
 
 Words = tuple[Any, ...]
 
-_CHECK = """
-local denied = {}
-for index, words in ipairs(cjson.decode(ARGV[1])) do
-  local known, allowed = pcall(redis.acl_check_cmd, unpack(words))
-  if known and not allowed then denied[#denied + 1] = index end
-end
-return denied
-"""
-
 
 def calls_to_save(keys: Keys) -> list[Words]:
     """Return a call of each command that saving and deleting an entry sends; none could do harm."""
+    unrun = [("ZINCRBY", keys.unrun, "no number", "x"), ("ZREMRANGEBYRANK", keys.unrun, "1", "0")]
+    return [*_calls_to_write(keys), *unrun]
+
+
+def _calls_to_write(keys: Keys) -> list[Words]:
     entry = keys.about(SOME_ENTRY).entry
     return [
         ("EVALSHA", "0" * 40, "0"),
@@ -64,7 +60,7 @@ def calls_of_beat(keys: Keys, lock: str | None, database: int) -> list[Words]:
     """Return a call of each command that beat sends, with all features."""
     entry, history = keys.about(SOME_ENTRY).entry, keys.about(SOME_ENTRY).history
     calls: list[Words] = [
-        *calls_to_save(keys),
+        *_calls_to_write(keys),
         ("SMEMBERS", keys.statics),
         ("SADD", entry, "x"),
         ("SREM", keys.statics, "x"),
@@ -152,7 +148,7 @@ def _refusals_of(client: Any, calls: Sequence[Words]) -> list[str]:
             connection.send_packed_command(connection.pack_commands(calls), check_health=False)
             return [_refusal_in(connection) for _ in calls]
         except NoPermissionError:
-            denied = set(single.eval(_CHECK, 0, json.dumps(calls)))
+            denied = check_rights(single, calls)
             return ["the command" if place in denied else "" for place in range(1, len(calls) + 1)]
         finally:
             connection.disconnect()  # which ends the transaction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ OVERDUE_MS = 60_000
 
 _READ_HEAD = Script("read_head")
 _READ_STATUS = Script("read_status")
+_CHECK_RIGHTS = Script("check_rights")
 
 
 def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str) -> Head:
@@ -23,6 +25,11 @@ def read_head(client: Any, schedule_key: str, deadlines_key: str, later_key: str
     """
     script, request = head_call(schedule_key, deadlines_key, later_key)
     return head_of(script(client, *request))
+
+
+def check_rights(client: Any, calls: Sequence[Sequence[Any]]) -> set[int]:
+    """Return which of ``calls`` the client's user may not send, by their places from 1."""
+    return set(_CHECK_RIGHTS(client, [], [json.dumps(calls)]))
 
 
 def head_call(schedule_key: str, deadlines_key: str, later_key: str) -> tuple[Script, Request]:

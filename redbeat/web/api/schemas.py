@@ -325,6 +325,7 @@ def _of_the_whole() -> dict[str, Any]:
                 now=MOMENT,
                 lock_key=MAYBE_TEXT,
                 leader={"type": ["object", "null"]},
+                obstacle={**MAYBE_TEXT, "description": "Why the leader can't send; null: it can."},
                 last_tick=MAYBE_MOMENT,
                 backlog=COUNT,
                 oldest_due=MAYBE_MOMENT,
@@ -337,6 +338,7 @@ def _of_the_whole() -> dict[str, Any]:
                 _object(
                     shard=MAYBE_COUNT,
                     leader={"type": ["object", "null"]},
+                    obstacle=MAYBE_TEXT,
                     lock_key=MAYBE_TEXT,
                     last_tick=MAYBE_MOMENT,
                     entries=COUNT,

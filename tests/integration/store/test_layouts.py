@@ -249,7 +249,7 @@ def test_a_store_of_one_part_goes_on_while_the_part_is_one_of_the_layout_s(
     store.renew_lock(fence)
     write_layout(client, 16, 2, former=4, state="moving")
     store.renew_lock(fence)
-    assert store.keys == Keys("{redbeat:1}:", guard="2 16 from 4")
+    assert store.keys == Keys("{redbeat:1}:", guard="2 16 from 4", shared_prefix="redbeat:")
     write_layout(client, 1, 3)
     with pytest.raises(LayoutChanged, match=r"What is under {redbeat:1}: isn't part of the schedule"):
         store.renew_lock(fence)

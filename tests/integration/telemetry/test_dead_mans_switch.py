@@ -104,7 +104,8 @@ def test_it_calls_once_a_minute_while_all_is_well(
     assert len(receiver.paths) == 3
     assert pings.step() == PERIOD_SECONDS
     assert len(receiver.paths) == 4
-    assert events_in(caplog) == ["redbeat.ping.withheld"] * 5
+    outages = [["redbeat.ping.withheld", "redbeat.ping.resumed"], ["redbeat.ping.withheld"] * 4]
+    assert events_in(caplog) == [*outages[0], *outages[1], "redbeat.ping.resumed"]
     # it leads no more
     scheduler.close()
     assert pings.step() == STEP_SECONDS

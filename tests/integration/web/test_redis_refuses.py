@@ -102,7 +102,7 @@ CHANGES = {
     *("api PUT /calendars/{name}", "api PATCH /calendars/{name}", "api DELETE /calendars/{name}"),
     *("api PUT /entries/{name}/rerun", "api PUT /import"),
 }
-NO_RIGHT = "no permissions to|which one"
+NO_RIGHT = "no permissions to|which one|lacks these rights"
 
 
 @dataclass

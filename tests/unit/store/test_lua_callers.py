@@ -425,6 +425,12 @@ CALLS: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], dict[str, Any]
         {"generation": "the-:generation", "guard": "5 4"},
         {},
     ),
+    "check_rights": (
+        lambda client: status.check_rights(client, [("GET", "the-key")]),
+        [],
+        {"calls": '[["GET", "the-key"]]'},
+        {},
+    ),
     "read_head": (
         lambda client: status.read_head(client, "the-schedule", "the-deadlines", "the-later"),
         ["1.5", "", "", ""],

@@ -16,7 +16,7 @@ LUA_WORDS = set(
         r"\w+",
         "and break do else elseif end false for function if in local nil not or repeat return then true "
         "until while KEYS ARGV redis tonumber tostring string table math ipairs pairs type unpack cjson "
-        "pcall error python "
+        "pcall error python acl_check_cmd "
         "has_nul hold_lock is_meta_foreign match_calendar match_text measure_entry measure_key read_fields "
         "read_scores push_messages revision_of sha1_of_meta sha1hex texts_of "
         "add_event add_figure add_to_history bucket_of decode_record decode_waiting default_queue_seconds "

@@ -12,6 +12,7 @@ from tests.support.lua_headers import FRAGMENTS, SCRIPTS, code_of
 SHORT = {
     "change_statics": "as many names as a chunk has: 500",
     "claim_due": "redbeat_batch_size is 5000 at most, and HMGET has two fields",
+    "check_rights": "a command and its few arguments",
     "commit_runs": "as many commits as one call makes: 100",
     "measure_entry": "HMGET has three fields",
     "merge_kept": "rows of a stream with more fields than most_fields are refused, or left out",
