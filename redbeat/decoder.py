@@ -18,6 +18,7 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from dateutil.rrule import weekday
 from kombu.utils import json as kombu_json
 
+from redbeat.config.settings import as_number
 from redbeat.config.suggestions import find_typos
 from redbeat.legacy import lookup_of
 from redbeat.process.memory import Memory
@@ -34,21 +35,6 @@ from redbeat.schedules.codec import from_timestamp as from_timestamp
 from redbeat.schedules.codec import read_cron as read_cron
 from redbeat.schedules.codec import to_timestamp as to_timestamp
 from redbeat.schedules.occurrences import KINDS
-
-__all__ = [
-    "DEFINITION_FIELDS",
-    "BadObject",
-    "RedBeatJSONDecoder",
-    "RedBeatJSONEncoder",
-    "decode",
-    "encode_definition",
-    "encode_meta",
-    "from_timestamp",
-    "objects_of",
-    "plain_json",
-    "read_cron",
-    "to_timestamp",
-]
 
 #: the keys of a definition, in the order in which they are written
 DEFINITION_FIELDS = ("name", "task", "args", "kwargs", "options", "schedule", "enabled")
@@ -325,13 +311,16 @@ def read_meta(text: str | None) -> Any:
     if not text:
         return {"last_run_at": None}
     meta = decode(text)
+    if meta == []:  # PHP writes an empty object so
+        meta = {}
     if isinstance(meta, dict):
         meta |= {name: read(meta[name]) for name, read in _META_VALUES if name in meta}
     return meta
 
 
 def as_moment(value: Any) -> Any:
-    """Return the datetime, in UTC, of UNIX seconds; anything else as it is."""
+    """Return the datetime, in UTC, of UNIX seconds or their text; anything else as it is."""
+    value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return value
     try:
@@ -359,4 +348,4 @@ def _plain(text: str | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-__getattr__, __dir__ = lookup_of(__name__, globals())
+__getattr__, __dir__, __all__ = lookup_of(__name__, globals())

@@ -103,8 +103,13 @@ NAMES: Mapping[str, Mapping[str, Old]] = {
 }
 
 
-def lookup_of(module: str, own: Mapping[str, Any]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for ``module``, whose namespace is ``own``."""
+def lookup_of(
+    module: str, own: Mapping[str, Any]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` for ``module``, whose namespace is ``own``.
+
+    A star import takes the old names too, as modules of 2.x have no ``__all__``.
+    """
     names = NAMES[module]
 
     def find(name: str) -> Any:
@@ -115,7 +120,10 @@ def lookup_of(module: str, own: Mapping[str, Any]) -> tuple[Callable[[str], Any]
         warnings.warn(f"{module}.{name} is a name of celery-redbeat 2.x: it {where}.", DeprecationWarning, 2)
         return old.load()
 
-    return find, lambda: sorted({*own, *names})
+    def list_all() -> list[str]:
+        return sorted({*own, *names})
+
+    return find, list_all, [name for name in list_all() if not name.startswith("_")]
 
 
 def get_utcoffset_minutes(dt: Any) -> float:

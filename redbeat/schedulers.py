@@ -53,7 +53,6 @@ from redbeat.broker.connection import Broker
 from redbeat.broker.originals import remember_scheduler
 from redbeat.config.config import RedBeatConfig as RedBeatConfig
 from redbeat.config.config import ensure_conf as ensure_conf
-from redbeat.config.settings import as_number
 from redbeat.config.timing import Timing
 from redbeat.connection.client import get_redis as get_redis
 from redbeat.connection.retry import RetryingConnection as RetryingConnection
@@ -108,9 +107,6 @@ from redbeat.telemetry.sentry.check_ins import CheckIns
 from redbeat.telemetry.telemetry import Part, Telemetry
 from redbeat.telemetry.tracing.tracing import Tracing
 
-__all__ = ["RedBeatScheduler", "acquire_distributed_beat_lock"]
-
-
 #: how long signals are held back while the lock is released
 CLOSE_SECONDS = 3.0
 #: how long a beat that isn't told to wait for Redis waits until a node of its shards answers: as long as the
@@ -147,11 +143,11 @@ class RedBeatScheduler(Scheduler):
     ) -> None:
         lazy = kwargs.pop("lazy", False)
         super().__init__(app, lazy=True, **kwargs)
-        self.max_interval: float = as_number(self.max_interval) or DEFAULT_MAX_INTERVAL
         with ending_briefly(is_logging=not lazy):
             is_json = choose_format(app, is_logging=not lazy)
         with ending_briefly(is_logging=not lazy, set_up=partial(set_up_early, app) if is_json else None):
             self.config = ensure_conf(app)
+            self.max_interval: float = self.config.loop_seconds(self.max_interval) or DEFAULT_MAX_INTERVAL
             keys = (
                 self.config.keys
             )  # of a schedule that isn't divided, the store stays with these names if it is
@@ -993,4 +989,4 @@ def acquire_distributed_beat_lock(sender: Any = None, **kwargs: Any) -> None:
         scheduler.stand_for_leader()
 
 
-__getattr__, __dir__ = lookup_of(__name__, globals())
+__getattr__, __dir__, __all__ = lookup_of(__name__, globals())

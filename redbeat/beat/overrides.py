@@ -30,6 +30,7 @@ UNUSED = {
     "populate_heap": _BATCH,
     "schedules_equal": _BATCH,
     "merge_inplace": "override update_from_dict() instead",
+    "connection": "override the property producer instead",
     "_ensure_connected": "override the property producer instead",
 }
 UNUSED_OF_ENTRY = {

@@ -18,6 +18,7 @@ from redbeat.config.networks import Network
 from redbeat.config.settings import OPTIONS as OPTIONS
 from redbeat.config.settings import SETTINGS as SETTINGS
 from redbeat.config.settings import Setting as Setting
+from redbeat.config.settings import as_number, is_number
 from redbeat.config.suggestions import nearest_to
 from redbeat.config.urls import REDIS_SCHEMES, scheme_of
 from redbeat.errors import ConfigurationError
@@ -219,6 +220,24 @@ class RedBeatConfig:
     def either_or(self, name: str, default: Any = None) -> Any:
         """Return the setting ``name`` as given, unchecked, or ``default``."""
         return self._explicit.get(name.lower(), default)
+
+    @staticmethod
+    def loop_seconds(given: Any) -> float | None:
+        """Return the longest wait between two ticks, a number or its text; None: it is unset.
+
+        Raises:
+            ConfigurationError: it isn't a number of seconds.
+        """
+        seconds = as_number(given)
+        if not seconds:
+            return None
+        if is_number(seconds) and seconds > 0:
+            return seconds  # type: ignore[no-any-return]
+        raise ConfigurationError(
+            f"beat_max_loop_interval: {given!r} isn't allowed; use a number of seconds, more than 0; "
+            "0 and None count as unset.",
+            "beat_max_loop_interval",
+        )
 
     def lock_seconds(self, given: float | None, max_interval_seconds: float) -> float:
         """Return the lock's time to live: what a scheduler was ``given``, else the setting, else the default.

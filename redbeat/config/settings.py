@@ -152,7 +152,7 @@ def _options(value: Any) -> dict[str, Any]:
         raise ValueError
     value = _typed_options(value)
     period = value.get("retry_period")
-    if period is not None and not (_is_number(period) and (period >= 0 or period == -1)):
+    if period is not None and not (is_number(period) and (period >= 0 or period == -1)):
         raise ValueError("retry_period must be a number of seconds, or -1.")
     for name in _CREDENTIALS:
         if not isinstance(value.get(name), (str, bytes, int, float, NoneType)):
@@ -169,6 +169,8 @@ def _typed_options(options: Mapping[str, Any]) -> dict[str, Any]:
     typed: dict[str, Any] = {}
     for name, value in options.items():
         read = as_number if name in _NUMBER_OPTIONS else as_flag if name in _FLAG_OPTIONS else None
+        if read is not None and value == "":  # an empty environment variable
+            continue
         typed[name] = found = value if read is None else read(value)
         if read is not None and isinstance(found, str):
             what = "a number" if read is as_number else "True or False"
@@ -212,7 +214,7 @@ def _lock_timeout(value: Any) -> float | None:
     value = as_number(value)
     if _is_unset(value) or value == 0:  # 2.x reads 0 as unset
         return None
-    if not _is_number(value) or not MIN_LOCK_SECONDS <= value <= 10**9:
+    if not is_number(value) or not MIN_LOCK_SECONDS <= value <= 10**9:
         raise ValueError
     return value  # type: ignore[no-any-return]
 
@@ -257,7 +259,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -294,7 +296,7 @@ def _seconds(least: float, most: float, which: str, *, is_optional: bool = False
         value = as_number(value)
         if is_optional and _is_unset(value):
             return None
-        if not _is_number(value) or not least <= value <= most:
+        if not is_number(value) or not least <= value <= most:
             raise ValueError
         return float(value)
 

@@ -367,6 +367,8 @@ def decode_policy(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     values = decode(text)
+    if values == []:  # PHP writes an empty object so
+        return {}
     if not isinstance(values, dict):
         raise ValueError("must be an object.")
     return values

@@ -10,4 +10,4 @@ from redbeat.schedules.occurrences import next_run as next_run
 from redbeat.schedules.occurrences import register_schedule as register_schedule
 from redbeat.schedules.recurrence import rrule as rrule
 
-__getattr__, __dir__ = lookup_of(__name__, globals())
+__getattr__, __dir__, __all__ = lookup_of(__name__, globals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,10 @@ from celery import Celery
 from celery.schedules import schedule
 from kombu.utils import json as kombu_json
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.config.config import RedBeatConfig
 from redbeat.errors import ConfigurationError
+from redbeat.policy.policy import NO_POLICY
 from tests.contract import values
 from tests.support.servers import Server
 
@@ -72,7 +74,7 @@ def test_arguments_reach_the_worker_as_kombu_sends_them(
     assert RedBeatSchedulerEntry.from_key("redbeat:entry", app=app).args[: len(SENT)] == list(SENT.values())
 
 
-STORED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+STORED: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     ({"kwargs": []}, {}, {"kwargs": {}}),
     ({"args": {}}, {}, {"args": []}),
     ({"options": []}, {}, {"options": {}}),
@@ -86,6 +88,12 @@ STORED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"last_run_at": 1_700_000_000.5},
         {"last_run_at": values.datetime.fromtimestamp(1_700_000_000.5, values.timezone.utc)},
     ),
+    (
+        {},
+        {"last_run_at": "1700000000"},
+        {"last_run_at": values.datetime.fromtimestamp(1_700_000_000, values.timezone.utc)},
+    ),
+    ({}, [], {"last_run_at": None, "total_run_count": 0, "policy": NO_POLICY}),
     ({}, {"last_run_at": None, "total_run_count": 5.0}, {"total_run_count": 5}),
     (
         {"max_runs": -1, "timezone": "", "metrics": {}},
@@ -101,7 +109,7 @@ def test_entries_that_other_programs_wrote_are_read(
     make_app: Callable[..., Celery],
     client: redis.Redis,
     definition: dict[str, Any],
-    meta: dict[str, Any],
+    meta: Any,
     expected: dict[str, Any],
 ) -> None:
     usual = {
@@ -109,7 +117,7 @@ def test_entries_that_other_programs_wrote_are_read(
         "task": "echo",
         "schedule": {"__type__": "interval", "every": 60, "relative": False},
     }
-    fields = {"definition": json.dumps({**usual, **definition}), "meta": json.dumps(meta)}
+    fields = {"definition": json.dumps({**usual, **definition}), "meta": json.dumps(meta), "policy": "[]"}
     client.hset("redbeat:entry", mapping=fields)
     entry = RedBeatSchedulerEntry.from_key("redbeat:entry", app=make_app())
     assert {name: getattr(entry, name) for name in expected} == expected
@@ -167,6 +175,12 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
         "redbeat_redis_options",
         {"sentinels": [("a", 26379)], "sentinel_kwargs": {"socket_timeout": 3, "password": "5"}},
     ),
+    (
+        "redbeat_redis_options",
+        {"retry_period": "", "cluster": "", "password": ""},
+        "redbeat_redis_options",
+        {"password": ""},
+    ),
 ]
 
 
@@ -199,6 +213,14 @@ def test_a_setting_that_cannot_be_used_is_named_with_its_option(name: str, value
         RedBeatConfig(app)
     assert named in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("interval", ["soon", "None", -1, math.nan, math.inf, values.timedelta(minutes=5)])
+def test_a_loop_interval_that_is_no_time_is_an_error_that_names_it(interval: Any) -> None:
+    app = Celery("values", broker=URL, set_as_current=False)
+    app.conf.beat_max_loop_interval = interval
+    with pytest.raises(ConfigurationError, match=re.escape(f"beat_max_loop_interval: {interval!r}")):
+        RedBeatScheduler(app=app, lazy=True)
 
 
 def test_a_schedule_without_a_prefix_is_kept_by_the_recipe(

@@ -524,6 +524,7 @@ def test_install_default_entries_of_a_subclass_decides_which_there_are(
         ("merge_inplace", False, "update_from_dict"),
         ("is_due", False, "entry class"),
         ("_ensure_connected", False, "producer"),
+        ("connection", False, "producer"),
         ("__next__", True, "reserve"),
         ("score", True, "due_at"),
     ],
