@@ -560,8 +560,6 @@ class RedBeatScheduler(Scheduler):
         is_due, next_seconds = entry.is_due()
         if not is_due:
             return next_seconds  # type: ignore[no-any-return]
-        if planned is None:  # else it is logged when it has been sent
-            logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         try:
             # as in 2.x, a run is recorded before it is sent: a SIGTERM must not come between
             with hold_interrupts() if planned is None else nullcontext():
@@ -574,6 +572,9 @@ class RedBeatScheduler(Scheduler):
             if planned is not None:
                 raise  # it is tried again, or skipped, as any run is
             logger.exception("beat: Couldn't send %s (%s)", entry.name, entry.task)
+        else:
+            if planned is None:  # else it is logged with its batch
+                logger.info("Scheduler: Sending due task %s (%s)", entry.name, entry.task)
         if planned is not None:
             planned.is_sent = True
         return next_seconds  # type: ignore[no-any-return]

@@ -52,7 +52,9 @@ _OF_TRANSPORT = (
     *("redbeat.broker.confirms", "redbeat.broker.drafts", "redbeat.broker.outbox"),
 )
 #: packages of which no function is the application's
-_LIBRARIES = frozenset({"celery", "kombu", "amqp", "vine", "billiard", "redbeat", *sys.stdlib_module_names})
+_LIBRARIES = frozenset(
+    {"celery", "kombu", "amqp", "vine", "billiard", "dateutil", "redbeat", *sys.stdlib_module_names}
+)
 
 
 def origin_of(exc: BaseException) -> Origin:

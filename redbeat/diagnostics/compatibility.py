@@ -124,7 +124,7 @@ def _troubles(name: str, stored: Stored, now: datetime) -> Iterator[Trouble]:
         yield from _troubles_of_rule(made, now)
     if "last_run_at" not in meta:
         yield Trouble("drops", "its meta has no last_run_at.")
-    if definition.get("name") != name:
+    if "name" not in definition or str(definition["name"]) != name:  # 2.x makes a text of a number, too
         given = printable(repr(definition.get("name")))
         yield Trouble("differs", f"its definition has another name, {given}, so it is due at each look.")
 

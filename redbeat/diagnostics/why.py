@@ -298,7 +298,8 @@ class _Case:
             )
             return "waiting", reason, None
         who = "the beats share the work" if status.leader is None else f"{status.leader.host} leads"
-        reason = f"It is due, and {who}, but it wasn't sent yet: see beat's log whether the broker is away."
+        why = status.obstacle or "Look into beat's log."
+        reason = f"It is due, and {who}, but it wasn't sent yet. {why}"
         return "waiting", reason, None
 
     def _unknown(self) -> _Told:

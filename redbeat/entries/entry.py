@@ -341,10 +341,10 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         """Return whether it is due, and the seconds to the next look, as Celery's schedules do."""
         if self.planned_state is not None:
             return self.planned_state
+        due_at = self.due_at  # before the clock is read: an entry that is due at once would lie ahead of it
         now = datetime.now(timezone.utc)
         if not self.is_enabled_at(now):
             return schedstate(is_due=False, next=5.0)
-        due_at = self.due_at
         if due_at is not None and due_at > now:
             return schedstate(is_due=False, next=(due_at - now).total_seconds())
         following = None if due_at is None else next_run(self.schedule, self.bounds(), now, due_at)

@@ -110,6 +110,7 @@ OTHERWISE = [
 #: it runs them just as we do
 READABLE = [
     form("interval"),
+    form("17", name=17),
     form("interval-extra", interval(foo=1)),
     form("interval-null-relative", interval(relative=None)),
     form("crontab", crontab()),

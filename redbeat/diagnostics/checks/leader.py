@@ -40,6 +40,14 @@ def check_leader(context: Context) -> Iterator[Finding]:
                 f"No beat holds the lock, and {due}{since}.",
                 "Start a beat; where one runs, compare its settings with these: server, database, prefix.",
             )
+    elif status.obstacle and not status.is_silent:
+        yield Finding(
+            Severity.ERROR,
+            "blocked",
+            context.place,
+            f"The leader sends nothing, and {due}{since}: {status.obstacle}",
+            "Beat's log has the reason, and beat sends by itself when that is over.",
+        )
     elif oldest is not None and oldest > LATE_SECONDS:
         yield Finding(
             Severity.ERROR,

@@ -276,6 +276,19 @@ def test_an_entry_class_that_raises_what_is_no_exception_is_that_entrys_error(
 
 
 @ONE_SERVER
+@pytest.mark.parametrize("options", [{"expires": "60"}, {"countdown": "soon"}], ids=repr)
+def test_an_option_that_celery_cannot_read_is_retried_with_its_reason(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, options: dict[str, Any]
+) -> None:
+    """2.x stored it unchecked; Celery has dateutil read it, which is not the application's code either."""
+    write_raw(client, "bad", options=options)
+    write_raw(client, "good")
+    make_scheduler().tick()
+    assert sent_names(broker) == ["good"]
+    assert field(client, "bad", "error")["attempts"] == 1
+
+
+@ONE_SERVER
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), ValueError("no form")], ids=repr)
 def test_a_serializer_that_raises_is_retried_as_arguments_that_cannot_be_encoded(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, error: BaseException

@@ -217,6 +217,9 @@ def test_a_program_of_2x_goes_on_when_its_lock_was_deleted(
         sent = len(messages(broker))
         eventually(lambda: len(messages(broker)) >= sent + 3 or not beat.is_running)
         assert client.get(LOCK) is not None, beat.output()
+        write_raw(client, "bad", options={"expires": "60"})  # due at once, and Celery cannot read that
+        beat.wait_for("Couldn't send bad")
+        assert "Sending due task bad" not in beat.output()
 
 
 # -- overrides, in a scheduler that the test ticks

@@ -21,7 +21,16 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryError
 from redbeat.schedules import rrule
-from tests.support.schedule import counts_of, due_count, field, score_of, sent_names, server_now, server_time
+from tests.support.schedule import (
+    counts_of,
+    due_count,
+    field,
+    score_of,
+    sent_names,
+    server_now,
+    server_time,
+    write_raw,
+)
 
 UTC, DAY = timezone.utc, timedelta(days=1)
 SCHEDULES: dict[str, Any] = {
@@ -156,3 +165,11 @@ def test_an_entry_that_is_disabled_or_has_had_its_last_run_is_not_run_by_a_moved
     scheduler.tick()
     assert sent_names(broker) == ["once"]
     assert score_of(client, "once") == -1
+
+
+def test_an_entry_that_another_program_asked_to_run_now_is_due_when_it_is_read(
+    app: Celery, client: redis.Redis
+) -> None:
+    write_raw(client, "raw")
+    entry = Entry.from_key("redbeat:raw", app=app)
+    assert all(entry.is_due().is_due for _ in range(100))

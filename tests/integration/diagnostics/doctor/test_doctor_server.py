@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
+from redbeat.diagnostics.facts import read_facts
+from redbeat.diagnostics.why import explain
+from redbeat.leadership.status import BROKER_AWAY
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.doctoring import (
@@ -161,6 +165,18 @@ def test_a_lock_whose_holder_is_dead(findings: Any, client: redis.Redis) -> None
     client.set(TICK, server_now(client) - 400)
     client.set(LOCK, "redbeat:3:elsewhere:1:1:ab", px=90_000)
     assert "for 7 min" in only(findings(), "silent-leader", "warning")["problem"]
+
+
+def test_a_leader_that_cannot_reach_the_broker_is_an_error(
+    app: Celery, findings: Any, client: redis.Redis
+) -> None:
+    write_raw(client, "waiting", score=server_now(client) - 5)
+    client.set(LOCK, "redbeat:3:elsewhere:1:1:ab", px=90_000)
+    client.set(TICK, f"{server_now(client)} {BROKER_AWAY}")
+    problem = only(findings(), "blocked", "error")["problem"]
+    assert problem.startswith("The leader sends nothing, and 1 entry is due")
+    assert problem.endswith(BROKER_AWAY)
+    assert BROKER_AWAY in explain(read_facts(app, "waiting")).reason
 
 
 def test_runs_that_2x_seems_to_have_recorded(
