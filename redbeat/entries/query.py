@@ -247,7 +247,7 @@ def _with_score(stored: Stored, score: float) -> Stored:
 def clear_entries(app: Any, progress: Callable[[int], object] | None = None) -> int:
     """Remove every member of the schedule, with its entry; return how many there were."""
     store, total = Store(app), 0
-    for part in map(store.of_part, store.parts):
+    for part in map(store.of_part, store.all_parts):
         while members := Members(part).first(PAGE_SIZE):
             part.delete_entries([part.keys.entry_of(member) for member in members])
             Members(part).remove(members)  # those that are bare names are still there

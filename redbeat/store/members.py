@@ -40,7 +40,7 @@ class Members:
 
     @property
     def _schedules(self) -> list[str]:
-        return [part.keys.schedule for part in self._store.parts]
+        return [part.keys.schedule for part in self._store.all_parts]
 
     def count(self) -> int:
         """Return how many there are."""
@@ -225,7 +225,7 @@ class Members:
         Arguments:
             last_score: only those with a score from 0 to this; None: all.
         """
-        parts = self._store.parts
+        parts = self._store.all_parts
         size = max(CHUNK_SIZE // len(parts), MIN_PAGE)
         readers = [_Reader(part.keys.schedule, size, last_score) for part in parts]
         return in_chunks(self._read(readers[0]) if len(readers) == 1 else self._merged(readers))

@@ -268,6 +268,17 @@ class Store:
         return self._known_parts
 
     @property
+    def all_parts(self) -> Parts:
+        """The parts for a caller that goes through the whole schedule.
+
+        The layout is looked for whatever the settings say: in the place of a schedule that was divided since
+        there is nothing, and no script refuses the caller.
+        """
+        if self._part is None and self.config.looked_at is None:
+            Layouts(self).look()
+        return self.parts
+
+    @property
     def _known_parts(self) -> Parts:
         """The same, as far as they are known: Redis isn't asked."""
         if self._part is not None:
@@ -1254,7 +1265,7 @@ class Store:
         with self.translating():
             seconds, micros = self.client.time()
         options = {"start": 0, "num": limit, "withscores": True}
-        schedules = [part.keys.schedule for part in self.parts]
+        schedules = [part.keys.schedule for part in self.all_parts]
         found = self.ask_each([methodcaller("zrangebyscore", key, 0, "+inf", **options) for key in schedules])
         members = sorted(chain.from_iterable(found), key=itemgetter(1))[:limit]
         now = int(seconds) + int(micros) / 1e6
@@ -1277,7 +1288,7 @@ class Store:
             parts: the names in some; None: all.
         """
         found: list[Vitals] = []
-        for one in self.vitals_of_each([part.keys for part in self.parts] if parts is None else parts):
+        for one in self.vitals_of_each([part.keys for part in self.all_parts] if parts is None else parts):
             if isinstance(one, StoreUnavailable):
                 raise one
             found.append(one)
@@ -1395,7 +1406,7 @@ class Store:
             key_of: returns the key of a part, a sorted set.
             step: ``step(client, key, cursor)`` asks for the next cursor and a page.
         """
-        cursors: dict[str, Any] = {key_of(part.keys): 0 for part in self.parts}
+        cursors: dict[str, Any] = {key_of(part.keys): 0 for part in self.all_parts}
         if len(cursors) == 1:
             [key] = cursors
             yield from self.scan(lambda client, cursor: step(client, key, cursor), key)
@@ -1431,7 +1442,7 @@ class Store:
             expected: what it holds: 'sorted set', 'hash' ...
             call: gives one command to a client, or a pipeline.
         """
-        keys = [key_of(part.keys) for part in self.parts]
+        keys = [key_of(part.keys) for part in self.all_parts]
         if len(keys) == 1:
             return [self.ask(lambda client: call(client, keys[0]), keys[0], expected)]
         with self.translating(keys[0], expected, besides=dict.fromkeys(keys, expected)):
@@ -1450,7 +1461,7 @@ class Store:
 
         Of a schedule that isn't divided, or is on one server, there are none: that is asked nothing.
         """
-        parts = [part.keys for part in self.parts]
+        parts = [part.keys for part in self.all_parts]
         if len(parts) == 1 or not self.config.is_cluster:
             return {}
         with self.translating():

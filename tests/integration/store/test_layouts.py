@@ -193,6 +193,16 @@ for number in range(5):
     ]
 
 
+@pytest.mark.parametrize("look", [lambda app: len(list(Entry.list(app))), Entry.count], ids=["list", "count"])
+def test_a_program_without_the_setting_lists_and_counts_what_is_divided(
+    make_app: MakeApp, client: redis.Redis, look: Callable[[Celery], int]
+) -> None:
+    write_layout(client, 4, 2)
+    for number in range(5):
+        hourly(make_app(redbeat_shards=4), f"entry-{number}").save()
+    assert look(make_app()) == 5
+
+
 def test_a_writer_without_the_setting_follows_once_it_is_refused(app: Celery, client: redis.Redis) -> None:
     hourly(app, "before").save()
     client.delete("redbeat::schedule", "redbeat:before")
