@@ -7,7 +7,6 @@ entries that are due, and the first that isn't; one that it can't load ends it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,9 +34,6 @@ EFFECTS = {
 
 #: 2.x counts the steps of a rule one by one from its start each time it looks; more than this take seconds
 MAX_COUNTED = 100_000
-
-#: 2.x takes null for false, RedBeat for true
-_NULL_ENABLED = re.compile(r'"enabled":\s*null')
 
 _META_FIELDS = frozenset({"last_run_at", "total_run_count"})
 _WEEKDAY_FIELDS = frozenset({"__type__", "wkday", "n"})
@@ -205,10 +201,7 @@ def find_ignored(entry: RedBeatSchedulerEntry, now: datetime) -> list[str]:
     if not entry.enabled:  # 2.x doesn't run it, so the rest of its policy doesn't matter
         until = policy.paused_until if policy.paused else None
         return [f"would stay paused after {_time(until)}: it ends no pauses"] if until is not None else []
-    found = list(_ignored(entry, policy, now))
-    if entry.stored is not None and _NULL_ENABLED.search(entry.stored.definition or ""):
-        found.insert(0, "wouldn't run at all, as its enabled is null")
-    return found
+    return list(_ignored(entry, policy, now))
 
 
 def _ignored(entry: RedBeatSchedulerEntry, policy: Policy, now: datetime) -> Iterator[str]:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any
 
 from redbeat.errors import StoreCorrupt, StoreRefused
-from redbeat.log.text import as_stored
 from redbeat.store.records import text_of
 from redbeat.store.rights import UNRUN
 from redbeat.store.store import Store
@@ -34,7 +32,7 @@ class Unrun:
         Raises:
             StoreUnavailable: Redis can't be reached.
         """
-        member: Any = as_stored(self._store.keys.name(key))
+        member = self._store.keys.name(key)
 
         def note() -> None:
             meta = self._store.ask(lambda client: client.hget(key, "meta"), key, "hash")

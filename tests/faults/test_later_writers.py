@@ -94,7 +94,7 @@ def test_a_writer_killed_on_the_wire_leaves_whole_messages_and_whole_batches(
             fuse = Fuse(step)
             on_the_wire(fuse, patched)
             code = run_child(partial(write, fuse))
-        stored = {key.removeprefix("redbeat:later:") for key in client.zrange(LATER, 0, -1)}
+        stored = {key.removeprefix("redbeat::later:") for key in client.zrange(LATER, 0, -1)}
         whole = [client.hexists(f"redbeat::later:{name}", "message") for name in stored]
         assert all(whole)
         assert len(left_of_messages(client)) == 2 * len(stored)  # each has an entry and a body

@@ -120,10 +120,14 @@ def test_a_beat_s_log_has_no_order_and_no_forged_line(
     extra += "def fail(sender, **_):\n    if 'task' in sender:\n        raise ValueError(sender)\n"
     settings = {"redbeat_redis_url": server.url(1), "beat_schedule": statics, "redbeat_lock_timeout": 30}
     write_app(tmp_path, "module", server.url(0), extra=extra, **settings)
-    client.set(LOCK, f"token{HOSTILE}")
     fill(client)
+    client.set(LOCK, f"redbeat:3:{HOSTILE}:1:2:3")
     with celery_beat(tmp_path, "module", "--loglevel", "DEBUG") as beat:
-        beat.wait_for("beat: Standing by: token")
+        beat.wait_for(f"beat: Standing by: process 1 on {HOSTILE_SHOWN[:50]}")
+        assert find_orders(beat.output()) == []
+    client.set(LOCK, f"token{HOSTILE}")
+    with celery_beat(tmp_path, "module", "--loglevel", "DEBUG") as beat:
+        beat.wait_for("beat: Standing by: a program other than RedBeat 3 holds the lock")
         client.delete(LOCK)
         beat.wait_for("Sending due task often")
         eventually(lambda: not client.zrangebyscore(SCHEDULE, 0, 1000))

@@ -23,6 +23,8 @@ from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_
 from tests.support.servers import Server
 
 HOUR = 3600.0
+#: counts deletions of entries that never ran
+UNRUN = "redbeat::unrun"
 
 
 def hourly(app: Celery, name: str = "entry", **fields: Any) -> Entry:
@@ -118,7 +120,8 @@ def test_deleting_twice_is_no_error_and_leaves_nothing(app: Celery, client: redi
     entry = hourly(app).save()
     entry.delete()
     entry.delete()
-    assert client.keys() == []
+    assert client.keys() == [UNRUN]
+    assert client.zrange(UNRUN, 0, -1, withscores=True) == [("entry", 1)]
 
 
 def test_reschedule_counts_from_the_given_time_and_keeps_the_count(app: Celery, client: redis.Redis) -> None:
@@ -140,7 +143,7 @@ def test_a_deleted_entry_is_not_brought_back(
     entry.delete()
     with pytest.raises(EntryNotFound):
         change(entry)
-    assert client.keys() == []
+    assert client.keys() == [UNRUN]
 
 
 def test_next_records_a_run_and_leaves_its_argument_alone(app: Celery, client: redis.Redis) -> None:

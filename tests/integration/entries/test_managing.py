@@ -102,6 +102,7 @@ def test_each_state_is_told_and_can_be_asked_for(
     write_raw(client, "quarantined", task=None, score=4e9)
     client.zadd(SCHEDULE, {"redbeat:missing": 4e9})
     write_raw(client, "failing")
+    client.hset("redbeat:failing", "policy", json.dumps({"one_off": True}))  # else its run is skipped
     monkeypatch.setattr(
         RedBeatScheduler, "apply_async", lambda *_args, **_options: (_ for _ in ()).throw(RuntimeError("no"))
     )

@@ -55,9 +55,10 @@ def test_a_name_that_is_no_utf8_is_not_saved(app: Celery, client: redis.Redis, c
 
 def test_a_key_that_is_no_utf8_can_be_deleted(app: Celery, server: Any, client: redis.Redis) -> None:
     with server.client(db=1, decode_responses=False) as raw:
-        raw.hset(b"redbeat:half-\x80", "definition", "{}")
-    entry(app, ESCAPED).delete()
-    assert client.dbsize() == 0
+        raw.hset(b"redbeat:half-\x80", mapping={"definition": "{}", "meta": "{}"})
+        entry(app, ESCAPED).delete()
+        assert raw.keys() == [b"redbeat::unrun"]
+        assert raw.zrange("redbeat::unrun", 0, -1) == [b"half-\x80"]
     with pytest.raises(EntryNotFound):
         RedBeatSchedulerEntry.from_key("good", app=app)
 
