@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoPermissionError
 
 from redbeat.errors import StoreCorrupt
 from redbeat.layout import MAX_SHARDS, Layout
@@ -74,13 +78,25 @@ class Generations:
         self._store = store
         self._key = store.config.base_keys.layout
 
-    def read(self) -> LayoutRecord:
+    def read(self, in_one_slot: Sequence[str] = ()) -> LayoutRecord:
         """Return what stands in Redis.
 
+        Arguments:
+            in_one_slot: keys that are asked for together in the same round trip, which a node of a cluster
+                refuses unless they are in one slot. A user who may not ask that goes on.
+
         Raises:
-            StoreCorrupt: that is no layout.
+            ConfigurationError: they are not in one slot.
+            StoreCorrupt: what stands there is no layout.
         """
-        found = self._store.ask(lambda client: client.hmget(self._key, _FIELDS), self._key, "hash")
+
+        def ask(client: Any) -> list[Any]:
+            if in_one_slot:
+                with suppress(NoPermissionError), client.pipeline(transaction=False) as pipeline:
+                    return list(pipeline.hmget(self._key, _FIELDS).exists(*in_one_slot).execute()[0])
+            return list(client.hmget(self._key, _FIELDS))
+
+        found = self._store.ask(ask, self._key, "hash")
         shards, generation, former, state, swept_until = map(text_of, found)
         if (shards, generation) == (None, None):
             return LayoutRecord()

@@ -66,14 +66,20 @@ class Layouts:
         self._store = store
         self._config = store.config
 
-    def read(self) -> Layout | None:
+    def read(self, *, is_slot_checked: bool = False) -> Layout | None:
         """Return the layout in Redis; None: there is none, so the schedule was never divided.
 
+        Arguments:
+            is_slot_checked: find out, too, if the server is part of a cluster and the prefix has no hash tag.
+
         Raises:
+            ConfigurationError: that is so.
             StoreRefused: this user may not read it.
             StoreCorrupt: what is there is no layout.
         """
-        record = Generations(self._store).read()
+        base = self._config.base_keys
+        is_slot_checked = is_slot_checked and not self._config.is_cluster and not has_hash_tag(base.prefix)
+        record = Generations(self._store).read((base.schedule, base.statics) if is_slot_checked else ())
         return record.layout(self._store) if record.generation else None
 
     def contents(self, parts: Sequence[Keys]) -> list[Contents]:
@@ -104,11 +110,12 @@ class Layouts:
             StoreCorrupt: what is there is no layout, and none was known before.
         """
         config = self._config
+        is_start = config.looked_at is None and config.layout_rule is LayoutRule.REFUSE
         try:
-            layout = self.read()
+            layout = self.read(is_slot_checked=is_start)
             if layout is None and config.layout.generation and config.found_layout is not None:
                 layout = config.layout  # it was lost: who is refused, or leads, finds out what there is now
-            if config.looked_at is None and config.layout_rule is LayoutRule.REFUSE:
+            if is_start:
                 self._compare(layout)
         except StoreCorrupt:
             if config.found_layout is None:
@@ -265,7 +272,7 @@ class Layouts:
         """
         config = self._config
         try:
-            layout = self.read()
+            layout = self.read(is_slot_checked=True)
             if layout is None and config.shards is not None and is_writer:
                 layout = self.create(config.shards)
             self._compare(layout)
@@ -285,25 +292,17 @@ class Layouts:
             self.raise_generations([*{one.prefix: one for one in (undivided, *layout.parts)}.values()])
 
     def _compare(self, layout: Layout | None) -> None:
-        """Raise ConfigurationError if the settings suit neither the server nor the layout.
+        """Raise ConfigurationError if the settings don't suit the layout.
 
         They may be older than a layout that was changed: the layout counts, and everything is written where
         it belongs.
         """
         config = self._config
-        self._require_one_slot()
         if layout is None:
             if config.shards is not None and self._has_undivided():
                 raise _undivided(config.shards, config.base_keys)
         elif config.shards not in _allowed(layout) and layout.generation == 1:
             raise ConfigurationError(_difference(config.shards, layout), "redbeat_shards")
-
-    def _require_one_slot(self) -> None:
-        """Raise ConfigurationError if the server is part of a cluster, and the prefix has no hash tag."""
-        base = self._config.base_keys
-        if not self._config.is_cluster and not has_hash_tag(base.prefix):
-            with suppress(StoreRefused):  # this user may not ask
-                self._store.ask(lambda client: client.exists(base.schedule, base.statics))
 
     def _has_undivided(self) -> bool:
         base = self._config.base_keys

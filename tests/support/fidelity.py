@@ -117,17 +117,25 @@ def listening(broker: redis.Redis) -> Iterator[list[tuple[str, str]]]:
 @contextmanager
 def counting_round_trips(monkeypatch: Any) -> Iterator[Callable[[], int]]:
     """Yield what tells how often this process has sent something to a Redis server in the block."""
-    sent: list[Any] = []
+    with noting_round_trips(monkeypatch) as sent:
+        yield lambda: len(sent)
+
+
+@contextmanager
+def noting_round_trips(monkeypatch: Any) -> Iterator[list[str]]:
+    """Yield a list of what this process sends to Redis servers in the block: the first command each time."""
+    sent: list[str] = []
     base = redis.connection.AbstractConnection
     send_now = base.send_packed_command
 
     def send(self: Any, command: Any, *args: Any, **kwargs: Any) -> Any:
-        sent.append(command)
+        packed = b"".join(command) if isinstance(command, list) else command
+        sent.append(packed.split(b"\r\n", 3)[2].decode())
         return send_now(self, command, *args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(base, "send_packed_command", send)
-        yield lambda: len(sent)
+        yield sent
 
 
 class Recording(RedBeatScheduler):
