@@ -96,7 +96,7 @@ BAD_DEFINITIONS: dict[str, str] = {
 #: name to the meta's text, beside a definition that is good
 BAD_METAS: dict[str, str] = {
     "meta-brace": "{oops",
-    "meta-list": "[]",
+    "meta-list": "[1]",
     "meta-text": '"yesterday"',
     "meta-nested": "[" * 100_000,
     "last-run-text": '{"last_run_at": "2024-01-01"}',

@@ -374,7 +374,7 @@ def test_one_entry_that_cannot_be_timed_stops_no_other(
     Calendar("holidays", app=app).save()
     assert client.zcount(SCHEDULE, 0, server_now(client) + 3601) == 2
     assert score_of(client, "b") == pytest.approx(late, abs=1e-3)
-    assert "redbeat:b keeps its due time" in caplog.text
+    assert "beat: b keeps its due time" in caplog.text
 
 
 def test_a_change_wakes_the_beat(app: Celery, client: redis.Redis) -> None:

@@ -39,6 +39,8 @@ from tests.support.topologies import ClusterTopology, cluster
 LIMIT_BYTES = 1024 * 1024
 #: in a message it is a third longer
 LARGE = "x" * 900_000
+#: the limit for entries as a user may raise it: beyond what the connection takes
+RAISED = {"redbeat_max_entry_bytes": 8 * LIMIT_BYTES}
 PATIENT = {"redbeat_redis_options": {"retry_period": -1}}
 
 
@@ -209,7 +211,7 @@ def meta_that_grows(nodes: ClusterTopology, valkey: Server, directory: Path) -> 
     options = {"retry_period": -1, "cluster": True}
     with (
         valkey.client() as broker,
-        start_beat(directory, valkey.url(0), nodes.url(), redbeat_redis_options=options) as beat,
+        start_beat(directory, valkey.url(0), nodes.url(), redbeat_redis_options=options, **RAISED) as beat,
     ):
         eventually(lambda: client.hget(key % "large", "error"), 60)
         keeps_sending(broker)
@@ -234,7 +236,7 @@ def test_an_answer_that_breaks_the_connection_costs_no_entry_but_the_one_that_do
         write_burst(client, names, args=["x" * 5_000])
         write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE + LARGE])
         urls = {"broker_url": valkey.url(0), "redbeat_redis_url": way.url(valkey.url(1))}
-        scheduler = make_scheduler(make_app(**urls, redbeat_batch_size=300, **settings))
+        scheduler = make_scheduler(make_app(**urls, redbeat_batch_size=300, **RAISED, **settings))
 
         def has_sent_them() -> bool:
             scheduler.tick()
