@@ -14,13 +14,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoPermissionError
-
-from redbeat.errors import StoreCorrupt
+from redbeat.connection.retry import is_no_permission
+from redbeat.errors import StoreCorrupt, StoreRefused
 from redbeat.layout import MAX_SHARDS, Layout
 from redbeat.store.records import text_of
 from redbeat.store.scripts.moving import change_layout
@@ -91,12 +89,17 @@ class Generations:
         """
 
         def ask(client: Any) -> list[Any]:
-            if in_one_slot:
-                with suppress(NoPermissionError), client.pipeline(transaction=False) as pipeline:
-                    return list(pipeline.hmget(self._key, _FIELDS).exists(*in_one_slot).execute()[0])
-            return list(client.hmget(self._key, _FIELDS))
+            if not in_one_slot:
+                return list(client.hmget(self._key, _FIELDS))
+            with client.pipeline(transaction=False) as pipeline:
+                return list(pipeline.hmget(self._key, _FIELDS).exists(*in_one_slot).execute()[0])
 
-        found = self._store.ask(ask, self._key, "hash")
+        try:
+            found = self._store.ask(ask, self._key, "hash")
+        except StoreRefused as exc:
+            if not in_one_slot or not is_no_permission(exc.__cause__):
+                raise
+            return self.read()
         shards, generation, former, state, swept_until = map(text_of, found)
         if (shards, generation) == (None, None):
             return LayoutRecord()
