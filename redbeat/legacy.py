@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from redbeat.log.logger import logger
+
 #: a message about an entry that can't be stored: name, error, fields
 ADD_ENTRY_ERROR = "Entry %r can't be added to the schedule: %r. Its fields: %r"
 
@@ -141,7 +143,6 @@ def _set_redbeat_connect(app: Any, connect_name: str, connection: Any, retry_per
 def _log_skipped_broker_options(skipped_options: Any) -> None:
     """Log which ``broker_transport_options`` the client of the schedule does not get."""
     if skipped_options:
-        logger: Any = Old("redbeat.log.logger", "logger").load()
         logger.debug(
             "beat: These broker_transport_options are not for the schedule's client: %s",
             ", ".join(sorted(skipped_options)),

@@ -728,7 +728,8 @@ class Dispatcher:
             let_through(exc)
             if not self._broker.is_away and origin_of(exc) is Origin.BROKER:
                 self._broker.recover(exc)  # so that the next ones of the group don't wait for it, too
-            self.suspects.note_failed(run)
+            if not self._broker.is_away:  # that it is away says nothing about the run
+                self.suspects.note_failed(run)
             if run.span is not None:
                 run.span.note_failed(exc)
             reason = reason_of(exc)

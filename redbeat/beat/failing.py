@@ -89,7 +89,11 @@ def _pause(
         raise
     except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: the entry's class may be the application's
         let_through(exc)
-        logger.error("beat: Entry %s fails too often and cannot be paused: %s", printable(name), exc)  # noqa: TRY400
+        logger.error(  # noqa: TRY400 - the sentence says it all
+            "beat: Entry %s fails too often and can't be paused: %s",
+            printable(name),
+            str(exc).removeprefix(f"{printable(key)}: "),
+        )
         return
     if found is None:
         return

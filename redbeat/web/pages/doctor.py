@@ -41,6 +41,8 @@ _IN_PLACE = (
         "the page Later says what it is, and Revoke there",
     ),
     (r"celery redbeat runs .+ --give-up ends", "Give up, on its page, ends"),
+    (r"its next runs with celery redbeat next", "its next runs on its page"),
+    (r"celery redbeat set .+ --enabled brings", "saving a change on its page brings"),
 )
 #: how many sentences about repairs are shown
 SHOWN_REPAIRS = 200

@@ -89,13 +89,16 @@ def test_a_rule_without_another_occurrence_is_never_due_again(app: Celery) -> No
     assert plan(app, claimed(schedule=once)).sent.new_score == "-1.000000"
 
 
-@pytest.mark.parametrize("enabled", [True, None, 1])
+@pytest.mark.parametrize("enabled", [True, 1])
 def test_an_entry_runs_unless_it_is_disabled(app: Celery, enabled: Any) -> None:
     plan(app, claimed(enabled=enabled))
 
 
-def test_a_disabled_entry_is_looked_at_again_at_its_first_due_time_after_a_while(app: Celery) -> None:
-    entry = claimed(enabled=False, schedule={**MINUTELY, "every": 7})
+@pytest.mark.parametrize("enabled", [False, None, 0])
+def test_a_disabled_entry_is_looked_at_again_at_its_first_due_time_after_a_while(
+    app: Celery, enabled: Any
+) -> None:
+    entry = claimed(enabled=enabled, schedule={**MINUTELY, "every": 7})
     commit = skipped(app, entry)
     assert commit == Commit(entry, new_score=seconds(70))
     assert 5 + DISABLED_SECONDS < 70 <= 5 + DISABLED_SECONDS + 7
