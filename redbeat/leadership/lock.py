@@ -169,7 +169,7 @@ class LeaderLock:
                 self.forget()  # nothing was taken: the part isn't one of the schedule's any more
             raise
         except StoreRefused as exc:
-            if not is_full(exc.__cause__):
+            if rest_ms == NO_KEY or not is_full(exc.__cause__):
                 raise
             self.note_trial(is_frozen=True)
             return False

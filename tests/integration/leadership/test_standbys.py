@@ -77,12 +77,12 @@ def test_who_is_ended_while_it_says_so_is_no_standby_any_more(
 
     def be_ended(self: presence.Standbys, who: str) -> bool:
         assert note(self, who)
-        raise SystemExit  # of a signal's handler, as the answer came
+        raise KeyboardInterrupt  # as the answer came
 
     monkeypatch.setattr(presence.Standbys, "note", be_ended)
     client.set(LOCK, "somebody", px=60_000)
     leadership = Leadership(Store(app), LOCK, Timing(60))
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         leadership.stand()
     assert client.zcard(STANDBYS) == 1
     leadership.resign()

@@ -96,6 +96,7 @@ def test_a_right_that_is_asked_for_since_then_is_one_of_a_feature_that_can_be_of
         "~redbeat::generation",
         "~redbeat::beats",
         "~redbeat::moving",
+        "~redbeat::later:*",  # where hashes of delayed tasks are since then
         "+hmget",
         "+zrange",
     }
@@ -399,4 +400,15 @@ def test_a_viewer_lists_stored_messages_without_a_right_to_their_ranks(old: Grou
 
 
 def test_each_feature_that_can_be_off_is_tried() -> None:
-    assert {one[0] for one in WITHOUT} == set(FEATURES)
+    assert {one[0] for one in WITHOUT} | {rights.UNRUN} == set(FEATURES)
+
+
+def test_deletions_before_the_first_run_are_not_counted_without_the_right(
+    old: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("report", "other"):
+        Entry(name, "tasks.report", 60, app=old.app("default")).save()
+        Entry.get(name, old.app()).delete()
+    assert Entry.count(old.app()) == 0
+    assert errors_in(caplog) == []
+    assert sum(text.startswith(f"beat: {rights.UNRUN.is_off}, as") for text in warnings_in(caplog)) == 1
