@@ -205,7 +205,8 @@ def test_one_part_that_somebody_has_changed_by_hand_is_outvoted(make_app: MakeAp
     assert raw.hmget(LAYOUT, "shards", "generation") == [b"4", b"100"]
     Entry("report", "echo", 60, app=make_app(redbeat_shards=4)).save()
     assert ensure_conf(app).layout.shards == 4
-    assert findings(make_app(redbeat_shards=4)).keys() <= {"persistence", "eviction", "no-leader", "retry-period"}
+    known = {"persistence", "eviction", "no-leader", "retry-period"}
+    assert findings(make_app(redbeat_shards=4)).keys() <= known
 
 
 def test_a_part_that_knows_another_number_in_the_same_generation_is_told(

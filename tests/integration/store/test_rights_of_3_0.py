@@ -406,9 +406,10 @@ def test_each_feature_that_can_be_off_is_tried() -> None:
 def test_deletions_before_the_first_run_are_not_counted_without_the_right(
     old: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
+    app = old.app()
     for name in ("report", "other"):
         Entry(name, "tasks.report", 60, app=old.app("default")).save()
-        Entry.get(name, old.app()).delete()
-    assert Entry.count(old.app()) == 0
+        Entry.get(name, app).delete()
+    assert Entry.count(app) == 0
     assert errors_in(caplog) == []
     assert sum(text.startswith(f"beat: {rights.UNRUN.is_off}, as") for text in warnings_in(caplog)) == 1
