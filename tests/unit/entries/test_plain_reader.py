@@ -79,6 +79,7 @@ def test_what_redbeat_writes_of_intervals_and_crontabs_is_read_quickly(app: Cele
     assert check(
         app, reader, claim({**PLAIN, "schedule": CRONTAB})
     )  # as celery-redbeat 2.x orders the fields
+    assert check(app, reader, claim(PLAIN, []))  # as PHP writes an empty object
     assert check(app, reader, claim(PLAIN, key="redbeat:naïve"))
 
 
@@ -114,7 +115,7 @@ UNUSUAL: dict[str, Claimed] = {
     "policy-unknown": claim(PLAIN, {"jiter": 5}),
     "policy-task": claim(PLAIN, {"task": "other"}),
     "policy-bad": claim(PLAIN, {"jitter": -1}),
-    "policy-list": claim(PLAIN, []),
+    "policy-list": claim(PLAIN, [5]),
     "policy-half": claim(PLAIN, "{"),
     "key-no-utf8": claim(PLAIN, key="redbeat:\udcff"),
     "task-no-utf8": claim({**PLAIN, "task": "\udcff"}),
