@@ -54,6 +54,7 @@ class WakeChannel:
         self._heard: tuple[str, ...] = ()  # what the connection is subscribed to
         self._pubsub: Any = None
         self._has_worked = False  # since it was opened
+        self._has_broken = False  # it had worked, and wasn't tried again yet
         self._retry_at = 0.0
         #: without the right to leave a channel a new connection hears only what it is to hear
         self._may_leave = True
@@ -80,8 +81,7 @@ class WakeChannel:
             try:
                 if self._is_ready():
                     is_woken = self._wait_for_message(deadline)
-                    self._has_worked = True
-                    self._said.pop("unusable", None)
+                    self._note_works()
                     return is_woken
             except Exception as exc:  # noqa: BLE001 - the boundary of the channel
                 self._fail(exc)
@@ -136,15 +136,24 @@ class WakeChannel:
                 break
         return is_woken
 
+    def _note_works(self) -> None:
+        self._has_worked, self._has_broken = True, False
+        if self._said:  # at the level of the outage
+            self._said.clear()
+            logger.warning("beat: The wake-up channel %s works again.", _named(self._channels))
+
     def _fail(self, exc: Exception) -> None:
+        has_just_broken, self._has_broken = self._has_broken, self._has_worked
         self._retry_at = time.monotonic() + (REOPEN_SECONDS if self._has_worked else RECONNECT_SECONDS)
         reason = str(exc) if isinstance(exc, (RedisError, OSError)) else f"{type(exc).__name__}: {exc}"
         if is_no_permission(exc) and "unsubscribe" in reason:
             self._may_leave, self._retry_at = False, 0.0
-        elif self._has_worked:  # if it can't be opened again, that is logged
+        elif self._has_worked:
             logger.debug("beat: The wake-up channel has broken: %s", reason)
         elif is_no_permission(exc) and self._rights is not None:
             self._rights.note(WAKE_UPS, exc)
+        elif has_just_broken:  # Redis may be away, which is logged where it matters; else the next try warns
+            logger.debug("beat: The wake-up channel can't be opened again at once: %s", reason)
         elif self._said.is_news("unusable", True):
             logger.warning(
                 "beat: The wake-up channel %s can't be used (%s); changes are noticed within a second.",

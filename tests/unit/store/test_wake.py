@@ -161,9 +161,23 @@ def test_an_outage_is_warned_of_once(
     )
     assert outage() == [warning]
     world.error = None
+    assert outage() == ["beat: The wake-up channel redbeat::wake works again."]
     assert outage() == []
     world.error = exceptions.ConnectionError("away")
     assert outage() == [warning]
+
+
+def test_one_that_breaks_and_is_opened_again_a_little_later_is_not_warned_of(
+    world: World, wake: WakeChannel, caplog: pytest.LogCaptureFixture
+) -> None:
+    wake.wait(1)
+    world.error = exceptions.ConnectionError("away")
+    wake.wait(1)  # it breaks, and can't be opened again
+    world.error = None
+    wake.wait(RECONNECT_SECONDS)
+    wake.wait(1)
+    assert len(world.subscriptions) == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_closing_frees_the_connection_and_the_next_wait_subscribes(world: World, wake: WakeChannel) -> None:
