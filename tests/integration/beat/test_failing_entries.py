@@ -324,8 +324,8 @@ def test_five_hundred_that_fail_hold_up_nobody(
     print(f"{broker_is}, {kind}: ticks of {', '.join(f'{seconds:.2f} s' for seconds in spent)}")
     before_task_publish.disconnect(spoil)
     assert sent == good
-    # only a slow machine needs more than one tick: what ends a batch early is its time, not a failure
-    assert all(seconds > BATCH_SECONDS for seconds in spent[:-1]), spent
+    # what ends a batch early is its time; but messages of one task that can't be made share a quarter of it
+    assert kind == "unpicklable" or all(seconds > BATCH_SECONDS for seconds in spent[:-1]), spent
     assert counts_of(client, good) == {1: 500}
     outcome = "skipped" if kind in FAILURES else "unsent"
     with client.pipeline(transaction=False) as pipeline:

@@ -306,7 +306,8 @@ def same_meaning(app: Celery, key: str, before: dict[str, str], after: dict[str,
     for definition in (one, other):
         if definition.get("name") is None:
             definition["name"] = key.removeprefix("redbeat:")
-        for name, default in (("args", []), ("enabled", True)):
+        # null: disabled, as in 2.x
+        for name, default in (("args", []), ("enabled", False)):
             if definition[name] is None:
                 definition[name] = default
         definition.pop("schedule")

@@ -160,7 +160,7 @@ def test_over_a_definition_that_could_not_be_used_it_keeps_the_meta(app: Celery,
     assert (write.meta, write.score) == ("", after_noon(60))
 
 
-@pytest.mark.parametrize("meta", ["{oops", "[]", '{"last_run_at": "x"}'])
+@pytest.mark.parametrize("meta", ["{oops", "[1]", '{"last_run_at": "x"}'])
 def test_over_a_meta_that_could_not_be_used_it_writes_a_new_one(app: Celery, meta: str) -> None:
     write = planned(entry(app), stored(app, meta=meta))
     assert (json.loads(write.meta)["total_run_count"], write.score) == (0, after_noon(80))
