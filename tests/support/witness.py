@@ -325,7 +325,8 @@ class Witness:
         if seen.kind == "broken":
             return was.kind == "broken" and has.failure["attempts"] == 0 and soonest <= score <= now + 301
         if seen.kind == "failing":
-            if not has.failure.get("attempts") or not soonest <= score <= now + 61:
+            # a minute at most, and a quarter of it as jitter
+            if not has.failure.get("attempts") or not soonest <= score <= now + 76:
                 return False
             due, nominal = float(has.failure["due"]), self._nominal(name, was)
             return due == nominal if nominal else now - 60 < due <= now
