@@ -373,7 +373,7 @@ class Keys:
         return self.passing.difference(kept)
 
     def is_shared(self, key: str) -> bool:
-        """Tell whether ``key`` is shared by all shards."""
+        """Return True if ``key`` is shared by all shards."""
         beginnings = self.calendar(""), self.change(""), self.singleton("")
         return key.startswith(beginnings) or key in {getattr(self, word) for word in _SHARED}
 
@@ -386,7 +386,7 @@ class Keys:
         return key.startswith(self.prefix) or key in (self.schedule, self.statics)
 
     def is_reserved(self, key: str) -> bool:
-        """Tell whether ``key`` is one of RedBeat's own without shards, or any in a shard of any layout."""
+        """Return True if ``key`` is one of RedBeat's own without shards, or any in a shard of any layout."""
         return key.startswith(self._reserved) or key in (self.schedule, self.statics)
 
     @cached_property

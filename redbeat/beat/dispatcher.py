@@ -600,7 +600,7 @@ class Dispatcher:
         return max(float(score) - float(run.nominal), 0.0) if isinstance(score, str) else 0.0
 
     def _has_changed(self, run: OrdinaryRun) -> bool:
-        """Tell whether the entry of ``run`` is stored otherwise than it was planned by."""
+        """Return True if the entry of ``run`` is stored otherwise than it was planned by."""
         claimed = run.claimed
         _, [stored] = self._store.read_entries([claimed.key])
         found = stored.definition, stored.policy, stored.meta

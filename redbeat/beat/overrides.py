@@ -69,7 +69,7 @@ class PlannedSend:
 
 
 def is_overridden(scheduler: Any, name: str, original: Any) -> bool:
-    """Tell whether a subclass, or a tool, has put something in the place of a method of the scheduler."""
+    """Return True if a subclass, or a tool, has put something in the place of a method of the scheduler."""
     return getattr(type(scheduler), name) is not original or name in vars(scheduler)
 
 

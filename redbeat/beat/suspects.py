@@ -139,7 +139,7 @@ class Suspects:
 
 
 def has_failed(run: Run) -> bool:
-    """Tell whether ``run`` couldn't be sent before."""
+    """Return True if ``run`` couldn't be sent before."""
     return run.failure is not None and run.failure.attempts > 0
 
 

@@ -352,7 +352,7 @@ class RedBeatConfig:
 
 
 def _is_of_cluster(client: Any) -> bool:
-    """Tell whether ``client``, or the one that a RetryingConnection has, is redis-py's for a cluster."""
+    """Return True if ``client``, or the one that a RetryingConnection has, is redis-py's for a cluster."""
     kinds = type(getattr(client, "wrapped_connection", client)).__mro__
     return any(kind.__name__ == "RedisCluster" for kind in kinds)
 

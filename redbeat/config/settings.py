@@ -120,7 +120,7 @@ def as_number(value: Any) -> Any:
 
 
 def _is_unset(value: Any) -> bool:
-    """Tell whether a setting is None, or the empty text of an environment variable."""
+    """Return True if a setting is None, or the empty text of an environment variable."""
     return value is None or value == ""
 
 

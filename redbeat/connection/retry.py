@@ -115,12 +115,12 @@ def is_no_cluster(exc: BaseException) -> bool:
 
 
 def is_several_slots(exc: BaseException) -> bool:
-    """Tell whether a server in cluster mode has refused a command, as its keys are in several slots."""
+    """Return True if a server in cluster mode has refused a command, as its keys are in several slots."""
     return bool(_SEVERAL_SLOTS.search(str(exc)))
 
 
 def is_other_node(exc: BaseException) -> bool:
-    """Tell whether a server in cluster mode has answered that another node has the key."""
+    """Return True if a server in cluster mode has answered that another node has the key."""
     return isinstance(exc, redis.exceptions.AskError) or bool(_OTHER_NODE.search(str(exc)))
 
 

@@ -585,7 +585,7 @@ _SAVE = RedBeatSchedulerEntry.save
 
 
 def has_own_save(entry: Any) -> bool:
-    """Tell whether the class of ``entry`` overrides ``save``, so that only it can store the entry."""
+    """Return True if the class of ``entry`` overrides ``save``, so that only it can store the entry."""
     return type(entry).save is not _SAVE
 
 

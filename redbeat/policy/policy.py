@@ -260,7 +260,7 @@ class PolicyHolder:
 
     @classmethod
     def has_own(cls, field: str) -> bool:
-        """Tell whether the constructor of a subclass names this field, so that it is the subclass's own."""
+        """Return True if the constructor of a subclass names this field, so that it is the subclass's own."""
         return field in own_parameters(cls.__init__)
 
     def set_policy(self, changes: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ class LockKey:
         return self.store.following(take)
 
     def is_frozen(self) -> bool:
-        """Tell whether nobody can take or renew it now, as the server takes no writes."""
+        """Return True if nobody can take or renew it now, as the server takes no writes."""
         keys = self._part_of()
         call = trial_call(self.store.config.base_keys if keys is NO_PART else keys)
         try:

@@ -357,7 +357,7 @@ class Store:
                 self._follow_part()
 
     def is_own(self, key: str) -> bool:
-        """Tell whether ``key``, a member of the schedule, is one of RedBeat's own, and no entry's."""
+        """Return True if ``key``, a member of the schedule, is one of RedBeat's own, and no entry's."""
         return is_reserved_name(self.keys.name(key), self.config.reserved_names)
 
     def present(self, keys: Keys) -> Keys:
@@ -1347,7 +1347,7 @@ class Store:
         return {node: self.of_part(part) for node, part in sorted(found.items())}
 
     def is_lost(self, static_keys: Sequence[str]) -> bool:
-        """Tell whether there are no entries, or none of those of the code and no word of them.
+        """Return True if there are no entries, or none of those of the code and no word of them.
 
         Arguments:
             static_keys: of some entries of the code.

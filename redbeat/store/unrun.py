@@ -64,7 +64,7 @@ class Unrun:
 
 
 def _has_run(meta: str) -> bool:
-    """Tell whether a meta counts runs; True also where it can't be read."""
+    """Return True if a meta counts runs; True also where it can't be read."""
     try:
         return bool(json.loads(meta).get("total_run_count"))
     except (ValueError, RecursionError, AttributeError):
