@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from celery.beat import DEFAULT_MAX_INTERVAL, Scheduler
@@ -112,8 +111,6 @@ CLOSE_SECONDS = 3.0
 #: how long a beat that isn't told to wait for Redis waits until a node of its shards answers: as long as the
 #: redis client waits for one server
 UNANSWERED_SECONDS = 10.0
-#: so many entries of the code show whether Redis has lost its data
-SAMPLED_STATICS = 100
 #: how long beats without a lock hide what they claimed from each other
 LEASE_SECONDS = 30.0
 
@@ -704,7 +701,7 @@ class RedBeatScheduler(Scheduler):
         Raises:
             LockLost: the setting is given as 'exit'.
         """
-        lost = self._shards.take_lost()
+        lost = self._shards.take_lost(lambda: read_statics(self.app).entries)
         if not lost:
             return
         layout, keys = self.config.layout, [shard.store.keys for shard in lost]
@@ -744,13 +741,14 @@ class RedBeatScheduler(Scheduler):
         """
         layout, taken = self.config.layout, list[tuple[int | None, LeaderLock]]()
         for shard in self._shards.look_at_locks():
-            shard.has_statics = False  # another beat may have changed them meanwhile
+            shard.note_taken()
             if shard.leadership.lock_key is not None:
                 self._gathering.lead(shard.store)
             if isinstance(shard.leadership.lock, LeaderLock):
                 taken.append((layout.shard_of(shard.store.keys), shard.leadership.lock))
         if taken:
             self._feed.note_leader(taken)
+        self._report_lost()
         if self._beat is not None:
             self._shares.keep_alive()
         fresh = [shard for shard in self._shards.reached if not shard.has_statics]
@@ -933,8 +931,6 @@ class RedBeatScheduler(Scheduler):
                     is_telling=shard is led[0],
                 )
                 shard.has_statics = True
-                names = (name for name in statics.entries if shards.home_of(name) is shard)
-                shard.static_keys = [shard.store.keys.entry(name) for name in islice(names, SAMPLED_STATICS)]
         shards.raise_trouble(is_waiting=self._beat is not None)
 
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:

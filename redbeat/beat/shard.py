@@ -62,7 +62,6 @@ class Shard:
         head_score: when its first entry is due, UNIX seconds; None: none is, or it isn't known.
         has_backlog: the last claim has left entries due.
         has_statics: the code's entries were stored since this beat leads it.
-        static_keys: of some of these.
         is_lock_retaken: the lock was gone, and ``take_lost`` has not found out yet if the entries were, too.
     """
 
@@ -87,7 +86,6 @@ class Shard:
         self.head_score: float | None = None
         self.has_backlog = False
         self.has_statics = False
-        self.static_keys: Sequence[str] = ()
         self._emptied_at: (
             float | None
         ) = -math.inf  # when the last entry had gone, monotonic; None: there are some
@@ -219,8 +217,18 @@ class Shard:
         """Note that the lock was gone and is taken back: what the code has may be gone, too."""
         self.has_statics, self.is_lock_retaken = False, True
 
-    def take_lost(self) -> bool:
-        """Return whether the entries were gone with the lock.
+    def note_taken(self) -> None:
+        """Note that this beat leads from now on. What is stored of the code may have changed meanwhile."""
+        self.has_statics = False
+        if self.leadership.is_data_missing:
+            self.leadership.is_data_missing = False
+            self._emptied_at, self.is_lock_retaken = None, True
+
+    def take_lost(self, static_keys: Sequence[str]) -> bool:
+        """Return True if the entries were gone with the lock.
+
+        Arguments:
+            static_keys: of some of the entries that come from the code.
 
         Raises StoreUnavailable, StoreRefused and StoreCorrupt; then the next call asks again.
         """
@@ -228,10 +236,10 @@ class Shard:
         if emptied_at is None:
             had_entries = True
         elif emptied_at == -math.inf:  # nothing was claimed yet
-            had_entries = bool(self.static_keys)
+            had_entries = bool(static_keys)
         else:  # entries that had gone before the lock were deleted
             had_entries = emptied_at >= self.leadership.retaken_at - NOTICED_SECONDS
-        is_lost = had_entries and self.store.is_lost(self.static_keys)
+        is_lost = had_entries and self.store.is_lost(static_keys)
         self.is_lock_retaken = False
         return is_lost
 

@@ -7,8 +7,9 @@ beat has of it when the layout changes: its lock, its claims, and what is prepar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from typing import TypeVar
 
 from redbeat.beat.dispatcher import PIECE
@@ -36,6 +37,9 @@ ROUND_ENTRIES = 5_000
 
 #: in how many parts it is looked at a time what is due soon: a slice is shared among them
 PREPARED_TOGETHER = 4
+
+#: so many entries of the code show whether Redis has lost its data
+SAMPLED_STATICS = 100
 
 #: how many entries are claimed at least of a part of which nothing is known to be due
 FEW_ENTRIES = 5
@@ -197,13 +201,19 @@ class Shards:
         for leadership in self.shares.check():
             self._of(leadership).note_retaken()
 
-    def take_lost(self) -> list[Shard]:
-        """Return those that Redis has lost since the last call, with their locks."""
-        lost: list[Shard] = []
-        for shard in self._led:
-            if shard.is_lock_retaken:
-                with self.apart(shard):
-                    lost += [shard] if shard.take_lost() else []
+    def take_lost(self, read_statics: Callable[[], Iterable[str]]) -> list[Shard]:
+        """Return those that Redis has lost since the last call, with their locks.
+
+        Arguments:
+            read_statics: returns the names of the entries that come from the code.
+        """
+        suspects = [shard for shard in self._led if shard.is_lock_retaken]
+        statics, lost = read_statics() if suspects else (), list[Shard]()
+        for shard in suspects:
+            names = (name for name in statics if self.home_of(name) is shard)
+            keys = [shard.store.keys.entry(name) for name in islice(names, SAMPLED_STATICS)]
+            with self.apart(shard):
+                lost += [shard] if shard.take_lost(keys) else []
         return lost
 
     def look_at_locks(self) -> list[Shard]:

@@ -20,7 +20,7 @@ from redbeat.errors import LockLost, RedBeatError, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat, Renewal
 from redbeat.leadership.lock import LeaderLock, fence_of
-from redbeat.leadership.presence import Presence
+from redbeat.leadership.presence import NOTE_SECONDS, Presence
 from redbeat.leadership.pulse import Pulse, Role
 from redbeat.log.events import (
     LEADER_ACQUIRED,
@@ -32,12 +32,16 @@ from redbeat.log.events import (
 )
 from redbeat.log.logger import logger
 from redbeat.store.lock_tokens import holder_in_words
+from redbeat.store.locks import NO_KEY, LockKey
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 
 #: the shortest time between two looks of a standby that is about to take over; seconds
 MIN_LOOK_SECONDS = 0.1
+
+#: a key that is missing this long before its end hasn't expired; seconds
+SLACK_SECONDS = 1.0
 
 #: an answer of Redis that takes longer is told of; seconds
 SLOW_SECONDS = 4.0
@@ -57,6 +61,7 @@ class Leadership:
         lock: the lock that this beat holds; None: it holds none. A program may set it to a LeaderLock, a lock
             of redis-py, or any object with ``extend`` and ``release``.
         retaken_at: when the lock was gone last, and taken back; monotonic.
+        is_data_missing: a look found neither the lock nor its ``tick``, before these would have expired.
         candidacy: the lock that this beat waits for; None: it waits for none.
     """
 
@@ -78,6 +83,8 @@ class Leadership:
         self._renewal: Renewal | None = None
         self._presence = Presence(store)
         self.retaken_at = -math.inf
+        self.is_data_missing = self._has_seen_tick = False
+        self._read_tick_at = -math.inf  # not before, monotonic
         self._progressed_at = time.monotonic()
         self._retries = COUNTS.retries
         store.on_progress = self._note_answer
@@ -187,7 +194,39 @@ class Leadership:
         if isinstance(self.lock, LeaderLock) and self.lock.key == lock_key:
             return self.lock  # released, and perhaps taken back by a late write, with this token
         timing = self.timing
-        return LeaderLock(self._store, lock_key, timing.lock_seconds, timing.takeover_seconds, self._beat)
+        lock = LeaderLock(self._store, lock_key, timing.lock_seconds, timing.takeover_seconds, self._beat)
+        lock.on_look = self._look_for_data
+        return lock
+
+    def _look_for_data(self, rest_ms: int) -> None:
+        if self.wants_tick(rest_ms):
+            try:
+                tick: Any = LockKey(self._store, self.keys.tick).token()
+            except RedBeatError as exc:
+                tick = exc
+            self.note_tick(rest_ms, tick)
+
+    def wants_tick(self, rest_ms: int) -> bool:
+        """Return True if a look that found the lock with this time to live is to read ``keys.tick``, too.
+
+        Every renewal lets both live equally long, and a leader that ends leaves the tick. So if both are gone
+        before their time, Redis has lost its data.
+        """
+        now = time.monotonic()
+        if rest_ms == NO_KEY:
+            return self._has_seen_tick and now < self.stand_by().seen_until - SLACK_SECONDS
+        self.is_data_missing = False
+        if self._has_seen_tick or now < self._read_tick_at:
+            return False
+        self._read_tick_at = now + NOTE_SECONDS  # celery-redbeat 2.x never writes it
+        return True
+
+    def note_tick(self, rest_ms: int, tick: object) -> None:
+        """Record what ``keys.tick`` held at that look; None: the key is missing. An error says nothing."""
+        if rest_ms == NO_KEY:
+            self.is_data_missing = tick is None
+        else:
+            self._has_seen_tick = isinstance(tick, str)
 
     def keep_alive(self) -> None:
         """Start the heartbeat, which renews the lock: for a scheduler that is ticked by a running beat."""

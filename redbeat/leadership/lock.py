@@ -99,6 +99,8 @@ class LeaderLock:
         self._beat = beat
         self.set_timeout(timeout_seconds)
         self.is_released = False
+        #: called with each look: how long the lock lives, in milliseconds, or NO_KEY
+        self.on_look: Callable[[int], None] = lambda _: None
         #: called by ``release`` before it gives the lock up, to stop whatever renews it
         self.on_release: Callable[[], None] = lambda: None
         self._silence: _Silence | None = None
@@ -154,6 +156,7 @@ class LeaderLock:
             self.note_no_look()
             raise
         is_silent = self.note_look(rest_ms)
+        self.on_look(rest_ms)
         if self.is_doubtful and not self.note_trial(is_frozen=self._key.is_frozen()):
             return False
         silent = replaceable(self.holder()) if is_silent else ""

@@ -49,7 +49,7 @@ from redbeat.log.logger import logger
 from redbeat.log.text import counted
 from redbeat.process.memory import Memory
 from redbeat.store.lock_tokens import beat_of, holder_in_words, replaceable
-from redbeat.store.locks import NO_KEY, Held, Locks, Take
+from redbeat.store.locks import NO_KEY, Held, LockKey, Locks, Take
 from redbeat.store.store import Store
 
 #: a node that didn't answer isn't asked again for twice as long as that took, and for this at most
@@ -317,6 +317,7 @@ class Shares:
             if not self._peers.note(reply):
                 self._note_away(_BEATS, took_seconds)
         self._follow_layout()
+        self._look_for_data(waiting, found)
         takes: list[tuple[Leadership, Take]] = []
         silent: list[tuple[Leadership, int]] = []
         frozen = self._find_frozen(locks)
@@ -351,6 +352,17 @@ class Shares:
             for lock, is_frozen in zip(doubtful, answers, strict=True)
             if not lock.note_trial(is_frozen=is_frozen)
         ]
+
+    def _look_for_data(self, waiting: Sequence[Leadership], found: Sequence[int | RedBeatError]) -> None:
+        """Find out where Redis has lost its data together with the lock."""
+        asked = [
+            (leadership, rest_ms)
+            for leadership, rest_ms in zip(waiting, found, strict=True)
+            if not isinstance(rest_ms, RedBeatError) and leadership.wants_tick(rest_ms)
+        ]
+        ticks = self._locks.tokens([LockKey(one.store, one.keys.tick) for one, _ in asked])
+        for (leadership, rest_ms), tick in zip(asked, ticks, strict=True):
+            leadership.note_tick(rest_ms, tick)
 
     def _away_of(self, others: Iterable[Leadership]) -> set[str]:
         """Return which of these parts aren't asked, nor who is there: their nodes don't answer the heartbeat

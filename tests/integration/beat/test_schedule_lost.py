@@ -1,12 +1,16 @@
-"""Redis loses its data while beat leads: it is told of once, and never where users have deleted entries."""
+"""Redis loses its data while beats run: one of them reports it, and none where users have deleted entries."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from redbeat import RedBeatSchedulerEntry
 from tests.support.apps import celery_beat, write_app
@@ -24,6 +28,16 @@ from redbeat.signals import schedule_lost
 def restore(sender, shards, **kwargs):
     runs_client().rpush("lost", json.dumps(shards))
     RedBeatSchedulerEntry("restored", "echo", 0.5, app=sender).save()
+"""
+
+#: a receiver that restores nothing
+RECORDS = """
+from redbeat.signals import schedule_lost
+
+
+@schedule_lost.connect
+def record(sender, shards, **kwargs):
+    runs_client().rpush("lost", json.dumps(shards))
 """
 
 STATIC = {"static": {"task": "echo", "schedule": 3600}}
@@ -103,6 +117,71 @@ def test_an_explicit_exit_ends_beat_after_its_receivers_were_told(
         else:
             eventually(lambda: int(broker.llen("celery")) > 1)  # type: ignore[arg-type]
             assert beat.is_running
+
+
+@pytest.mark.few_cases(6)
+@pytest.mark.parametrize("is_exit_wanted", [False, True])
+@pytest.mark.parametrize("shards", [0, 3])
+@pytest.mark.parametrize("loss", ["FLUSHALL", "restart"])
+@pytest.mark.parametrize("statics", [{}, STATIC])
+def test_standby_that_takes_over_after_a_loss_reports_it(
+    valkey: Server,
+    schedule_server: Server,
+    tmp_path: Path,
+    statics: dict[str, Any],
+    loss: str,
+    shards: int,
+    is_exit_wanted: bool,
+) -> None:
+    options: dict[str, Any] = {
+        "redbeat_redis_url": schedule_server.url(0),
+        "redbeat_redis_options": {"retry_period": -1},
+    }
+    if shards:
+        options["redbeat_shards"] = shards
+    if is_exit_wanted:
+        options["redbeat_lock_lost"] = "exit"
+    write_app(tmp_path, "module", valkey.url(0), extra=RECORDS, beat_schedule=statics, **options)
+    for number in range(20):
+        RedBeatSchedulerEntry(f"dynamic-{number}", "echo", 3600, app=memory_app(**options)).save()
+    with (
+        valkey.client() as broker,
+        schedule_server.client() as client,
+        celery_beat(tmp_path, "module") as leader,
+    ):
+        leader.wait_for("beat: Acquired")
+        with celery_beat(tmp_path, "module") as standby:
+            # it has looked at the leader's locks then
+            eventually(
+                lambda: "beat: Acquired" in standby.output() if shards else client.exists("redbeat::standbys")
+            )
+            if loss == "restart":
+                leader.kill()
+                schedule_server.kill()
+                schedule_server.restart()
+            else:
+                os.kill(leader.pid, signal.SIGSTOP)
+                schedule_server.flush()
+            try:
+                standby.wait_for("beat: Redis has lost")
+                if is_exit_wanted:
+                    assert standby.wait() != 0
+                    assert "redbeat_lock_lost = 'exit' ends this beat" in standby.output()
+                else:
+                    eventually(lambda: len(lost_shards(broker)) == (shards or 1))
+                    assert sorted(lost_shards(broker)) == (list(range(shards)) or [None])
+                    assert bool(statics) == bool(client.keys("*:static"))
+            finally:
+                if loss != "restart":
+                    os.kill(leader.pid, signal.SIGCONT)
+            if not is_exit_wanted and loss != "restart":
+                leader.wait_for("Another beat holds the lock")
+                assert "beat: Redis has lost" not in leader.output()
+
+
+def lost_shards(broker: redis.Redis) -> list[int | None]:
+    """What the receivers were told: the numbers of the shards; None for an unsharded schedule."""
+    return [number for text in broker.lrange("lost", 0, -1) for number in json.loads(text) or [None]]
 
 
 def test_entries_that_users_delete_and_a_lock_that_somebody_deletes_are_no_loss(

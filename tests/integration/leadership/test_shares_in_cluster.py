@@ -79,7 +79,9 @@ def test_taking_all_parts_and_renewing_them_are_a_few_round_trips_a_node(
     first.step()
     assert len(first.led) == SHARDS
     print(f"taking {SHARDS} locks: {len(trips.ports)} round trips")
-    assert len(trips.ports) == 3 * len(cluster.nodes), "to look, to take, and to renew"
+    assert len(trips.ports) == 4 * len(cluster.nodes), (
+        "to look, to see if the data is there, to take, and to renew"
+    )
     trips.ports.clear()
     Locks(first.store).renew([Held(one.store, one.fence) for one in first.shares.leading])
     assert sorted(trips.ports) == sorted(node.port for node in cluster.nodes)
