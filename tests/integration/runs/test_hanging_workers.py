@@ -186,10 +186,8 @@ def test_a_task_that_is_cancelled_and_goes_on_keeps_its_lease_until_it_has_ended
         name = tracked.begun(tracked.send("shield_late", "end", limits=SKIP))
         first_lease = lease_of(tracked, name)
         eventually(lambda: lease_of(tracked, name) != first_lease)  # so its worker knows that it has begun
-        proxy.refuse()
-        proxy.drop()
+        proxy.drop()  # a Celery 5.7 that is refused then may end with an error of kombu
         worker.wait_for("Terminating it instead")
-        proxy.heal()
         long_after = server_now(client) + UNTOLD_SECONDS + 2 * LEASE_SECONDS
         eventually(lambda: server_now(client) > long_after or is_let_go(tracked, name))
         assert not is_let_go(tracked, name)
