@@ -20,7 +20,7 @@ from redbeat.process.memory import Memory
 from redbeat.store.records import Claimed
 
 #: which part of the time suspect runs may take that fail, and how much they may save up; seconds
-SHARE, MOST_SECONDS = 0.25, 0.25
+SHARE, MOST_SECONDS = 0.25, 0.1
 
 #: how long a run that fails takes to be planned and sent, until that was measured; seconds
 COST_SECONDS = 0.002
