@@ -86,7 +86,7 @@ entry_quarantined = Signal(name="entry_quarantined", providing_args={"entry", "r
 #: is None where it isn't known; ``shards``: the numbers of those that it leads from now on, () without shards
 leader_changed = Signal(name="leader_changed", providing_args={"leader", "previous", "shards"})
 
-#: Redis has lost the schedule while this beat led it: ``shards`` are the numbers of those that are lost, ()
+#: Redis has lost the schedule, which this beat leads: ``shards`` are the numbers of those that are lost, ()
 #: without shards. Entries of the code are stored again; a receiver may store others
 schedule_lost = Signal(name="schedule_lost", providing_args={"shards"})
 
