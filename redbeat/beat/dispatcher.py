@@ -61,8 +61,6 @@ from redbeat.entries.due import read_defaults
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, RedBeatError
 from redbeat.leadership.elector import Leadership
-from redbeat.log.events import RUN_LOST
-from redbeat.log.logger import logger
 from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
 from redbeat.process.containment import let_through
 from redbeat.process.garbage import garbage_kept
@@ -734,19 +732,7 @@ class Dispatcher:
                 run.span.note_failed(exc)
             reason = reason_of(exc)
             self._recorder.note_lost(run, reason)
-            logger.error(  # noqa: TRY400 - the sentence says it all
-                "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
-                run.name,
-                run.task,
-                reason,
-                extra=RUN_LOST.of(
-                    entry=run.name,
-                    task=run.task,
-                    task_id=run.sent.task_id,
-                    due=float(run.nominal),
-                    reason=reason,
-                ),
-            )
+            self._reports.failures.report_lost(run, reason)
             return False
         self._reports.tell_of(run)
         if run.span is not None:

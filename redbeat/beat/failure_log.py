@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from redbeat.beat.planner import Run
-from redbeat.log.events import RUN_FAILED_TO_SEND, RUN_SKIPPED, RUNS_FAILED
+from redbeat.log.events import RUN_FAILED_TO_SEND, RUN_LOST, RUN_SKIPPED, RUNS_FAILED, LogEvent
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, printable, shorten
 
@@ -62,20 +63,24 @@ class FailureLog:
     def report_unsent(self, run: Run, reason: str, kind: str) -> None:
         """Log that ``run`` couldn't be sent because of an error of this kind, and is tried again."""
         if self._has_line("Couldn't send", run, reason, kind):
+            attempts = (0 if run.failure is None else run.failure.attempts) + 1
             logger.error(
                 "beat: Couldn't send %s (%s), trying again: %s",
                 run.name,
                 run.task,
                 reason,
-                extra=RUN_FAILED_TO_SEND.of(
-                    entry=run.name,
-                    task=run.task,
-                    task_id=run.sent.task_id,
-                    due=float(run.nominal),
-                    attempts=(0 if run.failure is None else run.failure.attempts) + 1,
-                    reason=reason,
-                ),
+                extra=_extra(RUN_FAILED_TO_SEND, run, reason, attempts=attempts),
             )
+
+    def report_lost(self, run: Run, reason: str) -> None:
+        """Log that ``run`` is recorded as sent, and its message could not be sent; each has a line."""
+        logger.error(
+            "beat: Lost a run of %s (%s), as redbeat_delivery is 'at_most_once': %s",
+            run.name,
+            run.task,
+            reason,
+            extra=_extra(RUN_LOST, run, reason),
+        )
 
     def _has_line(self, what: str, run: Run, reason: str, kind: str) -> bool:
         """Count ``run``; return True if it has a line of its own."""
@@ -115,3 +120,8 @@ class FailureLog:
             )
             found.counted, found.log_at = 0, now + SECONDS
             found.names.clear()
+
+
+def _extra(event: LogEvent, run: Run, reason: str, **fields: int) -> dict[str, dict[str, Any]]:
+    task_id, due = run.sent.task_id, float(run.nominal)
+    return event.of(entry=run.name, task=run.task, task_id=task_id, due=due, reason=reason, **fields)

@@ -22,7 +22,7 @@ from redbeat.store import scripts as lua
 from redbeat.store.chunks import CHUNK_SIZE, in_chunks
 from redbeat.store.members import Members
 from redbeat.store.parts import Parts
-from redbeat.store.records import ALL_SIZES, Claim, Fence, Histories, KeyType, Place, Sizes, text_of
+from redbeat.store.records import Claim, Claimed, Histories, KeyType, Sizes, text_of
 from redbeat.store.scripts.later import MessageTexts as MessageTexts
 from redbeat.store.scripts.later import NewMessage as NewMessage
 from redbeat.store.scripts.later import cancel_messages, has_body, store_messages, take_bodies
@@ -80,19 +80,9 @@ class LaterStore(Store):
     def _claim_limits(self, limit: int, sizes: Sizes) -> lua.ClaimLimits:
         return super()._claim_limits(limit, sizes)._replace(are_messages=True)
 
-    def claim_due(
-        self,
-        fence: Fence,
-        limit: int,
-        lease_ms: int = 0,
-        sizes: Sizes = ALL_SIZES,
-        after: Place | None = None,
-    ) -> Claim:
-        """Claim and read messages as :meth:`Store.claim_due` does; bodies that aren't JSON are read besides.
-
-        That takes a round trip more where there are any.
-        """
-        claim = super().claim_due(fence, limit, lease_ms, sizes, after)
+    def _completed(self, claim: Claim) -> Claim:
+        """Read the bodies that aren't JSON; this takes another round trip where there are any."""
+        claim = super()._completed(claim)
         rows = [row for row in claim.rows if row.type is KeyType.HASH and not row.unread_bytes]
         for row in rows:
             row.message = row.message or ""
@@ -102,14 +92,11 @@ class LaterStore(Store):
                 row.body = body
         return claim
 
-    def _claim_and_read(
-        self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes, after: Place | None
-    ) -> Claim:
-        claim = super()._claim_and_read(fence, limit, lease_ms, sizes, after)
-        for row in claim.rows:
+    def _read_in_portions(self, rows: Sequence[Claimed]) -> None:
+        super()._read_in_portions(rows)
+        for row in rows:
             [(message, _, _)] = self._read([row.key])
             row.message = message or ""
-        return claim
 
     @property
     def _histories(self) -> Histories:

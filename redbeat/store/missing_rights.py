@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
@@ -31,8 +32,13 @@ Words = tuple[Any, ...]
 
 def calls_to_save(keys: Keys) -> list[Words]:
     """Return a call of each command that saving and deleting an entry sends; none could do harm."""
-    unrun = [("ZINCRBY", keys.unrun, "no number", "x"), ("ZREMRANGEBYRANK", keys.unrun, "1", "0")]
-    return [*_calls_to_write(keys), *unrun]
+    return [
+        *_calls_to_write(keys),
+        ("HSTRLEN", keys.about(SOME_ENTRY).entry, "definition"),
+        ("PUBLISH", keys.wake, "x"),
+        ("ZINCRBY", keys.unrun, "no number", "x"),
+        ("ZREMRANGEBYRANK", keys.unrun, "1", "0"),
+    ]
 
 
 def _calls_to_write(keys: Keys) -> list[Words]:
@@ -45,35 +51,49 @@ def _calls_to_write(keys: Keys) -> list[Words]:
         ("EXISTS", entry),
         ("GET", keys.generation),
         ("HMGET", entry, "definition"),
-        ("HSTRLEN", entry, "definition"),
         ("HSET", entry, "meta", "{}"),
         ("HDEL", entry, "error"),
         ("DEL", entry),
         ("ZADD", keys.schedule, "no score", entry),
         ("ZREM", keys.schedule, entry),
         ("ZSCORE", keys.schedule, entry),
-        ("PUBLISH", keys.wake, "x"),
     ]
 
 
-def calls_of_beat(keys: Keys, lock: str | None, database: int) -> list[Words]:
-    """Return a call of each command that beat sends, with all features."""
+class CallsOfBeat(NamedTuple):
+    """A call of each command that beat sends; none could do harm.
+
+    Attributes:
+        required: beat ends without one of them.
+        features: each is for a feature that is off without it.
+        optional: beat does the same without them, more slowly or less surely.
+    """
+
+    required: list[Words]
+    features: list[Words]
+    optional: list[Words]
+
+
+def calls_of_beat(store: Store) -> CallsOfBeat:
+    """Return a call of each command that beat sends with the settings of ``store``."""
+    config, keys = store.config, store.parts[0].keys
     entry, history = keys.about(SOME_ENTRY).entry, keys.about(SOME_ENTRY).history
-    calls: list[Words] = [
+    required: list[Words] = [
         *_calls_to_write(keys),
         ("SMEMBERS", keys.statics),
         ("SADD", entry, "x"),
         ("SREM", keys.statics, "x"),
+        ("ZRANGEBYSCORE", keys.schedule, "0", "1"),
+    ]
+    features: list[Words] = [
+        ("PUBLISH", keys.wake, "x"),
         ("HGET", entry, "definition"),
         ("HGETALL", entry),
-        ("ZRANGEBYSCORE", keys.schedule, "0", "1"),
         ("ZCOUNT", keys.schedule, "0", "1"),
         ("ZRANGE", keys.schedule, "0", "0"),
         ("ZREVRANGE", keys.schedule, "0", "0"),
         ("ZSCAN", keys.schedule, "0"),
         ("PEXPIRE", entry, "1"),
-        ("LPUSH", history, ""),
-        ("LTRIM", history, "0", "0"),
         ("LRANGE", history, "0", "0"),
         ("LSET", history, "0", "x"),
         ("INCR", keys.wake),
@@ -82,14 +102,23 @@ def calls_of_beat(keys: Keys, lock: str | None, database: int) -> list[Words]:
         ("XADD", keys.events, "no id", "x", "x"),
         ("XREAD", "STREAMS", keys.events, "0"),
         ("XREVRANGE", keys.events, "+", "-"),
-        ("SUBSCRIBE", keys.wake),
-        ("CONFIG", "GET", "maxmemory-policy"),
     ]
+    optional: list[Words] = [("HSTRLEN", entry, "definition"), ("SUBSCRIBE", keys.wake)]
+    lock = config.lock_key_in(keys)
     if lock is not None:
-        calls += [("GET", lock), ("SET", lock, "x", "NX", "XX"), ("PTTL", lock)]
-    if database:
-        calls.append(("SELECT", str(database)))
-    return calls
+        required += [("GET", lock), ("SET", lock, "x", "NX", "XX"), ("DEL", lock), ("PTTL", lock)]
+        required.append(("SET", keys.tick, "1", "NX", "XX"))
+    if store.parts.is_divided:
+        required.append(("HMGET", store.keys.layout, "shards"))
+        if lock is not None:
+            required.append(("ZADD", store.keys.beats, "no score", SOME_ENTRY))
+    if config.history:
+        features += [("LPUSH", history, ""), ("LTRIM", history, "0", "0")]
+    if config.wait_replicas:
+        features.append(("WAIT", "1", "1"))
+    if config.key_expiry_check != "ignore":
+        optional.append(("CONFIG", "GET", "maxmemory-policy"))
+    return CallsOfBeat(required, features, optional)
 
 
 def naming_missing_rights(store: Store, exc: StoreRefused, *, of_beat: bool = False) -> StoreRefused:
@@ -121,12 +150,14 @@ def find_missing(store: Store, *, of_beat: bool) -> list[str]:
     Raises StoreUnavailable, StoreRefused, and the client's errors.
     """
     keys, config = store.parts[0].keys, store.config
+    calls = list(chain(*calls_of_beat(store))) if of_beat else calls_to_save(keys)
     with type(store).hasty(config.app) as hasty:
         client = without_retry(hasty.client)
         if config.is_cluster:
             client = client.get_redis_connection(client.get_node_from_key(keys.schedule))
         database = int(client.connection_pool.connection_kwargs.get("db") or 0)
-        calls = calls_of_beat(keys, config.lock_key_in(keys), database) if of_beat else calls_to_save(keys)
+        if of_beat and database:
+            calls.append(("SELECT", str(database)))
         refusals = _refusals_of(client, calls)
     missing = dict.fromkeys(
         right

@@ -396,46 +396,37 @@ class Store:
         Raises:
             LockLost: another beat holds the lock.
         """
-        if self._portions.are_wanted:
-            return self._claim_and_read(fence, limit, lease_ms, sizes, after)
-        try:
-            # with a lease a second try would claim other entries
-            claim = self._claim_due(fence, limit, lease_ms, sizes, after, max_breaks=1 if lease_ms else 2)
-        except StoreRefused as exc:
-            if not is_broken(exc):
-                raise
-            self._portions.note_lost()
-            return self._claim_and_read(fence, limit, lease_ms, sizes, after)
-        self.check_lock(claim.status, fence)
-        return self._without_moving(claim) if self.config.is_cluster else claim
-
-    def _claim_and_read(
-        self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes, after: Place | None
-    ) -> Claim:
-        claim = self._claim_due(fence, limit, lease_ms, sizes, after, is_reading=False)
-        self.check_lock(claim.status, fence)
-        self._portions.fill([row for row in claim.rows if row.type is KeyType.HASH], self._read_claimed)
-        return self._without_moving(claim) if self.config.is_cluster else claim
+        limits = self._claim_limits(limit, sizes)._replace(lease_ms=lease_ms, after=after)
+        if not self._portions.are_wanted:
+            try:
+                # with a lease a second try would claim other entries
+                claim = self._claim_due(fence, limits, max_breaks=1 if lease_ms else 2)
+            except StoreRefused as exc:
+                if not is_broken(exc):
+                    raise
+                self._portions.note_lost()
+            else:
+                return self._completed(claim)
+        claim = self._claim_due(fence, limits._replace(is_reading=False))
+        self._read_in_portions([row for row in claim.rows if row.type is KeyType.HASH])
+        return self._completed(claim)
 
     def _claim_due(
-        self,
-        fence: Fence,
-        limit: int,
-        lease_ms: int,
-        sizes: Sizes,
-        after: Place | None,
-        *,
-        is_reading: bool = True,
-        max_breaks: int = BREAKS_OF_THE_REQUEST,
+        self, fence: Fence, limits: lua.ClaimLimits, *, max_breaks: int = BREAKS_OF_THE_REQUEST
     ) -> Claim:
-        limits = self._claim_limits(limit, sizes)
-        limits = limits._replace(lease_ms=lease_ms, is_reading=is_reading, after=after)
-
         def claim() -> Claim:
             with self.translating():
                 return lua.claim_due(self._watched(max_breaks), self.claim_keys, fence, limits)
 
-        return self.following(claim)
+        found = self.following(claim)
+        self.check_lock(found.status, fence)
+        return found
+
+    def _read_in_portions(self, rows: Sequence[Claimed]) -> None:
+        self._portions.fill(rows, self._read_claimed)
+
+    def _completed(self, claim: Claim) -> Claim:
+        return self._without_moving(claim) if self.config.is_cluster else claim
 
     def claim_call(
         self, fence: Fence, limit: int, lease_ms: int, sizes: Sizes, after: Place | None = None
@@ -454,7 +445,7 @@ class Store:
         """
         claim = lua.claim_of(reply)
         self.check_lock(claim.status, fence)
-        return self._without_moving(claim) if self.config.is_cluster else claim
+        return self._completed(claim)
 
     @property
     def claim_keys(self) -> lua.ClaimKeys:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 from redbeat.connection.client import find_given
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.errors import StoreRefused
+from redbeat.store.missing_rights import calls_of_beat
 from redbeat.store.server import Server
 
 #: clocks that differ by less than this do no harm
@@ -198,62 +200,17 @@ _NEED = {
 
 def _needs(context: Context) -> Iterator[tuple[Severity, tuple[Any, ...]]]:
     """Yield the commands that beat sends, each with how bad it is to lack the right to it."""
-    config, keys = context.config, context.store.parts.home("doctor").keys
-    entry, lock = keys.about("doctor").entry, config.lock_key_in(keys)
-    needed: list[tuple[Any, ...]] = [
-        ("EVALSHA", "0" * 40, "0"),
-        ("EVAL", "return 1", "0"),
-        ("TIME",),
-        ("TYPE", keys.schedule),
-        ("EXISTS", entry),
-        ("HMGET", entry, "definition"),
-        ("HSET", entry, "meta", "{}"),
-        ("HDEL", entry, "error"),
-        ("DEL", entry),
-        ("ZADD", keys.schedule, "0", entry),
-        ("ZREM", keys.schedule, entry),
-        ("ZSCORE", keys.schedule, entry),
-        ("ZRANGEBYSCORE", keys.schedule, "0", "1"),
-        ("SMEMBERS", keys.statics),
-        ("SADD", keys.statics, "doctor"),
-        ("SREM", keys.statics, "doctor"),
-    ]
-    if context.store.parts.is_divided:
-        needed += ("GET", keys.generation), ("HMGET", context.store.keys.layout, "shards")
-        if lock is not None:
-            needed.append(("ZADD", context.store.keys.beats, "0", "doctor"))
-    if lock is not None:
-        needed += (
-            ("GET", lock),
-            ("SET", lock, "x", "PX", "1"),
-            ("DEL", lock),
-            ("SET", keys.tick, "1", "PX", "1"),
-        )
-        needed.append(("PTTL", lock))
-    features: list[tuple[Any, ...]] = [
-        ("HGETALL", context.store.keys.calendar("doctor")),
-        ("PUBLISH", keys.wake, "x"),
-    ]
-    if config.history:
-        history = keys.about("doctor").history
-        features += ("LPUSH", history, "x"), ("LTRIM", history, "0", "1")
-    if config.wait_replicas:
-        features.append(("WAIT", "1", "1"))
-    extras: list[tuple[Any, ...]] = [("SUBSCRIBE", keys.wake)]
-    if config.key_expiry_check != "ignore":
-        extras.append(("CONFIG", "GET", "maxmemory-policy"))
-    for severity, commands in (
-        (Severity.ERROR, needed),
-        (Severity.WARNING, features),
-        (Severity.NOTE, extras),
-    ):
-        for words in commands:
-            yield severity, words
+    calls = calls_of_beat(context.store)
+    yield from zip(repeat(Severity.ERROR), calls.required)
+    yield from zip(repeat(Severity.WARNING), calls.features)
+    yield from zip(repeat(Severity.NOTE), calls.optional)
 
 
 def _shown(words: tuple[Any, ...]) -> str:
     if words[0] == "CONFIG":
         return "CONFIG GET"
+    if words[0] == "XREAD":
+        return f"XREAD {words[2]}"
     has_key = words[0] not in ("EVAL", "EVALSHA", "TIME", "WAIT")
     return f"{words[0]} {words[1]}" if has_key else str(words[0])
 

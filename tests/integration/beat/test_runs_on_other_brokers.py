@@ -183,6 +183,17 @@ def make_due(client: redis.Redis, seconds: float = 1.0) -> float:
     return due
 
 
+def end_second_of(progress: Progress, runs: tuple[float, float], overlap: str) -> None:
+    """Deliver both runs: only the second one may begin."""
+    first, second = (
+        progress.delivery("entry", expected_id("entry", due), due, overlap=overlap) for due in runs
+    )
+    assert progress.begin(first) == "superseded"
+    assert progress.begin(second) == "go"
+    assert progress.begin(first) == "superseded"
+    progress.end(second, "succeeded")
+
+
 @pytest.mark.parametrize("overlap", POLICIES)
 def test_a_reserved_run_that_was_not_published_does_not_hold_back_the_next_one(
     scheduler: RedBeatScheduler,
@@ -215,17 +226,8 @@ def test_the_message_of_a_reserved_run_is_not_begun_while_the_next_run_holds_the
     kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
     second = make_due(client)
     scheduler.tick()
-    ids = [expected_id("entry", due) for due in (first, second)]
-    assert ids_of(app) == ids
-    progress = Progress(app, client)
-    deliveries = [
-        progress.delivery("entry", task_id, due, overlap=overlap)
-        for task_id, due in zip(ids, (first, second), strict=True)
-    ]
-    assert progress.begin(deliveries[0]) == "superseded"
-    assert progress.begin(deliveries[1]) == "go"
-    assert progress.begin(deliveries[0]) == "superseded"
-    progress.end(deliveries[1], "succeeded")
+    assert ids_of(app) == [expected_id("entry", due) for due in (first, second)]
+    end_second_of(Progress(app, client), (first, second), overlap)
     assert history_of(client, "entry")[0]["outcome"] == "succeeded"
 
 
@@ -406,13 +408,7 @@ def test_with_at_most_once_a_run_whose_beat_was_killed_before_it_was_published_h
     ids = [expected_id("entry", due) for due in (first, second)]
     assert ids_of(app) == (ids if is_published else ids[1:])
     progress = Progress(app, client)
-    deliveries = [
-        progress.delivery("entry", task_id, due, overlap=overlap)
-        for task_id, due in zip(ids, (first, second), strict=True)
-    ]
-    assert progress.begin(deliveries[0]) == "superseded"
-    assert progress.begin(deliveries[1]) == "go"
-    progress.end(deliveries[1], "succeeded")
+    end_second_of(progress, (first, second), overlap)
     client.zadd(DEADLINES, {f"{ids[0]}\0{RUNNING}": 1})
     progress.settle()
     assert [one["outcome"] for one in history_of(client, "entry")] == ["succeeded", "never_started"]

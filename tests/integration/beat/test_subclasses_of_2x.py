@@ -9,7 +9,7 @@ import base64
 import json
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
+from tests.support.processes import Process
 from tests.support.schedule import LOCK, field, messages, score_of, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
@@ -174,28 +175,34 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_of_2x_sends_records_and_stops(
-    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, program: str
-) -> None:
+@pytest.fixture
+def beat(server: Server, tmp_path: Path, program: str) -> Iterator[Process]:
+    """A beat of the program, which has an entry that is due every 0.3 s."""
     settings = {
         "redbeat_redis_url": server.url(1),
         "beat_schedule": {"often": {"task": "echo", "schedule": 0.3}},
     }
     write_app(tmp_path, "module", server.url(0), extra=IMPORTS + PROGRAMS[program], **settings)
     with celery_beat(tmp_path, "module", scheduler="module.Sched") as beat:
-        eventually(lambda: len(messages(broker)) >= 4 or not beat.is_running)
-        assert beat.is_running, beat.output()
-        if program in ("own loop", "takes the lock back", "own entry", "own loop and entry"):
-            with celery_beat(tmp_path, "module", scheduler="module.Sched") as standby:
-                standby.wait_for("beat: Acquiring lock...")
-                sent = len(messages(broker))
-                eventually(lambda: len(messages(broker)) >= sent + 3)
-                assert "Sending due task" not in standby.output()
-        beat.signal(signal.SIGTERM)
-        assert beat.wait() == 0, beat.output()
-        assert not has_traceback(beat.output()), beat.output()
-        assert client.get(LOCK) is None, beat.output()
+        yield beat
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_of_2x_sends_records_and_stops(
+    beat: Process, client: redis.Redis, broker: redis.Redis, tmp_path: Path, program: str
+) -> None:
+    eventually(lambda: len(messages(broker)) >= 4 or not beat.is_running)
+    assert beat.is_running, beat.output()
+    if program in ("own loop", "takes the lock back", "own entry", "own loop and entry"):
+        with celery_beat(tmp_path, "module", scheduler="module.Sched") as standby:
+            standby.wait_for("beat: Acquiring lock...")
+            sent = len(messages(broker))
+            eventually(lambda: len(messages(broker)) >= sent + 3)
+            assert "Sending due task" not in standby.output()
+    beat.signal(signal.SIGTERM)
+    assert beat.wait() == 0, beat.output()
+    assert not has_traceback(beat.output()), beat.output()
+    assert client.get(LOCK) is None, beat.output()
     count = field(client, "often", "meta")["total_run_count"]
     assert count == len(messages(broker)), beat.output()
     assert beat.output().count("_next_instance is not called") == ("entry" in program)
@@ -204,22 +211,16 @@ def test_a_program_of_2x_sends_records_and_stops(
 
 @pytest.mark.parametrize("program", ["own loop", "takes the lock back"])
 def test_a_program_of_2x_goes_on_when_its_lock_was_deleted(
-    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, program: str
+    beat: Process, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    settings = {
-        "redbeat_redis_url": server.url(1),
-        "beat_schedule": {"often": {"task": "echo", "schedule": 0.3}},
-    }
-    write_app(tmp_path, "module", server.url(0), extra=IMPORTS + PROGRAMS[program], **settings)
-    with celery_beat(tmp_path, "module", scheduler="module.Sched") as beat:
-        eventually(lambda: messages(broker))
-        client.delete(LOCK)
-        sent = len(messages(broker))
-        eventually(lambda: len(messages(broker)) >= sent + 3 or not beat.is_running)
-        assert client.get(LOCK) is not None, beat.output()
-        write_raw(client, "bad", options={"expires": "60"})  # due at once, and Celery cannot read that
-        beat.wait_for("Couldn't send bad")
-        assert "Sending due task bad" not in beat.output()
+    eventually(lambda: messages(broker))
+    client.delete(LOCK)
+    sent = len(messages(broker))
+    eventually(lambda: len(messages(broker)) >= sent + 3 or not beat.is_running)
+    assert client.get(LOCK) is not None, beat.output()
+    write_raw(client, "bad", options={"expires": "60"})  # due at once, and Celery cannot read that
+    beat.wait_for("Couldn't send bad")
+    assert "Sending due task bad" not in beat.output()
 
 
 # -- overrides, in a scheduler that the test ticks
