@@ -118,23 +118,6 @@ def test_entries_that_fail_at_once_hold_up_no_other(
         left = due_count(client)
         output = beat.output()
         beat.stop()
-    print(
-        [
-            (
-                round(json.loads(t)["at"] - start, 2),
-                round(json.loads(t)["due"] - start, 2),
-                json.loads(t).get("outcome"),
-            )
-            for t in client.lrange("redbeat::history:canary", 0, -1)
-        ]
-    )
-    print(
-        [
-            (round(json.loads(t)["at"] - start, 2), round(json.loads(t)["due"] - start, 2))
-            for n in good
-            for t in client.lrange(f"redbeat::history:{n}", 0, -1)
-        ]
-    )
     lines = Counter(re.findall(r"ERROR|Sending due task bad", output))
     seen = watch(client, good)
     print(
