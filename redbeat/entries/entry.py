@@ -40,6 +40,7 @@ from redbeat.entries.saving import (
     check_unchanged,
     checked_last_run,
     plan_save,
+    refusing_schedule,
     score_of_moved,
     stored_after,
     why_never,
@@ -166,8 +167,7 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             hint = did_you_mean(unknown[0], [*DEFINITION_FIELDS, *FIELDS, *_ARGUMENTS])
             raise EntryError(f"{name}: an entry has no argument {unknown[0]!r}.{hint}", str(name))
         given["app"] = app_or_default(given.get("app"))
-        if given.get("last_run_at") is not None:
-            given["last_run_at"] = in_calendar(given["last_run_at"])
+        given["last_run_at"] = in_calendar(given.get("last_run_at"))
         is_relative, zone = bool(given.get("relative")), policy.get("timezone")
         schedule = as_schedule(schedule, name, given["app"], is_relative, zone=zone)
         super().__init__(
@@ -467,7 +467,8 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
 
         Raises:
             EntryNotFound: it isn't stored.
-            EntryError: ``last_run_at`` is not a datetime.
+            EntryError: ``last_run_at`` is not a datetime in the years 1 to 9998, or its schedule has no valid
+                time after it.
         """
         moment = checked_last_run(self, last_run_at)
 
@@ -482,10 +483,10 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
         """Return the entry as it is after a run now, and store that; a planned run is stored by its batch."""
         if self.planned_state is not None:
             return self.advanced(last_run_at)
-        upcoming = _copy(self)
+        upcoming, moment = _copy(self), checked_last_run(self, last_run_at)
 
         def advance(now: datetime) -> tuple[datetime, int]:
-            ran_at = last_run_at or ran_from(
+            ran_at = moment or ran_from(
                 self.schedule, self.policy, min(self.due_by_schedule() or now, now), now
             )
             return ran_at, upcoming.total_run_count + (0 if only_update_last_run_at else 1)
@@ -506,13 +507,12 @@ class RedBeatSchedulerEntry(AsyncManaged, PolicyHolder, ScheduleEntry):
             before = try_decode(type(self), stored, self.app)
             if before is not None:
                 self.last_run_at, self.total_run_count = before.last_run_at, before.total_run_count
-            self.last_run_at, self.total_run_count = decide(now)
+            with refusing_schedule(self):
+                self.last_run_at, self.total_run_count = decide(now)
+                score = score_of_moved(self, now)
             self.known_last_run_at = self.last_run_at
-            write = Write(
-                meta=encode_meta(self.last_run_at, self.total_run_count, stored.meta),
-                score=score_of_moved(self, now),
-                must_exist=True,
-            )
+            meta = encode_meta(self.last_run_at, self.total_run_count, stored.meta)
+            write = Write(meta=meta, score=score, must_exist=True)
             if self.stored is not None:  # definition and policy stay as loaded, for save(if_unchanged=True)
                 self.stored = replace(self.stored, meta=write.meta, score=write.score, is_meta_foreign=False)
                 self.seen_at = now

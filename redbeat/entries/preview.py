@@ -8,10 +8,11 @@ from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING
 
 from redbeat.entries.due import anchor_of, first_after_pause, paused_until, retry_of
+from redbeat.errors import EntryError
 from redbeat.policy.policy import Policy
 from redbeat.process.budget import limited_steps
 from redbeat.schedules.occurrences import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
-from redbeat.schedules.timezones import in_utc
+from redbeat.schedules.timezones import FIRST_DAY, find_time_problem, in_utc
 
 if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
@@ -30,7 +31,7 @@ def next_runs(
 
     ``now``: by the server's clock; None: by this machine's.
     """
-    since = None if after is None else in_utc(after)
+    since = None if after is None else _checked(entry, "after", after)
     runs = islice(_runs(entry, since, rests=True, now=now), count)
     shown_in = tz or zone_of(entry.schedule, entry.policy)
     return [due.astimezone(shown_in) for due in runs]
@@ -38,10 +39,17 @@ def next_runs(
 
 def runs_between(entry: RedBeatSchedulerEntry, begin: datetime, end: datetime) -> Iterator[datetime]:
     """Yield the runs of ``entry`` from ``begin`` to ``end``, both included."""
-    last = in_utc(end)
+    first, last = _checked(entry, "the first time", begin), in_utc(end)
     shown_in = zone_of(entry.schedule, entry.policy)
-    for due in takewhile(lambda due: due <= last, _runs(entry, in_utc(begin) - _INSTANT)):
+    for due in takewhile(lambda due: due <= last, _runs(entry, max(first, FIRST_DAY) - _INSTANT)):
         yield due.astimezone(shown_in)
+
+
+def _checked(entry: RedBeatSchedulerEntry, name: str, moment: datetime) -> datetime:
+    problem = find_time_problem(moment, first_year=1)
+    if problem:
+        raise EntryError(f"{entry.key}: {name} {problem}", entry.key)
+    return in_utc(moment)
 
 
 def _runs(

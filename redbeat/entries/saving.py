@@ -7,7 +7,8 @@ changed, or if it is enabled again.
 from __future__ import annotations
 
 import copy
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,6 @@ from redbeat.entries.validation import (
     find_meta_problem,
     find_option_problem,
     find_size_problem,
-    find_state_problem,
 )
 from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
 from redbeat.log.logger import logger
@@ -45,7 +45,7 @@ from redbeat.schedules.occurrences import (
     start_just_passed,
     zone_of,
 )
-from redbeat.schedules.timezones import in_calendar, in_utc, name_for, zone_name
+from redbeat.schedules.timezones import find_time_problem, in_calendar, in_utc, name_for, zone_name
 from redbeat.store.records import KeyType, Stored, Write
 
 if TYPE_CHECKING:
@@ -116,23 +116,22 @@ def plan_write(
                 is_moved = limited_twice(entry.key, _starts_anew, entry, kept.last_run_at, before, now)
         since = before_start(entry, None, now) if is_moved else kept.last_run_at
         entry.last_run_at = entry.known_last_run_at = since
-    elif not entry.has_last_run_at:
+    elif entry.has_last_run_at:
+        entry.last_run_at = entry.known_last_run_at = checked_last_run(entry, entry.last_run_at)
+    else:
         entry.last_run_at = entry.known_last_run_at = now
     if kept is None or is_moved:  # the entry is new, or its meta is missing or can't be used
         meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
     try:
-        if entry.policy is NO_POLICY and is_cheap(entry.schedule):  # watching it would take longer
-            score = _score_over(entry, stored, before, now, is_moved)
-        else:
-            score = limited_twice(entry.key, _score_over, entry, stored, before, now, is_moved)
+        with refusing_schedule(entry):
+            if entry.policy is NO_POLICY and is_cheap(entry.schedule):  # watching it would take longer
+                score = _score_over(entry, stored, before, now, is_moved)
+            else:
+                score = limited_twice(entry.key, _score_over, entry, stored, before, now, is_moved)
     except EntryTooExpensive:
         if entry.enabled or not stored.exists:
             raise
         score = None  # a pause is saved all the same: it is the remedy
-    except (ValueError, OverflowError, RuntimeError) as exc:
-        raise EntryError(
-            f"{entry.key}: its schedule {entry.schedule!r} can't be used: {_why(exc)}", entry.key
-        ) from exc
     try:
         check_readable(definition)
     except (ValueError, RecursionError) as exc:
@@ -142,8 +141,22 @@ def plan_write(
     return Write(definition, meta, score, policy=policy, record=record)
 
 
-def _why(exc: Exception) -> str:
-    return str(exc) or type(exc).__name__
+@contextmanager
+def refusing_schedule(entry: RedBeatSchedulerEntry) -> Iterator[None]:
+    """Raise EntryError where the times of the schedule of ``entry`` can't be computed."""
+    try:
+        yield
+    except EntryError:
+        raise
+    except (ValueError, OverflowError, RuntimeError) as exc:
+        why = str(exc) or type(exc).__name__
+        if isinstance(exc, OverflowError):
+            why = (
+                f"it has a time outside the years 1 to 9999, as last_run_at is {entry.last_run_at}: set an "
+                "earlier one, or a shorter interval."
+            )
+        problem = f"its schedule {entry.schedule!r} can't be used: {why}"
+        raise EntryError(f"{entry.key}: {problem}", entry.key) from exc
 
 
 def _record_of_rest(entry: RedBeatSchedulerEntry, before: Any, now: datetime) -> str:
@@ -279,13 +292,12 @@ def checked_last_run(entry: RedBeatSchedulerEntry, moment: datetime | None) -> d
     """Return ``moment`` as ``entry`` may store it.
 
     Raises:
-        EntryError: it is not a datetime.
+        EntryError: it is not a datetime in the years 1 to 9998.
     """
-    moment = as_moment(moment)
-    moment = in_calendar(moment) if isinstance(moment, datetime) else moment
-    problem = find_state_problem(moment)
+    moment = in_calendar(as_moment(moment))
+    problem = None if moment is None else find_time_problem(moment, first_year=1)
     if problem:
-        raise EntryError(f"{entry.key}: {problem}", entry.key)
+        raise EntryError(f"{entry.key}: last_run_at {problem}", entry.key)
     return moment
 
 

@@ -22,7 +22,7 @@ from redbeat.decoder import RedBeatJSONEncoder, decode
 from redbeat.errors import EntryError
 from redbeat.log.text import quoted
 from redbeat.schedules.occurrences import Excluded
-from redbeat.schedules.timezones import instant_of, time_of, zone_called, zone_name
+from redbeat.schedules.timezones import find_time_problem, instant_of, time_of, zone_called, zone_name
 
 Value = TypeVar("Value")
 Given = TypeVar("Given")
@@ -414,15 +414,11 @@ def _time(name: str, value: Any) -> datetime:
             value = time_of(value)
         except ValueError as exc:
             raise ValueError(f"{name}: {value!r} is no time; write it as '2026-12-24T18:00'.") from exc
-    if not isinstance(value, datetime):
-        raise ValueError(f"{name}: must be a datetime, not {quoted(value)}.")
-    try:
-        value.astimezone(timezone.utc)
-    except OverflowError as exc:
-        raise ValueError(f"{name}: {value} is out of range.") from exc
-    if not 1970 <= value.year <= 9998:
-        raise ValueError(f"{name}: must be in the years 1970 to 9998, not {value}.")
-    return value
+    problem = find_time_problem(value, first_year=1970)
+    if problem:
+        raise ValueError(f"{name}: {problem}")
+    moment: datetime = value
+    return moment
 
 
 def _count(name: str, value: Any) -> int:

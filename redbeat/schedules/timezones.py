@@ -13,12 +13,14 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import MAXYEAR, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 from dateutil.parser import isoparse
 from dateutil.tz import tzfile, tzlocal, tzutc
 
 from redbeat.config.suggestions import did_you_mean
+from redbeat.log.text import quoted
 
 #: (wall time, the clock's offset from UTC, whether that wall time itself counts) to the next wall time that a
 #: rule names; None: there is none
@@ -133,20 +135,34 @@ def nearest_moment_of(seconds: float) -> datetime:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return ``moment`` in UTC; a naive datetime is taken as UTC, one before year 1 as its first day."""
+    """Return ``moment`` in UTC; a naive datetime is taken as UTC.
+
+    A time outside the years 1 to 9999 in UTC, such as datetime.min east of it, becomes the nearest of
+    FIRST_DAY and _LAST_DAY.
+    """
     if moment.tzinfo is None:
         return moment.replace(tzinfo=timezone.utc)
     try:
         return moment.astimezone(timezone.utc)
     except OverflowError:
-        if moment.year > 1:
-            raise
-        return FIRST_DAY  # as of datetime.min east of UTC
+        return FIRST_DAY if moment.year == 1 else _LAST_DAY
 
 
-def in_calendar(moment: datetime) -> datetime:
-    """Return ``moment``, which may be before year 1 in UTC, as a time that can be stored."""
-    return in_utc(moment) if moment.year == 1 else moment
+def in_calendar(moment: Any) -> Any:
+    """Return ``moment``; a datetime that may be before year 1 in UTC as one that can be stored."""
+    return in_utc(moment) if isinstance(moment, datetime) and moment.year == 1 else moment
+
+
+def find_time_problem(moment: Any, first_year: int) -> str | None:
+    """Return why a user may not give ``moment`` as a time, as the end of a sentence; None: it is valid.
+
+    The last year is left out: runs after a time in it may lie outside the calendar.
+    """
+    if not isinstance(moment, datetime):
+        return f"must be a datetime, not {quoted(moment)}."
+    if not first_year <= moment.year < MAXYEAR:
+        return f"must be in the years {first_year} to {MAXYEAR - 1}, not {moment}."
+    return None
 
 
 def wall_of(instant: datetime, tz: tzinfo) -> datetime:

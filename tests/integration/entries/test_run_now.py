@@ -5,6 +5,8 @@ A stored entry of any kind then has one run at once, and goes on by its schedule
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -15,13 +17,15 @@ from zoneinfo import ZoneInfo
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab, schedule, solar
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryError
 from redbeat.schedules import rrule
+from redbeat.schedules.occurrences import clocked, cron
 from tests.support.schedule import (
+    SCHEDULE,
     counts_of,
     due_count,
     field,
@@ -94,9 +98,64 @@ def reschedule(made: Entry, moment: datetime | None) -> Entry:
     return made
 
 
+def advance(made: Entry, moment: Any) -> Entry:
+    return made.save().next(moment)  # type: ignore[no-any-return]
+
+
 WAYS: list[Callable[[Entry, datetime | None], Entry]] = [
     assign_to_loaded, assign_to_saved, assign_to_new, assign_and_change, reschedule,
 ]  # fmt: skip
+
+
+INVALID: dict[str, Any] = {
+    "max": datetime.max,
+    "max in UTC": datetime.max.replace(tzinfo=UTC),
+    "max in New York": datetime.max.replace(tzinfo=ZoneInfo("America/New_York")),
+    "max in Kiritimati": datetime.max.replace(tzinfo=ZoneInfo("Pacific/Kiritimati")),
+    "infinite": math.inf,
+    "text": "soon",
+}
+
+
+@pytest.mark.parametrize("kind", [*SCHEDULES, "solar", "cron", "clocked"])
+@pytest.mark.parametrize("moment", INVALID)
+def test_an_invalid_time_raises_entry_error_that_names_it_and_changes_nothing(
+    scheduler: RedBeatScheduler, client: redis.Redis, kind: str, moment: str
+) -> None:
+    more = {"solar": solar("sunset", 52, 13), "cron": cron("0 3 * * *"), "clocked": clocked(PAST + 9 * DAY)}
+    given, name = INVALID[moment], f"{kind}, {moment}"
+
+    def make(**fields: Any) -> Entry:
+        return Entry(name, "t", {**SCHEDULES, **more}[kind], app=scheduler.app, **fields)
+
+    make().save()
+    before = client.hgetall(f"redbeat:{name}"), score_of(client, name)
+    shown = repr(given) if isinstance(given, str) else str(given)
+    for way in (*WAYS, advance):
+        with pytest.raises(EntryError, match=f"last_run_at must be .*{re.escape(shown)}"):
+            way(make(), given)
+    with pytest.raises(EntryError, match=f"last_run_at .*{re.escape(shown)}"):
+        Entry(f"{name}, new", "t", make().schedule, app=scheduler.app, last_run_at=given).save()
+    for policy in ("paused_until", "start_time", "end_time"):
+        with pytest.raises(EntryError, match=f"{policy}: .*{re.escape(shown)}"):
+            make(**{policy: given})
+    with pytest.raises(EntryError, match="paused_until"):
+        make().pause(until=given)
+    for look in (lambda: make().next_runs(1, given), lambda: [*make().runs_between(given, given)]):
+        with pytest.raises(EntryError, match=re.escape(shown)):
+            look()
+    assert (client.hgetall(f"redbeat:{name}"), score_of(client, name)) == before
+    assert client.zcard(SCHEDULE) == 1
+
+
+def test_a_last_run_after_which_an_interval_has_no_time_raises_entry_error(
+    scheduler: RedBeatScheduler,
+) -> None:
+    entry = Entry("far", "t", schedule(36_000 * 86_400), app=scheduler.app).save()
+    with pytest.raises(EntryError, match="a time outside the years 1 to 9999, as last_run_at is 9990-01-01"):
+        entry.reschedule(datetime(9990, 1, 1))
+    with pytest.raises(EntryError, match="a time outside the years 1 to 9999, as last_run_at is 9990-01-01"):
+        assign_to_loaded(entry, datetime(9990, 1, 1))
 
 
 @pytest.mark.parametrize("kind", SCHEDULES)
