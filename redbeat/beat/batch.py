@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from redbeat.beat.planner import Run
 from redbeat.broker.confirms import Publication
-from redbeat.store.records import Claim, Claimed, Commit, Committed, Ending, Fence, Held, Push
+from redbeat.entries.dropped import Dropped
+from redbeat.store.records import Claim, Claimed, Commit, Committed, Ending, Fence, Held, Push, Result
 
 
 @dataclass
@@ -26,6 +27,9 @@ class Batch:
         reserved: keys of the entries whose runs are noted as in progress before they are published.
         recorded: commits that were written, or refused because somebody else has changed the entry.
         deleted: how many entries were deleted with the run that was sent.
+        dropped: by key, runs that the plan of an entry does not send, each with the entry's name. They are
+            logged when that plan is recorded.
+        left_out: those of them that are recorded.
         suspects: those of the claim that are likely to fail; they are tried after the others.
         behind: those of them that are left due, and not claimed again at once.
         left: keys of the entries that are still due for any other reason.
@@ -50,6 +54,8 @@ class Batch:
     suspects: list[Claimed] = field(default_factory=list)
     behind: list[Claimed] = field(default_factory=list)
     left: set[str] = field(default_factory=set)
+    dropped: dict[str, list[tuple[str, Dropped]]] = field(default_factory=dict)
+    left_out: list[tuple[str, Dropped]] = field(default_factory=list)
     deleted: int = 0
     is_cut: bool = False
     is_in_doubt: bool = False
@@ -100,10 +106,16 @@ class Batch:
             if isinstance(commit.new_score, str)
         }
 
+    def note_dropped(self, key: str, name: str, dropped: Dropped) -> None:
+        """Keep runs of the entry ``name`` that its plan does not send."""
+        self.dropped.setdefault(key, []).append((name, dropped))
+
     def note_recorded(self, commits: Sequence[Commit], committed: Committed) -> None:
         """Note what became of ``commits``."""
         self.recorded += commits
         for commit, result in zip(commits, committed.results, strict=False):
+            if self.dropped:
+                self._note_left_out(commit, result)
             if isinstance(result, Held) and commit.run is not None:
                 commit.new_score = commit.run.held_score  # it is what was written
             elif result is not True:
@@ -111,3 +123,10 @@ class Batch:
                 self.left.add(commit.claimed.key)
             elif commit.new_score is Ending.DELETE:
                 self.deleted += 1
+
+    def _note_left_out(self, commit: Commit, result: Result) -> None:
+        records: Sequence[str] = commit.records if result is True else ()
+        if isinstance(result, Held) and commit.run is not None:
+            records = commit.run.held_records
+        # a run that is tried again later has the same runs before it at each try: they are recorded once
+        self.left_out += [one for one in self.dropped.pop(commit.claimed.key, ()) if one[1].record in records]

@@ -26,6 +26,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.beat import SchedulingError
@@ -186,6 +187,7 @@ class Dispatcher:
     def _tell_of_batch(self, batch: Batch) -> None:
         """Tell of what was sent, when it has been recorded."""
         self._broker.send_events(batch.events)
+        self._reports.report_dropped(batch.left_out)
         if batch.recorded:
             self._delivery.announce()
 
@@ -401,7 +403,8 @@ class Dispatcher:
             try:
                 of_entry = self._hooks.Entry, app, claimed, now
                 if claimed.message is None:
-                    of_schedule = calendars, defaults, tracks, self._labels_of, self._reports.note_dropped
+                    note_dropped = partial(batch.note_dropped, claimed.key)
+                    of_schedule = calendars, defaults, tracks, self._labels_of, note_dropped
                     plan = limited(claimed.key, plan_run, *of_entry, *of_schedule, seconds=budget_seconds)
                 else:
                     plan = limited(claimed.key, plan_message, *of_entry, seconds=budget_seconds)
@@ -421,7 +424,6 @@ class Dispatcher:
                 batch.pending.append(commit_failed(plan, reason, now, pauses)[0])
             else:
                 runs.append(plan)
-        self._reports.report_dropped()
         self._figures.one_by_one += len(runs)
         batch.leave(self.pace.take_left())
         batch.hold(self.pace.take_held())

@@ -150,7 +150,6 @@ class Reports:
         self._name_of = name_of
         self.failures = FailureLog()
         self._ahead_seconds = 0.0  # the server's clock, of this machine's
-        self._dropped: list[tuple[str, Dropped]] = []  # those of the present batch
         self._missing: dict[str, float] = {}  # key to when that was noticed, monotonic; the oldest first
         self._said = Memory[tuple[str, str], str](MAX_REMEMBERED)  # (topic, key) to what was logged
         self._troubled: set[str] = set()  # the keys of the topic "trouble"
@@ -226,13 +225,10 @@ class Reports:
     def _short_name(self, key: str) -> str:
         return shorten(printable(self._name_of(key)[:MAX_NAME]), MAX_NAME)
 
-    def note_dropped(self, name: str, dropped: Dropped) -> None:
-        """Keep runs of the entry ``name`` that are not sent, for ``report_dropped``."""
-        self._dropped.append((name, dropped))
-
-    def report_dropped(self) -> None:
-        """Log the runs of a batch that are not sent: merged ones in one line if they are many."""
-        found, self._dropped = self._dropped, []
+    def report_dropped(self, found: Sequence[tuple[str, Dropped]]) -> None:
+        """Log runs that a batch has not sent, each with its entry's name: merged ones in one line if they are
+        many.
+        """
         merged = [(name, one) for name, one in found if one.is_merged]
         alone = merged if len(merged) <= NAMED_ALONE else []
         for name, one in (*(pair for pair in found if not pair[1].is_merged), *alone):

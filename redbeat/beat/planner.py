@@ -540,7 +540,11 @@ def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None
     failure = failure.again(retry_at=retry_at)
     commit = Commit(run.claimed, new_score=retry_at, new_error=failure.to_json(), is_for_this_definition=True)
     commit.records = (unsent_record(run.nominal, reason),) if is_news else ()
-    commit.counted, commit.labels = "- unsent" if attempts == 1 else "", run.sent.labels
+    commit.labels = run.sent.labels
+    if attempts == 1:  # the next try begins with this run
+        dropped = run.dropped if isinstance(run, OrdinaryRun) else ()
+        commit.records = (*_records_of(dropped), *commit.records)
+        commit.counted = f"-{_counted(dropped)} unsent"
     return commit, is_news
 
 

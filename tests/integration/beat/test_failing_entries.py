@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from datetime import datetime, timezone
@@ -79,6 +80,42 @@ def test_one_that_cannot_be_sent_backs_off_alone(
     assert sent_due.timestamp() == pytest.approx(due, abs=1e-5)
     assert client.hget("redbeat:bad", "error") is None
     assert score_of(client, "bad") == pytest.approx(due + 3600, abs=1e-4)
+
+
+def test_merged_runs_of_one_that_fails_are_logged_when_they_are_recorded_not_at_each_try(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    scheduler = make_scheduler(redbeat_history=1000)
+    broker.set("spoilt", "a text")
+    start = server_now(client) - 5
+    meta = meta_json(datetime.fromtimestamp(start - 0.05, timezone.utc), 1)
+    often = {"__type__": "interval", "every": 0.05}
+    write_raw(client, "bad", score=start, schedule=often, options=REFUSED, meta=meta)
+
+    def merged() -> list[str]:
+        return [one for one in caplog.messages if "Merged" in one]
+
+    for attempts in range(1, 6):
+        scheduler.tick()
+        assert field(client, "bad", "error")["attempts"] == attempts
+        assert len(merged()) == 1, merged()  # those before the first try
+        more_due = server_now(client) + 0.1
+        eventually(lambda more_due=more_due: server_now(client) > more_due)
+        retry_now(client, "bad")
+    broker.delete("spoilt")
+    scheduler.tick()
+    assert len(messages(broker, "spoilt")) == 1
+    assert len(merged()) == 2, merged()
+    records = [json.loads(one) for one in client.lrange("redbeat::history:bad", 0, -1)]
+    dropped = [one for one in records if one.get("outcome") == "merged"]
+    assert len(dropped) == 2, records
+    # each run is in the history once: merged, or sent
+    count = sum(one.get("count", 1) for one in dropped) + 1
+    assert (score_of(client, "bad") or 0) == pytest.approx(start + count * 0.05, abs=1e-3)
 
 
 def test_after_a_restart_it_goes_on_backing_off_and_is_not_logged_again(

@@ -22,6 +22,7 @@ from redbeat.beat.planner import (
     plan_run,
 )
 from redbeat.decoder import encode_meta
+from redbeat.entries.dropped import Dropped
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.errors import EntryCorrupt
@@ -291,9 +292,14 @@ def test_the_reasons_of_past_failures_are_read_back(app: Celery) -> None:
 def log_of_batch(app: Celery, caplog: pytest.LogCaptureFixture, *entries: Claimed, now: float) -> list[Any]:
     caplog.set_level("INFO", logger="celery.beat")
     reports = Reports()
+    found: list[tuple[str, Dropped]] = []
+
+    def note(name: str, dropped: Dropped) -> None:
+        found.append((name, dropped))
+
     for one in entries:
-        plan_run(RedBeatSchedulerEntry, app, one, now, report_dropped=reports.note_dropped)
-    reports.report_dropped()
+        plan_run(RedBeatSchedulerEntry, app, one, now, report_dropped=note)
+    reports.report_dropped(found)
     return caplog.records
 
 
