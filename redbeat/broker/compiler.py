@@ -29,6 +29,7 @@ from redbeat.broker.originals import Originals
 from redbeat.broker.outbox import Outbox, UnknownWriteError
 from redbeat.broker.rehearsal import Rehearsed, rehearse
 from redbeat.broker.shapes import DifferenceError, Message, Shape
+from redbeat.errors import EntryError
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.containment import let_through
@@ -118,6 +119,8 @@ class Compiler:
     def compile(self, call: Call, rehearse: Send) -> Message | str:
         """Return the message of ``call``, to be used in this batch; a str: why ``apply_async`` must make it.
 
+        Raises EntryError if ``rehearse`` does: that is about the entry, and not about messages of its shape.
+
         ``rehearse`` is called for the first entries of a shape, in a way that nothing is sent or declared.
         Then the queues of the shape are declared, once a batch, as ``apply_async`` does it.
         """
@@ -133,6 +136,7 @@ class Compiler:
     def _tell(self, task: str, reason: str) -> None:
         """Log, once for each task and reason, why messages aren't compiled; not what concerns all of them."""
         if reason != self.obstacle and self._said.is_news((task, reason), True):
+            reason = reason.removesuffix(".")  # an error's text may be a sentence
             logger.info("beat: Messages of the task %s aren't compiled: %s.", printable(task), reason)
 
     def is_current(self, message: Message) -> bool:
@@ -236,6 +240,8 @@ class Compiler:
             self._keep(key, self._make_shape(key, call, send))
         except (_UnfitError, DifferenceError) as exc:
             self._note_unfit(key, exc)
+        except EntryError:
+            raise
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             let_through(exc)
             if not _is_caused_by(UnknownWriteError, exc):
@@ -253,6 +259,8 @@ class Compiler:
             self._drop(shape)
             self._note_unfit(key, exc)
             return str(exc)
+        except EntryError:
+            raise
         except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
             let_through(exc)
             return reason_of(exc)

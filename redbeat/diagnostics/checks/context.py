@@ -15,6 +15,7 @@ from typing import Any
 
 from redbeat.config.config import RedBeatConfig, ensure_conf
 from redbeat.entries.calendar_loading import give_calendars, read_calendars
+from redbeat.entries.due import is_quarantined
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import PAGE_SIZE, read_all
@@ -47,6 +48,11 @@ class Row:
     def key(self) -> str:
         """The entry's key."""
         return self.stored.key
+
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether beat doesn't run the entry, as it is invalid or its times can't be computed."""
+        return bool(self.problem) if self.entry is None else is_quarantined(self.entry, self.stored)
 
 
 @dataclass

@@ -23,7 +23,7 @@ class Versions:
 
     def note_entry(self, context: Context, row: Row) -> Iterator[Finding]:
         """Note an entry that RedBeat itself can use; other checks report those that it can't."""
-        if row.entry is None or row.stored.score is None or row.stored.score < 0:
+        if row.entry is None or row.is_quarantined or row.stored.score is None or row.stored.score < 0:
             return
         name = context.name_of(row.key)
         if find_trouble(row.member, name, row.stored, row.problem, context.now) is not None:

@@ -114,7 +114,7 @@ def _look_ahead(entry: RedBeatSchedulerEntry, now: datetime, since: datetime) ->
 def check_future(context: Context, row: Row) -> Iterator[Finding]:
     """Find enabled entries that never run again."""
     entry, score = row.entry, row.stored.score
-    if entry is None or score is None or not entry.is_enabled_at(context.now):
+    if entry is None or score is None or row.is_quarantined or not entry.is_enabled_at(context.now):
         return
     if isinstance(entry.policy.calendar, Unusable) or 0 <= score <= context.now.timestamp():
         return  # another check reports it, or beat is about to send it

@@ -52,6 +52,33 @@ def write_bad_ones(client: redis.Redis, score: float = 1) -> None:
         client.zadd(SCHEDULE, {f"redbeat:{name}": score})
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"options": {"queue": "redbeat::generation"}},
+        {"meta": "{x"},
+        {"definition": "{"},
+        {"schedule": {"__type__": "interval", "every": 0}},
+    ],
+    ids=["queue", "meta", "definition", "schedule"],
+)
+def test_a_quarantined_entry_has_one_line_and_does_not_slow_its_task_down(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    fields: dict[str, Any],
+) -> None:
+    caplog.set_level("INFO")
+    write_raw(client, "bad", **fields)
+    write_raw(client, "good", schedule=SELDOM)
+    scheduler.tick()
+    assert sent_names(broker) == ["good"]
+    [told] = [one for one in caplog.messages if "bad" in one]
+    assert "uarantined" in told
+    assert not told.endswith("..")
+
+
 def due_again(client: redis.Redis) -> None:
     for member in client.zrange(SCHEDULE, 0, -1):
         client.zadd(SCHEDULE, {member: 1})

@@ -254,6 +254,21 @@ def test_a_value_that_depends_on_the_entry_in_an_unknown_way_drops_the_first_mes
     assert len(messages_about(caplog)) == 1
 
 
+def test_a_reason_that_is_a_sentence_has_one_full_stop(
+    compiling: Compiling, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+
+    def fail(*_args: Any, **_options: Any) -> None:
+        raise LookupError("There is no tenant.")
+
+    monkeypatch.setattr(compiling, "send", fail)
+    compiling.compile(call_of())
+    [message] = messages_about(caplog)
+    assert message.endswith("There is no tenant.")
+    assert not message.endswith("..")
+
+
 def test_a_version_that_describes_arguments_in_another_way_compiles_nothing(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:

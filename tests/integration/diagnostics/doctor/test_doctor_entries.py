@@ -68,6 +68,14 @@ def test_a_quarantined_entry_says_since_when(
     assert since in only(findings(), "quarantined", "error")["advice"]
 
 
+def test_a_quarantined_entry_whose_times_cannot_be_computed_is_named_once(
+    findings: Any, client: redis.Redis, make_scheduler: MakeScheduler
+) -> None:
+    write_raw(client, "bad", schedule={"__type__": "interval", "every": 86_400 * 3_640_000})
+    make_scheduler().tick()
+    assert only(findings(), "quarantined", "error")["about"] == "bad"
+
+
 def test_a_run_that_cannot_be_sent(findings: Any, client: redis.Redis, make_scheduler: MakeScheduler) -> None:
     write_raw(client, "bad", options={"serializer": "yml"})
     make_scheduler().tick()
