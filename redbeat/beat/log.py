@@ -206,7 +206,7 @@ class Reports:
         for key in keys[:NAMED_ALONE]:
             logger.error(
                 "beat: Failed to load %s, removing it from the schedule: its hash is gone, usually because "
-                "Redis evicted it (see maxmemory-policy).",
+                "Redis evicted it (see maxmemory-policy), or because a program deleted the hash alone.",
                 self._short_name(key),
                 extra=ENTRY_REMOVED.of(entry=self._name_of(key)),
             )

@@ -160,7 +160,8 @@ ENTRY_REMOVED = _event(
     "entry.removed",
     "ERROR",
     "entry",
-    "An entry is removed from the schedule, as its hash is gone; usually Redis has evicted it.",
+    "An entry is removed from the schedule because its hash is gone: usually Redis evicted it, or a program "
+    "deleted the hash alone.",
 )
 ENTRIES_REMOVED = _event(
     "entries.removed", "ERROR", "count entries", "The same of more entries than are logged one by one."

@@ -208,6 +208,7 @@ def test_a_missing_hash_gets_a_second_and_then_an_error_that_names_eviction(
     (error,) = errors_in(caplog)
     assert error.startswith("beat: Failed to load gone, removing")
     assert "evicted" in error
+    assert "deleted the hash alone" in error
 
 
 def test_a_hash_that_appears_within_that_second_runs(
