@@ -198,6 +198,11 @@ class RedBeatConfig:
         has_nodes = bool(options.get("cluster") or options.get("startup_nodes"))
         return has_nodes or self._has_cluster_client or scheme_of(self.redis_url) == "redis-cluster"
 
+    @property
+    def is_single_without_hash_tag(self) -> bool:
+        """Whether the settings name a single server and keys that would be in several slots of a cluster."""
+        return not self.is_cluster and not has_hash_tag(self.key_prefix)
+
     def note_client(self, client: Any) -> None:
         """Note which client the application has given.
 

@@ -531,6 +531,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         redis.exceptions.RedisClusterException,
     ) as exc:
         COUNTS.errors += 1
+        _check_cluster_mode(config, exc)
         url = _place_of(config, exc)
         said = said_by_server(exc)
         reason = str(said).partition(" : <")[0]  # redis-py appends the repr of its client
@@ -550,8 +551,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         raise StoreRefused(f"The server at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc
     except redis.exceptions.ResponseError as exc:
         COUNTS.errors += 1
-        if not config.is_cluster:
-            _check_cluster_mode(config, exc)
+        _check_cluster_mode(config, exc)
         reason = _IN_SCRIPT.sub("", str(exc))  # a digest and a line number help nobody
         if _UNNAMED.search(reason):
             reason = f"{reason.removesuffix('.')}; the server's ACL LOG has which one"
@@ -571,8 +571,10 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
         ) from exc
 
 
-def _check_cluster_mode(config: RedBeatConfig, exc: redis.exceptions.ResponseError) -> None:
-    """Raise ConfigurationError if a server answers so as part of a cluster, which the settings don't name."""
+def _check_cluster_mode(config: RedBeatConfig, exc: Exception) -> None:
+    """Raise ConfigurationError if ``exc`` is about a cluster, which the settings don't name."""
+    if config.is_cluster:
+        return
     url = sanitize_url(config.redis_url)
     if is_several_slots(exc):
         raise config.hash_tag_missing(config.key_prefix, f"Redis at {url} is a node of a cluster: ") from exc

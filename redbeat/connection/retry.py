@@ -52,8 +52,10 @@ _PASSING_CODES = (
     "BUSY ",
     "READONLY ",
 )
-#: how a server says that it is a node of a cluster: keys are in several slots, or in one of another node
-_SEVERAL_SLOTS = re.compile(r"CROSSSLOT|hash to the same slot|non local key", re.IGNORECASE)
+#: how a node of a cluster, or a cluster's client, refuses keys that are in several slots, or on another node
+_SEVERAL_SLOTS = re.compile(
+    r"CROSSSLOT|hash to the same slot|map to the same (key )?slot|non local key", re.I
+)
 _OTHER_NODE = re.compile(r"\b(MOVED|ASK) \d+ \S+:\d+")
 #: what a script is told while a slot moves to another node: an entry has moved already, the schedule hasn't
 _HALF_MOVED = "attempted to access a non local key"
@@ -115,7 +117,7 @@ def is_no_cluster(exc: BaseException) -> bool:
 
 
 def is_several_slots(exc: BaseException) -> bool:
-    """Return True if a server in cluster mode has refused a command, as its keys are in several slots."""
+    """Return True if a server in cluster mode, or its client, has refused keys of several slots."""
     return bool(_SEVERAL_SLOTS.search(str(exc)))
 
 

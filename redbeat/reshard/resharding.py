@@ -119,6 +119,7 @@ class Resharding:
         """Return what is to be done.
 
         Raises:
+            ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
             ReshardRefused: another change is under way.
         """
         record = self._read()
@@ -228,9 +229,10 @@ class Resharding:
         """Return the layout as it is.
 
         Raises:
+            ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
             ReshardRefused: a change to another number is under way.
         """
-        record = self._recovered(self._generations.read())
+        record = self._recovered(self._generations.read(is_slot_checked=True))
         if record.is_under_way and record.shards != self._shards:
             raise ReshardRefused(
                 f"A change to {words_of(record.shards)} is under way (from {words_of(record.former)}), and "

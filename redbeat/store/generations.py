@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,28 +75,33 @@ class Generations:
         self._store = store
         self._key = store.config.base_keys.layout
 
-    def read(self, in_one_slot: Sequence[str] = ()) -> LayoutRecord:
+    def read(self, *, is_slot_checked: bool = False) -> LayoutRecord:
         """Return what stands in Redis.
 
         Arguments:
-            in_one_slot: keys that are asked for together in the same round trip, which a node of a cluster
-                refuses unless they are in one slot. A user who may not ask that goes on.
+            is_slot_checked: find out in the same round trip, too, if the server is part of a cluster and the
+                prefix has no hash tag: it refuses a command with keys of two slots. A user who may not ask
+                that goes on.
 
         Raises:
-            ConfigurationError: they are not in one slot.
+            ConfigurationError: that is so.
             StoreCorrupt: what stands there is no layout.
         """
+        base = self._store.config.base_keys
+        is_slot_checked = is_slot_checked and self._store.config.is_single_without_hash_tag
 
         def ask(client: Any) -> list[Any]:
-            if not in_one_slot:
+            if not is_slot_checked:
                 return list(client.hmget(self._key, _FIELDS))
             with client.pipeline(transaction=False) as pipeline:
-                return list(pipeline.hmget(self._key, _FIELDS).exists(*in_one_slot).execute()[0])
+                pipeline.hmget(self._key, _FIELDS)
+                pipeline.exists(base.schedule, base.statics)
+                return list(pipeline.execute()[0])
 
         try:
             found = self._store.ask(ask, self._key, "hash")
         except StoreRefused as exc:
-            if not in_one_slot or not is_no_permission(exc.__cause__):
+            if not is_slot_checked or not is_no_permission(exc.__cause__):
                 raise
             return self.read()
         shards, generation, former, state, swept_until = map(text_of, found)

@@ -23,7 +23,7 @@ from redbeat.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from redbeat.keys import Keys, has_hash_tag
+from redbeat.keys import Keys
 from redbeat.layout import Layout, LayoutRule
 from redbeat.log.events import LAYOUT_FOLLOWED
 from redbeat.log.logger import store_logger
@@ -77,9 +77,7 @@ class Layouts:
             StoreRefused: this user may not read it.
             StoreCorrupt: what is there is no layout.
         """
-        base = self._config.base_keys
-        is_slot_checked = is_slot_checked and not self._config.is_cluster and not has_hash_tag(base.prefix)
-        record = Generations(self._store).read((base.schedule, base.statics) if is_slot_checked else ())
+        record = Generations(self._store).read(is_slot_checked=is_slot_checked)
         return record.layout(self._store) if record.generation else None
 
     def contents(self, parts: Sequence[Keys]) -> list[Contents]:
@@ -105,14 +103,15 @@ class Layouts:
         Who may not read it, or doesn't reach the server, goes on with what is known.
 
         Raises:
-            ConfigurationError: it isn't what the settings say, though it was never changed.
+            ConfigurationError: it isn't what the settings say, though it was never changed; or the server is
+                part of a cluster, and the prefix has no hash tag.
             StoreUnavailable: this is a program that has just started.
             StoreCorrupt: what is there is no layout, and none was known before.
         """
         config = self._config
         is_start = config.looked_at is None and config.layout_rule is LayoutRule.REFUSE
         try:
-            layout = self.read(is_slot_checked=is_start)
+            layout = self.read(is_slot_checked=config.looked_at is None)
             if layout is None and config.layout.generation and config.found_layout is not None:
                 layout = config.layout  # it was lost: who is refused, or leads, finds out what there is now
             if is_start:

@@ -53,7 +53,7 @@ def test_beat_and_commands_end_with_one_error_that_names_the_hash_tag(
     write_app(tmp_path, "module", "memory://", redbeat_redis_url=node.url())
     if has_entries:  # copied there, or written by another language
         node.client().zadd("redbeat::schedule", {"redbeat:report": 1.0})
-    commands = [["list"], ["next"], ["status"], ["show", "report"]]
+    commands = [["list"], ["next"], ["status"], ["show", "report"], ["reshard", "--to", "4", "--yes"]]
     beat = celery_beat(tmp_path, "module")
     called = [celery_command(tmp_path, "module", "redbeat", *words) for words in commands]
     for process in [beat, *called]:
@@ -61,10 +61,22 @@ def test_beat_and_commands_end_with_one_error_that_names_the_hash_tag(
         [line] = [line for line in process.output().splitlines() if "hash tag" in line]
         assert "use '{redbeat}:'" in line
         assert "Traceback" not in process.output()
+    assert not node.client().exists("redbeat::layout")
 
 
-def test_the_doctor_finds_it_and_nothing_else(node: Server) -> None:
-    [finding] = examine(memory_app(redbeat_redis_url=node.url())).findings
+@pytest.mark.parametrize("settings", [{}, {"redbeat_shards": 2}], ids=["unsharded", "sharded"])
+def test_listing_with_the_default_prefix_is_an_error_that_names_the_hash_tag(
+    node: Server, settings: dict[str, Any]
+) -> None:
+    for read in RedBeatSchedulerEntry.count, lambda app: [*RedBeatSchedulerEntry.list(app)]:
+        app = memory_app(redbeat_redis_url=node.url(), **settings)
+        with pytest.raises(ConfigurationError, match=SENTENCE):
+            read(app)
+
+
+@pytest.mark.parametrize("settings", [{}, {"redbeat_shards": 2}], ids=["unsharded", "sharded"])
+def test_the_doctor_finds_it_and_nothing_else(node: Server, settings: dict[str, Any]) -> None:
+    [finding] = examine(memory_app(redbeat_redis_url=node.url(), **settings)).findings
     said = json.dumps(finding.to_dict())
     assert "hash tag" in said
     assert finding.severity.name == "ERROR"

@@ -143,3 +143,18 @@ def test_a_cluster_client_that_is_injected_late_names_the_hash_tag(cluster: Clus
         app.redbeat_redis = client
         with pytest.raises(ConfigurationError, match=r"use '\{redbeat\}:'"):
             save()
+
+
+def test_a_cluster_client_behind_a_proxy_object_names_the_hash_tag(cluster: ClusterTopology) -> None:
+    class Proxy:
+        def __init__(self, client: RedisCluster) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+    app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0", redbeat_redis_options={"retry_period": -1})
+    with cluster.client() as client:
+        app.redbeat_redis = Proxy(client)
+        with pytest.raises(ConfigurationError, match=r"use '\{redbeat\}:'"):
+            RedBeatSchedulerEntry("report", "t", 60, app=app).save()
