@@ -143,7 +143,7 @@ def test_standby_that_takes_over_after_a_loss_reports_it(
         options["redbeat_lock_lost"] = "exit"
     write_app(tmp_path, "module", valkey.url(0), extra=RECORDS, beat_schedule=statics, **options)
     for number in range(20):
-        RedBeatSchedulerEntry(f"dynamic-{number}", "echo", 3600, app=memory_app(**options)).save()
+        RedBeatSchedulerEntry(f"dynamic-{number}", "echo", 1, app=memory_app(**options)).save()
     with (
         valkey.client() as broker,
         schedule_server.client() as client,
@@ -151,9 +151,11 @@ def test_standby_that_takes_over_after_a_loss_reports_it(
     ):
         leader.wait_for("beat: Acquired")
         with celery_beat(tmp_path, "module") as standby:
-            # it has looked at the leader's locks then
+            # it has looked at the leader's locks then, and led a shard long enough to know its entries
             eventually(
-                lambda: "beat: Acquired" in standby.output() if shards else client.exists("redbeat::standbys")
+                lambda: (
+                    "Sending due task" in standby.output() if shards else client.exists("redbeat::standbys")
+                )
             )
             if loss == "restart":
                 leader.kill()
