@@ -45,6 +45,7 @@ from redbeat.connection.retry import (
 from redbeat.connection.waiting import wait_for
 from redbeat.errors import ConfigurationError, RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.keys import DEFAULT_CLUSTER_PREFIX
+from redbeat.process.containment import let_through
 
 #: arguments of the redis client that every connection gets unless the user sets others
 CLIENT_DEFAULTS: dict[str, Any] = {
@@ -329,7 +330,8 @@ class AskedCredentials(redis.CredentialProvider):
     def _naming_it(self) -> Iterator[None]:
         try:
             yield
-        except Exception as exc:
+        except BaseException as exc:  # a SystemExit of a provider's, too, is its error
+            let_through(exc)
             # without the error's text, which may quote a password
             said = f" ({exc.strerror}: {exc.filename})" if isinstance(exc, OSError) and exc.strerror else ""
             reason = f"its credential provider raised {type(exc).__name__}{said}"

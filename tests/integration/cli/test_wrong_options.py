@@ -26,6 +26,9 @@ import redis
 class Raises(redis.CredentialProvider):
     def get_credentials(self):
         raise RuntimeError("the vault has {SECRET}")
+class Exits(redis.CredentialProvider):
+    def get_credentials(self):
+        raise SystemExit("the vault has {SECRET}")
 class NoFile(redis.CredentialProvider):
     def get_credentials(self):
         return open("/no/such/secret").read()
@@ -40,6 +43,10 @@ WRONG: dict[str, tuple[str, str]] = {
     "a provider that raises": (
         "{'credential_provider': Raises()}",
         "its credential provider raised RuntimeError, Raises",
+    ),
+    "a provider that exits": (
+        "{'credential_provider': Exits()}",
+        "its credential provider raised SystemExit, Exits",
     ),
     "a provider without its file": (
         "{'credential_provider': NoFile()}",
@@ -95,17 +102,23 @@ def test_a_singleton_s_options_too(server: Server, tmp_path: Path) -> None:
 class Vault(redis.CredentialProvider):
     """Is away at times."""
 
+    error: type[BaseException] = TimeoutError
+
     def __init__(self) -> None:
         self.is_away = False
 
     def get_credentials(self) -> Any:
         if self.is_away:
-            raise TimeoutError
+            raise self.error
         return ("default", "")
 
 
-def test_a_provider_that_has_answered_once_is_away_when_it_raises(server: Server) -> None:
+@pytest.mark.parametrize("error", [TimeoutError, SystemExit])
+def test_a_provider_that_has_answered_once_is_away_when_it_raises(
+    server: Server, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
     """So that ``retry_period`` waits for it, and a beat at work doesn't end for it."""
+    monkeypatch.setattr(Vault, "error", error)
     vault = Vault()
     options = {"credential_provider": vault}
     app = memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options=options)
@@ -114,7 +127,7 @@ def test_a_provider_that_has_answered_once_is_away_when_it_raises(server: Server
     RedBeatSchedulerEntry("a", "t", 60, app=app).save()
     vault.is_away = True
     client.connection_pool.disconnect()
-    with pytest.raises(StoreUnavailable, match="its credential provider raised TimeoutError"):
+    with pytest.raises(StoreUnavailable, match=f"its credential provider raised {error.__name__}"):
         Store(app).vitals()
     vault.is_away = False
     assert Store(app).vitals().token == ""
@@ -123,5 +136,5 @@ def test_a_provider_that_has_answered_once_is_away_when_it_raises(server: Server
     )
     fresh.conf.redbeat_redis_options["credential_provider"].is_away = True
     for _ in range(2):  # no half-made connection is used
-        with pytest.raises(ConfigurationError, match="raised TimeoutError, Vault"):
+        with pytest.raises(ConfigurationError, match=f"raised {error.__name__}, Vault"):
             Store(fresh).vitals()
