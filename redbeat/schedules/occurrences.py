@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from celery.utils.time import delta_resolution
 
+from redbeat.errors import ConfigurationError
 from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.schedules.crontab import CRON_FIELDS as CRON_FIELDS
@@ -151,7 +152,15 @@ def register_schedule(
         encode: returns a schedule's arguments as an object of JSON, which may have datetimes in it.
         decode: returns the schedule with such arguments; raises ValueError, TypeError or KeyError if they are
             wrong.
+
+    Raises:
+        ConfigurationError: ``cls`` is not a subclass of Celery's schedules.
     """
+    if not (isinstance(cls, type) and issubclass(cls, BaseSchedule)):
+        raise ConfigurationError(
+            f"register_schedule: the class for {type_name!r} must be a subclass of "
+            f"celery.schedules.BaseSchedule, got {cls!r}."
+        )
     KINDS[type_name] = Kind(cls, encode, decode)
     if _has_own_is_due(cls) and _has_estimate(cls):
         logger.warning(

@@ -149,21 +149,28 @@ def find_missing(store: Store, *, of_beat: bool) -> list[str]:
 
     Raises StoreUnavailable, StoreRefused, and the client's errors.
     """
-    keys, config = store.parts[0].keys, store.config
-    calls = list(chain(*calls_of_beat(store))) if of_beat else calls_to_save(keys)
+    config = store.config
+    keys, *others = [part.keys for part in store.parts]
+    calls = [(keys, words) for words in (chain(*calls_of_beat(store)) if of_beat else calls_to_save(keys))]
+    # a key is refused only where its command is allowed, so several commands ask for those of each shard
+    calls += [
+        (other, words)
+        for other in others
+        for words in (*_calls_to_write(other), ("PUBLISH", other.wake, "x"))
+    ]
     with type(store).hasty(config.app) as hasty:
         client = without_retry(hasty.client)
         if config.is_cluster:
             client = client.get_redis_connection(client.get_node_from_key(keys.schedule))
         database = int(client.connection_pool.connection_kwargs.get("db") or 0)
         if of_beat and database:
-            calls.append(("SELECT", str(database)))
-        refusals = _refusals_of(client, calls)
+            calls.append((keys, ("SELECT", str(database))))
+        refusals = _refusals_of(client, [words for _, words in calls])
     missing = dict.fromkeys(
         right
-        for words, said in zip(calls, refusals, strict=True)
+        for (part, words), said in zip(calls, refusals, strict=True)
         if said
-        for right in _rights_to(words, said, keys)
+        for right in _rights_to(words, said, part)
     )
     return list(missing)
 

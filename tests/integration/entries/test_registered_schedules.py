@@ -12,7 +12,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.errors import EntryError
+from redbeat.errors import ConfigurationError, EntryError
 from redbeat.schedules import register_schedule
 from redbeat.schedules.occurrences import KINDS
 
@@ -37,6 +37,17 @@ def registered(base: type[BaseSchedule], **methods: Callable[..., Any]) -> type[
     cls: type[BaseSchedule] = type("Own", (base,), methods)
     register_schedule("own", cls, lambda _own: {}, lambda _given: cls())
     return cls
+
+
+def test_class_that_is_not_a_schedule_is_refused_and_not_registered() -> None:
+    class Duck:
+        pass
+
+    with pytest.raises(
+        ConfigurationError, match=r"'own' must be a subclass of .*BaseSchedule, got <class .*Duck"
+    ):
+        register_schedule("own", Duck, vars, lambda _given: Duck())  # type: ignore[arg-type,return-value]
+    assert "own" not in KINDS
 
 
 def test_an_own_is_due_alone_is_refused_with_what_to_write(make_app: Callable[..., Celery]) -> None:

@@ -79,17 +79,19 @@ def test_saving_names_all_missing_rights_at_once_and_works_with_them(
     assert ground.refusals() == []
 
 
-@pytest.mark.parametrize("lock", [{}, {"redbeat_lock_key": None}], ids=["lock", "no lock"])
+@pytest.mark.parametrize(
+    "more", [{}, {"redbeat_lock_key": None}, {"redbeat_shards": 3}], ids=["lock", "no lock", "shards"]
+)
 @pytest.mark.parametrize("period", [None, -1])
 def test_beat_names_all_missing_rights_at_its_start_and_runs_with_them(
-    ground: Ground, tmp_path: Path, lock: dict[str, Any], period: float | None
+    ground: Ground, tmp_path: Path, more: dict[str, Any], period: float | None
 ) -> None:
     ground.let(OF_2X)
     options: dict[str, Any] = {"username": "old", "password": PASSWORD}
     if period is not None:
         options["retry_period"] = period
     extra = "app.conf.beat_schedule = {'often': {'task': 'echo', 'schedule': 0.5}}"
-    settings = {"redbeat_redis_url": ground.server.url(0), "redbeat_redis_options": options, **lock}
+    settings = {"redbeat_redis_url": ground.server.url(0), "redbeat_redis_options": options, **more}
     write_app(tmp_path, "module", ground.server.url(1), extra=extra, **settings)
     refused = celery_beat(tmp_path, "module")
     assert refused.wait() != 0
