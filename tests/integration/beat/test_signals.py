@@ -518,8 +518,9 @@ def test_redis_away_is_no_news_and_what_happened_is_told_when_it_is_back(
     with celery_beat(tmp_path, "module") as beat, second.client() as client:
         eventually(lambda: client.exists(TOLD))
         run = json.dumps({"task_id": "x", "due": 1, "outcome": "lost"})
-        client.xadd(EVENTS, {"event": "run_ended", "entry": "before", "run": run})
-        eventually(lambda: ground.told_entries() == ["before"])
+        sent = client.xadd(EVENTS, {"event": "run_ended", "entry": "before", "run": run})
+        eventually(lambda: client.get(TOLD) == sent)
+        assert ground.told_entries() == ["before"]
         client.save()
         second.kill()
         beat.wait_for("Retrying Redis connection")
