@@ -32,9 +32,20 @@ from redbeat.process.memory import Memory
 MIN_DEFAULT_LOCK_SECONDS = 3
 
 
-def _explicit_settings(conf: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (lower-case name, value) of each redbeat_* setting in ``conf``, the strongest last."""
-    conf.broker_url  # noqa: B018 - reading a setting loads a configuration that is still pending
+def load_conf(app: Any) -> Any:
+    """Return ``app.conf``, and load its configuration if it is still pending.
+
+    Reading any item loads it. An attribute may not: with ``CELERY_BROKER_URL`` in the environment,
+    ``conf.broker_url`` does not look into the configuration.
+    """
+    conf = app.conf
+    conf["beat_schedule"]
+    return conf
+
+
+def _explicit_settings(app: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (lower-case name, value) of each redbeat_* setting of ``app``, the strongest last."""
+    conf = load_conf(app)
     namespace = (conf.prefix or "").lower()
     for mapping in reversed(conf.maps):
         for key in list(mapping):
@@ -119,7 +130,7 @@ class RedBeatConfig:
 
     def __init__(self, app: Any = None) -> None:
         self.app = app_or_default(app)
-        self._explicit = dict(_explicit_settings(self.app.conf))
+        self._explicit = dict(_explicit_settings(self.app))
         self._has_cluster_client = _is_of_cluster(getattr(self.app, "redbeat_redis", None))
         #: what was said about this app, and needn't be said again
         self.said = Memory[str, str]()
@@ -386,7 +397,7 @@ def log_format_of(app: Any) -> str:
 
 def given_settings(app: Any) -> dict[str, Any]:
     """Return the known ``redbeat_*`` settings that are given, unchecked, by their names in lower case."""
-    return {name: value for name, value in _explicit_settings(app.conf) if name in SETTINGS}
+    return {name: value for name, value in _explicit_settings(app) if name in SETTINGS}
 
 
 def spelled(app: Any, name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from celery import Celery
 from kombu import pools
 
+from redbeat.config import load_conf
 from redbeat.testing.servers import Server
 
 #: what an app keeps of Redis and RedBeat's settings
@@ -49,8 +50,7 @@ def on_server(app: Celery, server: Server) -> Iterator[Celery]:
 
     Its settings may be changed: afterwards they are as they were.
     """
-    app.conf.broker_url  # noqa: B018 - reading a setting loads a configuration that is still pending
-    changes: dict[str, Any] = app.conf.maps[0]  # what was set since it was loaded
+    changes: dict[str, Any] = load_conf(app).maps[0]  # what was set since it was loaded
     settings, attributes = dict(changes), {name: vars(app)[name] for name in _KEPT if name in vars(app)}
     backends = _take_backends(app)
     try:

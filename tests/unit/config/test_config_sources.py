@@ -69,7 +69,14 @@ SPELLINGS: dict[str, Callable[[], Celery]] = {
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_every_spelling_gives_the_same_configuration(spelling: str) -> None:
+@pytest.mark.parametrize(
+    "variable", [None, "CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL"]
+)
+def test_every_spelling_gives_the_same_configuration(
+    spelling: str, variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable is not None:  # `celery -b URL`, or BROKER_URL, sets the first one
+        monkeypatch.setenv(variable, REDIS)
     expected = values(from_object(SETTINGS))
     assert (expected["lock_key"], expected["batch_size"]) == (None, 7)
     assert values(SPELLINGS[spelling]()) == expected
