@@ -77,7 +77,7 @@ from redbeat.leadership.status import Leader, read_status
 from redbeat.legacy import lookup_of
 from redbeat.log.events import LEADER_LOST, SCHEDULE_LOST
 from redbeat.log.logger import logger
-from redbeat.log.text import printable, shorten
+from redbeat.log.text import counted, printable, shorten
 from redbeat.process.containment import let_through
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import has_greenlets, hold_interrupts
@@ -798,8 +798,8 @@ class RedBeatScheduler(Scheduler):
             )
         if found.returned or found.gone:
             logger.info(
-                "beat: Brought back %d entries that were taken out for celery-redbeat 2.x; %d are deleted.",
-                found.returned,
+                "beat: Restored %s, taken out of the schedule for celery-redbeat 2.x; %d deleted meanwhile.",
+                counted(found.returned, "entry", "entries"),
                 found.gone,
             )
 

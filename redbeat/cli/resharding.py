@@ -12,7 +12,7 @@ from redbeat.cli.documents import ONE_OBJECT
 from redbeat.cli.progress import meter
 from redbeat.cli.session import INTERRUPTED, AdoptingCommand, Session
 from redbeat.cli.values import Value
-from redbeat.config.config import ensure_conf
+from redbeat.config.config import ensure_conf, spelled
 from redbeat.entries.wording import one_line
 from redbeat.errors import ReshardRefused
 from redbeat.layout import MAX_SHARDS
@@ -140,7 +140,8 @@ def _conclude(session: Session, plan: Plan, report: Report) -> None:
         return
     if plan.is_done and not report.moved and ensure_conf(session.app).shards == plan.shards:
         return  # nothing was to be done
-    setting = "remove redbeat_shards" if plan.shards is None else f"set redbeat_shards = {plan.shards}"
+    name = spelled(session.app, "redbeat_shards")
+    setting = f"remove {name}" if plan.shards is None else f"set {name} = {plan.shards}"
     session.say(
         f"Now {setting} in all settings; until then programs warn and go by what is in Redis. What writers "
         f"in other languages write to former places is moved on for {SWEPT_SECONDS // 60} minutes while "

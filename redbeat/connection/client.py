@@ -547,7 +547,7 @@ def naming_the_server(config: RedBeatConfig) -> Iterator[None]:
                 reason = "it is no node of a cluster. A single server's URL begins with redis://."
             raise StoreRefused(f"Redis at {url} refused the connection: {reason}", is_login=True) from exc
         is_waited_for = config.redbeat_redis_options.get("retry_period") is not None
-        advice = "" if is_waited_for else "redbeat_redis_options' retry_period makes beat wait for it."
+        advice = "" if is_waited_for else "To wait for Redis, set retry_period in redbeat_redis_options."
         raise StoreUnavailable(f"Redis at {url} can't be used: {reason}", advice=advice) from exc
     except redis.exceptions.InvalidResponse as exc:
         raise StoreRefused(f"The server at {sanitize_url(config.redis_url)} is no Redis: {exc}") from exc

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
+from redbeat.config.config import spelled
 from redbeat.connection.client import find_given
 from redbeat.diagnostics.checks.context import Context
 from redbeat.diagnostics.checks.finding import Finding, Severity
@@ -37,13 +38,14 @@ def check_retries(context: Context) -> Iterator[Finding]:
     is_known = context.has_tasks and not context.is_dashboard  # else these aren't beat's settings
     is_known = is_known and find_given(context.config.app) is None
     if is_known and not context.config.waits_for_redis:
+        name = spelled(context.config.app, "redbeat_redis_options")
         yield Finding(
             Severity.NOTE,
             "retry-period",
             "redbeat_redis_options",
             "retry_period isn't set, so beat ends as soon as Redis can't be reached, and waits for whatever "
             "starts it again.",
-            "Set redbeat_redis_options = {'retry_period': 60}, in seconds; -1 is for ever.",
+            f"Set {name} = {{'retry_period': 60}}, in seconds; -1 is for ever.",
         )
 
 
@@ -126,7 +128,7 @@ def check_topology(context: Context) -> Iterator[Finding]:
             "redbeat_redis_options",
             "The server is a node of a Redis Cluster, and the settings don't say so. That works only while "
             "the cluster has one node.",
-            "Set redbeat_redis_options = {'cluster': True}.",
+            f"Set {spelled(context.config.app, 'redbeat_redis_options')} = {{'cluster': True}}.",
         )
 
 

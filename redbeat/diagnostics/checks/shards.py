@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from redbeat.config.config import spelled
 from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Repair, Severity
 from redbeat.errors import StoreCorrupt
@@ -85,8 +86,8 @@ def check_layout(context: Context) -> Iterator[Finding]:
             "layout",
             "redbeat_shards",
             f"It is {shards or 'not set'}, and the schedule {_divided(layout.shards)}: {follows}.",
-            f"{_set(layout.shards)}. If it is the schedule that is to change: celery redbeat reshard --to "
-            f"{shards or 'none'}.",
+            f"{_set(context, layout.shards)}. If it is the schedule that is to change: celery redbeat "
+            f"reshard --to {shards or 'none'}.",
         )
     wrong = [
         (part, found.guard)
@@ -202,8 +203,9 @@ def _divided(shards: int | None) -> str:
     return "isn't divided into shards" if shards is None else f"has {counted(shards, 'shard', 'shards')}"
 
 
-def _set(shards: int | None) -> str:
-    return "Leave redbeat_shards out" if shards is None else f"Set redbeat_shards = {shards}"
+def _set(context: Context, shards: int | None) -> str:
+    name = spelled(context.config.app, "redbeat_shards")
+    return f"Leave {name} out" if shards is None else f"Set {name} = {shards}"
 
 
 def _named(context: Context, part: Keys) -> str:

@@ -21,6 +21,7 @@ from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.diagnostics.routes import find_route
 from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.validation import find_option_problem
 from redbeat.log.logger import logger
 from redbeat.log.text import counted, shorten
 
@@ -37,11 +38,12 @@ def check_message(context: Context, row: Row) -> Iterator[Finding]:
     try:
         _write_message(context.app, row.entry)
     except Exception as exc:  # noqa: BLE001 - whatever a serializer raises is about this entry
+        reason = find_option_problem(row.entry.options) or f"{_said(exc)}."
         yield Finding(
             Severity.ERROR,
             "unserialisable",
             context.name_of(row.key),
-            f"Its run can't be written as a message: {_said(exc)}.",
+            f"Its run can't be written as a message: {reason}",
             "Correct its options or its arguments.",
         )
 

@@ -304,7 +304,7 @@ def _sent_of_missed(entry: Any, due: datetime, now: datetime) -> tuple[str, str]
     missed = list(islice(runs_between(entry, due, now), _MAX_COUNTED + 1))
     count = max(len(missed), 1)
     number = f"more than {_MAX_COUNTED:,} runs" if count > _MAX_COUNTED else counted(count, "run", "runs")
-    problem = f"{number[0].upper()}{number[1:]} since {shown(due)} were not sent."
+    problem = f"{number[0].upper()}{number[1:]} since {shown(due)} not sent."
     misfire = entry.policy.misfire or defaults.misfire or "latest"
     if choice.due is None:
         return problem, f"Version 3 sends none of them: {choice.why_late}."

@@ -84,6 +84,18 @@ def test_options_of_django_may_stand_anywhere(project: Path) -> None:
     assert "Usage: manage.py redbeat [OPTIONS]" in shown.stdout
 
 
+def test_a_broker_in_the_environment_does_not_hide_the_settings_of_the_namespace(project: Path) -> None:
+    settings = (project / "proj" / "settings.py").read_text()
+    (project / "proj" / "settings.py").write_text(
+        settings + "CELERY_REDBEAT_REDIS_URL = CELERY_BROKER_URL\nCELERY_REDBEAT_KEY_PREFIX = 'mine:'\n"
+    )
+    env = installed(project) | {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0"}
+    shown = run([sys.executable, "manage.py", "redbeat", "show", "gone"], project, env)
+    assert "in mine::schedule at redis://" in shown.stderr
+    found = run([sys.executable, "manage.py", "redbeat", "doctor"], project, env)
+    assert "Set CELERY_REDBEAT_REDIS_OPTIONS = {'retry_period': 60}" in found.stdout, found.stderr
+
+
 def test_call_command_returns_what_it_prints(app: Celery) -> None:
     Entry("report", "echo", 60, app=app).save()
     assert call("count") == "1\n"

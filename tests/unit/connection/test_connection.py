@@ -258,7 +258,7 @@ def test_where_nobody_waits_for_redis_the_advice_is_a_sentence_of_its_own(reason
     with pytest.raises(StoreUnavailable) as caught, naming_the_server(config):
         raise redis.exceptions.ConnectionError(reason)
     said = f"Redis at redis://some-host can't be used: {reason.removesuffix('.')}."
-    advice = "(redbeat_redis_options' retry_period makes beat wait for it.)"
+    advice = "(To wait for Redis, set retry_period in redbeat_redis_options.)"
     assert str(caught.value) == f"{said} {advice}"
 
 

@@ -85,20 +85,23 @@ def test_a_run_that_cannot_be_sent(findings: Any, client: redis.Redis, make_sche
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "reason"),
     [
-        {"options": {"expires": "soon"}},
-        {"options": {"expires": {"a": 1}}},
-        {"options": {"compression": "squeeze"}},
-        {"kwargs": {"x": {"__type__": "interval", "every": 5}}},
-        {"options": {"headers": {"x": {"__type__": "crontab"}}}},
+        ({"options": {"expires": "soon"}}, "options: expires: must be "),
+        ({"options": {"expires": "60"}}, "options: expires: must be "),
+        ({"options": {"expires": {"a": 1}}}, "options: expires: must be "),
+        ({"options": {"compression": "squeeze"}}, "squeeze"),
+        ({"kwargs": {"x": {"__type__": "interval", "every": 5}}}, "schedule"),
+        ({"options": {"headers": {"x": {"__type__": "crontab"}}}}, "crontab"),
     ],
 )
 def test_runs_that_cannot_be_written_as_a_message(
-    findings: Any, client: redis.Redis, fields: dict[str, Any]
+    findings: Any, client: redis.Redis, fields: dict[str, Any], reason: str
 ) -> None:
     write_raw(client, "bad", score=LATER, **fields)
-    assert only(findings(), "unserialisable", "error")["about"] == "bad"
+    found = only(findings(), "unserialisable", "error")
+    assert found["about"] == "bad"
+    assert reason in found["problem"]
 
 
 def test_statics_that_celery_redbeat_2_has_removed(findings: Any, make_scheduler: MakeScheduler) -> None:
