@@ -272,7 +272,6 @@ class Course:
         commit: Commit = plan.sent if isinstance(plan, OrdinaryRun) else plan
         texts = commit.records
         if isinstance(plan, OrdinaryRun):
-            texts = texts[:-1]  # the last is that of the run itself
             due = moment_of(float(plan.nominal))
             held = self._overlap.hold(entry, due, now)
             if held is not None and commit.run is not None:
@@ -281,7 +280,7 @@ class Course:
             else:
                 sent[due] = self._overlap.send(due, now)
         records = decode_history((f'{{"at":{nominal},{text}}}' for text in texts), partial(id_of, entry.key))
-        return self._write(commit, stored), records
+        return self._write(commit, stored), [record for record in records if not record.is_sent]
 
     def _write(self, commit: Commit, stored: Stored) -> float:
         """Let the entry be what ``commit`` makes of the ``stored`` one; return its score, -1 for never."""

@@ -143,6 +143,14 @@ def test_missed_runs_are_made_up_for_as_misfire_says(app: Celery) -> None:
     }
 
 
+def test_missed_runs_beyond_max_runs_have_that_reason(app: Celery) -> None:
+    outages = [("2026-06-01 09:30", "2026-06-01 13:30")]
+    entry = Entry("sync", "proj.sync", "0 * * * *", misfire="all", max_runs=2, app=app)
+    runs = list(simulate(entry, "2026-06-01 09:30", "2026-06-01 14:00", outages=outages))
+    over = "it has run 2 times (max_runs)"
+    assert [(run.outcome, run.why) for run in runs] == [("sent", "")] * 2 + [("skipped", over)] * 3
+
+
 def test_durations_decide_what_overlaps(app: Celery) -> None:
     def simulated(overlap: Any, **fields: Any) -> list[str]:
         entry = Entry("sync", "proj.sync", "*/10 * * * *", overlap=overlap, app=app, **fields)
