@@ -402,7 +402,7 @@ def given_settings(app: Any) -> dict[str, Any]:
 
 def spelled(app: Any, name: str) -> str:
     """Return a setting's name as ``app`` has it: plain, namespaced, or in its Celery 3 form."""
-    conf = app.conf
+    conf = load_conf(app)
     if conf.prefix:
         return f"{conf.prefix}{name}".upper()
     return str(_TO_OLD_KEY.get(name, name.upper())) if conf.deprecated_settings else name

@@ -5,6 +5,7 @@ Invariant: whatever settings the app has for its Redis and its broker, nothing o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -22,6 +23,14 @@ _KEPT = (
     "redbeat_redis_made",
     "redbeat_redis_async",
     "redbeat_redis_async_made",
+)
+
+#: environment variables that Celery prefers to its settings
+_VARIABLES = (
+    "CELERY_BROKER_URL",
+    "CELERY_BROKER_READ_URL",
+    "CELERY_BROKER_WRITE_URL",
+    "CELERY_RESULT_BACKEND",
 )
 
 
@@ -53,6 +62,7 @@ def on_server(app: Celery, server: Server) -> Iterator[Celery]:
     changes: dict[str, Any] = load_conf(app).maps[0]  # what was set since it was loaded
     settings, attributes = dict(changes), {name: vars(app)[name] for name in _KEPT if name in vars(app)}
     backends = _take_backends(app)
+    variables = {name: os.environ.pop(name) for name in _VARIABLES if name in os.environ}
     try:
         _forget(app)
         for name, value in settings_on(server).items():
@@ -70,6 +80,7 @@ def on_server(app: Celery, server: Server) -> Iterator[Celery]:
         changes.clear()
         changes.update(settings)
         vars(app).update(attributes)
+        os.environ.update(variables)
         _take_backends(app)
         _put_backends(app, backends)
 

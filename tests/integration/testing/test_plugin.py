@@ -189,6 +189,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 @pytest.mark.parametrize("server", ["valkey", "fake"])
 def test_beat_schedule(request, server, redbeat_app, redbeat_beat):
     assert redbeat_app is app
+    assert app.backend.as_uri() == "memory:///"
     assert redbeat_beat.tick() == []
     [entry] = Entry.list(app)
     app.redbeat_redis.zadd("{proj}::schedule", {entry.key: 0})
@@ -231,14 +232,21 @@ def test_the_fixtures_do_what_they_say(tmp_path: Path, options: list[str]) -> No
     assert passed(done).startswith("12 passed")
 
 
-def test_an_app_of_a_project_is_put_on_the_server_and_restored(tmp_path: Path) -> None:
+URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
+
+
+@pytest.mark.parametrize("variables", [(), URLS], ids=["settings", "environment"])
+def test_an_app_of_a_project_is_put_on_the_server_and_restored(
+    tmp_path: Path, variables: tuple[str, ...]
+) -> None:
     files = {
         "conftest.py": CONFTEST_OF_A_PROJECT, "proj.py": PROJECT, "settings.py": SETTINGS,
         "test_proj.py": TESTS_OF_A_PROJECT,
     }  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert passed(pytest_in(tmp_path, PYTHONPATH=str(tmp_path))).startswith("3 passed")
+    environment = dict.fromkeys(variables, "redis://127.0.0.1:1/0")
+    assert passed(pytest_in(tmp_path, PYTHONPATH=str(tmp_path), **environment)).startswith("3 passed")
 
 
 def test_a_run_of_others_loads_it_and_imports_nothing_of_redbeat(tmp_path: Path) -> None:
