@@ -80,6 +80,7 @@ def list_entries(
 
     def wanted() -> Iterator[EntryT]:
         store = Store(app)
+        store.check_slots()
         members = ((stored, now) for _, stored, now in read_all(store, last_score))
         for stored, now in chain(members, _read_away(store, last_score)):
             give_way()
@@ -107,6 +108,7 @@ def count_entries(cls: type[EntryT], app: Any, **filters: Any) -> int:
     """Return how many entries :func:`list_entries` would yield."""
     if not any(value is not None for value in filters.values()):
         store = Store(app)
+        store.check_slots()
         return Members(store).count() + sum(1 for _ in _read_away(store))
     return sum(1 for _ in list_entries(cls, app, **filters))
 

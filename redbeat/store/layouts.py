@@ -97,10 +97,14 @@ class Layouts:
             for guard, entries, messages in zip(found[::3], found[1::3], found[2::3], strict=True)
         ]
 
-    def look(self) -> Layout:
+    def look(self, *, is_slot_checked: bool = False) -> Layout:
         """Read the layout, and use it from now on; return where entries are.
 
         Who may not read it, or doesn't reach the server, goes on with what is known.
+
+        Arguments:
+            is_slot_checked: as in :meth:`read`; a beat that starts always asks for it. A worker may have no
+                right to the keys of the schedule.
 
         Raises:
             ConfigurationError: it isn't what the settings say, though it was never changed; or the server is
@@ -111,7 +115,7 @@ class Layouts:
         config = self._config
         is_start = config.looked_at is None and config.layout_rule is LayoutRule.REFUSE
         try:
-            layout = self.read(is_slot_checked=config.looked_at is None)
+            layout = self.read(is_slot_checked=is_start or is_slot_checked)
             if layout is None and config.layout.generation and config.found_layout is not None:
                 layout = config.layout  # it was lost: who is refused, or leads, finds out what there is now
             if is_start:

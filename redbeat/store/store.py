@@ -278,6 +278,17 @@ class Store:
             Layouts(self).look()
         return self.parts
 
+    def check_slots(self) -> None:
+        """Find out, if nothing was asked yet, whether a cluster would refuse what has keys of two slots.
+
+        For what asks for one key at a time, and would find an empty schedule there.
+
+        Raises:
+            ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
+        """
+        if self._part is None and self.config.looked_at is None:
+            Layouts(self).look(is_slot_checked=True)
+
     @property
     def _known_parts(self) -> Parts:
         """The same, as far as they are known: Redis isn't asked."""

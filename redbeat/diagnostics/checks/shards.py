@@ -30,7 +30,7 @@ def find_wrong_layout(store: Store) -> Iterator[Finding]:
     """
     base, problem = store.config.base_keys, ""
     try:
-        record = Generations(store).read()
+        record = Generations(store).read(is_slot_checked=True)
     except StoreCorrupt as exc:
         record, problem = LayoutRecord(), f"It{str(exc).removeprefix(base.layout).partition(':')[0]}."
     is_known = record.generation or problem or store.config.shards
