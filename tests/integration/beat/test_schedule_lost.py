@@ -172,7 +172,7 @@ def test_standby_that_takes_over_after_a_loss_reports_it(
                 else:
                     eventually(lambda: len(lost_shards(broker)) == (shards or 1))
                     assert sorted(lost_shards(broker)) == (list(range(shards)) or [None])
-                    assert bool(statics) == bool(client.keys("*:static"))
+                    eventually(lambda: bool(statics) == bool(client.keys("*:static")))
             finally:
                 if loss != "restart":
                     os.kill(leader.pid, signal.SIGCONT)
