@@ -119,6 +119,18 @@ def test_a_renewal_moves_all_leases_by_one_command(progress: Progress, client: r
     assert progress.runs.workers() == {}
 
 
+def test_a_delivery_whose_run_another_one_has_begun_renews_no_lease(
+    progress: Progress, client: redis.Redis
+) -> None:
+    first = progress.started("job", "id-1")
+    [member] = client.zrange(NAMES.deadlines, 0, -1)
+    client.zadd(NAMES.deadlines, {member: 1})
+    assert progress.begin(progress.delivery("job", "id-1")) == "go"
+    client.zadd(NAMES.deadlines, {member: 2})
+    progress.runs.renew([(first, 1.0)], LEASE_MS, "celery@test")
+    assert progress.deadline_of("job", "id-1") == 2
+
+
 def test_a_renewal_notes_a_run_whose_begin_never_arrived(progress: Progress, client: redis.Redis) -> None:
     progress.send("job", "id-1")
     progress.runs.renew([(progress.delivery("job", "id-1"), 5.0)], LEASE_MS, "celery@test")

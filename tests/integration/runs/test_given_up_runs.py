@@ -130,6 +130,17 @@ def test_a_run_that_has_gone_on_meanwhile_is_left_alone(
     assert history_of(client, "entry")[0]["outcome"] == "succeeded"
 
 
+@pytest.mark.parametrize("state", ["sent", "retrying"])
+def test_a_run_that_is_begun_after_it_was_read_is_not_given_up(
+    entry: Entry, progress: Progress, client: redis.Redis, state: str
+) -> None:
+    delivery = let_be(progress, state)
+    [records] = progress.runs.read([entry.key])
+    assert progress.begin(delivery) == "go"
+    assert progress.runs.give_up("entry", records, "given up by hand") == [False]
+    assert running_of(client, "entry")["one"]["state"] == "started"
+
+
 def test_all_that_is_in_progress_is_given_up_and_a_task_id_may_be_chosen(
     entry: Entry, progress: Progress, client: redis.Redis
 ) -> None:

@@ -171,6 +171,16 @@ def test_a_command_whose_watchdog_is_killed_dies_with_it(server: Server) -> None
         has_ended(pid)
 
 
+def test_a_command_dies_with_its_watchdog_though_the_singleton_can_not_end_it(server: Server) -> None:
+    with start_singleton(server.url(), *SLEEPER) as singleton:
+        pid, watchdog = started(singleton), watchdog_of(singleton)
+        singleton.signal(signal.SIGSTOP)
+        os.kill(watchdog, signal.SIGKILL)
+        has_ended(pid)
+        singleton.signal(signal.SIGKILL)
+        singleton.wait()
+
+
 def test_a_standby_whose_watchdog_is_killed_ends_and_leaves_the_lock_alone(server: Server) -> None:
     with start_singleton(server.url(), *SLEEPER) as holder:
         pid = started(holder)
