@@ -7,6 +7,7 @@ in a time zone only here and in :mod:`redbeat.schedules.timezones`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -19,7 +20,6 @@ from celery.schedules import BaseSchedule, crontab, schedstate, schedule, solar
 from celery.utils.time import delta_resolution
 
 from redbeat.errors import ConfigurationError
-from redbeat.log.logger import logger
 from redbeat.process.memory import Memory
 from redbeat.schedules.crontab import CRON_FIELDS as CRON_FIELDS
 from redbeat.schedules.crontab import cron as cron
@@ -145,7 +145,8 @@ def register_schedule(
 
     The class is a subclass of Celery's schedules: ``remaining_estimate(last_run_at)`` returns the time from
     ``now()`` to the first run after ``last_run_at``, None if there is no further run. ``now()`` must call
-    ``self.nowfun`` where that is set. ``is_due()`` is not asked: a class that overrides it is warned of.
+    ``self.nowfun`` where that is set. ``is_due()`` is not asked: a class that overrides it gets a
+    RuntimeWarning.
 
     Arguments:
         type_name: the ``__type__`` in its JSON.
@@ -163,10 +164,12 @@ def register_schedule(
         )
     KINDS[type_name] = Kind(cls, encode, decode)
     if _has_own_is_due(cls) and _has_estimate(cls):
-        logger.warning(
-            "%s.is_due is not asked: RedBeat finds the runs of the schedule %r by remaining_estimate.",
-            cls.__qualname__,
-            type_name,
+        # no log: schedules are registered on import, before Celery has set up any handler
+        warnings.warn(
+            f"{cls.__qualname__}.is_due is not asked: RedBeat finds the runs of the schedule {type_name!r} "
+            "by remaining_estimate.",
+            RuntimeWarning,
+            stacklevel=2,
         )
 
 

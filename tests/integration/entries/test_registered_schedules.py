@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -69,8 +68,8 @@ def test_an_own_is_due_alone_is_refused_with_what_to_write(make_app: Callable[..
     ],
 )
 def test_an_own_is_due_beside_remaining_estimate_is_said_not_to_be_asked(
-    caplog: pytest.LogCaptureFixture, base: type[BaseSchedule], methods: dict[str, Any], warned: bool
+    recwarn: pytest.WarningsRecorder, base: type[BaseSchedule], methods: dict[str, Any], warned: bool
 ) -> None:
     registered(base, **methods)
-    told = [record for record in caplog.records if "Own.is_due is not asked" in record.getMessage()]
-    assert [record.levelno for record in told] == [logging.WARNING] * warned
+    told = [one for one in recwarn if "Own.is_due is not asked" in str(one.message)]
+    assert [one.category for one in told] == [RuntimeWarning] * warned
