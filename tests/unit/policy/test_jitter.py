@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from redbeat.policy import Policy
 from redbeat.policy.jitter import delayed, due_time_of
+from redbeat.policy.misfires import choose_run
+from redbeat.policy.policy import NO_POLICY
 from redbeat.schedules import cron, next_run, rrule
 from tests.support.ticks import memory_app
 
@@ -61,3 +63,11 @@ def test_after_missed_runs_the_due_time_is_found_without_a_last_run_that_fits() 
 def test_a_time_that_no_run_was_delayed_to_is_taken_as_it_is() -> None:
     at = NOON + timedelta(seconds=59.5)
     assert due_time_of("redbeat:x", crontab(app=memory_app()), Policy(jitter=1), at, None) == at
+
+
+@pytest.mark.parametrize(("late", "due"), [(70, NOON), (71, None)])
+def test_a_run_is_too_late_only_by_more_than_its_jitter_and_the_grace_time(
+    late: int, due: datetime | None
+) -> None:
+    policy = Policy(jitter=60, misfire_grace_time=10)
+    assert choose_run(schedule(3600), policy, NOON, NOON + late * SECOND, NO_POLICY).due == due
