@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from redbeat.entries.entry import RedBeatSchedulerEntry
 
 _INSTANT = timedelta(microseconds=1)
+#: how long after the end of an outage or a pause beat looks, seconds
+MOMENT_SECONDS = 0.001
 
 
 class Course:
@@ -261,7 +263,8 @@ class Course:
 
         Return the entry's new score, -1 for never, and what is recorded of other runs.
         """
-        entry, at = self._entry, now.timestamp()
+        # a real beat looks a moment later: a run that was to be sent until now is too late
+        entry, at = self._entry, now.timestamp() + MOMENT_SECONDS
         stored = Stored(entry.key, type=KeyType.HASH)
         stored.definition, stored.policy = entry.encode(stored), encode_policy(entry.policy) or None
         stored.meta = encode_meta(entry.last_run_at, entry.total_run_count, None)

@@ -151,6 +151,13 @@ def test_missed_runs_beyond_max_runs_have_that_reason(app: Celery) -> None:
     assert [(run.outcome, run.why) for run in runs] == [("sent", "")] * 2 + [("skipped", over)] * 3
 
 
+def test_run_exactly_as_late_as_allowed_is_skipped_as_beat_looks_a_moment_later(app: Celery) -> None:
+    outages = [("2026-06-01 09:30", "2026-06-01 10:01")]
+    entry = Entry("sync", "proj.sync", "0 * * * *", misfire="skip", misfire_grace_time=60, app=app)
+    runs = list(simulate(entry, "2026-06-01 09:30", "2026-06-01 11:30", outages=outages))
+    assert [run.outcome for run in runs] == ["skipped", "sent"]
+
+
 def test_durations_decide_what_overlaps(app: Celery) -> None:
     def simulated(overlap: Any, **fields: Any) -> list[str]:
         entry = Entry("sync", "proj.sync", "*/10 * * * *", overlap=overlap, app=app, **fields)
