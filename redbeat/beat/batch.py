@@ -29,7 +29,7 @@ class Batch:
         deleted: how many entries were deleted with the run that was sent.
         dropped: by key, runs that the plan of an entry does not send, each with the entry's name. They are
             logged when that plan is recorded.
-        left_out: those of them that are recorded.
+        left_out: dropped runs whose records are written, to be logged.
         suspects: those of the claim that are likely to fail; they are tried after the others.
         behind: those of them that are left due, and not claimed again at once.
         left: keys of the entries that are still due for any other reason.

@@ -218,7 +218,7 @@ class Shard:
         self.has_statics, self.is_lock_retaken = False, True
 
     def note_taken(self) -> None:
-        """Note that this beat leads from now on. What is stored of the code may have changed meanwhile."""
+        """Record that this beat leads now; another beat may have changed the entries of the code."""
         self.has_statics = False
         if self.leadership.is_data_missing:
             self.leadership.is_data_missing = False

@@ -202,7 +202,7 @@ class Shards:
             self._of(leadership).note_retaken()
 
     def take_lost(self, read_statics: Callable[[], Iterable[str]]) -> list[Shard]:
-        """Return those that Redis has lost since the last call, with their locks.
+        """Return the shards whose data Redis has lost since the last call.
 
         Arguments:
             read_statics: returns the names of the entries that come from the code.

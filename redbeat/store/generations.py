@@ -79,13 +79,12 @@ class Generations:
         """Return what stands in Redis.
 
         Arguments:
-            is_slot_checked: find out in the same round trip, too, if the server is part of a cluster and the
-                prefix has no hash tag: it refuses a command with keys of two slots. A user who may not ask
-                that goes on.
+            is_slot_checked: also check, in the same round trip, that the server is not part of a cluster if
+                the prefix has no hash tag. Skipped if the user lacks the right to EXISTS.
 
         Raises:
-            ConfigurationError: that is so.
-            StoreCorrupt: what stands there is no layout.
+            ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
+            StoreCorrupt: the key is not a valid layout.
         """
         base = self._store.config.base_keys
         is_slot_checked = is_slot_checked and self._store.config.is_single_without_hash_tag

@@ -152,7 +152,7 @@ def find_missing(store: Store, *, of_beat: bool) -> list[str]:
     config = store.config
     keys, *others = [part.keys for part in store.parts]
     calls = [(keys, words) for words in (chain(*calls_of_beat(store)) if of_beat else calls_to_save(keys))]
-    # a key is refused only where its command is allowed, so several commands ask for those of each shard
+    # a missing right to a key shows only where the command is allowed: ask each shard by several
     calls += [
         (other, words)
         for other in others

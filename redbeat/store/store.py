@@ -279,9 +279,9 @@ class Store:
         return self.parts
 
     def check_slots(self) -> None:
-        """Find out, if nothing was asked yet, whether a cluster would refuse what has keys of two slots.
+        """Check, before anything else is read, that the server accepts two keys of the schedule in a command.
 
-        For what asks for one key at a time, and would find an empty schedule there.
+        For callers that read one key at a time: in a cluster they would find an empty schedule.
 
         Raises:
             ConfigurationError: the server is part of a cluster, and the prefix has no hash tag.
@@ -1349,7 +1349,7 @@ class Store:
         return {node: self.of_part(part) for node, part in sorted(found.items())}
 
     def is_lost(self, static_keys: Sequence[str]) -> bool:
-        """Return True if there are no entries, or none of those of the code and no word of them.
+        """Return True if the schedule is empty, or lacks ``statics`` and all entries of the code.
 
         Arguments:
             static_keys: of some entries of the code.

@@ -263,7 +263,7 @@ class Course:
 
         Return the entry's new score, -1 for never, and what is recorded of other runs.
         """
-        # a real beat looks a moment later: a run that was to be sent until now is too late
+        # beat looks a moment later, so a run that is exactly as late as allowed is too late
         entry, at = self._entry, now.timestamp() + MOMENT_SECONDS
         stored = Stored(entry.key, type=KeyType.HASH)
         stored.definition, stored.policy = entry.encode(stored), encode_policy(entry.policy) or None
