@@ -5,6 +5,8 @@ VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+# Many tests wait for a process or a server.
+PARALLEL := --numprocesses=6 --dist=loadfile --no-loadscope-reorder
 # Few tests need packages for Node; they are skipped where npm is missing, or cannot install them.
 NODE := $(if $(shell command -v npm 2>/dev/null),$(VENV)/node/installed)
 # the files that have a longer form than that of `make test`
@@ -12,10 +14,10 @@ LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|also_sharded|so
   tests/contract tests/integration tests/unit)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-oldest faults bench check docs screenshots clean
+.PHONY: help demo test test-all test-oldest faults bench check docs screenshots clean
 
 # Hundreds of processes import the same modules: where none of them may keep the bytecode, each compiles it anew.
-test faults bench: export PYTHONDONTWRITEBYTECODE :=
+test test-all faults bench: export PYTHONDONTWRITEBYTECODE :=
 
 # Else each of six processes would compile all tests by itself. What is wrong with them, the suite tells.
 COMPILE_TESTS = for room in $(dir $(wildcard tests/*/conftest.py)); do \
@@ -28,11 +30,16 @@ help:  ## show this list
 demo: $(STAMP)  ## a server, a worker, a beat and the dashboard at work, until Ctrl-C; or: make demo SECONDS=20
 	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(STAMP) $(NODE)  ## the whole test suite; a part of it: make test ARGS="-k rrule -x"
+test: $(STAMP)  ## what to run before a push, in four minutes; a part of it: make test ARGS="-k rrule -x"
 	@$(if $(ARGS),,$(COMPILE_TESTS))
-	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=6 --dist=loadfile --no-loadscope-reorder)
+	@$(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL) -m "not services and not slow")
 
-test-oldest:  ## the test suite on the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
+test-all: $(STAMP) $(NODE)  ## all tests, with redis-server, RabbitMQ and a browser; then test-oldest
+	@$(COMPILE_TESTS)
+	@SERVER=redis $(BIN)/python -m pytest $(PARALLEL)
+	@$(MAKE) --no-print-directory test-oldest
+
+test-oldest:  ## `make test` with the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
 	  REQUIREMENTS="-r requirements.dev.txt -c requirements.oldest.txt"
 

@@ -35,10 +35,9 @@ from redbeat.declared import targets
 from redbeat.schedules.occurrences import KINDS
 from tests.faults.rounds import IS_LONG
 from tests.faults.summary import lines_of
-from tests.support import topologies, venv
+from tests.support import machine, topologies, venv
 from tests.support.rabbitmq import RabbitMQ
-from tests.support.servers import KINDS as SERVER_KINDS
-from tests.support.servers import Server
+from tests.support.servers import KIND, Server
 
 #: set REDBEAT_SEED to repeat the chances of another run; the processes of one run share it
 SEED = os.environ.setdefault("REDBEAT_SEED", secrets.token_hex(4))
@@ -47,6 +46,9 @@ SEED = os.environ.setdefault("REDBEAT_SEED", secrets.token_hex(4))
 importlib.metadata.version = cache(importlib.metadata.version)
 
 MakeApp = Callable[..., Celery]
+
+#: fixtures that need a program which pip does not install: such tests run in `make test-all`
+SERVICES = frozenset({"tls", "rabbitmq", "rabbitmq_session", "browser", "page"})
 
 
 def pytest_report_header() -> str:
@@ -96,14 +98,30 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave cases to the long form, and begin with long files, where several processes share them."""
+    """Mark tests that need services, leave cases to the long form, and begin with long files."""
+    for item in items:
+        if needs_services(item):
+            item.add_marker("services")
     if not IS_LONG:
         leave_some_cases(config, items)
     if hasattr(config, "workerinput"):
         from tests.support.distribution import is_long  # here, as xdist may be switched off
 
         items.sort(key=lambda item: not is_long(item.nodeid))
+
+
+def needs_services(item: pytest.Item) -> bool:
+    """Return True if a fixture or a parameter asks for a program that pip does not install."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+    is_given_rabbitmq = any(isinstance(one, str) and one == "rabbitmq" for one in parameters)
+    return is_given_rabbitmq or not SERVICES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let `require_program` refuse a test that lacks the marker."""
+    machine.IS_ALLOWED = item.get_closest_marker("services") is not None
 
 
 def leave_some_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -209,7 +227,7 @@ def valkey_session() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def redis_session() -> Iterator[Server]:
-    with Server(SERVER_KINDS[-1]) as server:
+    with Server(KIND) as server:
         yield server
 
 
@@ -266,14 +284,14 @@ def valkey(valkey_session: Server) -> Server:
 
 @pytest.fixture(name="redis")
 def redis_server(redis_session: Server) -> Server:
-    """The machine's own redis-server; where it is missing, a second Valkey."""
+    """A second server: the machine's redis-server with SERVER=redis, otherwise another Valkey."""
     return _ready(redis_session)
 
 
-@pytest.fixture(params=SERVER_KINDS)
+@pytest.fixture
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each kind in turn."""
-    chosen: Server = request.getfixturevalue(request.param)
+    """The server of most tests: the embedded Valkey, or with SERVER=redis the machine's redis-server."""
+    chosen: Server = request.getfixturevalue(KIND)
     return chosen
 
 

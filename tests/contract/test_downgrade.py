@@ -27,8 +27,6 @@ from tests.support.schedule import LOCK, SCHEDULE, STATICS, field, messages, ser
 from tests.support.servers import Server
 from tests.support.ticks import leader
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
 DOWNGRADED = "redbeat::downgraded"
 DUE = 1.5
 

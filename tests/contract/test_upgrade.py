@@ -26,8 +26,6 @@ from tests.support.polling import eventually
 from tests.support.schedule import LOCK, SCHEDULE, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
 INTERVAL = {"__type__": "interval", "every": 3600, "relative": False}
 CRONTAB = {"__type__": "crontab", "minute": "7", "hour": "3", "day_of_week": "*", "day_of_month": "*"}
 CRONTAB["month_of_year"] = "*"

@@ -33,8 +33,6 @@ from tests.support.schedule import (
 from tests.support.servers import Server
 from tests.support.spikes import LOOKAHEAD, seconds_after, write_prepared_spike
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
 POOLS = [["-P", "solo"], ["-P", "prefork", "-c", "1"]]
 BURST = 1_500
 SPIKE = 1_000

@@ -25,8 +25,6 @@ from tests.support.servers import Server
 from tests.support.tracked import start_worker
 from tests.support.worklog import WorkLog, tasks_source
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
 NAMES = [f"entry-{number}" for number in range(6)]
 LEASE_SECONDS = 2
 TASKS = """

@@ -27,8 +27,6 @@ from tests.support.progress import NAMES
 from tests.support.schedule import LOCK, monitoring
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
 #: the earliest: then the due times of the messages tell since when nothing was sent
 EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0, "misfire": "earliest"}}
 STANDBYS = 20 if IS_LONG else 3

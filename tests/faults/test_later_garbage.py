@@ -23,13 +23,10 @@ from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.later import LaterStore
 from tests.conftest import MakeApp
 from tests.faults.stored import LATER
-from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
 from tests.support.polling import eventually
 from tests.support.schedule import messages
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 GOOD = "good"
 #: allows messages larger than the default of 1 MiB

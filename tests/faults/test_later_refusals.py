@@ -25,7 +25,6 @@ from redbeat.schedulers import RedBeatScheduler
 from tests.conftest import MakeApp
 from tests.faults.layouts import Layout
 from tests.faults.stored import LATER
-from tests.integration.conftest import ONE_SERVER
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
@@ -63,7 +62,6 @@ def send_together(app: Celery, *names: str) -> None:
             send(app, name)
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_server_without_memory_is_told_of_and_nothing_is_left(
     app: Celery, client: redis.Redis, write: Callable[[Celery], None]
@@ -79,7 +77,6 @@ def test_a_server_without_memory_is_told_of_and_nothing_is_left(
     assert client.dbsize() == 0
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_key_of_another_type_is_told_of_and_nothing_is_left(
     app: Celery, client: redis.Redis, write: Callable[[Celery], None]
@@ -90,7 +87,6 @@ def test_a_key_of_another_type_is_told_of_and_nothing_is_left(
     assert client.keys() == [LATER]
 
 
-@ONE_SERVER
 def test_a_replica_that_does_not_write_is_told_of(server: Server, make_app: MakeApp) -> None:
     with Server(server.kind, replicaof=(server.host, str(server.port))) as replica:
         app = make_app(redbeat_redis_url=replica.url(1))
@@ -99,7 +95,6 @@ def test_a_replica_that_does_not_write_is_told_of(server: Server, make_app: Make
             send(app, "refused")
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("lost", ["request", "reply"])
 def test_a_connection_that_ends_amid_storing_leaves_one_message(
     server: Server, make_app: MakeApp, client: redis.Redis, proxy: Proxy, lost: Any
@@ -117,7 +112,6 @@ def test_a_connection_that_ends_amid_storing_leaves_one_message(
     assert client.zcard(LATER) == 2
 
 
-@ONE_SERVER
 def test_a_task_that_outlives_the_batch_it_began_in_stores_its_message(
     app: Celery, client: redis.Redis
 ) -> None:
@@ -139,7 +133,6 @@ def test_a_task_that_outlives_the_batch_it_began_in_stores_its_message(
     assert client.zcard(LATER) == 4
 
 
-@ONE_SERVER
 def test_a_thread_that_outlives_the_batch_it_began_in_stores_its_message(
     app: Celery, client: redis.Redis
 ) -> None:

@@ -29,15 +29,12 @@ from tests.conftest import MakeApp
 from tests.faults.children import Fuse, on_the_wire, run_child, run_children
 from tests.faults.rounds import IS_LONG
 from tests.faults.stored import LATER
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import LOCK, messages
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 MESSAGES = 40
 WRITERS = 8

@@ -21,7 +21,6 @@ import redis
 from celery import Celery
 
 from tests.faults.rounds import ROUNDS
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -133,7 +132,6 @@ def stage(client: redis.Redis, rabbitmq: RabbitMQ) -> Iterator[Stage]:
 
 
 @pytest.mark.long_form
-@ONE_SERVER
 @pytest.mark.parametrize("round_number", ROUNDS)
 def test_each_run_arrives_with_its_id_and_what_is_recorded_has_arrived(
     server: Server,

@@ -29,7 +29,6 @@ SILENT_SECONDS = TAKEOVER_SECONDS + 8.0 + 5.0
 
 
 @pytest.mark.long_form
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 def test_runs_are_sent_once_whoever_is_killed_while_the_shards_change(
     server: Server, tmp_path: Path, chance: random.Random
 ) -> None:

@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from datetime import datetime
 
-import pytest
 import redis
 
 import redbeat
@@ -24,8 +23,6 @@ FINAL = ["succeeded", "failed", "revoked", "expired", "rejected", "ignored"]
 INTERVAL = {"__type__": "interval", "every": 60}
 #: keys that are there once, whatever the number of runs
 SINGLE = {f":{name}" for name in ("schedule", "lock", "tick", "released", "failures", "events")}
-
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 
 
 def deliver(progress: Progress, broker: redis.Redis, chance: random.Random) -> int:

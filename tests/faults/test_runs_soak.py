@@ -38,8 +38,6 @@ from tests.support.servers import Server
 from tests.support.tracked import launch_worker
 from tests.support.worklog import WAYS, Execution, WorkLog, tasks_source
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
 ENTRIES = 50
 NAMES_OF_JOBS = [f"job-{number}" for number in range(ENTRIES)]
 SECONDS = 600.0

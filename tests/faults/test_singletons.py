@@ -20,8 +20,6 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.singletons import start_singleton, writer, writes
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
 TIMEOUT_SECONDS = 3.0
 SECONDS = 60
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 import redis
@@ -22,33 +19,14 @@ from tests.support.ticks import leader
 
 MakeScheduler = Callable[..., RedBeatScheduler]
 
-#: for what is no matter of the server
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 #: for tests with a `scheduler`, and for those that give `settings` to `make_scheduler`
 EVERY_KIND_OF_LOCK = pytest.mark.parametrize(
     "settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"]
 )
 
 
-#: rooms whose tests are about what a server does; those of the others are about what is made of it
-OF_SERVERS = {"broker", "connection", "leadership", "store", "support"}
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Try a test of the other rooms on one kind of server: by its name, with the next Python on the other.
-
-    One that is ``also_sharded`` has its schedule in shards or not, as REDBEAT_SEED decides. In the long form
-    each is tried on both, and in both ways.
-    """
-    found: Any = metafunc._arg2fixturedefs.get("server")  # noqa: SLF001 - pytest has no other name for it
-    kinds = (found and found[-1].params) or ()
-    is_chosen = any("server" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
-    room = Path(metafunc.definition.nodeid).parts[2]
-    if kinds and not is_chosen and room not in OF_SERVERS and not IS_LONG:
-        turn = crc32(metafunc.function.__name__.encode()) + sys.version_info.minor
-        mark = pytest.mark.parametrize("server", [kinds[turn % len(kinds)]], indirect=True)
-        metafunc.definition.add_marker(mark)
+    """Shard the schedule of an ``also_sharded`` test or not, as REDBEAT_SEED decides."""
     if metafunc.definition.get_closest_marker("also_sharded"):
         layouts = [None, 4]
         if not IS_LONG:

@@ -17,12 +17,17 @@ ROOT = Path(__file__).parents[2]
 # `make` puts into it what tests need besides its Python packages.
 _INSTALLED = Path(sys.prefix)
 
+#: whether the test that runs has the marker `services`; set before each test
+IS_ALLOWED = True
+
 #: whether a test fails where the program that it needs is missing
 IS_COMPLETE = os.environ.get("REQUIRE_SERVICES") == "1"
 
 
-def require_program(*names: str, purpose: str = "") -> str:
+def require_program(*names: str, purpose: str = "", is_always_allowed: bool = False) -> str:
     """Return the path of the first of these programs on PATH; skip the test if all are missing."""
+    if not (IS_ALLOWED or is_always_allowed):
+        pytest.fail(f"the test needs {' or '.join(names)}: mark it with `services`", pytrace=False)
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         report_missing(f"{' or '.join(names)} is not on PATH{purpose and f', {purpose}'}")
@@ -31,6 +36,8 @@ def require_program(*names: str, purpose: str = "") -> str:
 
 def require_node_package(name: str) -> Path:
     """Return the directory of a package for Node; skip the test without it."""
+    if not IS_ALLOWED:
+        pytest.fail(f"the test needs Node's package {name}: mark it with `services`", pytrace=False)
     return _require(_INSTALLED / "node" / "node_modules" / name, f"Node's package {name}", ", with npm")
 
 

@@ -19,7 +19,7 @@ from kombu.serialization import registry
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import ConfigurationError, StoreUnavailable
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import run_beat
 from tests.support.deadlines import patience
 from tests.support.logs import errors_in
@@ -207,7 +207,6 @@ def test_a_one_off_entry_is_retried_unless_its_task_was_executed(
         assert "SystemExit: 3" in field(client, "bad", "error")["reason"]
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("overlap", ["skip", "buffer_one", "replace"])
 def test_a_skipped_run_gives_its_reservation_back(
     rabbitmq: RabbitMQ, make: Any, client: redis.Redis, overlap: str
@@ -230,7 +229,6 @@ def receive(sender=None, **_):
 """
 
 
-@ONE_SERVER
 def test_a_real_beat_outlives_system_exits_of_a_receiver_and_ends_at_sigterm(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:
@@ -275,7 +273,6 @@ def test_an_entry_class_that_raises_what_is_no_exception_is_that_entrys_error(
     assert type(error).__name__ in field(client, "bad", "error")["reason"]
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("options", [{"expires": "60"}, {"countdown": "soon"}], ids=repr)
 def test_an_option_that_celery_cannot_read_is_retried_with_its_reason(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, options: dict[str, Any]
@@ -288,7 +285,6 @@ def test_an_option_that_celery_cannot_read_is_retried_with_its_reason(
     assert field(client, "bad", "error")["attempts"] == 1
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), ValueError("no form")], ids=repr)
 def test_a_serializer_that_raises_is_retried_as_arguments_that_cannot_be_encoded(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, error: BaseException

@@ -9,14 +9,12 @@ import pytest
 import redis
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import expected_id, sent_names, write_burst
 from tests.support.servers import Server
 from tests.support.ticks import take_messages
-
-pytestmark = ONE_SERVER
 
 SETTINGS = {"redbeat_delivery": "at_most_once", "redbeat_publish_timeout": 1}
 NAMES = ["first", "second", "third"]

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -23,8 +22,6 @@ from tests.support.processes import Process
 from tests.support.schedule import LOCK, SCHEDULE, SELDOM, sent_names, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import memory_app, names_of, take_messages
-
-pytestmark = ONE_SERVER
 
 IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
 RUNS = 100_000 if IS_LONG else 20_000

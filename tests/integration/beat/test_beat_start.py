@@ -12,7 +12,6 @@ from urllib.parse import quote
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -261,7 +260,6 @@ def test_an_unknown_setting_is_one_warning_with_the_nearest_name(valkey: Server,
         assert "did you mean redbeat_lock_timeout?" in lines[0]
 
 
-@ONE_SERVER
 def test_a_standby_says_who_it_is_standing_by_for(
     server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
@@ -275,7 +273,6 @@ def test_a_standby_says_who_it_is_standing_by_for(
         assert "Standing by" not in leader.output()
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("schedule", [STATIC | HOURLY, HOURLY], ids=["busy", "idle"])
 def test_statics_come_back_and_run_after_a_flush(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, schedule: dict[str, Any]

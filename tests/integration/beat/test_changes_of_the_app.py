@@ -20,7 +20,7 @@ from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from tests.integration.beat.test_quick_way import masked, somebody_listening
-from tests.integration.conftest import ONE_SERVER, MakeApp, MakeScheduler
+from tests.integration.conftest import MakeApp, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
@@ -109,7 +109,6 @@ def send_all(scheduler: RedBeatScheduler, client: redis.Redis, due: float) -> No
 @pytest.mark.few_cases(10)
 @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "sent before"])
 @pytest.mark.parametrize("change", [*CHANGES, *UNNOTICED])
-@ONE_SERVER
 def test_messages_are_as_apply_async_makes_them_after_the_change(
     app: Celery,
     make_scheduler: MakeScheduler,
@@ -147,7 +146,6 @@ def test_messages_are_as_apply_async_makes_them_after_the_change(
 
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "sent before"])
-@ONE_SERVER
 def test_which_of_a_task_s_expiry_and_queue_timeout_is_earlier_is_asked_anew_after_a_change(
     app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, is_prepared: bool
 ) -> None:
@@ -226,7 +224,6 @@ def beat_that_changes(server: Server, folder: Path, change: str, at: int) -> Ite
 
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize(("change", "kind"), [*product(AMID, ["burst", "spike"])])
-@ONE_SERVER
 def test_a_change_by_a_thread_counts_from_the_next_batch_on(
     server: Server,
     client: redis.Redis,

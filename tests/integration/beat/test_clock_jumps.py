@@ -26,12 +26,14 @@ from tests.support.schedule import (
     server_now,
     write_raw,
 )
-from tests.support.servers import KINDS, Kind, Server
+from tests.support.servers import KIND, Server
 from tests.support.spikes import LOOKAHEAD, Spike, seconds_after, write_prepared_spike
 
 JUMP_SECONDS = 600
 #: much less than the entries here are due in, and much more than a busy machine needs for a look a second
 SOON_SECONDS = 15
+
+pytestmark = pytest.mark.services  # a C compiler, for the clock
 
 
 @pytest.fixture
@@ -41,10 +43,9 @@ def clock() -> Iterator[ServerClock]:
     clock.close()
 
 
-@pytest.fixture(params=KINDS)
-def server(request: pytest.FixtureRequest, clock: ServerClock) -> Iterator[Server]:
-    kind: Kind = request.param
-    with Server(kind, clock=clock) as server:
+@pytest.fixture
+def server(clock: ServerClock) -> Iterator[Server]:
+    with Server(KIND, clock=clock) as server:
         yield server
 
 
@@ -183,7 +184,6 @@ def spike_at_work(
     assert_each_left_once_in_its_time(client, broker, spike)
 
 
-@pytest.mark.parametrize("server", KINDS[-1:], indirect=True)
 def test_prepared_runs_leave_once_the_clock_has_jumped_past_their_time(
     server: Server, client: redis.Redis, broker: redis.Redis, clock: ServerClock, tmp_path: Path
 ) -> None:
@@ -191,7 +191,6 @@ def test_prepared_runs_leave_once_the_clock_has_jumped_past_their_time(
         clock.jump(JUMP_SECONDS)
 
 
-@pytest.mark.parametrize("server", KINDS[-1:], indirect=True)
 def test_prepared_runs_wait_for_a_clock_that_has_jumped_back(
     server: Server, client: redis.Redis, broker: redis.Redis, clock: ServerClock, tmp_path: Path
 ) -> None:
@@ -208,7 +207,6 @@ def test_prepared_runs_wait_for_a_clock_that_has_jumped_back(
 
 
 @pytest.mark.long_form
-@pytest.mark.parametrize("server", KINDS[-1:], indirect=True)
 @pytest.mark.parametrize("seconds", [JUMP_SECONDS, -JUMP_SECONDS], ids=["forward", "back"])
 def test_of_a_spike_amid_which_the_clock_jumps_each_run_leaves_once(
     server: Server,

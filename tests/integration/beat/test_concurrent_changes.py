@@ -17,7 +17,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.store.records import Claimed, Clear, Commit, Fence
 from redbeat.task_ids import task_id_of
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
@@ -336,7 +336,6 @@ def claim_again(client: redis.Redis) -> None:
     client.hset("redbeat:entry", "error", '{"reason": "of another beat"}')
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("change", [retime, claim_again])
 @pytest.mark.parametrize("new_error", ['{"reason": "new"}', Clear.FIELD])
 @pytest.mark.parametrize("is_for_this_definition", [True, False])
@@ -355,7 +354,6 @@ def test_a_run_that_is_another_beats_or_has_another_time_by_now_changes_no_error
     assert (client.hgetall("redbeat:entry"), score_of(client, "entry")) == before
 
 
-@ONE_SERVER
 @pytest.mark.parametrize(
     ("new_error", "expected"), [("new", "new"), (Clear.FIELD, None), (None, '{"reason": "old"}')]
 )

@@ -16,7 +16,6 @@ from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.beat.contention import MAX_TRIES
-from tests.integration.conftest import ONE_SERVER
 from tests.support.polling import eventually
 from tests.support.schedule import (
     SELDOM,
@@ -28,8 +27,6 @@ from tests.support.schedule import (
     server_now,
     write_raw,
 )
-
-pytestmark = ONE_SERVER
 
 DAILY = {"__type__": "interval", "every": 86400}
 

@@ -12,14 +12,12 @@ import redis
 from redbeat import RedBeatScheduler
 from redbeat.beat import pace
 from tests.conftest import MakeApp
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER
+from tests.integration.conftest import EVERY_KIND_OF_LOCK
 from tests.support.apps import run_beat
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, SELDOM, sent_names, server_now, write_raw
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 #: legal, and a quarter of a second or more each
 COSTLY = {

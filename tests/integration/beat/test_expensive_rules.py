@@ -17,7 +17,7 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.schedules import register_schedule
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.command_line import call
 from tests.support.deadlines import patience
@@ -35,8 +35,6 @@ from tests.support.schedule import (
 )
 from tests.support.servers import Server
 from tests.support.spinning import SPINNING, fields_of, know_spinning, spinning
-
-pytestmark = ONE_SERVER
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from redbeat.beat.pace import BATCH_SECONDS
 from redbeat.errors import StoreRefused
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -317,7 +317,6 @@ KINDS = ["serializer", "unpicklable", *FAILURES]
 
 
 @pytest.mark.few_cases(2)
-@ONE_SERVER
 @pytest.mark.parametrize(("broker_is", "kind"), [*product(["server", "redis", "rabbitmq"], KINDS)])
 def test_five_hundred_that_fail_hold_up_nobody(
     request: pytest.FixtureRequest,
@@ -413,7 +412,6 @@ def burst(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
         write_raw(client, name, schedule=SELDOM, score=10 + number)
 
 
-@ONE_SERVER
 def test_a_redis_broker_is_asked_and_not_connected_to_anew(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
@@ -431,7 +429,6 @@ def test_a_redis_broker_is_asked_and_not_connected_to_anew(
     assert "can't be reached" not in caplog.text
 
 
-@ONE_SERVER
 def test_a_rabbitmq_broker_is_not_connected_to_anew(
     rabbitmq: RabbitMQ,
     make_scheduler: MakeScheduler,
@@ -449,7 +446,6 @@ def test_a_rabbitmq_broker_is_not_connected_to_anew(
     assert "can't be reached" not in caplog.text
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("broker_is", ["server", "rabbitmq"])
 def test_a_connection_that_has_gone_stale_still_costs_no_run(
     make_scheduler: MakeScheduler, client: redis.Redis, request: pytest.FixtureRequest, broker_is: str

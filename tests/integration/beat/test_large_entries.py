@@ -17,7 +17,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.claims import Claims
 from redbeat.errors import EntryCorrupt, EntryError
 from tests.conftest import MakeApp
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import run_beat
 from tests.support.command_line import call
 from tests.support.logs import errors_in
@@ -107,7 +107,6 @@ def test_one_within_the_limit_runs(
     assert sent_names(broker) == ["large"]
 
 
-@ONE_SERVER
 def test_whoever_looks_at_it_is_told_its_size_and_loads_nothing_of_it(
     app: Celery, client: redis.Redis, server: Server, tmp_path: Path
 ) -> None:
@@ -128,7 +127,6 @@ def test_whoever_looks_at_it_is_told_its_size_and_loads_nothing_of_it(
     assert not client.exists("redbeat:large")
 
 
-@ONE_SERVER
 def test_a_record_of_megabytes_in_a_history_is_passed_over(app: Celery, client: redis.Redis) -> None:
     entry = Entry("good", "echo", 60, app=app).save()
     client.lpush("redbeat::history:good", '{"at":2.5,"due":2}', "x" * (3 * MEBIBYTE), '{"at":1.5,"due":1}')
@@ -226,7 +224,6 @@ def peak_mebibytes(pid: int) -> float:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("size", [7_400_000, 100 * MEBIBYTE])
 def test_a_large_one_costs_beat_neither_memory_nor_a_run(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, size: int
@@ -247,7 +244,6 @@ def test_a_large_one_costs_beat_neither_memory_nor_a_run(
         eventually(lambda: sent_names(broker).count("canary") > reached + 2, 30)
 
 
-@ONE_SERVER
 def test_twenty_of_five_megabytes_keep_no_other_waiting(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -265,7 +261,6 @@ def test_twenty_of_five_megabytes_keep_no_other_waiting(
     assert broker.llen("celery") == 20 + len(waits)
 
 
-@ONE_SERVER
 @EVERY_KIND_OF_LOCK
 def test_many_that_are_not_large_are_claimed_in_portions_of_eight_megabytes(
     make_scheduler: MakeScheduler,

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.clocks import lying_clock
 from tests.support.deadlines import patience
@@ -33,7 +32,6 @@ def dues(broker: redis.Redis, name: str) -> list[float]:
 
 
 @pytest.mark.few_cases(1)
-@ONE_SERVER
 @pytest.mark.parametrize(
     "offsets",
     [[HOUR], [-HOUR], [0, HOUR, -HOUR, 15, -86_400]],
@@ -77,7 +75,6 @@ def test_a_beat_whose_clock_is_wrong_runs_everything_at_the_server_s_time(
     assert (score_of(client, "later") or 0) == pytest.approx(start + HOUR / 2, abs=1e-3)
 
 
-@ONE_SERVER
 def test_a_standby_whose_clock_is_15_s_ahead_takes_over_without_losing_or_doubling_a_run(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:
@@ -98,7 +95,6 @@ def test_a_standby_whose_clock_is_15_s_ahead_takes_over_without_losing_or_doubli
     assert sent == pytest.approx([start + 0.5 * n for n in range(len(sent))], abs=1e-3)
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("offset", [HOUR, -HOUR])
 def test_an_application_whose_clock_is_wrong_saves_entries_that_are_due_by_the_server_s(
     server: Server, client: redis.Redis, tmp_path: Path, offset: float

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import run_beat
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
@@ -76,7 +75,6 @@ def seconds_to_read(client: redis.Redis) -> float:
 
 
 @pytest.mark.few_cases(2)
-@ONE_SERVER
 @pytest.mark.parametrize("one_off", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_entries_that_fail_at_once_hold_up_no_other(

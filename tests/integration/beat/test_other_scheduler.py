@@ -12,7 +12,6 @@ from celery.beat import PersistentScheduler, Scheduler, Service
 from celery.signals import beat_init
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_command, write_app
 from tests.support.servers import Server
 
@@ -88,7 +87,6 @@ def test_redbeat_and_apps_without_its_settings_get_no_warning(
     assert warnings_of(caplog, app, scheduler) == []
 
 
-@ONE_SERVER
 def test_celery_beat_and_an_embedded_beat_without_a_scheduler_warn(tmp_path: Path, server: Server) -> None:
     """The application imports nothing of redbeat."""
     url = server.url(0)

@@ -21,12 +21,10 @@ from redbeat.history import PastRun
 from redbeat.log.text import sha1_of_text
 from redbeat.manifest.format import Declared
 from redbeat.schedules.timezones import shown
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER
+from tests.integration.conftest import EVERY_KIND_OF_LOCK
 from tests.support.applying import apply
 from tests.support.command_line import call
 from tests.support.schedule import SCHEDULE, messages, score_of, sent_dues, server_time, write_raw
-
-pytestmark = ONE_SERVER
 
 EVERY = 100  # seconds between two runs
 

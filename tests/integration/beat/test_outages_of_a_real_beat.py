@@ -13,7 +13,6 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.diagnostics.facts import read_facts
 from redbeat.diagnostics.why import explain
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import server_now
@@ -39,7 +38,6 @@ HISTORY = 1000
 
 
 @pytest.mark.few_cases(1)
-@ONE_SERVER
 @pytest.mark.parametrize("schedule", [0.5, "rule"])
 def test_of_every_time_of_an_outage_it_is_known_what_became_of_it(
     server: Server, make_app: MakeApp, client: redis.Redis, tmp_path: Path, schedule: Any

@@ -30,7 +30,6 @@ from tests.support.schedule import (
     server_time,
 )
 
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
 KEY = "redbeat:report"
 
 #: as 3.0.0.dev0 left them: an hourly entry, last run in 2024 at a quarter past, due a while after
@@ -152,7 +151,6 @@ def test_whatever_writes_a_meta_says_that_it_is_our_own(
     assert field(client, "report", "meta")["total_run_count"] == (how in ("next", "tick"))
 
 
-@ONE_SERVER
 @pytest.mark.parametrize(
     "before", [{}, {"meta": DEV0_META}, {"meta": DEV0_META[:-1], "meta_sha1": "of another"}]
 )

@@ -18,7 +18,7 @@ from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import commit, make_plan
 from redbeat.store.records import Commit, Fence, Stored, Write
 from redbeat.store.store import Store
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER
+from tests.integration.conftest import EVERY_KIND_OF_LOCK
 from tests.support.schedule import field, score_of, sent_names, server_now, write_raw
 
 KEY = "redbeat:report"
@@ -81,7 +81,6 @@ def test_a_run_decided_on_before_its_day_was_excluded_is_not_sent(
     assert {name: client.hget(KEY, name) for name in texts} == texts, "its own texts are left alone"
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("change", [exclude_today, exclude_and_think_again])
 def test_no_decision_from_before_a_change_of_the_calendar_is_recorded(
     app: Celery, client: redis.Redis, change: Callable[[Celery], None]
@@ -99,7 +98,6 @@ def test_no_decision_from_before_a_change_of_the_calendar_is_recorded(
     assert store.commit_runs(Fence(), [put_off]).results == [True]
 
 
-@ONE_SERVER
 def test_an_entry_whose_pause_ends_keeps_its_texts_when_its_calendar_changes_meanwhile(
     app: Celery, client: redis.Redis
 ) -> None:
@@ -113,7 +111,6 @@ def test_an_entry_whose_pause_ends_keeps_its_texts_when_its_calendar_changes_mea
     assert field(client, "report", "policy") == {"exclude": "holidays"}
 
 
-@ONE_SERVER
 def test_a_save_that_read_the_entry_before_decides_again(app: Celery, client: redis.Redis) -> None:
     write_due(client, app)
     seen: list[str] = []
@@ -128,7 +125,6 @@ def test_a_save_that_read_the_entry_before_decides_again(app: Celery, client: re
     assert (len(seen), len(set(seen))) == (2, 2)
 
 
-@ONE_SERVER
 def test_a_file_that_was_planned_before_is_not_applied(app: Celery, client: redis.Redis) -> None:
     write_due(client, app)
     text = "entries: {report: {task: other, schedule: {every: 1h}, exclude: holidays}}"
@@ -140,7 +136,6 @@ def test_a_file_that_was_planned_before_is_not_applied(app: Celery, client: redi
     assert field(client, "report", "definition")["task"] == "other"
 
 
-@ONE_SERVER
 def test_an_entry_is_not_put_away_for_what_was_found_before(app: Celery, client: redis.Redis) -> None:
     write_due(client, app)
     client.hset(
@@ -152,7 +147,6 @@ def test_an_entry_is_not_put_away_for_what_was_found_before(app: Celery, client:
     assert [done for _, done in put_all_away(app, examine(app).obstacles)] == [True]
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("size", [8, 3_000_000])
 def test_a_revision_of_others_counts_by_its_last_letter_however_long_it_is(
     app: Celery, client: redis.Redis, size: int

@@ -23,7 +23,6 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.connection import get_redis
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import STOP_SECONDS, celery_beat, celery_command, celery_worker, runs, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
@@ -117,7 +116,6 @@ def test_a_raw_zadd_is_on_its_queue_within_1_2_s(
     assert beat.is_running
 
 
-@ONE_SERVER
 def test_a_run_goes_out_when_it_is_due_and_not_before(
     beat: Process, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -130,7 +128,6 @@ def test_a_run_goes_out_when_it_is_due_and_not_before(
     assert beat.is_running
 
 
-@ONE_SERVER
 def test_changes_and_deletion_count_from_the_next_run(
     beat: Process, client: redis.Redis, broker: redis.Redis, app: Celery
 ) -> None:
@@ -173,7 +170,6 @@ def is_only_waiting(client: redis.Redis) -> bool:
     return calls(client, "zadd") == stored
 
 
-@ONE_SERVER
 def test_waiting_costs_under_two_commands_a_second(
     beat: Process, server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
@@ -198,7 +194,6 @@ def test_waiting_costs_under_two_commands_a_second(
     assert beat.is_running
 
 
-@ONE_SERVER
 def test_a_pause_ends_at_its_time_whoever_has_written_it(
     beat: Process, app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -239,7 +234,6 @@ def take_a_while(**kwargs):
 """
 
 
-@ONE_SERVER
 def test_a_beat_that_was_paused_does_not_say_that_its_scheduler_hangs(server: Server, tmp_path: Path) -> None:
     settings = {
         "beat_schedule": {"often": {"task": "echo", "schedule": 0.2}},
@@ -279,7 +273,6 @@ def answering(app: Celery, timeout: float = 5.0) -> set[str]:
 
 
 @ANSWERS_PINGS
-@ONE_SERVER
 def test_leader_and_standby_answer_pings_while_nothing_is_due(
     server: Server, tmp_path: Path, make_app: MakeApp
 ) -> None:
@@ -311,7 +304,6 @@ def test_leader_and_standby_answer_pings_while_nothing_is_due(
 
 
 @ANSWERS_PINGS
-@ONE_SERVER
 def test_a_beat_that_hangs_answers_no_ping(server: Server, tmp_path: Path, make_app: MakeApp) -> None:
     settings = {
         "redbeat_redis_url": server.url(1),
@@ -348,7 +340,6 @@ RedBeatSchedulerEntry("at-import", "echo", 0.3, app=app).save()
 """
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1])
 def test_a_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list[str]) -> None:
     write_app(

@@ -19,7 +19,6 @@ import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import (
     GREENLETS,
     celery_beat,
@@ -42,8 +41,6 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 EVENTS, TOLD = "redbeat::events", "redbeat::events-read"
 

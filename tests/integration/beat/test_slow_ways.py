@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -33,7 +32,6 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
 
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("way", WAYS)
-@ONE_SERVER
 def test_a_burst_and_a_spike_are_sent_once_each(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, way: str
 ) -> None:

@@ -26,7 +26,6 @@ from redbeat.store.locks import LockKey
 from redbeat.store.records import Commit, Fence, LockStatus
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import (
     GREENLETS,
     celery_beat,
@@ -54,8 +53,6 @@ from tests.support.schedule import (
 )
 from tests.support.servers import Server
 from tests.support.spikes import LOOKAHEAD, seconds_after, write_prepared_spike
-
-pytestmark = ONE_SERVER
 
 KEYS = Keys()
 

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat.errors import StoreUnavailable
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import errors_in, has_traceback
@@ -32,8 +32,6 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 
 @pytest.fixture

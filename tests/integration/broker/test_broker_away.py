@@ -18,7 +18,7 @@ from redbeat import RedBeatScheduler
 from redbeat.broker.connection import Broker
 from redbeat.broker.outbox import Outbox
 from redbeat.schedulers import acquire_distributed_beat_lock
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import AWAY, BACK
 from tests.support.polling import eventually
@@ -112,7 +112,6 @@ def test_a_broker_that_breaks_off_when_it_is_asked_who_it_is_gets_its_runs_later
 
 
 @pytest.mark.few_cases(1)
-@ONE_SERVER
 @pytest.mark.parametrize(
     ("lock_timeout", "is_woken"), [(1, False), (3, False), (None, True)], ids=["1-s", "3-s", "woken"]
 )

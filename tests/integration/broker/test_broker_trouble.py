@@ -12,15 +12,13 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.logs import AWAY, BACK, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import LOCK, counts_of, due_count, expected_id, messages, sent_names, write_burst
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
-
-pytestmark = ONE_SERVER
 
 TIMEOUT_SECONDS = 1.0
 

@@ -17,7 +17,7 @@ from kombu import Exchange, Producer, Queue
 from kombu.transport.redis import Channel
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
 from tests.support.fidelity import Recording, Row, counting_round_trips, prepare, send_both_ways
 from tests.support.polling import eventually
@@ -148,7 +148,6 @@ def _run(*args: Any, **kwargs: Any) -> None:
 # -- a worker
 
 
-@ONE_SERVER
 def test_a_worker_runs_what_was_collected_by_priority_and_behind_a_prefix(
     make_scheduler: MakeScheduler, valkey: Server, tmp_path: Path
 ) -> None:
@@ -294,7 +293,6 @@ QUEUES: dict[str, dict[str, Any]] = {
 }
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("queue", QUEUES)
 def test_a_batch_declares_a_fleeting_queue_once(
     make_scheduler: MakeScheduler, server: Server, client: redis.Redis, broker: redis.Redis, queue: str
@@ -317,7 +315,6 @@ def test_a_batch_declares_a_fleeting_queue_once(
     assert declared or queue == "going", "each batch declares it again"
 
 
-@ONE_SERVER
 def test_a_queue_of_rabbitmq_that_went_between_two_batches_is_there_again(
     make_scheduler: MakeScheduler, client: redis.Redis, rabbitmq: RabbitMQ
 ) -> None:

@@ -35,7 +35,7 @@ from redbeat.policy.policy import Policy
 from tests.conftest import SEED, MakeApp
 from tests.faults.rounds import IS_LONG
 from tests.integration.broker.test_message_fidelity import FORMATS, QUEUES, ROWS, add_tasks
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_worker, runs, write_app
 from tests.support.compiling import DUE, Compiling, call_of, values_of
 from tests.support.fidelity import (
@@ -53,7 +53,6 @@ from tests.support.servers import Server
 from tests.support.topologies import SentinelTopology
 
 pytestmark = [
-    ONE_SERVER,
     # a task may say itself how it is sent, though Celery advises against some of it
     pytest.mark.filterwarnings(r"ignore:\s*The '\w+' task attribute is deprecated"),
 ]

@@ -15,13 +15,11 @@ from redbeat import RedBeatScheduler
 from redbeat.broker.delivery import Delivery
 from redbeat.broker.outbox import Outbox
 from redbeat.errors import StoreRefused
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.logs import warnings_in
 from tests.support.polling import eventually
 from tests.support.schedule import SELDOM, sent_names, write_burst, write_raw
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 EXACTLY = "beat: Delivery: exactly once."
 AT_LEAST = "beat: Delivery: at least once, each run with one task id."

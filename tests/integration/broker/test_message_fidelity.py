@@ -18,7 +18,7 @@ from celery import Celery, Task, signature
 from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.fidelity import Recording, Row, Written, prepare, send_both_ways
 from tests.support.servers import Server
 from tests.support.topologies import SentinelTopology
@@ -173,7 +173,6 @@ def add_tasks(app: Celery) -> None:
 
 
 @pytest.mark.few_cases(24)
-@ONE_SERVER
 @pytest.mark.parametrize("row", PARAMETERS)
 def test_a_message_is_the_same_as_of_a_direct_call(
     make_scheduler: MakeScheduler, broker: redis.Redis, row: Row
@@ -231,7 +230,6 @@ def assert_a_batch_is_the_same(scheduler: Recording, broker: redis.Redis) -> Wri
 
 
 @pytest.mark.few_cases(6)
-@ONE_SERVER
 @EVERY_FORMAT
 def test_a_batch_is_the_same_wherever_the_broker_is(
     make_scheduler: MakeScheduler, place: Place, transport_options: dict[str, Any]
@@ -243,7 +241,6 @@ def test_a_batch_is_the_same_wherever_the_broker_is(
     assert all(key.startswith(prefix) for key in written.lists)
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("has_schedule", [True, False], ids=["with-schedule", "without-schedule"])
 def test_a_batch_is_the_same_behind_sentinel(
     make_scheduler: MakeScheduler, sentinel: SentinelTopology, has_schedule: bool

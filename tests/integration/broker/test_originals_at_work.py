@@ -15,7 +15,7 @@ from kombu.transport.virtual.exchange import DirectExchange
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.broker.originals import Originals
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
 
@@ -172,7 +172,6 @@ tell()
 
 
 @pytest.mark.few_cases(1)
-@ONE_SERVER
 @pytest.mark.parametrize(
     "is_early", [True, False], ids=["started before RedBeat is imported", "started after it"]
 )

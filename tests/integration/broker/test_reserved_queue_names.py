@@ -23,7 +23,6 @@ from redbeat.errors import EntryError, MessageRefused
 from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.polling import eventually
 from tests.support.servers import Server
 from tests.support.ticks import leader
@@ -36,7 +35,6 @@ RESERVED = [
     *("{p}:generation\x06\x163", "{s}3}}:schedule", "{s}3}}:generation", "{s}0}}:other", "{s}17}}::lock"),
     *("unacked", "unacked_index", "unacked_mutex", "_kombu.binding.celery", "celery-task-meta-1"),
 ]
-pytestmark = ONE_SERVER
 FIELDS = ["queue", "exchange", "routing_key", "reply_to"]
 
 

@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import SELDOM, write_raw
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 TASKS = """
 from celery import shared_task

@@ -16,7 +16,7 @@ from celery import Celery
 from kombu import Producer
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.fidelity import Recording, Row, counting_round_trips, listening, prepare, send_both_ways
 from tests.support.logs import logged, warnings_in
 from tests.support.polling import eventually
@@ -105,7 +105,6 @@ def test_a_receiver_hears_of_each_run_when_its_message_is_on_its_queue(
         }
 
 
-@ONE_SERVER
 @pytest.mark.parametrize(
     "transport_options",
     [{}, {"global_keyprefix": "pre:"}, {"fanout_prefix": False, "fanout_patterns": False}],

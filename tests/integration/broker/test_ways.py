@@ -13,12 +13,9 @@ from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 COMPILED = "compiled, where task and entry allow it"
 

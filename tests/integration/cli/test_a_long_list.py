@@ -15,11 +15,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import write_app
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
 ENTRIES = 1_000_000 if IS_LONG else 20_000

@@ -11,11 +11,8 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.keys import Keys
-from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
 from tests.support.stored import make_late, store
-
-pytestmark = ONE_SERVER
 
 
 @pytest.fixture

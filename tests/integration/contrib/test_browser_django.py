@@ -9,9 +9,7 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from tests.integration.conftest import ONE_SERVER
 
-pytestmark = ONE_SERVER
 pytest.importorskip("django")
 
 #: that everything has a name; colours and sizes are the admin's own

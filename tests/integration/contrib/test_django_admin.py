@@ -16,11 +16,9 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.audit import find_records
 from redbeat.store.owners import Owners
 from redbeat.store.store import Store
-from tests.integration.conftest import ONE_SERVER
 from tests.support.schedule import SCHEDULE, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
-pytestmark = ONE_SERVER
 pytest.importorskip("django")
 
 LIST = "/admin/redbeat/entry/"

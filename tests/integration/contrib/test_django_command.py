@@ -12,11 +12,9 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.process import exit_codes as exits
-from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import installed, run
 from tests.support.servers import Server
 
-pytestmark = ONE_SERVER
 pytest.importorskip("django")
 
 PROJECT = {

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_command, celery_worker, stop_worker
 from tests.support.command_line import run
 from tests.support.polling import eventually
@@ -102,7 +101,6 @@ def test_its_commands_neither_import_tasks_nor_connect(project: Path, count: int
             server.accept()
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("count", [0, 1, 3, 50])
 def test_its_worker_and_beat_run_every_entry(
     project: Path, server: Server, broker: redis.Redis, count: int

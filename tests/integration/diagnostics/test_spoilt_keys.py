@@ -14,7 +14,7 @@ from celery import Celery
 from redbeat import RedBeatScheduler
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import keys_of
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import (
@@ -175,7 +175,6 @@ LARGE: dict[str, str] = {
 }
 
 
-@ONE_SERVER
 def test_megabytes_of_garbage_make_short_lines_and_short_errors(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
@@ -195,7 +194,6 @@ def test_megabytes_of_garbage_make_short_lines_and_short_errors(
         assert 0 < client.hstrlen(f"redbeat:{name}", "error") < 2000, name[:20]
 
 
-@ONE_SERVER
 def test_statics_of_megabytes_that_cannot_be_stored_make_short_lines(
     make_app: Callable[..., Celery], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -252,7 +250,6 @@ WRONG: dict[str, Callable[[redis.Redis, str], object]] = {
 
 
 @pytest.mark.few_cases(44)
-@ONE_SERVER
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("moment", ["before the start", "under a leader"])
 @pytest.mark.parametrize(

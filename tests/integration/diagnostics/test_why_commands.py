@@ -18,12 +18,10 @@ from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.cli import redbeat
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.command_line import call
 from tests.support.schedule import SCHEDULE, messages, meta_json, monitoring, server_now, write_raw
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 Ask = Callable[..., Result]
 Answer = Callable[..., dict[str, Any]]

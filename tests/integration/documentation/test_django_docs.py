@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, stop_worker
 from tests.support.command_line import run as run_command
 from tests.support.documents import write_files
@@ -17,7 +16,6 @@ from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, sent_names
 from tests.support.servers import Server
 
-pytestmark = ONE_SERVER
 pytest.importorskip("django")
 
 #: run with Django's test client; what is printed at the end is asked for

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import run as run_command
 from tests.support.documents import ROOT, write_files
 from tests.support.servers import Server
 
-pytestmark = ONE_SERVER
 pytest.importorskip("fastapi")
 
 PAGE = "docs/fastapi.rst"

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 from redbeat.cli.later import later
-from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import run
 from tests.support.documents import ROOT, write_files
 from tests.support.servers import Server
@@ -15,7 +14,6 @@ from tests.support.servers import Server
 PAGE = (ROOT / "docs" / "later.rst").read_text("utf-8")
 
 
-@ONE_SERVER
 def test_the_files_of_the_page_print_what_it_says(server: Server, tmp_path: Path) -> None:
     for file in write_files("docs/later.rst", tmp_path):
         file.write_text(file.read_text().replace("redis://localhost:6379/0", server.url(0)))

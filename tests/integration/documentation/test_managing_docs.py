@@ -7,12 +7,9 @@ from pathlib import Path
 
 from celery import Celery
 
-from tests.integration.conftest import ONE_SERVER
-
 PAGE = Path(__file__).parents[3] / "docs" / "managing.rst"
 
 
-@ONE_SERVER
 def test_each_example_prints_what_the_page_shows(app: Celery) -> None:
     failed, tried = doctest.testfile(str(PAGE), module_relative=False, globs={"app": app})
     assert tried > 25

@@ -31,15 +31,12 @@ from redbeat.runs.tracking import is_tracked
 from redbeat.schedules import rrule
 from redbeat.telemetry.sentry.sentry import excluded_by, find_integration
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.documents import ROOT, write_files
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 Import = Callable[[str, str], ModuleType]
 

@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.audit import find_records
 from redbeat.web import asgi_app
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import write_app
 from tests.support.command_line import installed, run
 from tests.support.dashboards import serving
@@ -46,7 +45,6 @@ def call(recipe: str, url: str, token: str) -> CompletedProcess[str]:
     return run([CLIENTS[recipe][0], str(ROOT / "docs" / "recipes" / recipe)], env=environment)
 
 
-@ONE_SERVER
 def test_a_client_makes_changes_pauses_runs_and_removes_an_entry(
     server: Server, tmp_path: Path, recipe: str
 ) -> None:
@@ -106,7 +104,6 @@ class Meddling:
         await self._application(scope, receive_again, note)
 
 
-@ONE_SERVER
 def test_a_client_loses_nothing_that_another_user_has_changed_meanwhile(server: Server, recipe: str) -> None:
     app = Celery("looking", broker=server.url(0), set_as_current=False)
     app.conf.redbeat_redis_url = server.url(1)

@@ -7,7 +7,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat
 from tests.support.command_line import run as run_command
 from tests.support.polling import eventually
@@ -30,7 +29,6 @@ def steps() -> list[tuple[str, str]]:
     return re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE)
 
 
-@ONE_SERVER
 def test_the_walk_on_rabbitmq_prints_its_page(server: Server, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     (tmp_path / "proj.py").write_text(blocks("python")[0])
     env = {"BROKER_URL": rabbitmq.url(), "REDIS_URL": server.url(1)}

@@ -16,13 +16,12 @@ from kombu import Exchange, Queue, binding
 from redbeat import RedBeatSchedulerEntry
 from redbeat.diagnostics.routes import find_route
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
 from tests.support.ticks import make_due, take_messages
 
 pytestmark = [
-    ONE_SERVER,
     # a task may say itself how it is sent, though Celery advises against some of it
     pytest.mark.filterwarnings(r"ignore:\s*The '\w+' task attribute is deprecated"),
 ]

@@ -23,7 +23,6 @@ from redbeat import signals
 from redbeat.runs.run import Run
 from redbeat.runs.tracking import is_tracked
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.documents import ROOT, write_files
 from tests.support.polling import eventually
@@ -79,7 +78,6 @@ def mail_server(mails: list[str]) -> socketserver.TCPServer:
     return socketserver.TCPServer(("127.0.0.1", 0), Handler)
 
 
-@ONE_SERVER
 def test_the_recipes_send_a_chat_message_a_mail_and_a_page(
     server: Server, client: redis.Redis, tmp_path: Path, make_app: MakeApp
 ) -> None:

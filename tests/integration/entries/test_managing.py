@@ -20,7 +20,7 @@ from redbeat.entries.query import PAGE_SIZE
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound, LockNotAcquired
 from redbeat.policy.headers import NAMES
 from tests.faults.children import run_children
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import (
     SCHEDULE,
     field,
@@ -185,7 +185,6 @@ def _edit_often(url: str, writer: int, count: int) -> None:
         Entry(f"own-{writer}-{number}", "t", 60, app=app).save()
 
 
-@ONE_SERVER
 def test_eight_processes_that_edit_at_once_lose_no_change(app: Celery, server: Server) -> None:
     count = 20
     for name in ("shared", "updated"):

@@ -12,10 +12,8 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, EntryNotFound
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import SCHEDULE, STATICS, sent_names
-
-pytestmark = ONE_SERVER
 
 LONE = "half-\ud800"
 #: this one has a form in bytes, those that Python reads it from where it may

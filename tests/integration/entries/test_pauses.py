@@ -13,10 +13,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.pauses import PauseResult
 from redbeat.store.store import Store
-from tests.integration.conftest import ONE_SERVER
 from tests.support.schedule import write_raw
-
-pytestmark = ONE_SERVER
 
 UTC = timezone.utc
 LATER = datetime(2098, 1, 1, tzinfo=UTC)

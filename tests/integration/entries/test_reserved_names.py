@@ -12,10 +12,8 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import EntryError, StoreCorrupt
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.schedule import SCHEDULE, field, score_of, sent_names, server_now, write_raw
-
-pytestmark = ONE_SERVER
 
 NAMES = pytest.mark.parametrize("name", [":schedule", ":statics", ":wake", ":lock", "mine"])
 

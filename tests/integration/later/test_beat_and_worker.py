@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.integration.later.conftest import stored_ids
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.logs import has_traceback
@@ -39,7 +38,6 @@ def begin(self):
 """
 
 
-@ONE_SERVER
 def test_all_that_a_task_sends_for_later_runs_once_at_its_time(
     server: Server, make_app: MakeApp, tmp_path: Path
 ) -> None:

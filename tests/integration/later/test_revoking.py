@@ -15,7 +15,6 @@ import redbeat.later
 from redbeat import RedBeatScheduler
 from redbeat.later import DurableTask
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.integration.later.conftest import LATER, add_tasks, make_due, queued, stored_ids
 from tests.support.apps import celery_worker, write_app
 from tests.support.polling import eventually
@@ -158,7 +157,6 @@ def test_it_is_taken_away_while_beat_is_about_to_send_it(
 
 
 @pytest.mark.also_sharded
-@ONE_SERVER
 def test_a_worker_with_durable_tasks_takes_away_what_others_revoke(
     server: Server, make_app: MakeApp, tmp_path: Path
 ) -> None:

@@ -18,7 +18,6 @@ from redbeat.store import scripts as lua
 from redbeat.store.records import NO_HISTORIES, Fence, KeyType, LockStatus, Stored, TrackedRun, Write
 from redbeat.store.scripts.downgrades import bring_back
 from redbeat.store.scripts.runs import Settlement, settle_runs
-from tests.integration.conftest import ONE_SERVER
 from tests.support.leadership_model import RUNS, Scripts, explore
 from tests.support.lua_headers import SCRIPTS, code_of
 from tests.support.schedule import LOCK, SCHEDULE, STATICS
@@ -50,7 +49,6 @@ EVENTS = {
 LATE = {"take", "renew", "claim", "commit", "release"}
 
 
-@ONE_SERVER
 def test_no_order_of_steps_sends_a_run_twice_or_from_two_leaders(client: redis.Redis) -> None:
     explored = explore(DEPTH, Scripts(client))
 
@@ -107,7 +105,6 @@ ALTERED = {
 }
 
 
-@ONE_SERVER
 @pytest.mark.parametrize(("name", "old", "new", "violation"), ALTERED.values(), ids=ALTERED)
 def test_without_it_an_order_of_steps_breaks_a_promise(
     client: redis.Redis, name: str, old: str, new: str, violation: str

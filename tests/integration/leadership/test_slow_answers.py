@@ -6,9 +6,7 @@ import pytest
 import redis
 
 from redbeat.leadership import elector
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
-
-pytestmark = ONE_SERVER
+from tests.integration.conftest import MakeScheduler
 
 
 def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -15,7 +15,6 @@ from redbeat.errors import ConfigurationError
 from redbeat.keys import Keys
 from redbeat.leadership.status import Standby, read_status
 from redbeat.schedulers import RedBeatScheduler
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -23,8 +22,6 @@ from tests.support.processes import Process
 from tests.support.schedule import LOCK, SCHEDULE, STATICS, messages, sent_names, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import memory_app
-
-pytestmark = ONE_SERVER
 
 STANDBYS = Keys().standbys
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}

@@ -25,7 +25,6 @@ from redbeat.manifest.plan import apply_plan, commit, make_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.schedules import clocked, rrule
 from redbeat.store.store import Store
-from tests.integration.conftest import ONE_SERVER
 from tests.support.schedule import SCHEDULE, meta_json, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import memory_app
@@ -268,7 +267,6 @@ METAS = st.none() | st.tuples(
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@ONE_SERVER
 def test_whatever_stands_there_is_there_again(
     app: Celery, client: redis.Redis, entries: dict[str, Any], is_json: bool
 ) -> None:

@@ -28,7 +28,6 @@ from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
 from tests.faults.rounds import IS_LONG
-from tests.integration.conftest import ONE_SERVER
 from tests.support.applying import apply, many, state_of
 from tests.support.schedule import SCHEDULE, field
 from tests.support.servers import Server
@@ -37,7 +36,6 @@ from tests.support.stopwatch import Stopwatch
 
 @pytest.mark.long_form
 @pytest.mark.parametrize("is_import", [False, True], ids=["apply", "import"])
-@ONE_SERVER
 def test_killed_at_any_round_trip_it_leaves_the_old_or_the_new(
     make_app: MakeApp, client: redis.Redis, chance: random.Random, is_import: bool
 ) -> None:
@@ -213,7 +211,6 @@ def calls_per_entry(work: Callable[[], object]) -> float:
     return pstats.Stats(profile).total_calls / ENTRIES  # type: ignore[attr-defined,no-any-return]
 
 
-@ONE_SERVER
 def test_export_and_plan_call_a_few_hundred_functions_an_entry(app: Celery) -> None:
     fill(app)
     declared = read_file(write_file(export_entries(app).declared))

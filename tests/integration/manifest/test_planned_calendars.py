@@ -19,11 +19,8 @@ from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import commit, make_plan
 from redbeat.store.owners import CalendarChange, Change, Owners
 from redbeat.store.store import Store, Stored, Write
-from tests.integration.conftest import ONE_SERVER
 from tests.support.applying import apply, state_of
 from tests.support.command_line import call
-
-pytestmark = ONE_SERVER
 
 ENTRY = "entries:\n  report: {task: echo, schedule: {every: 1h}, exclude: holidays}\n"
 FILE = f"""\

@@ -43,7 +43,6 @@ def command(directory: Path, shards: int) -> Process:
     return celery_command(directory, "module", "redbeat", "reshard", "--to", str(shards), "--yes")
 
 
-@pytest.mark.parametrize("server", ["valkey"], indirect=True)
 @pytest.mark.parametrize("state", [b"moving", b"settling"])
 def test_the_old_number_has_to_wait_as_any_other_and_comes_then(
     make_app: MakeApp, raw: redis.Redis, chance: random.Random, state: bytes

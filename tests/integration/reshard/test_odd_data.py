@@ -10,7 +10,6 @@ import redis
 
 from redbeat.reshard.resharding import Resharding
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.resharded import beginning_of, fill, read_all
 from tests.support.servers import Server
 
@@ -20,9 +19,6 @@ PREFIXES = [
     *("a*:", "**:", "[ab]:", "x?", "^\\:", "\\", "redbeat:3:", "{redbeat:3}:"),
 ]
 OTHERS = [b"ab:", b"b:", b"xy", b"redbeat2:", b"{other:4}:", b"zz:", b"redbeat:"]
-
-
-pytestmark = ONE_SERVER
 
 
 @pytest.fixture

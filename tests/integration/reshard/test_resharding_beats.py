@@ -14,7 +14,6 @@ import redis
 from celery import Celery
 
 from redbeat.reshard.resharding import Resharding
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -41,7 +40,6 @@ def beats(directory: Path, count: int) -> Iterator[list[Process]]:
         yield started
 
 
-@ONE_SERVER
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("count", [1, 2])
 def test_beats_send_each_run_once_while_the_shards_change(
@@ -69,7 +67,6 @@ def test_beats_send_each_run_once_while_the_shards_change(
     assert STEADY.faults(STEADY.dues(broker)) == []
 
 
-@ONE_SERVER
 def test_beats_move_home_what_is_written_to_former_places(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ import pytest
 import redis
 from celery.concurrency.asynpool import AsynPool
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.deadlines import PATIENCE_SECONDS, patience
 from tests.support.polling import eventually
 from tests.support.progress import NAMES
@@ -21,8 +20,6 @@ from tests.support.proxy import Proxy
 from tests.support.schedule import server_now
 from tests.support.servers import Server
 from tests.support.tracked import LEASE_SECONDS, Tracked
-
-pytestmark = ONE_SERVER
 
 UNTOLD_SECONDS = 1.0
 SETTINGS = f"""

@@ -29,8 +29,6 @@ from tests.support.proxy import Proxy
 from tests.support.schedule import server_now
 from tests.support.servers import Server
 
-pytestmark = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-
 WORKER = "celery@kept"
 
 

@@ -16,14 +16,11 @@ from redbeat.errors import LockLost
 from redbeat.runs.deadlines import Action, judge
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from tests.integration.conftest import ONE_SERVER
 from tests.support.logs import errors_in, warnings_in
 from tests.support.progress import NAMES, Progress
 from tests.support.schedule import LOCK, field, sent_names, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader
-
-pytestmark = ONE_SERVER
 
 KEY = NAMES.about("job").entry
 

@@ -13,13 +13,10 @@ import redis
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import track_runs
 from redbeat.errors import EntryBusy
-from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
 from tests.support.polling import eventually
 from tests.support.servers import Server
 from tests.support.tracked import Tracked
-
-pytestmark = ONE_SERVER
 
 
 @pytest.fixture

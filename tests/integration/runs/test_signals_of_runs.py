@@ -15,15 +15,12 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import field
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 TOLD = "redbeat::events-read"
 

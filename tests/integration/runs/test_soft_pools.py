@@ -9,15 +9,12 @@ import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.progress import history_of, running_of
 from tests.support.servers import Server
 from tests.support.tracked import Tracked
-
-pytestmark = ONE_SERVER
 
 WARNING = "This worker's pool can't terminate a task, so a run that is to be replaced"
 

@@ -25,9 +25,6 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.tracked import LEASE_SECONDS, Tracked, can_terminate
 
-ONE_SERVER = pytest.mark.parametrize("server", ["valkey"], indirect=True)
-pytestmark = ONE_SERVER
-
 SKIP = {"overlap": "skip"}
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -20,8 +19,6 @@ from tests.support.processes import Process, is_alive
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
 from tests.support.singletons import start_singleton, writer, writes
-
-pytestmark = ONE_SERVER
 
 LOCK = "the-lock"
 FAST = ("--timeout", "2", "--grace", "0.5")

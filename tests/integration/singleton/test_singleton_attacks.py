@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import run
 from tests.support.logs import has_traceback
 from tests.support.machine import require_program
@@ -18,8 +17,6 @@ from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.servers import Server
 from tests.support.singletons import start_singleton, writer, writes
-
-pytestmark = ONE_SERVER
 
 LOCK = "the-lock"
 HOLDER = "redbeat:3:elsewhere:1:1:a"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.certificates import Certificates
 from tests.support.logs import has_traceback
 from tests.support.processes import Process
@@ -98,7 +97,6 @@ def test_a_password_that_is_refused_ends_it_with_no_permission(
         assert not has_traceback(singleton.output())
 
 
-@ONE_SERVER
 def test_a_lock_that_is_something_else_ends_it_with_a_sentence(server: Server) -> None:
     with server.client() as client:
         client.hset("feed", "a", "b")
@@ -150,7 +148,6 @@ def test_a_beatcop_ini_is_run_with_the_lock_that_beatcop_would_take(
         assert "Acquired lock the-singleton" in singleton.output(), "the command is no other lock"
 
 
-@ONE_SERVER
 def test_keys_beside_the_lock_end_by_themselves(server: Server) -> None:
     with server.client() as client:
         with start_singleton(server.url(), "true", lock="feed") as singleton:

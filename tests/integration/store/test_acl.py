@@ -21,7 +21,6 @@ from redbeat.keys import Keys
 from redbeat.schedulers import get_redis
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
-from tests.integration.conftest import ONE_SERVER
 from tests.support.command_line import call
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.logs import errors_in, warnings_in
@@ -89,7 +88,6 @@ def rights_to_miss() -> list[tuple[str, str]]:
 
 
 @pytest.mark.few_cases(10)
-@ONE_SERVER
 @pytest.mark.parametrize(("user", "right"), rights_to_miss())
 def test_no_right_is_there_for_nothing(ground: Ground, user: str, right: str) -> None:
     limited = ground.of(user)
@@ -181,7 +179,6 @@ def test_a_worker_may_write_neither_schedule_nor_definitions_nor_lock(ground: Gr
     refused_to(ground, "worker", command)
 
 
-@ONE_SERVER
 def test_a_real_worker_needs_no_more_than_its_rule(ground: Ground, tmp_path: Path) -> None:
     url = f"redis://worker:{quote(PASSWORD, safe='')}@127.0.0.1:{ground.server.port}/1"
     with ground.server.client(db=1) as client:

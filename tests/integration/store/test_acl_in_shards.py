@@ -19,7 +19,6 @@ from redbeat.schedulers import get_redis
 from redbeat.store.layouts import Layouts
 from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
-from tests.integration.conftest import ONE_SERVER
 from tests.support import rights
 from tests.support.logs import warnings_in
 from tests.support.polling import eventually
@@ -43,7 +42,6 @@ def ground(ground: Ground) -> Ground:
 
 
 @pytest.mark.few_cases(12)
-@ONE_SERVER
 @pytest.mark.parametrize(
     ("user", "claim"),
     [pytest.param(user, claim, id=f"{user}-{claim.__name__}") for user in CLAIMS for claim in CLAIMS[user]],
@@ -112,7 +110,6 @@ def test_the_shards_of_other_schedules_are_out_of_reach(ground: Ground, user: st
     refused_to(ground, user, f"HGETALL {key}")
 
 
-@ONE_SERVER
 def test_a_beat_goes_on_listening_when_it_has_handed_shards_over(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -242,7 +239,6 @@ IN_SHARDS: dict[str, tuple[Claim, ...]] = {
 
 
 @pytest.mark.few_cases(16)
-@ONE_SERVER
 @pytest.mark.parametrize(
     ("user", "claim"),
     [

@@ -22,7 +22,6 @@ from redbeat.store.records import Claimed, Commit, Fence, Target
 from redbeat.store.scripts import CALL_COMMITS
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.committing import commits_of, committing, push, states, target_of
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
@@ -159,7 +158,6 @@ def kill_clients(client: redis.Redis) -> None:
     client.execute_command("CLIENT KILL TYPE normal SKIPME yes")
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("meddle", [flush_scripts, kill_clients])
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_what_happens_to_the_server_in_between_neither_loses_nor_doubles_a_run(
@@ -188,7 +186,6 @@ def test_what_happens_to_the_server_in_between_neither_loses_nor_doubles_a_run(
     assert store.look().score == 65
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("loss", ["request", "reply"])
 @pytest.mark.parametrize("retry_period", [None, 60])
 def test_a_call_that_is_lost_or_answered_in_vain_neither_loses_nor_doubles_a_run(
@@ -219,7 +216,6 @@ def test_a_call_that_is_lost_or_answered_in_vain_neither_loses_nor_doubles_a_run
     assert states(client, 120) == ["recorded"] * 120
 
 
-@ONE_SERVER
 def test_a_lock_that_is_lost_in_between_is_told_at_the_end(
     store: Store, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -238,7 +234,6 @@ def test_a_lock_that_is_lost_in_between_is_told_at_the_end(
     assert client.get(LOCK) == "another's"
 
 
-@ONE_SERVER
 def test_a_lock_that_was_gone_is_held_again_for_its_full_time(store: Store, client: redis.Redis) -> None:
     [piece] = pieces_of(client, 1)
     client.delete(LOCK)
@@ -249,7 +244,6 @@ def test_a_lock_that_was_gone_is_held_again_for_its_full_time(store: Store, clie
     assert client.pttl(LOCK) > 10_000
 
 
-@ONE_SERVER
 def test_a_server_that_refuses_to_write_is_asked_again_in_the_ordinary_way(
     store: Store, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -267,7 +261,6 @@ def test_a_server_that_refuses_to_write_is_asked_again_in_the_ordinary_way(
     assert states(client, 4) == ["due"] * 4
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_a_batch_that_ends_early_leaves_no_command_and_no_reply_behind(
     make_app: MakeApp, server: Server, client: redis.Redis, broker: redis.Redis, error: type[BaseException]
@@ -292,7 +285,6 @@ def test_a_batch_that_ends_early_leaves_no_command_and_no_reply_behind(
     assert set(states(client, 200)) == {"recorded"}
 
 
-@ONE_SERVER
 def test_a_batch_that_ends_early_while_the_server_is_silent_does_not_wait_for_ever(
     make_app: MakeApp, server: Server, client: redis.Redis
 ) -> None:
@@ -313,7 +305,6 @@ def test_a_batch_that_ends_early_while_the_server_is_silent_does_not_wait_for_ev
         assert in_use(store.client) == 0
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("step", ["send_packed_command", "read_response"])
 def test_an_interruption_while_it_sends_or_reads_leaves_no_reply_behind(
     store: Store, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, step: str
@@ -370,7 +361,6 @@ def test_they_are_sent_at_once_through_a_unix_socket(make_app: Callable[..., Cel
         record_twice(Store(make_app(redbeat_redis_url=server.unix_url(1))), is_direct=True)
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("make", [few_connections, single_connection, subclass, watched])
 def test_a_client_that_may_need_all_its_commands_gets_them_in_the_ordinary_way(
     app: Celery,

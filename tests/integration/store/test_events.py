@@ -11,7 +11,6 @@ from redbeat.keys import Keys
 from redbeat.store.events import CLAIM_MS, LIFE_MS, READ_EVENTS, Events
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from tests.integration.conftest import ONE_SERVER
 from tests.support.schedule import LOCK
 from tests.support.ticks import memory_app
 from tests.support.topologies import ClusterTopology
@@ -147,7 +146,6 @@ def test_the_place_is_forgotten_only_if_nobody_asks_for_a_week(events: Events, c
     assert client.pttl(TOLD) > LIFE_MS - 60_000
 
 
-@ONE_SERVER
 def test_the_stream_is_capped(events: Events, client: redis.Redis) -> None:
     quarantine(events, *(f"entry-{number}" for number in range(11_000)))
     assert 10_000 <= client.xlen(EVENTS) < 10_300

@@ -30,7 +30,6 @@ from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.committing import commits_of, committing, push, target_of
 from tests.support.lua_headers import SCRIPTS, script_of
 from tests.support.polling import eventually
@@ -265,7 +264,6 @@ def test_a_store_of_one_part_goes_on_while_the_part_is_one_of_the_layout_s(
         store.renew_lock(fence)
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_a_batch_whose_commits_were_refused_is_committed_all_the_same(
     app: Celery, client: redis.Redis, broker: redis.Redis, is_streamed: bool
@@ -286,7 +284,6 @@ def test_a_batch_whose_commits_were_refused_is_committed_all_the_same(
     assert broker.llen("queue") == 250
 
 
-@ONE_SERVER
 def test_a_claim_ahead_that_was_refused_is_made_in_the_ordinary_way(app: Celery, client: redis.Redis) -> None:
     write_raw(client, "due")
     write_layout(client, 4, 1, former=0, state="moving")

@@ -11,12 +11,10 @@ from celery import Celery
 
 from redbeat.store.members import Members
 from redbeat.store.store import Store
-from tests.integration.conftest import ONE_SERVER
 
 SCHEDULE = "redbeat::schedule"
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("never", [0, 3, 40])
 def test_a_page_is_read_from_any_place_and_one_that_was_moved_is_gone_on_from(
     app: Celery, client: redis.Redis, chance: random.Random, never: int

@@ -9,11 +9,8 @@ from redbeat.errors import EntryNotFound
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.reshard.resharding import Resharding
-from tests.integration.conftest import ONE_SERVER
 from tests.integration.store.test_rights_of_3_0 import RULES_OF_3_0
 from tests.support.rights import Ground, in_shards
-
-pytestmark = ONE_SERVER
 
 SHARDS = 4
 DIVIDED = Layout(Keys(), SHARDS, 1).keys

@@ -27,7 +27,6 @@ from redbeat.store.records import Fence
 from redbeat.store.rights import Feature
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.gathering import LASTING_REFUSALS
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import run_beat
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
@@ -103,7 +102,6 @@ def test_a_right_that_is_asked_for_since_then_is_one_of_a_feature_that_can_be_of
     assert now - before <= {right for feature in FEATURES for right in feature.rights.split()}
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("user", RULES_OF_3_0)
 def test_what_a_user_could_do_it_can_do_still(old: Ground, user: str) -> None:
     for claim in CLAIMS[user]:
@@ -113,7 +111,6 @@ def test_what_a_user_could_do_it_can_do_still(old: Ground, user: str) -> None:
         old.server.flush()
 
 
-@ONE_SERVER
 def test_a_beat_and_the_command_line_have_enough_of_them(old: Ground, tmp_path: Path) -> None:
     def printed(user: str, *arguments: str) -> str:
         done = call(old.app(user), *arguments)

@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.polling import eventually
 from tests.support.rights import PASSWORD, Ground, documented_rights
 from tests.support.tracked import Tracked
@@ -35,7 +34,6 @@ def tracked(ground: Ground, tmp_path: Path) -> Tracked:
     return made
 
 
-@ONE_SERVER
 def test_a_worker_does_all_of_celery_with_its_rule(ground: Ground, tracked: Tracked) -> None:
     with tracked.worker("prefork", concurrency=2) as worker:
         names = {

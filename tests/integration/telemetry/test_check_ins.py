@@ -19,10 +19,7 @@ from redbeat.telemetry.sentry import check_ins
 from redbeat.telemetry.sentry.check_ins import CheckIns
 from redbeat.telemetry.sentry.monitors import monitors_of
 from redbeat.telemetry.sentry.sentry import Outlet
-from tests.integration.conftest import ONE_SERVER
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 DUE = datetime(2026, 6, 1, 9, tzinfo=timezone.utc)
 

@@ -21,14 +21,12 @@ from redbeat.telemetry.pings.pings import (
     Pings,
 )
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.receivers import OK, Receiver
 from tests.support.schedule import LOCK, SCHEDULE
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 OLD = "hidden-in-the-url"
 

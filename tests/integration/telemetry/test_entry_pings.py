@@ -22,15 +22,12 @@ from redbeat.schedules import register_schedule
 from redbeat.telemetry.pings import entry_pings
 from redbeat.telemetry.pings.entry_pings import EntryPings
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, write_app
 from tests.support.command_line import call
 from tests.support.polling import eventually
 from tests.support.receivers import OK, Receiver
 from tests.support.schedule import write_raw
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 SECRET = "hidden-in-the-url"
 DUE = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from redbeat.log.events import EVENTS
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, stop_worker, write_app
 from tests.support.documents import write_files
 from tests.support.polling import eventually
 from tests.support.schedule import LOCK
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 #: others that log, or print, in beat's process
 TALK = """

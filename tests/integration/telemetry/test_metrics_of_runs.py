@@ -25,7 +25,7 @@ from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
 from redbeat.telemetry.metrics.own_figures import OwnFigures
-from tests.integration.conftest import EVERY_KIND_OF_LOCK, ONE_SERVER, MakeScheduler
+from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.progress import NAMES, Progress
 from tests.support.rights import gathering_of, shown_by, view_of
 from tests.support.schedule import SCHEDULE, monitoring, server_now, write_raw
@@ -157,7 +157,6 @@ def test_how_tracked_runs_end_is_counted_under_the_labels_with_which_they_were_s
     assert client.zscore(NAMES.streaks, NAMES.about("failed").running) == 1
 
 
-@ONE_SERVER
 def test_what_was_counted_is_taken_once_by_one_of_several_beats_without_a_lock(
     make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
@@ -176,7 +175,6 @@ def test_what_was_counted_is_taken_once_by_one_of_several_beats_without_a_lock(
     assert shown_by(gatherings[2]).totals[":sent"] == 50, "totals survive it"
 
 
-@ONE_SERVER
 def test_a_leader_shows_the_schedule_only_as_long_as_no_other_one_can_lead(
     make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
@@ -202,7 +200,6 @@ def test_a_leader_shows_the_schedule_only_as_long_as_no_other_one_can_lead(
     client.set(NAMES.lock, leadership.fence.token)
 
 
-@ONE_SERVER
 def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis) -> None:
     client.hset(
         NAMES.figures, mapping={"": "x", "nonsense": "1", ":sent": "NaN", ":failed": "3", "\xff:a": "1"}
@@ -234,7 +231,6 @@ def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis
     assert view_of(gathering) is not None
 
 
-@ONE_SERVER
 def test_what_a_beat_counted_that_died_before_it_stored_the_labels_is_not_lost(
     app: Celery, client: redis.Redis
 ) -> None:
@@ -248,7 +244,6 @@ def test_what_a_beat_counted_that_died_before_it_stored_the_labels_is_not_lost(
     assert not counted(client), "nothing is left"
 
 
-@ONE_SERVER
 def test_labels_are_stored_again_when_redis_has_lost_its_data(app: Celery, client: redis.Redis) -> None:
     gathering = gathering_of(app)
     write_due(client, "report")
@@ -265,7 +260,6 @@ def test_labels_are_stored_again_when_redis_has_lost_its_data(app: Celery, clien
     assert shown_by(gathering).totals[f"{id_}:sent"] == 4
 
 
-@ONE_SERVER
 def test_beats_without_a_lock_know_the_labels_that_another_one_has_given_or_removed(
     make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
@@ -283,7 +277,6 @@ def test_beats_without_a_lock_know_the_labels_that_another_one_has_given_or_remo
     assert stale not in second.book.known
 
 
-@ONE_SERVER
 def test_the_minutes_of_the_last_hour_are_kept(app: Celery, client: redis.Redis) -> None:
     gathering = gathering_of(app)
     for number in (3, 4):
@@ -295,7 +288,6 @@ def test_the_minutes_of_the_last_hour_are_kept(app: Celery, client: redis.Redis)
     assert all(abs(one["minute"] - server_now(client) / 60) < 2 for one in minutes)
 
 
-@ONE_SERVER
 def test_entries_are_counted_by_the_states_that_the_list_shows(app: Celery, client: redis.Redis) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
@@ -333,7 +325,6 @@ def test_entries_are_counted_by_the_states_that_the_list_shows(app: Celery, clie
     assert {state: number for state, number in view.states.items() if number} == expected
 
 
-@ONE_SERVER
 def test_an_entry_is_overdue_until_a_run_succeeds(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
@@ -363,7 +354,6 @@ def test_an_entry_is_overdue_until_a_run_succeeds(
     assert client.zcard(NAMES.expected) == 0
 
 
-@ONE_SERVER
 def test_an_entry_whose_runs_are_tracked_no_more_is_not_overdue(
     make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
@@ -377,7 +367,6 @@ def test_an_entry_whose_runs_are_tracked_no_more_is_not_overdue(
     assert client.zcard(NAMES.expected) == 0
 
 
-@ONE_SERVER
 def test_an_entry_is_not_overdue_by_runs_that_its_policy_has_left_out_or_its_schedule_never_had(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
@@ -410,7 +399,6 @@ def test_an_entry_is_not_overdue_by_runs_that_its_policy_has_left_out_or_its_sch
     assert (found.not_succeeded, set(found.names)) == (4, expected)
 
 
-@ONE_SERVER
 def test_entries_that_are_not_overdue_are_found_behind_many_that_are(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
@@ -427,7 +415,6 @@ def test_entries_that_are_not_overdue_are_found_behind_many_that_are(
     assert (found.not_succeeded, len(found.names)) == (150, 100)
 
 
-@ONE_SERVER
 def test_a_success_says_when_the_next_one_is_expected(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
@@ -448,7 +435,6 @@ def test_a_success_says_when_the_next_one_is_expected(
     assert client.zscore(NAMES.expected, NAMES.about("last").running) is None
 
 
-@ONE_SERVER
 def test_failures_in_a_row_are_shown_of_entries_that_run(app: Celery, client: redis.Redis) -> None:
     store, now = Store(app), server_now(client)
     counts = {"runs": 3, "paused": 5, "disabled": 4, "until": 6, "broken": 7}
@@ -466,7 +452,6 @@ def test_failures_in_a_row_are_shown_of_entries_that_run(app: Celery, client: re
     assert failing_of(store, 10, now) == {"runs": 3, "paused": 5}, "it hasn't succeeded since"
 
 
-@ONE_SERVER
 def test_an_entry_that_is_late_is_overdue_and_named(app: Celery, client: redis.Redis) -> None:
     for number in range(150):
         write_due(client, f"e{number}", ago=61 + number)
@@ -475,7 +460,6 @@ def test_an_entry_that_is_late_is_overdue_and_named(app: Celery, client: redis.R
     assert (found.not_sent, len(found.names), found.names[0]) == (150, 100, "e149")
 
 
-@ONE_SERVER
 def test_stored_messages_are_counted_without_another_round_trip(
     app: Celery, client: redis.Redis, server: Server
 ) -> None:
@@ -494,7 +478,6 @@ def test_stored_messages_are_counted_without_another_round_trip(
     assert (before[:2], gather()) == ((0, 0), (3, 1, before[2]))
 
 
-@ONE_SERVER
 def test_stored_messages_that_were_sent_are_counted(app: Celery, client: redis.Redis) -> None:
     store(app, "one", "two", "three")
     with leader(app) as scheduler:
@@ -506,7 +489,6 @@ def test_stored_messages_that_were_sent_are_counted(app: Celery, client: redis.R
     assert "redbeat_later_sent_total 2.0" in Exposition(tuple, own).text("")[1].decode()
 
 
-@ONE_SERVER
 def test_labels_of_deleted_entries_go_with_all_that_was_counted_under_them(
     app: Celery, client: redis.Redis
 ) -> None:
@@ -533,7 +515,6 @@ def test_labels_of_deleted_entries_go_with_all_that_was_counted_under_them(
     assert "gone" not in {one.entry for one in gathering.book.known.values()}
 
 
-@ONE_SERVER
 def test_a_beat_that_was_away_while_another_one_took_figures_reads_the_totals_anew(
     make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

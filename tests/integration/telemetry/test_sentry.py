@@ -16,7 +16,6 @@ from celery.schedules import schedule
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.schedules import rrule
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -26,8 +25,6 @@ from tests.support.sentry import Sentry, receiving
 from tests.support.servers import Server
 
 sentrys_beat = pytest.importorskip("sentry_sdk.integrations.celery.beat")
-pytestmark = ONE_SERVER
-
 #: an application of celery-redbeat 2.x with Sentry's monitors, and nothing else
 MODULE = """
 import sentry_sdk

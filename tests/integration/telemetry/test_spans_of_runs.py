@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanKind, StatusCode, TraceState
 from redbeat import RedBeatScheduler
 from redbeat.beat.dispatcher import PIECE
 from redbeat.telemetry.tracing.spans import MAX_LINKS
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, SELDOM, field, messages, server_now, write_burst, write_raw
 from tests.support.servers import Server
@@ -37,8 +37,6 @@ from tests.support.spans import (
 )
 from tests.support.spikes import prepare
 from tests.support.ticks import take_messages
-
-pytestmark = ONE_SERVER
 
 DOCUMENTED = set(
     re.findall(

@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from tests.integration.conftest import ONE_SERVER
 from tests.support.apps import celery_beat, celery_worker, patched_beat, stop_worker, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.schedule import write_burst, write_raw
 from tests.support.servers import Server
-
-pytestmark = ONE_SERVER
 
 RECIPE = Path(__file__).parents[3] / "docs" / "recipes" / "tracing.py"
 

@@ -22,15 +22,13 @@ from redbeat.broker.frames import publish_frames
 from redbeat.broker.rehearsal import Rehearsed, rehearse
 from tests.conftest import SEED, MakeApp
 from tests.integration.broker.test_compiled_messages import Chance, add_random_tasks, change_something
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import SELDOM, counts_of, expected_id, field, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import names_of, take_messages
-
-pytestmark = ONE_SERVER
 
 COUNT = 100
 

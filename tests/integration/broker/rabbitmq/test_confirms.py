@@ -21,15 +21,13 @@ from redbeat import RedBeatScheduler
 from redbeat.broker import confirms
 from tests.conftest import MakeApp
 from tests.integration.broker.rabbitmq.conftest import FULL
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import SELDOM, counts_of, expected_id, field, retry_now, write_burst, write_raw
 from tests.support.ticks import Message, names_of, take_messages
-
-pytestmark = ONE_SERVER
 
 COUNT = 100
 #: in the middle of a batch, where confirms are in flight

@@ -14,7 +14,7 @@ from celery import Celery
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -32,8 +32,6 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.ticks import Message, names_of, take_messages
-
-pytestmark = ONE_SERVER
 
 
 def write_seldom(client: redis.Redis, name: str, due: int, **fields: Any) -> None:

@@ -12,7 +12,7 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import run_beat
 from tests.support.deadlines import patience
 from tests.support.logs import AWAY, BACK, errors_in, has_traceback
@@ -22,8 +22,6 @@ from tests.support.schedule import LOCK, field, score_of, server_now, write_burs
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import names_of, take_messages
-
-pytestmark = ONE_SERVER
 
 
 def is_due(client: redis.Redis, *names: str) -> bool:

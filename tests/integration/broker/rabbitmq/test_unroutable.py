@@ -10,12 +10,10 @@ from kombu.common import Broadcast
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
-from tests.integration.conftest import ONE_SERVER, MakeScheduler
+from tests.integration.conftest import MakeScheduler
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import field, is_waiting, retry_now, write_burst
 from tests.support.ticks import make_due, names_of, take_messages
-
-pytestmark = ONE_SERVER
 
 FAR = 10**10
 NEWS = kombu.Exchange("news", type="topic")
