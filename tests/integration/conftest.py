@@ -14,6 +14,7 @@ from celery import Celery
 from redbeat import RedBeatScheduler
 from tests.conftest import SEED, MakeApp
 from tests.faults.rounds import IS_LONG
+from tests.support.progress import Progress
 from tests.support.servers import Server
 from tests.support.ticks import leader
 
@@ -76,3 +77,9 @@ def make_scheduler(make_app: MakeApp) -> Iterator[MakeScheduler]:
 @pytest.fixture
 def scheduler(make_scheduler: MakeScheduler, settings: dict[str, Any]) -> RedBeatScheduler:
     return make_scheduler(**settings)
+
+
+@pytest.fixture
+def progress(app: Celery, client: redis.Redis) -> Progress:
+    """Tracked runs that the test sends and begins itself."""
+    return Progress(app, client)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import RedBeatError, StoreCorrupt
+from redbeat.errors import RedBeatError
 from redbeat.runs.deadlines import Action, judge
 from redbeat.store.records import Fence, Held, TrackedRun
 from redbeat.store.run_record import State
@@ -27,14 +26,11 @@ def nothing_is_left(client: redis.Redis) -> bool:
     return not client.exists(NAMES.about("job").running, NAMES.deadlines)
 
 
-@pytest.mark.parametrize(
-    "outcome", ["succeeded", "failed", "revoked", "expired", "rejected", "ignored", "superseded"]
-)
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "superseded"])
 def test_a_run_that_ends_leaves_its_history_and_nothing_else(
     progress: Progress, client: redis.Redis, outcome: str
 ) -> None:
-    delivery = progress.started("job", "id-1")
-    progress.end(delivery, outcome, error="ValueError: no", run_seconds=2.5)
+    progress.end(progress.started("job", "id-1"), outcome, error="ValueError: no", run_seconds=2.5)
     [record] = history_of(client, "job")
     assert record["outcome"] == outcome
     assert (record["worker"], record["attempt"], record["ran"]) == ("celery@test", 1, 2.5)
@@ -74,15 +70,6 @@ def test_failures_in_a_row_are_counted_until_a_success(progress: Progress, clien
     failed = [run.task_id for run in progress.runs.failures(SINCE, 10)]
     assert failed == ["id-5", "id-3", "id-1", "id-0"]
     assert progress.runs.failures(datetime.now(timezone.utc) + timedelta(hours=1), 10) == []
-
-
-def test_an_entry_that_fails_as_often_as_it_may_is_looked_at_now(
-    progress: Progress, client: redis.Redis
-) -> None:
-    for number in range(2):
-        assert progress.deadline_of("job", "") is None
-        progress.end(progress.started("job", f"id-{number}", 1000 + number, pause=2), "failed")
-    assert progress.deadline_of("job", "") == pytest.approx(server_now(client), abs=30)
 
 
 def test_a_retry_keeps_the_run_until_its_time_and_its_time_on_the_queue(
@@ -139,13 +126,6 @@ def test_a_renewal_notes_a_run_whose_begin_never_arrived(progress: Progress, cli
     assert float(record["started"]) == pytest.approx(server_now(client) - 5, abs=20)
 
 
-def test_a_renewal_says_what_must_be_terminated(progress: Progress, client: redis.Redis) -> None:
-    delivery = progress.started("job", "id-1")
-    record = running_of(client, "job")["id-1"]
-    client.hset(NAMES.about("job").running, "id-1", json.dumps({**record, "terminate": "replaced"}))
-    assert progress.runs.renew([(delivery, 1)], LEASE_MS, "w") == {delivery.token: "replaced"}
-
-
 def test_a_lease_that_ran_out_is_lost_and_its_late_end_is_noted_as_such(
     progress: Progress, client: redis.Redis
 ) -> None:
@@ -173,16 +153,6 @@ def test_a_run_that_did_not_begin_in_time_never_started(progress: Progress, clie
     assert history_of(client, "job")[0]["outcome"] == "never_started"
     assert progress.failing("job") == [0]
     assert nothing_is_left(client)
-
-
-def test_nothing_is_given_up_before_beat_has_seen_a_whole_lease(
-    progress: Progress, client: redis.Redis
-) -> None:
-    progress.started("job", "id-1")
-    [decision] = progress.settle(watched=20)
-    assert (decision.action, decision.seconds) == (Action.POSTPONE, 10)
-    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + 10, abs=8)
-    assert "outcome" not in history_of(client, "job")[0]
 
 
 def test_a_decision_about_a_run_that_was_renewed_meanwhile_does_nothing(
@@ -228,18 +198,6 @@ def test_the_gate_refuses_a_run_that_was_given_up_if_another_one_holds_the_entry
     assert [*running_of(client, "job")] == ["id-2"]
 
 
-def test_the_gate_lets_a_run_that_was_given_up_begin_if_nothing_holds_the_entry(
-    progress: Progress, client: redis.Redis
-) -> None:
-    progress.send("job", "id-1", 1000, overlap="skip", queue=5)
-    progress.settle()
-    late = progress.delivery("job", "id-1", 1000, overlap="skip")
-    assert progress.begin(late) == "go"
-    progress.end(late, "succeeded")
-    [record] = history_of(client, "job")
-    assert (record["outcome"], record["late"]) == ("never_started", "succeeded")
-
-
 def test_the_gate_keeps_a_second_delivery_of_a_run_at_work_waiting(progress: Progress) -> None:
     progress.started("job", "id-1", overlap="skip")
     begun = progress.runs.begin(progress.delivery("job", "id-1", overlap="skip"), LEASE_MS)
@@ -261,38 +219,6 @@ def test_a_run_that_was_replaced_before_it_began_never_begins(
         progress.end(following, "succeeded")
     late = progress.delivery("job", "id-1", 1000, overlap="replace")
     assert progress.begin(late) == "superseded"
-
-
-def test_of_two_runs_that_were_given_up_one_begins(progress: Progress, client: redis.Redis) -> None:
-    late = []
-    for number in (1, 2):
-        progress.send("job", f"id-{number}", 1000 * number, overlap="skip", queue=5)
-        progress.settle()
-        late.append(progress.delivery("job", f"id-{number}", 1000 * number, overlap="skip"))
-    assert [progress.begin(one) for one in late] == ["go", "superseded"]
-
-
-def test_runs_that_may_overlap_do_so_also_if_beat_has_not_recorded_them(progress: Progress) -> None:
-    both = [progress.delivery("job", f"id-{number}", 1000 * number) for number in (1, 2)]
-    assert [progress.begin(one) for one in both] == ["go", "go"]
-
-
-def test_a_message_that_expires_after_its_run_was_given_up_adds_nothing(
-    progress: Progress, client: redis.Redis
-) -> None:
-    progress.send("job", "id-1", queue=5)
-    progress.settle()
-    progress.end(progress.delivery("job", "id-1"), "expired")
-    [record] = history_of(client, "job")
-    assert (record["outcome"], "late" in record) == ("never_started", False)
-
-
-def test_a_begin_that_arrives_after_the_end_begins_nothing(progress: Progress, client: redis.Redis) -> None:
-    progress.send("job", "id-1")
-    delivery = progress.delivery("job", "id-1")
-    progress.end(delivery, "succeeded")
-    assert progress.begin(delivery) == "over"
-    assert nothing_is_left(client)
 
 
 def test_a_run_that_beat_has_not_recorded_yet_is_kept_for_its_commit(
@@ -347,16 +273,6 @@ def test_the_run_that_waits_goes_only_if_nothing_else_holds_the_entry(
     assert client.zscore(SCHEDULE, "redbeat:job") < 5e9
 
 
-def test_the_waiting_run_of_an_entry_that_is_gone_is_forgotten(
-    progress: Progress, client: redis.Redis
-) -> None:
-    delivery = progress.started("job", "id-1", overlap="buffer_one")
-    progress.wait("job")
-    progress.end(delivery, "succeeded")
-    progress.settle(at=server_now(client) + 1)
-    assert nothing_is_left(client)
-
-
 def test_a_workflow_is_over_when_nothing_is_left_of_it(progress: Progress, client: redis.Redis) -> None:
     root = progress.started("job", "root", workflow=1, overlap="skip")
     for child in ("a", "b"):
@@ -394,51 +310,23 @@ def test_a_workflow_whose_task_is_lost_is_over_too_and_says_which(
     assert nothing_is_left(client)
 
 
-def test_the_late_end_of_a_lost_task_of_a_workflow_is_not_that_of_the_run(
-    progress: Progress, client: redis.Redis
-) -> None:
-    root = progress.started("job", "root", workflow=1)
-    client.lset(NAMES.about("job").history, 0, '{"at":1000,"due":1000.000000}')  # as of an id that follows
-    for child in "ab":
-        progress.runs.note_child(root, child, "proj.part")
-    lost, other = (progress.delivery("job", child, root="root") for child in "ab")
-    progress.begin(lost)
-    progress.begin(other)
-    progress.end(root, "succeeded")
-    progress.settle(only="a")
-    progress.end(lost, "succeeded")
-    assert "outcome" not in history_of(client, "job")[0]
-    assert events_of(client, "run_ended") == []
-    progress.end(other, "succeeded")
-    [past] = history_of(client, "job")
-    assert (past["outcome"], past["error"], past.get("late")) == ("failed", "proj.part: lost", None)
-    assert nothing_is_left(client)
-
-
-@pytest.mark.parametrize("filling", ["x", "é", "€", "\U0001f600"])
-@pytest.mark.parametrize("shift", range(4))
+@pytest.mark.parametrize("shift", range(3))
 def test_the_error_of_a_workflow_is_cut_between_characters(
-    progress: Progress, client: redis.Redis, filling: str, shift: int
+    progress: Progress, client: redis.Redis, shift: int
 ) -> None:
     root = progress.started("job", "root", workflow=1)
     progress.runs.note_child(root, "a", "proj.part" + shift * "x")
     child = progress.delivery("job", "a", root="root")
     progress.begin(child)
-    progress.end(child, "failed", error=200 * filling)
+    progress.end(child, "failed", error=200 * "€")
     progress.end(root, "succeeded")
-    error = history_of(client, "job")[0]["error"]
-    name, _, rest = error.partition(": ")
+    name, _, rest = history_of(client, "job")[0]["error"].partition(": ")
     assert name == "proj.part" + shift * "x"
-    assert set(rest) == {filling}
-    assert 196 < len(error.encode()) <= 200
+    assert set(rest) == {"€"}
+    assert 196 < len(f"{name}: {rest}".encode()) <= 200
 
 
 # -- what comes late, or twice
-
-
-def by_now(client: redis.Redis, name: str, task_id: str) -> None:
-    """Let the deadline of a run be over."""
-    client.zadd(NAMES.deadlines, {f"{task_id}\0{NAMES.about(name).running}": server_now(client) - 0.5})
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed"])
@@ -462,15 +350,6 @@ def test_a_run_whose_next_attempt_has_ended_is_not_lost_with_the_worker_of_the_o
     assert nothing_is_left(client)
     progress.end(after, outcome)
     assert "late" not in history_of(client, "job")[0]
-
-
-def test_a_run_is_lost_though_its_message_has_come_once_more_and_expired(
-    progress: Progress, client: redis.Redis
-) -> None:
-    progress.started("job", "id-1")
-    progress.end(progress.delivery("job", "id-1"), "expired")
-    progress.settle()
-    assert [one["outcome"] for one in history_of(client, "job")] == ["lost"]
 
 
 @pytest.mark.parametrize("why", ["retrying", "requeued"])
@@ -504,65 +383,28 @@ def test_without_a_history_a_failure_that_is_delivered_twice_counts_once(
     assert len(events_of(client, "run_ended")) == 3
 
 
-def test_a_message_that_expired_goes_on_if_its_worker_was_killed_amid_the_run(
+def test_an_expired_message_begins_only_a_run_that_was_begun_in_time(
     progress: Progress, client: redis.Redis
 ) -> None:
-    progress.started("job", "id-1", overlap="skip")
     again = progress.delivery("job", "id-1", overlap="skip")
-    assert progress.begin(again, is_expired=True) == "busy"
-    by_now(client, "job", "id-1")
-    assert progress.begin(again, is_expired=True) == "go"
-    progress.end(again, "succeeded")
-    assert [one["outcome"] for one in history_of(client, "job")] == ["succeeded"]
-
-
-def test_a_message_that_expired_goes_on_if_its_run_was_lost(progress: Progress, client: redis.Redis) -> None:
-    progress.started("job", "id-1", overlap="skip")
-    progress.settle()
-    again = progress.delivery("job", "id-1", overlap="skip")
-    assert progress.begin(again, is_expired=True) == "go"
-    progress.end(again, "succeeded")
-    [record] = history_of(client, "job")
-    assert (record["outcome"], record["late"]) == ("lost", "succeeded")
-    once_more = progress.delivery("job", "id-1", overlap="skip")
-    assert progress.begin(once_more, is_expired=True) == "expired", "it was done"
-
-
-def test_a_message_that_expired_goes_on_if_it_was_put_back_in_time(
-    progress: Progress, client: redis.Redis
-) -> None:
-    progress.end(progress.started("job", "id-1", queue=60), "requeued")
-    again = progress.delivery("job", "id-1")
-    assert progress.begin(again, is_expired=True) == "go"
-    progress.end(again, "requeued")
-    by_now(client, "job", "id-1")
-    assert progress.begin(progress.delivery("job", "id-1"), is_expired=True) == "expired"
-
-
-def test_a_message_that_expired_is_not_begun_while_the_first_delivery_works(progress: Progress) -> None:
-    progress.started("job", "id-1")
-    assert progress.begin(progress.delivery("job", "id-1"), is_expired=True) == "busy"
-
-
-def test_a_message_that_expired_is_not_begun_if_it_never_was(progress: Progress, client: redis.Redis) -> None:
-    again = progress.delivery("job", "id-1")
-    assert progress.begin(again, is_expired=True) == "expired", "nobody knows it"
+    assert progress.begin(again, is_expired=True) == "expired", "unknown run"
     progress.send("job", "id-1", queue=5)
-    assert progress.begin(again, is_expired=True) == "expired"
+    assert progress.begin(again, is_expired=True) == "expired", "never begun"
     progress.settle()
-    assert [one["outcome"] for one in history_of(client, "job")] == ["never_started"]
+    assert history_of(client, "job")[0]["outcome"] == "never_started"
     assert progress.begin(again, is_expired=True) == "expired"
+    progress.started("job", "id-2", overlap="skip")
+    progress.settle()
+    lost = progress.delivery("job", "id-2", overlap="skip")
+    holder = progress.started("job", "id-3", 2000, overlap="skip")
+    assert progress.begin(lost, is_expired=True) == "superseded"
+    progress.end(holder, "succeeded")
+    assert progress.begin(lost, is_expired=True) == "go"
+    progress.end(lost, "succeeded")
+    record = history_of(client, "job")[1]
+    assert (record["outcome"], record["late"]) == ("lost", "succeeded")
+    assert progress.begin(lost, is_expired=True) == "expired", "already done"
     assert nothing_is_left(client)
-
-
-def test_a_message_that_expired_is_not_begun_while_another_run_holds_the_entry(
-    progress: Progress, client: redis.Redis
-) -> None:
-    progress.started("job", "id-1", overlap="skip")
-    progress.settle()
-    progress.send("job", "id-2", 2000, overlap="skip")
-    again = progress.delivery("job", "id-1", overlap="skip")
-    assert progress.begin(again, is_expired=True) == "superseded"
 
 
 def test_runs_of_one_id_and_other_times_are_told_apart(progress: Progress, client: redis.Redis) -> None:
@@ -575,21 +417,7 @@ def test_runs_of_one_id_and_other_times_are_told_apart(progress: Progress, clien
     assert nothing_is_left(client)
 
 
-GARBAGE = [
-    "",
-    "{",
-    "[]",
-    "null",
-    "5",
-    '{"state": 5}',
-    '{"state": "sent"}',
-    '{"state": "sent", "over": 1, "after": 2}',
-    '"\\u0000"',
-    "\x00",
-]
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("garbage", ["{", "null", '{"state": 5}', '{"state": "sent", "after": 2}', "\x00"])
 def test_a_record_that_is_garbage_holds_nothing_and_goes(
     progress: Progress, client: redis.Redis, garbage: str
 ) -> None:
@@ -609,7 +437,7 @@ def test_a_record_that_is_garbage_holds_nothing_and_goes(
     assert nothing_is_left(client)
 
 
-@pytest.mark.parametrize("due", ["1e300", "5e9", "9" * 13, "nan", "inf", "0x10", "1.2.3", "-5", 5, None])
+@pytest.mark.parametrize("due", ["1e300", "nan", "-5", 5, None])
 def test_a_waiting_run_that_is_garbage_keeps_no_other_from_waiting(
     progress: Progress, client: redis.Redis, due: object
 ) -> None:
@@ -618,19 +446,7 @@ def test_a_waiting_run_that_is_garbage_keeps_no_other_from_waiting(
     client.hset(running, "", json.dumps({"due": due, "for": ["other"]}))
     client.zadd(NAMES.deadlines, {f"\0{running}": 1})
     progress.settle()
-    assert running_of(client, "job") == {}
     assert nothing_is_left(client)
-
-
-def test_a_run_that_waits_waits_for_its_time_when_the_clock_was_set_back(
-    progress: Progress, client: redis.Redis
-) -> None:
-    Entry("job", "echo", 60, app=progress.app).save()
-    due = server_now(client) + 3600
-    progress.wait("job", due)
-    client.zadd(NAMES.deadlines, {f"\0{NAMES.about('job').running}": 1})
-    progress.settle()
-    assert progress.deadline_of("job", "") == pytest.approx(due, abs=1e-3)
 
 
 @pytest.mark.parametrize(("state", "seconds"), [("sent", 600), ("started", 60), ("retrying", 600)])
@@ -649,15 +465,6 @@ def test_a_run_whose_deadline_somebody_has_deleted_holds_its_entry_not_for_ever(
     before = progress.deadline_of("job", "id-1")
     progress.runs.reserve(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
     assert progress.deadline_of("job", "id-1") == before
-
-
-def test_a_delivery_that_has_ended_cannot_renew_its_lease_between_two_attempts(progress: Progress) -> None:
-    """The process of its task renews, too, and may do so after the main process has told of its end."""
-    delivery = progress.started("job", "id-1")
-    progress.end(delivery, "retrying", retry_seconds=60)
-    before = running_of(progress.client, "job"), progress.deadline_of("job", "id-1")
-    progress.runs.renew([(delivery, 1)], LEASE_MS, "w")
-    assert (running_of(progress.client, "job"), progress.deadline_of("job", "id-1")) == before
 
 
 def test_a_message_that_comes_once_more_is_not_begun_beside_another_run(progress: Progress) -> None:
@@ -699,27 +506,6 @@ def test_a_key_of_another_type_leaves_nothing_behind(
     assert progress.due_deadlines() == []
 
 
-@pytest.mark.parametrize(("spoilt", "kind"), [("running", "hash"), ("deadlines", "sorted set")])
-def test_a_key_of_another_type_is_the_one_that_is_named(
-    progress: Progress, client: redis.Redis, spoilt: str, kind: str
-) -> None:
-    key = KEYS_OF_RUNS[spoilt]
-    delivery = progress.started("job", "id-1", workflow=1)
-    client.delete(key)
-    client.set(key, "spoilt")
-
-    calls: list[Callable[[], object]] = [
-        lambda: progress.begin(delivery),
-        lambda: progress.runs.note_child(delivery, "child"),
-        lambda: progress.end(delivery, "failed"),
-    ]
-    if spoilt == "deadlines":
-        calls.insert(0, lambda: list(progress.runs.all()))
-    for call in calls:
-        with pytest.raises(StoreCorrupt, match=f"{key} holds something that is no {kind}"):
-            call()
-
-
 def test_a_retry_may_begin_while_the_attempt_that_has_asked_for_it_cleans_up(
     progress: Progress, client: redis.Redis
 ) -> None:
@@ -737,21 +523,6 @@ def test_a_retry_may_begin_while_the_attempt_that_has_asked_for_it_cleans_up(
     assert nothing_is_left(client)
 
 
-def test_an_attempt_that_fails_while_it_cleans_up_is_not_the_last_if_it_was_to_be_retried(
-    progress: Progress, client: redis.Redis
-) -> None:
-    first = progress.started("job", "id-1", overlap="skip")
-    second = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
-    assert progress.begin(second) == "go"
-    progress.end(first, "failed", error="ValueError: in its cleaning up")
-    progress.end(second, "retrying")
-    assert running_of(client, "job")["id-1"]["state"] == "retrying"
-    third = progress.delivery("job", "id-1", overlap="skip", attempt=3, follows=second.token)
-    assert progress.begin(third) == "go"
-    progress.end(third, "succeeded")
-    assert history_of(client, "job")[0]["outcome"] == "succeeded"
-
-
 @pytest.mark.parametrize("is_over", [True, False])
 def test_each_attempt_has_max_runtime_for_itself(
     progress: Progress, client: redis.Redis, is_over: bool
@@ -766,34 +537,6 @@ def test_each_attempt_has_max_runtime_for_itself(
     assert progress.begin(second) == "go"
     record = running_of(client, "job")["id-1"]
     assert not {"overdue", "terminate"} & record.keys()
-
-
-def test_an_attempt_of_an_overdue_run_whose_entry_another_one_holds_is_not_begun(
-    progress: Progress, client: redis.Redis
-) -> None:
-    first = progress.started("job", "id-1", overlap="skip", max=5)
-    progress.settle(at=server_now(client) + 6)
-    other = progress.started("job", "id-2", 2000.0, overlap="skip")
-    progress.end(first, "retrying")
-    assert running_of(client, "job")["id-1"]["overdue"] == 1
-    second = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
-    assert progress.begin(second) == "superseded"
-    progress.end(other, "succeeded")
-
-
-@pytest.mark.parametrize("outcome", ["failed", "expired"])
-def test_a_workflow_has_failed_if_a_task_of_it_has_before_its_own_task_was_over(
-    progress: Progress, client: redis.Redis, outcome: str
-) -> None:
-    run = progress.started("job", "id-1", workflow=1)
-    progress.runs.note_child(run, "child")
-    child = progress.delivery("job", "child", root="id-1")
-    assert progress.begin(child) == "go"
-    progress.end(child, outcome, error="ValueError: no" if outcome == "failed" else "")
-    progress.end(run, "succeeded")
-    [record] = history_of(client, "job")
-    said = "ValueError: no" if outcome == "failed" else "expired"
-    assert (record["outcome"], record["error"]) == ("failed", f"the task child: {said}")
 
 
 @pytest.mark.parametrize("first", ["run", "child"])
@@ -814,31 +557,12 @@ def test_a_task_that_replaces_itself_by_a_chain_is_over_with_the_end_of_that(
     assert running_of(client, "job")["id-1"]["state"] == "retrying"
     last = progress.delivery("job", "id-1", overlap="skip")
     assert progress.begin(last) == "go"
-    progress.end(last, "succeeded", run_seconds=1.5)
-    [record] = history_of(client, "job")
-    assert record["outcome"] == "succeeded"
+    progress.end(last, "succeeded")
+    assert history_of(client, "job")[0]["outcome"] == "succeeded"
     assert nothing_is_left(client)
 
 
-def test_a_workflow_takes_from_the_start_of_its_first_task_to_the_end_of_its_last(
-    progress: Progress, client: redis.Redis
-) -> None:
-    run = progress.started("job", "id-1", workflow=1)
-    record = running_of(client, "job")["id-1"]
-    started_at = f"{server_now(client) - 40:.6f}"
-    client.hset(NAMES.about("job").running, "id-1", json.dumps({**record, "started": started_at}))
-    progress.runs.note_child(run, "child")
-    progress.end(run, "succeeded", run_seconds=0.5)
-    child = progress.delivery("job", "child", root="id-1")
-    progress.begin(child)
-    progress.end(child, "succeeded", run_seconds=0.25)
-    assert 40 <= history_of(client, "job")[0]["ran"] < 100
-
-
-NONSENSE = ["1e999", "-1e999", "[1]", "{}", '"x"', "null", "true", '{"outcome": 5}', "[[]]"]
-
-
-@pytest.mark.parametrize("value", NONSENSE)
+@pytest.mark.parametrize("value", ["1e999", "[1]", '"x"', "null"])
 def test_nonsense_in_a_record_is_left_out_and_spoils_nothing(
     progress: Progress, client: redis.Redis, value: str
 ) -> None:
@@ -862,16 +586,18 @@ def test_nonsense_in_a_record_is_left_out_and_spoils_nothing(
     assert nothing_is_left(client)
 
 
-@pytest.mark.parametrize("row", ['{"at":1.2.3}', "", "[]", "\0", '{"at":1e999}', '{"at":'])
+@pytest.mark.parametrize("row", ['{"at":1.2.3}', "[]", "\0"])
 def test_what_others_say_of_workers_keeps_no_lease_from_being_renewed(
     progress: Progress, client: redis.Redis, row: str
 ) -> None:
     delivery = progress.started("job", "id-1")
-    for spoil in (lambda: client.hset(NAMES.workers, "other", row), lambda: spoil_with_a_string(client)):
-        spoil()
-        assert progress.runs.renew([(delivery, 1.0)], LEASE_MS, "w", '"pool":"solo"') == {}
-
-
-def spoil_with_a_string(client: redis.Redis) -> None:
+    client.hset(NAMES.workers, "other", row)
+    assert progress.runs.renew([(delivery, 1.0)], LEASE_MS, "w", '"pool":"solo"') == {}
     client.delete(NAMES.workers)
-    client.set(NAMES.workers, "no hash")
+    client.set(NAMES.workers, "not a hash")
+    assert progress.runs.renew([(delivery, 1.0)], LEASE_MS, "w", '"pool":"solo"') == {}
+
+
+def test_runs_that_may_overlap_begin_before_beat_has_recorded_them(progress: Progress) -> None:
+    both = [progress.delivery("job", f"id-{number}", 1000 * number) for number in (1, 2)]
+    assert [progress.begin(one) for one in both] == ["go", "go"]

@@ -3,7 +3,6 @@ same, and hold their entries no longer."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import redis
-from celery.concurrency.asynpool import AsynPool
 
 from tests.support.deadlines import PATIENCE_SECONDS, patience
 from tests.support.polling import eventually
@@ -44,17 +42,8 @@ def make_methods_that_stop_the_main_process(self, *args):
 
 Worker._make_child_methods = make_methods_that_stop_the_main_process
 
-@app.task(bind=True, acks_late=True)
-def shield_late(self, key):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    work(self, "begin")
-    while not runs_client().exists(key):
-        time.sleep(0.05)
-    work(self, "end")
 """
 SKIP = {"overlap": "skip"}
-#: older versions of Celery forget all tasks at work when they lose the broker, and don't hear of their ends
-FORGETS_TASKS = "self._cache.clear()" in inspect.getsource(AsynPool.flush)
 
 
 @pytest.fixture
@@ -90,6 +79,7 @@ def is_let_go(tracked: Tracked, name: str) -> bool:
     return lease_of(tracked, name) < server_now(tracked.client)
 
 
+@pytest.mark.slow
 def test_a_run_is_lost_when_its_task_has_ended_or_its_process_is_gone_and_one_at_work_is_not(
     tracked: Tracked, proxy: Proxy, client: redis.Redis
 ) -> None:
@@ -126,28 +116,7 @@ def test_a_run_is_lost_when_its_task_has_ended_or_its_process_is_gone_and_one_at
         worker.kill()
 
 
-def test_a_run_that_ends_while_the_broker_is_away_is_held_until_its_end_can_be_told(
-    tracked: Tracked, proxy: Proxy, client: redis.Redis, server: Server
-) -> None:
-    worker = tracked.worker("prefork", concurrency=2)
-    try:
-        name = tracked.begun(tracked.send("work_until", "end", limits=SKIP))
-        with server.client(db=0) as broker:  # a worker that loses the broker amid this doesn't say so
-            eventually(lambda: not broker.exists("unacked"))
-        proxy.refuse()
-        proxy.drop()
-        # until then it may still read what its processes say
-        worker.wait_for("Cannot connect to")
-        client.set("end", 1)
-        eventually(lambda: tracked.work(name) == ["begin", "end"])
-        long_after = server_now(client) + 2 * UNTOLD_SECONDS
-        eventually(lambda: lease_of(tracked, name) > long_after + LEASE_SECONDS)
-        proxy.heal()
-        assert FORGETS_TASKS or tracked.outcome(name)["outcome"] == "succeeded"
-    finally:
-        worker.kill()
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("is_accepted", [False, True])
 def test_a_task_at_work_keeps_its_lease_while_the_main_process_is_stopped(
     tracked: Tracked, client: redis.Redis, tmp_path: Path, is_accepted: bool
@@ -171,26 +140,4 @@ def test_a_task_at_work_keeps_its_lease_while_the_main_process_is_stopped(
         assert tracked.outcome(name)["outcome"] == "succeeded"
     finally:
         os.kill(worker.pid, signal.SIGCONT)
-        worker.kill()
-
-
-def test_a_task_that_is_cancelled_and_goes_on_keeps_its_lease_until_it_has_ended(
-    tracked: Tracked, proxy: Proxy, client: redis.Redis
-) -> None:
-    """Celery cancels it when it loses the broker."""
-    worker = tracked.worker("prefork", concurrency=2)
-    try:
-        name = tracked.begun(tracked.send("shield_late", "end", limits=SKIP))
-        first_lease = lease_of(tracked, name)
-        eventually(lambda: lease_of(tracked, name) != first_lease)  # so its worker knows that it has begun
-        proxy.drop()  # a Celery 5.7 that is refused then may end with an error of kombu
-        worker.wait_for("Terminating it instead")
-        long_after = server_now(client) + UNTOLD_SECONDS + 2 * LEASE_SECONDS
-        eventually(lambda: server_now(client) > long_after or is_let_go(tracked, name))
-        assert not is_let_go(tracked, name)
-        assert tracked.work(name) == ["begin"]
-        client.set("end", 1)
-        eventually(lambda: tracked.work(name)[:2] == ["begin", "end"])
-        eventually(lambda: not tracked.running(name) or is_let_go(tracked, name))
-    finally:
         worker.kill()

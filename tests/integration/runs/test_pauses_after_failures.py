@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.failing import pause_failing
 from redbeat.errors import LockLost
-from redbeat.runs.deadlines import Action, judge
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from tests.support.logs import errors_in, warnings_in
+from tests.support.apps import celery_beat, celery_worker, write_app
+from tests.support.logs import errors_in, has_traceback, warnings_in
+from tests.support.polling import eventually
 from tests.support.progress import NAMES, Progress
-from tests.support.schedule import LOCK, field, sent_names, write_raw
+from tests.support.schedule import LOCK, field, sent_names
 from tests.support.servers import Server
 from tests.support.ticks import leader
 
@@ -47,17 +49,6 @@ def pauses_told(client: redis.Redis) -> list[dict[str, Any]]:
     return [one for one in events if one["event"] == "entry_paused"]
 
 
-def test_beat_is_to_look_when_the_last_failure_has_come_and_not_before(
-    progress: Progress, app: Celery
-) -> None:
-    save(app)
-    fail(progress, 2)
-    assert progress.due_deadlines() == []
-    fail(progress, 1)
-    [deadline] = progress.due_deadlines()
-    assert judge(deadline, 2e9, 30, 1e9).action is Action.LOOK
-
-
 def test_it_is_paused_with_a_note_that_says_why(
     progress: Progress, app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,24 +63,6 @@ def test_it_is_paused_with_a_note_that_says_why(
     [told] = pauses_told(client)
     assert (told["entry"], told["note"], told["by"]) == ("job", entry.pause_note, "redbeat")
     assert warnings_in(caplog) == [f"beat: Paused job: {entry.pause_note}"]
-
-
-def test_a_lost_run_counts_and_is_told_as_lost(progress: Progress, app: Celery) -> None:
-    save(app, pause_after_failures=1)
-    fail(progress, 1, "lost", most=1)
-    look(app)
-    note = Entry.get("job", app).pause_note or ""
-    assert note.startswith("paused after a failure; the last: ")
-
-
-@pytest.mark.parametrize("kept", [0, 20], ids=lambda kept: f"history={kept}")
-def test_without_a_history_the_note_has_no_last_error(progress: Progress, app: Celery, kept: int) -> None:
-    save(app)
-    fail(progress, 3)
-    if not kept:
-        progress.client.delete(NAMES.about("job").history)
-    look(app)
-    assert ("the last" in (Entry.get("job", app).pause_note or "")) == bool(kept)
 
 
 def test_it_goes_on_by_itself_after_resume_after(
@@ -117,15 +90,6 @@ def test_when_it_is_resumed_counting_starts_anew(progress: Progress, app: Celery
     fail(progress, 1)
     look(app)
     assert not Entry.get("job", app).enabled
-
-
-def test_a_success_in_between_starts_the_count_anew(progress: Progress, app: Celery) -> None:
-    save(app)
-    for outcome in ("failed", "failed", "succeeded", "failed", "failed"):
-        fail(progress, 1, outcome)
-    look(app)
-    assert Entry.get("job", app).enabled
-    assert progress.due_deadlines() == []
 
 
 def test_one_that_somebody_has_paused_keeps_their_note(
@@ -162,14 +126,12 @@ def test_a_change_that_comes_in_between_isnt_overwritten(
 ) -> None:
     save(app)
     fail(progress, 3)
-    has_changed = False
+    changes = iter([{"args": [7], "jitter": 5}])
 
     class Slow(Entry):
         def plan_save(self, *args: Any) -> Any:
-            nonlocal has_changed
-            if not has_changed:
-                has_changed = True
-                Entry.get("job", app).update(args=[7], jitter=5)
+            for change in changes:
+                Entry.get("job", app).update(**change)
             return super().plan_save(*args)
 
     pause_failing(Store(app), Slow, app, Fence(), [KEY])
@@ -219,65 +181,6 @@ def test_a_pause_that_was_not_told_of_is_told_of_again(
     assert progress.failing("job") == [0]
 
 
-def test_runs_that_fail_when_their_entry_is_paused_already_are_told_of_by_no_second_pause(
-    progress: Progress, app: Celery, client: redis.Redis
-) -> None:
-    save(app)
-    for _ in range(3):
-        fail(progress, 3)
-        look(app)
-    assert not Entry.get("job", app).enabled
-    assert len(pauses_told(client)) == 1
-    assert progress.failing("job") == [0]
-
-
-def test_many_failures_of_others_cost_one_command(progress: Progress, app: Celery) -> None:
-    keys = [NAMES.about(f"entry-{number}").entry for number in range(50)]
-    store = Store(app)
-    trips: list[int] = []
-    store.on_progress = lambda: trips.append(1)
-    pause_failing(store, Entry, app, Fence(), keys)
-    assert len(trips) == 1
-
-
-@pytest.mark.parametrize("kept", ["failing", "history", "events"])
-def test_a_key_of_another_type_keeps_no_run_from_being_sent(
-    app: Celery, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture, kept: str
-) -> None:
-    save(app)
-    client.set(NAMES.about("job").failing, 3)
-    keys = {
-        "failing": NAMES.about("job").failing,
-        "history": NAMES.about("job").history,
-        "events": NAMES.events,
-    }
-    client.delete(keys[kept])
-    client.sadd(keys[kept], "of another type")
-    client.zadd(NAMES.deadlines, {f"\0{NAMES.about('job').running}": 1})
-    write_raw(client, "other")
-    with leader(app) as scheduler:
-        for _ in range(2):
-            scheduler.tick()
-    assert sent_names(broker) == ["other"]
-    assert client.zcard(NAMES.deadlines) == 0
-    assert Entry.get("job", app).enabled == (kept == "failing")
-    assert errors_in(caplog) == []
-
-
-def test_an_entry_whose_name_is_no_text_keeps_no_run_from_being_sent(
-    app: Celery, client: redis.Redis, broker: redis.Redis, server: Server
-) -> None:
-    with server.client(db=1, decode_responses=False) as raw:
-        raw.hset(b"redbeat:half-\x80", "definition", '{"task": "echo", "schedule": 60}')
-        raw.set(b"redbeat::failing:half-\x80", 3)
-        raw.zadd(NAMES.deadlines, {b"\0redbeat::running:half-\x80": 1})
-    write_raw(client, "other")
-    with leader(app) as scheduler:
-        scheduler.tick()
-    assert sent_names(broker) == ["other"]
-    assert client.zcard(NAMES.deadlines) == 0
-
-
 def test_the_run_that_waited_isnt_sent_when_the_entry_is_paused(
     progress: Progress, app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -310,3 +213,84 @@ def test_an_entry_that_is_deleted_leaves_no_failures_to_one_of_its_name(
     with leader(app) as scheduler:
         scheduler.tick()
     assert not client.exists(NAMES.about("job").failing, NAMES.deadlines)
+
+
+TOLD = "redbeat::events-read"
+
+#: a receiver of every signal but leader_changed, and tasks
+MODULE = """
+import redbeat
+from redbeat import signals
+
+redbeat.track_runs(app)
+
+
+def note_all(sender, signal, entry, run=None, **arguments):
+    told = {"signal": signal.name, "entry": entry, "run": vars(run) if run else None, **arguments}
+    runs_client().rpush("told", json.dumps(told, default=str))
+
+
+for one in signals.OF_EVENTS.values():
+    one.connect(note_all)
+
+
+@app.task(name="until", bind=True)
+def until(self, key):
+    note(self, key)
+    while not runs_client().exists(key):
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+def test_signals_of_a_real_beat_and_worker_agree_with_the_runs(
+    server: Server, client: redis.Redis, broker: redis.Redis, app: Celery, tmp_path: Path
+) -> None:
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), extra=MODULE)
+    with celery_worker(tmp_path, "module", concurrency=4), celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: client.exists(TOLD))
+        Entry("good", "echo", 0.1, one_off=True, app=app).save()
+        by_hand = Entry("by hand", "echo", 3600, app=app).save().trigger().id
+        # the next run is sent when the last one has ended, so that it is three that fail
+        policy: dict[str, Any] = {"overlap": "skip", "pause_after_failures": 3, "resume_after": 3600}
+        Entry("bad", "fail", 1, app=app, **policy).save()
+        Entry("slow", "until", 1, args=["go"], overlap="skip", max_runtime=3, app=app).save()
+        eventually(lambda: told(broker, "slow", "run_overdue"))
+        broker.set("go", 1)
+        eventually(lambda: told(broker, "slow", "run_ended") and told(broker, "bad", "entry_paused"))
+        eventually(lambda: len(told(broker, "good")) == 3 and len(told(broker, "by hand")) == 2)
+        assert not has_traceback(beat.output()), beat.output()
+
+    sent, started, ended = told(broker, "good")
+    assert [one["signal"] for one in (sent, started, ended)] == ["run_sent", "run_started", "run_ended"]
+    assert len({(one["run"]["task_id"], one["run"]["due"]) for one in (sent, started, ended)}) == 1
+    assert (ended["run"]["outcome"], ended["run"]["error"], ended["run"]["attempt"]) == ("succeeded", "", 1)
+    assert [one["run"]["state"] for one in (started, ended)] == ["started", None]
+    assert started["run"]["worker"] == ended["run"]["worker"]
+    assert 0 <= ended["run"]["run_seconds"] < 60
+    assert 0 <= ended["run"]["wait_seconds"] < 60
+
+    assert [one["signal"] for one in told(broker, "by hand")] == ["run_started", "run_ended"]
+    assert {one["run"]["task_id"] for one in told(broker, "by hand")} == {by_hand}
+
+    entry = Entry.get("bad", app)
+    assert (entry.state, entry.paused_by) == ("paused", "redbeat")
+    [paused] = told(broker, "bad", "entry_paused")
+    assert (paused["note"], paused["by"]) == (entry.pause_note, "redbeat")
+    assert paused["until"] == str(entry.paused_until)
+    failed = told(broker, "bad", "run_ended")
+    assert {one["run"]["outcome"] for one in failed} == {"failed"}
+    assert 3 <= len(failed) <= 4, "one may have been on its way"
+
+    [started, *_] = told(broker, "slow", "run_started")
+    [overdue, *_] = told(broker, "slow", "run_overdue")
+    assert overdue["run"]["task_id"] == started["run"]["task_id"]
+    assert overdue["run"]["is_overdue"]
+    [skipped, *_] = told(broker, "slow", "run_skipped")
+    assert started["run"]["task_id"] in skipped["run"]["why"]
+    assert skipped["run"]["task_id"] is None
+
+
+def told(broker: redis.Redis, entry: str, signal: str = "") -> list[dict[str, Any]]:
+    found: Any = broker.lrange("told", 0, -1)
+    return [one for one in map(json.loads, found) if one["entry"] == entry and signal in ("", one["signal"])]

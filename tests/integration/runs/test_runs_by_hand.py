@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from threading import Barrier, Thread
@@ -16,9 +15,10 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import track_runs
 from redbeat.errors import EntryBusy, EntryError, LockNotAcquired
+from redbeat.store.records import TrackedRun
+from redbeat.store.runs import Delivery
 from redbeat.task_ids import rerun_id_of
-from tests.support.command_line import call
-from tests.support.progress import NAMES, Progress, history_of, running_of
+from tests.support.progress import NAMES, Progress, events_of, history_of, running_of
 from tests.support.schedule import messages, server_now
 
 Send = Callable[[Entry], object]
@@ -127,16 +127,6 @@ def test_what_could_not_be_sent_leaves_nothing_behind(
     assert len(entry.running()) == 1
 
 
-def test_an_entry_that_nobody_tracks_costs_nothing(
-    app: Celery, client: redis.Redis, broker: redis.Redis
-) -> None:
-    entry = Entry("plain", "echo", 60, app=app).save()
-    for _ in range(2):
-        entry.trigger()
-    assert len(messages(broker)) == 2
-    assert not client.exists("redbeat::running:plain", NAMES.deadlines)
-
-
 def test_with_overlap_allow_runs_by_hand_are_tracked_and_hold_nothing(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -146,43 +136,6 @@ def test_with_overlap_allow_runs_by_hand_are_tracked_and_hold_nothing(
         entry.trigger()
     assert [run.state for run in entry.running()] == ["sent", "sent"]
     assert {json.loads(text)["queue"] for text in client.hvals("redbeat::running:plain")} == {600}
-
-
-def test_a_backfill_of_an_entry_that_runs_alone_sends_one_run_and_says_how_to_go_on(
-    app: Celery, entry: Entry, progress: Progress, broker: redis.Redis
-) -> None:
-    now = datetime.now(timezone.utc).replace(microsecond=0)
-    span = ["--from", (now - timedelta(minutes=3)).isoformat(), "--to", now.isoformat(), "--yes"]
-    for number in (1, 2):
-        done = call(app, "backfill", "entry", *span)
-        assert done.exit_code == 75, done.output
-        assert re.search(r"the run \S+ is on its queue since 20\S+ ", done.stderr)
-        assert "1 run was sent, and won't be sent again; the same command sends the rest." in done.stderr
-        assert len(messages(broker)) == number
-        [run] = entry.running()
-        delivery = progress.delivery("entry", str(run.task_id), run.due.timestamp(), overlap="skip")
-        progress.begin(delivery)
-        progress.end(delivery, "succeeded")
-
-
-def test_all_that_has_failed_of_an_entry_that_runs_alone_is_sent_one_by_one(
-    app: Celery, entry: Entry, progress: Progress, broker: redis.Redis
-) -> None:
-    for due in (1000.0, 2000.0):
-        fail(progress, due=due)
-    every = ("rerun", "--all-failed", "--since", "1d", "--yes")
-    done = call(app, *every)
-    assert (done.exit_code, done.stdout) == (75, "Sent 1 run once more.\n")
-    assert "1 run was not sent, as other runs of the same entries are in progress" in done.stderr
-    [run] = entry.running()
-    delivery = progress.delivery("entry", str(run.task_id), 1000.0, overlap="skip")
-    progress.begin(delivery)
-    progress.end(delivery, "succeeded")
-    done = call(app, *every)
-    assert (done.exit_code, done.stdout) == (0, "Sent 1 run once more.\n")
-    assert [message["headers"]["redbeat_rerun_of"] for message in messages(broker)] == [
-        "entry-1000", "entry-2000",
-    ]  # fmt: skip
 
 
 def test_of_two_who_rerun_at_once_one_sends_the_run(
@@ -222,3 +175,106 @@ def test_after_a_kill_between_sending_and_noting_a_rerun_has_the_same_id(
     assert len(ids) == 2
     assert len(set(ids)) == 1
     assert [run.task_id for run in entry.history()].count(ids[0]) == 1
+
+
+SKIP = {"overlap": "skip"}
+NEXT = TrackedRun("2000.000000", "", 3600.0, "skip")
+
+
+def let_be(progress: Progress, state: str) -> Delivery:
+    """A run of the entry in a state, and the delivery that has worked on it, or will."""
+    if state == "sent":
+        progress.send("entry", "one", **SKIP)
+        return progress.delivery("entry", "one", **SKIP)
+    delivery = progress.started("entry", "one", **SKIP, **({"workflow": 1} if state == "spawned" else {}))
+    if state == "retrying":
+        progress.end(delivery, "retrying", error="ValueError: not yet", retry_seconds=3600)
+        return progress.delivery("entry", "one", attempt=2, **SKIP)
+    if state == "spawned":
+        progress.runs.note_child(delivery, "child")
+        progress.end(delivery, "succeeded")
+    assert running_of(progress.client, "entry")["one"]["state"] == state
+    return delivery
+
+
+@pytest.mark.parametrize("state", ["sent", "started", "retrying", "spawned"])
+def test_a_run_that_is_given_up_has_ended_as_lost_and_holds_nothing(
+    entry: Entry, progress: Progress, client: redis.Redis, state: str
+) -> None:
+    let_be(progress, state)
+    assert [run.task_id for run in entry.give_up_runs(by="ann")] == ["one"]
+    assert running_of(client, "entry") == {}
+    assert client.zcard(NAMES.deadlines) == 0
+    [past] = history_of(client, "entry")
+    assert (past["outcome"], past["error"]) == ("lost", "given up by ann")
+    [told] = events_of(client, "run_ended")
+    assert (told["task_id"], told["outcome"], told["error"]) == ("one", "lost", "given up by ann")
+    assert progress.failing("entry") == [1]
+    assert client.xlen(NAMES.failures) == 1
+    assert progress.runs.reserve(entry.key, "two", NEXT) is None, "the next one goes"
+    assert entry.give_up_runs([]) == []
+
+
+def test_a_worker_that_still_works_on_it_ends_late_and_does_not_own_the_entry(
+    entry: Entry, progress: Progress, client: redis.Redis
+) -> None:
+    delivery = let_be(progress, "started")
+    assert progress.runs.is_mine(delivery)
+    entry.give_up_runs()
+    assert not progress.runs.is_mine(delivery)
+    assert progress.runs.renew([(delivery, 1.0)], 30_000, "celery@test") == {}
+    other = progress.started("entry", "two", 2000.0, **SKIP)
+    progress.end(delivery, "succeeded")
+    past = history_of(client, "entry")[1]
+    assert (past["outcome"], past["late"]) == ("lost", "succeeded")
+    assert [told["task_id"] for told in events_of(client, "run_ended")] == ["one"]
+    assert progress.runs.is_mine(other)
+
+
+@pytest.mark.parametrize("state", ["started", "spawned"])
+def test_the_tasks_of_a_workflow_go_with_it(
+    entry: Entry, progress: Progress, client: redis.Redis, state: str
+) -> None:
+    delivery = progress.started("entry", "one", workflow=1, **SKIP)
+    progress.runs.note_child(delivery, "child")
+    child = progress.delivery("entry", "child", root="one", **SKIP)
+    assert progress.begin(child) == "go"
+    if state == "spawned":
+        progress.end(delivery, "succeeded")
+    entry.give_up_runs()
+    assert running_of(client, "entry") == {}
+    assert client.zcard(NAMES.deadlines) == 0
+    assert history_of(client, "entry")[0]["outcome"] == "lost"
+
+
+def test_what_waits_for_it_is_looked_at_now(entry: Entry, progress: Progress, client: redis.Redis) -> None:
+    let_be(progress, "retrying")
+    progress.wait("entry")
+    entry.give_up_runs()
+    assert set(running_of(client, "entry")) == {""}
+    due = progress.deadline_of("entry", "")
+    assert due is not None
+    assert due <= server_now(client)
+
+
+@pytest.mark.parametrize("state", ["sent", "retrying"])
+def test_a_run_that_is_begun_after_it_was_read_is_not_given_up(
+    entry: Entry, progress: Progress, client: redis.Redis, state: str
+) -> None:
+    delivery = let_be(progress, state)
+    [records] = progress.runs.read([entry.key])
+    assert progress.begin(delivery) == "go"
+    assert progress.runs.give_up("entry", records, "given up by hand") == [False]
+    assert running_of(client, "entry")["one"]["state"] == "started"
+
+
+def test_all_that_is_in_progress_is_given_up_and_a_task_id_may_be_chosen(
+    entry: Entry, progress: Progress, client: redis.Redis
+) -> None:
+    for number in range(3):
+        progress.started("entry", f"run-{number}", 1000.0 + number)
+    middle = [run for run in entry.running() if run.task_id == "run-1"]
+    assert [run.task_id for run in entry.give_up_runs(middle)] == ["run-1"]
+    assert len(entry.give_up_runs()) == 2
+    assert running_of(client, "entry") == {}
+    assert {past["error"] for past in history_of(client, "entry")} == {"given up by hand"}

@@ -21,7 +21,6 @@ from tests.support.servers import Server
 from tests.support.tracked import Tracked, can_terminate
 
 PREFORK, GEVENT, EVERY_POOL = ("prefork",), ("gevent",), ("prefork", "threads", "solo", "gevent")
-BROKERS = ("same", "other", "rabbitmq")
 
 
 @dataclass(frozen=True)
@@ -93,15 +92,22 @@ def schedule(valkey_session: Server) -> Server:
     return valkey_session
 
 
-#: each pool with each broker, in rounds that have every pool
+#: each pool with one of the Redis brokers, and in `make test-all` one pool with RabbitMQ
 ROUNDS = [
-    [f"{pool} {BROKERS[(turn + number) % len(BROKERS)]}" for number, pool in enumerate(EVERY_POOL)]
-    for turn in range(len(BROKERS))
+    [f"{pool} {('same', 'other')[(turn + number) % 2]}" for number, pool in enumerate(EVERY_POOL)]
+    for turn in range(2)
 ]
 PLACES = [place for places in some_of(ROUNDS, 1) for place in places]
+PLACES += some_of([f"{pool} rabbitmq" for pool in EVERY_POOL], 1)
 
 
-@pytest.fixture(scope="module", params=PLACES)
+def at(place: str, *values: Any) -> Any:
+    """Return the parameters of a test at a place."""
+    marks = [pytest.mark.services] if "rabbitmq" in place else []
+    return pytest.param(place, *values, id="-".join(map(str, (place, *values))), marks=marks)
+
+
+@pytest.fixture(scope="module", params=[at(place) for place in PLACES])
 def place(
     request: pytest.FixtureRequest, schedule: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
@@ -136,12 +142,12 @@ def places_of(*pools: str) -> list[str]:
     return [place for place in PLACES if place.split()[0] in pools]
 
 
-TERMINATING = places_of(*filter(can_terminate, EVERY_POOL))
+TERMINATING = [at(place) for place in places_of(*filter(can_terminate, EVERY_POOL))]
 
 
 @pytest.mark.parametrize(
     ("place", "case"),
-    [pytest.param(place, case, id=f"{place}-{case}") for case in CASES for place in places_of(*case.pools)],
+    [at(place, case) for case in CASES for place in places_of(*case.pools)],
     indirect=["place"],
     scope="module",
 )

@@ -1,11 +1,10 @@
-"""What workers do about runs besides noting their ends: the gate, leases, terminating, outages, workflows."""
+"""Real workers: the gate, leases, terminating, outages, workflows, and runs that are sent again."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import datetime, timedelta, timezone
@@ -18,6 +17,8 @@ import redis
 from celery import Celery
 from celery.app.defaults import NAMESPACES
 
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat import track_runs
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.progress import NAMES, Progress
@@ -82,17 +83,7 @@ def beginning(tracked: Tracked, task: str, *args: Any, **limits: Any) -> str:
 # -- the gate
 
 
-def test_a_run_that_is_to_be_replaced_before_it_began_is_superseded_and_not_begun(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    name = tracked.send("succeed", limits={"overlap": "replace", "terminate": "replaced"})
-    worker = start_worker()
-    assert tracked.outcome(name)["outcome"] == "superseded"
-    assert tracked.work(name) == []
-    assert "isn't begun: another run holds its entry" in worker.output()
-
-
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_run_that_was_given_up_is_not_begun_while_another_holds_its_entry(
     tracked: Tracked, start_worker: StartWorker, pool: str
 ) -> None:
@@ -102,8 +93,7 @@ def test_a_run_that_was_given_up_is_not_begun_while_another_holds_its_entry(
     worker = start_worker(pool)
     tracked.publish(name, "succeed", limits=SKIP)
     worker.wait_for("isn't begun: another run holds its entry")
-    after = tracked.send("succeed")  # its message is gone, so the next one is handled
-    tracked.outcome(after)
+    tracked.outcome(tracked.send("succeed"))  # the message is gone, so the next one is handled
     assert tracked.work(name) == []
     assert [run.task_id for run in tracked.running(name)] == ["holder"]
 
@@ -126,17 +116,7 @@ def test_a_message_that_is_delivered_twice_is_put_back_until_the_first_one_has_e
     assert tracked.work(name) == ["begin", "end"]
 
 
-def test_an_acknowledged_message_whose_first_delivery_died_is_begun_when_that_lease_has_ended(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    progress, name = tracked.progress, beginning(tracked, "succeed", **SKIP)
-    assert progress.runs.begin(other_delivery(progress, name), 4000).answer.value == "go"
-    start_worker()
-    tracked.publish(name, "succeed", limits=SKIP)
-    assert tracked.outcome(name)["outcome"] == "succeeded"
-    assert tracked.work(name) == ["begin"]
-
-
+@pytest.mark.slow
 def test_an_acknowledged_message_whose_first_delivery_lives_is_a_duplicate(
     tracked: Tracked, start_worker: StartWorker
 ) -> None:
@@ -208,24 +188,6 @@ def test_a_task_whose_worker_was_killed_begins_again_also_after_its_queue_timeou
     assert tracked.work(name) == ["begin", "begin", "end"]
 
 
-def test_a_message_that_waited_too_long_expires_also_if_it_comes_once_more(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    first = start_worker(name="first")
-    works = [tracked.send("work_late", "go on") for _ in range(3)]
-    for one in works:
-        tracked.begun(one)
-    name = tracked.send("work_late", "go on", limits=SKIP, **in_an_hour())
-    first.wait_for(f"[{name}-id] received")
-    first.kill()
-    redeliver_expired(tracked, name)
-    tracked.client.set("go on", 1)
-    second = start_worker(name="second")
-    assert tracked.outcome(name)["outcome"] == "expired", second.output()
-    assert tracked.work(name) == []
-    assert "isn't begun: its message has expired, and no worker had begun it in time" in second.output()
-
-
 # -- leases
 
 
@@ -241,33 +203,6 @@ def test_a_lease_is_renewed_as_long_as_the_task_works(tracked: Tracked, start_wo
     eventually(is_renewed_twice)
     tracked.client.set("done", 1)
     assert tracked.outcome(name)["ran"] > LEASE_SECONDS
-
-
-def test_a_worker_that_is_killed_leaves_its_leases_to_end(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    name = tracked.send("work_until", "never")
-    worker = start_worker()
-    tracked.begun(name)
-    worker.kill()
-    run = tracked.state(name, "started")
-    assert run.worker is not None
-    tracked.settle_lost()
-    past = tracked.outcome(name)
-    assert (past["outcome"], past["worker"]) == ("lost", run.worker)
-
-
-def test_the_end_of_a_run_that_was_given_up_is_noted_as_late(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    name = tracked.send("work_until", "done")
-    start_worker()
-    tracked.begun(name)
-    tracked.state(name, "started")
-    tracked.settle_lost()
-    assert tracked.past(name)["outcome"] == "lost"
-    tracked.client.set("done", 1)
-    eventually(lambda: tracked.past(name).get("late") == "succeeded")
 
 
 @pytest.mark.few_cases(1)
@@ -286,6 +221,7 @@ def test_a_worker_that_is_told_to_stop_notes_what_becomes_of_its_last_tasks(
     assert not tracked.progress.runs.workers()
 
 
+@pytest.mark.slow
 def test_what_a_worker_leaves_behind_at_a_cold_shutdown_is_done_by_another(
     tracked: Tracked, start_worker: StartWorker
 ) -> None:
@@ -304,24 +240,20 @@ def test_what_a_worker_leaves_behind_at_a_cold_shutdown_is_done_by_another(
         assert (past["outcome"], past["worker"]) == ("failed", "first@test")
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_a_task_can_ask_whether_the_run_is_still_its_own(
     tracked: Tracked, start_worker: StartWorker, pool: str
 ) -> None:
-    name = tracked.send("ask")
+    own = tracked.send("ask")
     start_worker(pool)
-    tracked.outcome(name)
-    assert tracked.client.get(f"mine:{name}-id") == "1"
-
-
-def test_a_task_whose_run_was_given_up_is_told_so(tracked: Tracked, start_worker: StartWorker) -> None:
-    name = tracked.send("ask_late", "go on")
-    start_worker()
-    tracked.begun(name)
-    tracked.state(name, "started")
+    tracked.outcome(own)
+    given_up = tracked.begun(tracked.send("ask_late", "go on"))
+    tracked.state(given_up, "started")
     tracked.settle_lost()
     tracked.client.set("go on", 1)
-    eventually(lambda: tracked.client.get(f"mine:{name}-id") == "0")
+    eventually(lambda: tracked.client.get(f"mine:{given_up}-id") == "0")
+    assert tracked.client.get(f"mine:{own}-id") == "1"
 
 
 # -- terminating
@@ -355,6 +287,7 @@ def test_a_run_that_beat_gives_up_is_terminated(
     assert tracked.outcome(tracked.send("succeed"))["outcome"] == "succeeded", worker.output()
 
 
+@pytest.mark.slow
 def test_a_task_that_does_not_end_at_sigterm_is_killed(tracked: Tracked, start_worker: StartWorker) -> None:
     name = tracked.send("shield", "never")
     start_worker()
@@ -365,6 +298,7 @@ def test_a_task_that_does_not_end_at_sigterm_is_killed(tracked: Tracked, start_w
     assert (past["outcome"], past["error"]) == ("revoked", "replaced by the next run")
 
 
+@pytest.mark.slow
 def test_a_pool_that_cannot_terminate_says_so_in_the_record_and_once_in_the_log(
     tracked: Tracked, start_worker: StartWorker
 ) -> None:
@@ -445,112 +379,7 @@ def test_without_redis_a_task_begins_at_once_and_its_outcome_comes_later(
     assert min(waited[1:]) < 0.05
 
 
-def test_a_lease_that_could_not_be_taken_is_taken_when_redis_is_back(
-    make_tracked: MakeTracked, server: Server, proxy: Proxy
-) -> None:
-    direct = f"\nruns_client = lambda client=redis.Redis.from_url({server.url(1)!r}): client"
-    tracked = make_tracked(gate_seconds=0.05, extra=direct, schedule_url=proxy.url(server.url(1)))
-    tracked = tracked.directly(server.url(1))
-    with tracked.worker("prefork", concurrency=2):
-        tracked.outcome(tracked.send("succeed"))
-        proxy.refuse()
-        proxy.drop()
-        name = tracked.send("work_until", "done")
-        tracked.begun(name)
-        proxy.heal()
-        run = tracked.state(name, "started")
-        assert run.delivery
-        tracked.client.set("done", 1)
-        assert tracked.outcome(name)["outcome"] == "succeeded"
-
-
 # -- other tasks, other requests
-
-
-def test_tasks_that_entries_did_not_send_cause_no_command(
-    make_tracked: MakeTracked, server: Server, redis_session: Server, client: redis.Redis
-) -> None:
-    direct = f"\nruns_client = lambda client=redis.Redis.from_url({redis_session.url(3)!r}): client"
-    redis_session.flush()
-    tracked = make_tracked(broker_url=redis_session.url(0), extra=direct)
-
-    def commands() -> int:
-        info: Any = client.info("commandstats")
-        return sum(row["calls"] for name, row in info.items() if "eval" in name or "_h" in name)
-
-    with tracked.worker("prefork", concurrency=2), redis_session.client(db=3) as notes:
-        tracked.outcome(tracked.send("succeed"))  # what is asked once has been asked
-        before = commands()
-        with tracked.sender() as app:
-            for _ in range(50):
-                app.send_task("tracked.succeed")
-        eventually(lambda: notes.llen("work") == 51)
-        caused = commands() - before
-    assert caused <= 6, caused  # that the worker lives, perhaps: a script, and what it calls itself
-
-
-OWN_REQUEST = """
-from celery.worker.request import Request
-
-
-class Own(Request):
-    def on_accepted(self, pid, time_accepted):
-        runs_client().rpush("own", "accepted")
-        super().on_accepted(pid, time_accepted)
-
-    def on_failure(self, exc_info, send_failed_event=True, return_ok=False):
-        super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
-        runs_client().rpush("own", "failed")
-
-
-class Raising(Request):
-    def on_failure(self, exc_info, send_failed_event=True, return_ok=False):
-        raise RuntimeError("the user's own")
-
-    def acknowledge(self):
-        super().acknowledge()
-        runs_client().rpush("own", "acknowledged")
-
-
-class OfOwn(app.Task):
-    Request = Own
-
-
-@app.task(base=OfOwn)
-def fail_on_its_own():
-    raise ValueError("as it should")
-
-
-class OfRaising(app.Task):
-    Request = "tracked:Raising"
-
-
-@app.task(base=OfRaising)
-def fail_and_raise():
-    raise ValueError("as it should")
-"""
-
-
-@pytest.mark.few_cases(2)
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
-def test_a_request_class_of_the_users_own_works_as_before(make_tracked: MakeTracked, pool: str) -> None:
-    tracked = make_tracked(extra=OWN_REQUEST)
-    with tracked.worker(pool, concurrency=2):
-        past = tracked.outcome(tracked.send("fail_on_its_own"))
-        assert (past["outcome"], past["error"]) == ("failed", "ValueError: as it should")
-        eventually(lambda: tracked.client.lrange("own", 0, -1) == ["accepted", "failed"])
-        with tracked.sender() as app:
-            app.send_task("tracked.fail_on_its_own")
-        eventually(lambda: tracked.client.lrange("own", 0, -1) == 2 * ["accepted", "failed"])
-
-
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_request_class_whose_methods_raise_loses_no_outcome(make_tracked: MakeTracked, pool: str) -> None:
-    tracked = make_tracked(extra=OWN_REQUEST)
-    with tracked.worker(pool, concurrency=2):
-        past = tracked.outcome(tracked.send("fail_and_raise"))
-        assert (past["outcome"], past["error"]) == ("failed", "ValueError: as it should")
-        assert tracked.client.lrange("own", 0, -1) == ["acknowledged"]
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
@@ -567,101 +396,28 @@ def test_a_run_whose_task_the_worker_does_not_know_is_rejected(
 # -- what a run's task sends
 
 
-@pytest.mark.few_cases(3)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-@pytest.mark.parametrize(("shape", "tasks"), [("one", 1), ("chain", 1), ("group", 2)])
 def test_a_workflow_is_over_when_all_its_tasks_are(
-    tracked: Tracked, start_worker: StartWorker, pool: str, shape: str, tasks: int
-) -> None:
-    name = tracked.send("spawn", shape, "go on", limits={"workflow": 1})
-    start_worker(pool)
-    tracked.state(name, "spawned")
-    eventually(lambda: len(tracked.running(name)) == 1 + tasks)
-    children = [run for run in tracked.running(name) if run.root]
-    assert [run.root for run in children] == tasks * [f"{name}-id"]
-    assert "outcome" not in tracked.past(name)
-    tracked.client.set("go on", 1)
-    assert tracked.outcome(name)["outcome"] == "succeeded"
-
-
-def test_a_workflow_with_a_chord_is_over_when_its_last_task_is(
-    make_tracked: MakeTracked, server: Server
+    make_tracked: MakeTracked, server: Server, pool: str
 ) -> None:
     tracked = make_tracked(result_backend=server.url(2))
-    name = tracked.send("spawn", "chord", "go on", limits={"workflow": 1})
-    with tracked.worker("prefork", concurrency=3):
-        tracked.state(name, "spawned")
-        eventually(lambda: tracked.client.llen("work") == 3)
+    shapes = {"one": 1, "chain": 1, "group": 2, "chord": 2}
+    names = {tracked.send("spawn", shape, "go on", limits={"workflow": 1}): shape for shape in shapes}
+    with tracked.worker(pool):
+        for name, shape in names.items():
+            tracked.state(name, "spawned")
+            eventually(lambda name=name, shape=shape: len(tracked.running(name)) > shapes[shape])
+            assert {run.root for run in tracked.running(name) if run.root} == {f"{name}-id"}
+            assert "outcome" not in tracked.past(name)
         tracked.client.set("go on", 1)
-        assert tracked.outcome(name)["outcome"] == "succeeded"
-        assert tracked.client.llen("work") == 4
-
-
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("task", ["succeed", "fail_badly", "be_killed"])
-def test_what_is_linked_to_a_workflows_task_belongs_to_it(
-    tracked: Tracked, start_worker: StartWorker, task: str
-) -> None:
-    link = {"task": "tracked.child", "args": ["go on"], "kwargs": {}, "options": {}, "immutable": True}
-    options = {"link": [link]} if task == "succeed" else {"link_error": [link]}
-    name = tracked.send(task, limits={"workflow": 1}, **options)
-    start_worker()
-    run = tracked.state(name, "spawned")
-    assert run.outcome == ("succeeded" if task == "succeed" else "failed")
-    assert [one.root for one in tracked.running(name) if one.root] == [f"{name}-id"]
-    tracked.client.set("go on", 1)
-    assert tracked.outcome(name)["outcome"] == run.outcome
-
-
-def test_a_workflow_that_has_failed_says_which_task_has(tracked: Tracked, start_worker: StartWorker) -> None:
-    link = {"task": "tracked.fail_badly", "args": [], "kwargs": {}, "options": {}, "immutable": True}
-    name = tracked.send("succeed", limits={"workflow": 1}, link=[link])
-    start_worker()
-    past = tracked.outcome(name)
-    assert past["outcome"] == "failed"
-    assert past["error"].startswith("tracked.fail_badly: ValueError: at redis://")
-    assert "secret" not in past["error"]
-
-
-def test_the_tasks_of_a_run_that_is_over_with_its_own_task_are_none_of_its(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    name = tracked.send("spawn", "group", "go on")
-    start_worker()
-    assert tracked.outcome(name)["outcome"] == "succeeded"
-    tracked.client.set("go on", 1)
-    eventually(lambda: tracked.client.llen("work") == 3)
-    assert tracked.running(name) == []
-
-
-def test_a_retry_keeps_what_the_message_says_of_its_run_and_may_wait_as_long_again(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    start_worker()  # before it is sent, as its message expires soon
-    expires = datetime.now(timezone.utc) + timedelta(seconds=10)
-    headers = {"redbeat_queue_timeout": 10.0, "redbeat_tracks": "workflow"}
-    limits = {"overlap": "skip", "queue": 10}
-    name = tracked.send("retry", 1, 13.0, limits=limits, headers=headers, expires=expires)
-    run = tracked.state(name, "retrying")
-    assert run.error == "ValueError: not yet"
-    past = tracked.outcome(name)  # the retry comes after the first message would have expired
-    assert (past["outcome"], past["attempt"]) == ("succeeded", 2)
-
-
-def test_a_run_whose_retry_waits_is_in_progress_though_nobody_renews_it(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    name = tracked.send("retry", 1, 600.0, limits={"queue": 60})
-    start_worker()
-    run = tracked.state(name, "retrying")
-    assert run.attempt == 2
-    deadline = tracked.progress.deadline_of(name, f"{name}-id") or 0.0
-    assert time.time() + 600 < deadline < time.time() + 700
+        assert {tracked.outcome(name)["outcome"] for name in names} == {"succeeded"}
 
 
 # -- worker -B
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_beat_inside_the_worker_are_tracked(
     make_tracked: MakeTracked,
 ) -> None:
@@ -677,6 +433,7 @@ def test_the_runs_of_a_beat_inside_the_worker_are_tracked(
         assert "aren't compiled" not in worker.output()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("pool_start_method" not in NAMESPACES["worker"], reason="this Celery can only fork")
 def test_processes_that_are_started_anew_instead_of_forked_have_the_gate(make_tracked: MakeTracked) -> None:
     tracked = make_tracked(worker_pool_start_method="spawn")
@@ -684,3 +441,23 @@ def test_processes_that_are_started_anew_instead_of_forked_have_the_gate(make_tr
     with tracked.worker("prefork", concurrency=1):
         assert tracked.outcome(name)["outcome"] == "superseded"
         assert tracked.outcome(tracked.send("retry", 1))["outcome"] == "succeeded"
+
+
+def test_a_run_that_failed_is_seen_and_rerun_until_it_succeeds(
+    tracked: Tracked, start_worker: StartWorker
+) -> None:
+    track_runs(tracked.app)
+    start_worker()
+    entry = Entry("job", "tracked.fail_badly", 3600, overlap="skip", app=tracked.app).save()
+    entry.trigger()
+    eventually(lambda: [run.outcome for run in entry.runs()] == ["failed"])
+    [failed] = entry.runs()
+    assert (failed.attempt, failed.is_manual) == (1, True)
+    assert "secret" not in str(failed.error)
+    entry.update(task="tracked.succeed")
+    result = entry.rerun()
+    eventually(lambda: [run.outcome for run in entry.runs()] == ["succeeded", "failed"])
+    again = entry.runs()[0]
+    assert (again.task_id, again.due, again.rerun_of) == (result.id, failed.due, failed.task_id)
+    assert (again.wait_seconds or 0) < 60, "counted from when it was sent, not from when it was due"
+    assert entry.figures().failures_in_a_row == 0

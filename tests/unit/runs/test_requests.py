@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from billiard.exceptions import SoftTimeLimitExceeded
+from billiard.pool import Pool
 from celery import Celery
 from celery.concurrency.solo import TaskPool
+from celery.contrib.testing.worker import start_worker
+from celery.signals import worker_process_init
 from celery.utils.imports import symbol_by_name
 from celery.worker.request import Request, create_request_cls
 
+import redbeat
 from redbeat.broker.originals import Originals
 from redbeat.runs import publishing
+from redbeat.runs.boundary import Harmless
 from redbeat.runs.deliveries import Ticket, read_delivery
+from redbeat.runs.gate import SAY_AGAIN_SECONDS, SILENT_SECONDS, SILENT_TIMES, Silence
 from redbeat.runs.keeper import Keeper
+from redbeat.runs.processes import has_ended
 from redbeat.runs.publishing import Present, at_work
 from redbeat.runs.request import Requests, Station, TrackedRequest
+from redbeat.runs.tracking import KeepRuns, TrackRuns, is_tracked
 from redbeat.store.runs import Delivery
+from tests.support.polling import eventually
 from tests.support.stopwatch import lines_run
 from tests.support.ticks import memory_app
 
@@ -115,21 +132,6 @@ def test_a_request_class_of_the_users_own_is_kept(app: Celery, job: Any, station
         assert Own.made == before + 1
 
 
-def test_tasks_that_are_defined_later_are_tracked_too(app: Celery, job: Any, station: Station) -> None:
-    Requests(app, station).put()
-
-    @app.task(name="later")
-    def later() -> None:
-        pass
-
-    made = create_request_cls(
-        app.tasks["later"].Request, app.tasks["later"], station.controller.pool, "celery@test", None, app=app
-    )
-    assert isinstance(
-        made(message(**RUN), app=app, task=app.tasks["later"], hostname="celery@test"), TrackedRequest
-    )
-
-
 def test_what_was_put_in_is_taken_out_again(app: Celery, job: Any, station: Station) -> None:
     before = job.Request, app.Task.Request
     requests = Requests(app, station)
@@ -154,35 +156,21 @@ def test_a_class_that_is_no_request_of_celerys_is_left_alone(
         {"redbeat_due": DUE},
         {"redbeat_entry": "report"},
         {"redbeat_entry": "report", "redbeat_due": "soon"},
-        {"redbeat_entry": "report", "redbeat_due": 5},
-        {"redbeat_entry": "", "redbeat_due": DUE},
-        {**RUN, "retries": "many"},
         {**RUN, "retries": 10**400},
-        {**RUN, "retries": -1},
         {**RUN, "redbeat_entry": "\ud800"},
-        {**RUN, "id": "an-id\ud800"},
         {**RUN, "id": "an\0id"},
-        {**RUN, "id": ""},
-        {**RUN, "redbeat_root": "\udcff"},
     ],
     ids=ascii,
 )
-def test_a_message_that_says_half_or_what_cant_be_kept_is_no_runs(
+def test_incomplete_or_invalid_run_headers_are_ignored(
     headers: dict[str, Any], app: Celery, job: Any, station: Station
 ) -> None:
     assert read_delivery({"id": "an-id", **headers}, "celery@test", is_soft=False) is None
-    assert read_delivery({**RUN, "id": "an-id"}, "celery@\ud800", is_soft=False) is None
     Requests(app, station).put()
     request = quick_class(app, station)(message(**headers), app=app, task=job, hostname="celery@test")
     calls: list[Any] = []
     request.execute_using_pool(SimpleNamespace(apply_async=lambda *args, **_: calls.append(args)))
     assert not calls, "it goes the quick way, which has its pool built in"
-
-
-def test_a_run_of_an_entry_with_a_nul_in_its_name_is_one() -> None:
-    found = read_delivery({**RUN, "id": "an-id", "redbeat_entry": "a\0b"}, "celery@test", is_soft=False)
-    assert found is not None
-    assert found.name == "a\0b"
 
 
 def test_a_delivery_has_what_the_message_says() -> None:
@@ -240,24 +228,25 @@ LATE = {"expires": PAST, "redbeat_queue_timeout": 3600.0}
 
 
 @pytest.mark.parametrize(
-    ("headers", "is_redelivered", "acks_late", "is_left"),
+    ("headers", "is_redelivered", "acks_late", "has_expired", "is_left"),
     [
-        (LATE, True, True, True),
-        ({**LATE, "redbeat_expires_after": 1e10}, True, True, True),
-        (LATE, False, True, False),
-        (LATE, True, False, False),
-        ({**LATE, "redbeat_expires_after": 7200.0}, True, True, False),
-        ({**LATE, "redbeat_expires_after": "soon"}, True, True, False),
-        ({"expires": PAST}, True, True, False),
+        (LATE, True, True, False, True),
+        ({**LATE, "redbeat_expires_after": 1e10}, True, True, False, True),
+        (LATE, False, True, True, False),
+        (LATE, True, False, True, False),
+        ({**LATE, "redbeat_expires_after": 7200.0}, True, True, True, False),
+        ({"expires": PAST}, True, True, True, False),
+        ({**LATE, "expires": SOON}, True, True, False, False),
     ],
 )
-def test_a_message_that_has_expired_is_left_to_the_gate_if_its_run_may_have_been_begun(
+def test_an_expired_message_is_left_to_the_gate_if_its_run_may_have_begun(
     app: Celery,
     job: Any,
     station: Station,
     headers: Any,
     is_redelivered: bool,
     acks_late: bool,
+    has_expired: bool,
     is_left: bool,
 ) -> None:
     Requests(app, station).put()
@@ -265,21 +254,8 @@ def test_a_message_that_has_expired_is_left_to_the_gate_if_its_run_may_have_been
     one = message(**RUN, **headers)
     one.delivery_info = {"redelivered": is_redelivered}
     request = quick_class(app, station)(one, app=app, task=job, hostname="celery@test")
-    assert bool(request.maybe_expire()) is not is_left
+    assert bool(request.maybe_expire()) is has_expired
     assert request._redbeat_run.ticket(request).is_expired is is_left  # noqa: SLF001
-
-
-@pytest.mark.parametrize("expires", [None, SOON])
-def test_a_message_that_comes_once_more_in_time_has_not_expired(
-    app: Celery, job: Any, station: Station, expires: str | None
-) -> None:
-    Requests(app, station).put()
-    job.acks_late = True
-    one = message(**RUN, redbeat_queue_timeout=3600.0, expires=expires)
-    one.delivery_info = {"redelivered": True}
-    request = quick_class(app, station)(one, app=app, task=job, hostname="celery@test")
-    assert not request.maybe_expire()
-    assert not request._redbeat_run.ticket(request).is_expired  # noqa: SLF001
 
 
 # -- what a run's task publishes
@@ -297,42 +273,178 @@ def present(app: Celery, **headers: Any) -> Present:
     return Present(app, Ticket(DELIVERY, {**RUN, **headers}, None, 30_000, is_acked_early=True))
 
 
-def test_a_message_that_is_sent_elsewhere_stays_as_it_is() -> None:
-    assert published(None, id="an-id") == {"id": "an-id"}
-
-
-def test_a_message_that_a_run_sends_stays_as_it_is(app: Celery) -> None:
-    run = present(app)
-    assert published(run, id="other") == {"id": "other"}
-    assert run.successor_seconds is None
-
-
-def test_a_message_with_the_runs_own_id_is_its_next_attempt(app: Celery) -> None:
-    run = present(app, redbeat_root="root", redbeat_manual=True)
-    sent = published(run, id="an-id", redbeat_root=None)
-    follows = {"redbeat_follows": DELIVERY.token}
-    assert sent == {"id": "an-id", **RUN, "redbeat_root": "root", "redbeat_manual": True, **follows}
+def test_a_published_message_with_the_run_s_id_is_its_next_attempt(app: Celery) -> None:
+    expires = {"redbeat_queue_timeout": 60.0, "expires": PAST}
+    ticket = Ticket(DELIVERY, {**RUN, "redbeat_root": "root"}, PAST, 30_000, is_acked_early=True)
+    run = Present(app, ticket)
+    sent = published(run, id="an-id", redbeat_root=None, **expires)
+    until = datetime.fromisoformat(sent.pop("expires")) - datetime.now(timezone.utc)
+    assert 0 < until.total_seconds() <= 60, "it may wait as long on its queue as the first"
+    follows = {"redbeat_follows": DELIVERY.token, "redbeat_queue_timeout": 60.0}
+    assert sent == {"id": "an-id", **RUN, "redbeat_root": "root", **follows}
     assert run.successor_seconds == 0
 
 
-def test_a_message_of_another_entry_keeps_its_own(app: Celery) -> None:
+def test_other_published_messages_belong_to_a_run_only_if_it_tracks_its_workflow(app: Celery) -> None:
+    assert published(None, id="other") == {"id": "other"}
+    assert published(present(app), id="other") == {"id": "other"}
+    workflow = present(app, redbeat_tracks="workflow", redbeat_overlap="skip")
+    child = {"redbeat_tracks": "workflow", "redbeat_overlap": "skip", "redbeat_root": "an-id"}
+    assert published(workflow, id="other") == {"id": "other", **RUN, **child}, "also without Redis"
     own = {"id": "other", "redbeat_entry": "another", "redbeat_due": DUE}
-    assert published(present(app, redbeat_tracks="workflow"), **own) == own
-
-
-def test_a_message_of_a_workflow_is_its_part_also_without_redis(app: Celery) -> None:
-    sent = published(present(app, redbeat_tracks="workflow", redbeat_overlap="skip"), id="other")
-    expected = {"redbeat_tracks": "workflow", "redbeat_overlap": "skip", "redbeat_root": "an-id"}
-    assert sent == {"id": "other", **RUN, **expected}
-
-
-def test_messages_of_other_protocols_are_left_alone(app: Celery) -> None:
-    publishing.listen()
-    with at_work(present(app)):
-        publishing.before_task_publish.send(sender="job", headers=None, body={"id": "an-id"})
+    assert published(workflow, **own) == own
 
 
 def test_beats_quick_way_is_open_though_workers_listen_to_what_is_published() -> None:
     app = memory_app()
     publishing.listen()
     assert Originals(app).find_obstacle() == ""
+
+
+DUE = "2026-01-01T00:00:00.000000+00:00"
+RUN = {"redbeat_entry": "report", "redbeat_due": DUE}
+
+
+def test_a_process_that_is_no_worker_imports_nothing_of_one() -> None:
+    program = (
+        "import sys, threading, celery, redbeat; app = celery.Celery('web'); redbeat.track_runs(app); "
+        "assert not {'celery.worker.request', 'redbeat.runs.request'} & set(sys.modules); "
+        "assert threading.active_count() == 1"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"redbeat_redis_url": "redis://127.0.0.1:1/0"}, ""),
+        ({}, "Runs aren't tracked: redbeat_redis_url"),
+        (
+            {"redbeat_redis_url": "redis://127.0.0.1:1/0", "redbeat_run_lease": "long"},
+            "Runs aren't tracked: redbeat_run_lease",
+        ),
+    ],
+    ids=["redis unreachable", "no redis url", "invalid setting"],
+)
+def test_a_worker_runs_its_tasks_where_tracking_fails(
+    settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = memory_app(worker_hijack_root_logger=False, **settings)
+    redbeat.track_runs(app)
+    done: list[str] = []
+
+    @app.task(name="job")
+    def job(who: str) -> None:
+        done.append(who)
+
+    # it sets the root logger's level, for all tests after this one
+    with start_worker(app, perform_ping_check=False, pool="solo", loglevel="WARNING"):
+        app.send_task("job", ["a run"], headers=RUN)
+        app.send_task("job", ["another caller"])
+        eventually(lambda: done == ["a run", "another caller"])
+    assert said in caplog.text
+    assert app.Task.Request == "celery.worker.request:Request", "all is as before"
+
+
+def test_an_app_is_tracked_once(app: Celery) -> None:
+    assert not is_tracked(app)
+    receivers = len(worker_process_init.receivers or ())
+    for _ in range(3):
+        redbeat.track_runs(app)
+    assert is_tracked(app)
+    assert {TrackRuns} <= app.steps["worker"]
+    assert app.steps["consumer"] == {KeepRuns}
+    assert len(worker_process_init.receivers) == receivers + 1
+    assert not is_tracked(memory_app())
+
+
+@pytest.fixture
+def what() -> str:
+    """Something that no other test has failed to do."""
+    return f"doing {secrets.token_hex(4)}"
+
+
+def test_an_error_is_logged_once_for_each_kind(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    for error in (ValueError("one"), ValueError("two"), KeyError("three")):
+        with Harmless(what):
+            raise error
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    assert f"{what} failed, and the task goes on: ValueError: one" in caplog.text
+    assert "three" in caplog.text
+
+
+@pytest.mark.parametrize("error", [SoftTimeLimitExceeded, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_is_meant_for_the_task_goes_on(error: type[BaseException], what: str) -> None:
+    with pytest.raises(error), Harmless(what):
+        raise error
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def said(caplog: pytest.LogCaptureFixture) -> int:
+    return caplog.text.count("Runs are begun without asking")
+
+
+def test_many_gates_without_an_answer_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    silence = Silence(Clock())
+    for _ in range(SILENT_TIMES - 1):
+        silence.note_silence()
+    assert said(caplog) == 0
+    for _ in range(10 * SILENT_TIMES):
+        silence.note_silence()
+    assert said(caplog) == 1
+    assert f"{SILENT_TIMES} gates in a row had no answer within" in caplog.text
+
+
+def test_so_is_a_long_time_without_an_answer_and_again_an_hour_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    for _ in range(3):
+        silence.note_silence()
+    clock.now += SILENT_SECONDS
+    silence.note_silence()
+    silence.note_silence()
+    assert said(caplog) == 1
+    clock.now += SAY_AGAIN_SECONDS
+    silence.note_silence()
+    assert said(caplog) == 2
+
+
+def test_an_answer_now_and_then_is_enough(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    silence = Silence(clock)
+    for _ in range(10):
+        for _ in range(SILENT_TIMES - 1):
+            silence.note_silence()
+        silence.note_answer()
+        clock.now += SILENT_SECONDS
+    assert said(caplog) == 0
+
+
+def test_what_waits_in_a_pipe_of_all_processes_says_nothing_and_the_end_of_one_does() -> None:
+    made: Any = Pool(1, threads=False)  # so nobody reads what its processes say
+    pool = SimpleNamespace(_pool=made)
+    [process] = made._pool  # noqa: SLF001
+    try:
+        made.apply_async(time.sleep, (600,))
+        eventually(lambda: made._outqueue._reader.poll(0))  # noqa: SLF001
+        assert not has_ended(pool, process.pid)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+    eventually(lambda: has_ended(pool, process.pid))
+    process.join()
+
+
+def test_nobody_can_know_it_of_threads_or_of_a_process_without_a_name() -> None:
+    with Pool(1) as made:
+        assert not has_ended(SimpleNamespace(_pool=made), None)
+    assert not has_ended(SimpleNamespace(), os.getpid())
+    assert not has_ended(SimpleNamespace(_pool=None), os.getpid())
