@@ -129,13 +129,6 @@ def test_the_same_run_follows_whenever_one_asks_before_it(
 
 
 @given(schedules, policies(), starts)
-def test_any_run_is_as_good_an_anchor_as_the_first(schedule_: Any, policy: Policy, after: datetime) -> None:
-    runs = first_runs(schedule_, policy, after, 6)
-    for earlier, later in pairwise(runs):
-        assert next_run(schedule_, policy, earlier, earlier) == later
-
-
-@given(schedules, policies(), starts)
 def test_nothing_runs_outside_of_its_bounds(schedule_: Any, policy: Policy, after: datetime) -> None:
     runs = first_runs(schedule_, policy, after, 10)
     assert all(policy.start_time is None or run >= policy.start_time for run in runs)
@@ -272,16 +265,7 @@ def test_a_long_exclusion_is_stepped_over_and_not_walked_through(rule: Any) -> N
 
 #: rules that once took a beat minutes, as they stand in Redis; all their times are of 2026, in UTC
 COSTLY: dict[str, dict[str, Any]] = {
-    "every second for ever": {"freq": 6, "count": 10**12, "dtstart": datetime(1970, 1, 1)},
-    "every second of the year": {
-        "freq": 0, "byyearday": list(range(1, 367)), "byhour": list(range(24)), "byminute": list(range(60)),
-        "bysecond": list(range(60)),
-    },
     "seconds of working days": {"freq": 6, "byweekday": [0, 1, 2, 3, 4], "count": 10**9},
-    "every 5 s on working days": {
-        "freq": 0, "byweekday": [0, 1, 2, 3, 4], "byhour": list(range(24)), "byminute": list(range(60)),
-        "bysecond": list(range(0, 60, 5)),
-    },
     "minutes of working hours": {
         "freq": 0, "byweekday": [0, 1, 2, 3, 4], "byhour": list(range(8, 18)), "byminute": list(range(60)),
         "bysecond": 0,
@@ -289,7 +273,7 @@ COSTLY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few_cases(4)
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
 @pytest.mark.parametrize("name", COSTLY)
 def test_making_up_for_three_days_of_a_dense_rule_costs_each_batch_less_than_its_budget(
@@ -311,15 +295,6 @@ def test_making_up_for_three_days_of_a_dense_rule_costs_each_batch_less_than_its
         choice = limited("a", choose_run, rule, policy, nominal, now, NO_POLICY, seconds=1)
         assert choice.due == (missed[0] if not sent else missed[sent])
         nominal, sent = choice.following, sent + 1
-
-
-@pytest.mark.parametrize("limit", [1, 100, 10**12])
-def test_runs_that_are_decades_apart_are_looked_for_in_the_calendar_only(limit: int) -> None:
-    missed = [datetime(year, 2, 29, tzinfo=UTC) for year in (2016, 2044, 2072, 2112, 2140)]
-    rule, now = cron("0 0 29 2 MON"), missed[-1] + DAY
-    runs, following = last_runs(rule, NO_POLICY, missed[0], now, limit)
-    assert runs == missed[-limit:]
-    assert following == datetime(2168, 2, 29, tzinfo=UTC)
 
 
 @settings(max_examples=300 if IS_LONG else 100)

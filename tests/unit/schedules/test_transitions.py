@@ -1,7 +1,7 @@
 """Where clocks change: nothing is lost, nothing runs twice, nothing runs before its time.
 
-Every change of 2026 in every zone, beside models that read the clock minute after minute; then what is rarer:
-a day that never was, offsets with seconds in them, leap days, the far future.
+Changes of 2026 in zones of every sort (the long form: in every zone), beside models that read the clock every
+minute; then what is rarer: a day that never was, offsets with seconds, leap days, the far future.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab
 from dateutil.rrule import FR, MO, SA, SU, TH, TU, WE
 
 from redbeat.policy import Policy
 from redbeat.schedules import cron, next_run, rrule
+from redbeat.schedules.crontab import next_of_crontab
+from tests.conftest import SEED
+from tests.faults.rounds import IS_LONG
 from tests.support.simulator import (
     DAY,
     HOUR,
     INSTANT,
     MINUTE,
-    SECOND,
     UTC,
     Change,
     IsNamed,
@@ -46,12 +47,19 @@ MARGIN = 26 * HOUR
 WEEKDAYS = (MO, TU, WE, TH, FR, SA, SU)
 
 
+#: their clocks change by half an hour, by two hours, at midnight
+TELLING = {"Australia/Lord_Howe", "Antarctica/Troll", "America/Havana", "America/Santiago", "Europe/Berlin"}
+
+
 @lru_cache(maxsize=1)
 def changes_of_the_year() -> dict[Change, str]:
-    """Every change of the clocks in 2026, and one of the zones that have it."""
+    """Changes of the clocks in 2026 (the short form: some of them), and one of the zones that have each."""
+    zones = available_timezones()
+    if not IS_LONG:
+        zones = TELLING | set(random.Random(SEED).sample(sorted(zones), 60))
     return {
         change: name
-        for name in sorted(available_timezones(), reverse=True)
+        for name in sorted(zones, reverse=True)
         for change in changes_between(ZoneInfo(name), BEGIN, END)
     }
 
@@ -127,10 +135,10 @@ STEPS = [("HOURLY", 1, HOUR), ("HOURLY", 5, 5 * HOUR), ("MINUTELY", 25, 25 * MIN
 
 def test_the_year_has_changes_of_every_sort() -> None:
     changes = changes_of_the_year()
-    print(f"{len(changes)} changes: {sorted(set(changes.values()))}")
+    print(f"REDBEAT_SEED={SEED}: {len(changes)} changes: {sorted(set(changes.values()))}")
     assert {change.shift for change in changes} == {30 * MINUTE, HOUR, 2 * HOUR}
     assert {change.is_gap for change in changes} == {True, False}
-    assert len(changes) > 50
+    assert len(changes) > (50 if IS_LONG else 8)
 
 
 def test_a_fixed_time_runs_when_the_clock_first_shows_or_passes_it() -> None:
@@ -178,21 +186,6 @@ def test_an_hourly_recurrence_rule_follows_real_time() -> None:
             assert runs_between(rule, policy, begin, end) == expected, f"{zone} {change}: {rule!r}"
 
 
-def test_no_silence_is_longer_than_the_rule_and_the_change_allow() -> None:
-    for change, zone in changes_of_the_year().items():
-        policy, wall = policy_in(zone), change.wall + change.shift / 2
-        rules: list[tuple[Any, timedelta]] = [
-            *((cron(expression), step) for expression, _, step in REAL[1:]),
-            *((rule, DAY) for rule in daily_kinds(wall, ZoneInfo(zone))[:3]),
-            *((rule, 7 * DAY) for rule in weekly_kinds(wall, ZoneInfo(zone))),
-        ]
-        for rule, step in rules:
-            begin, end = change.at - step - 2 * HOUR, change.at + step + 2 * HOUR
-            runs = [begin, *runs_between(rule, policy, begin, end), end]
-            silence = max(later - earlier for earlier, later in pairwise(runs))
-            assert silence <= step + change.shift, f"{zone} {change}: {rule!r}"
-
-
 def test_wherever_one_looks_from_the_same_runs_follow() -> None:
     """From inside the second pass, too, whose fixed times are over already."""
     for change, zone in changes_of_the_year().items():
@@ -227,7 +220,7 @@ def test_nothing_daily_runs_twice_for_one_date() -> None:
 @pytest.mark.parametrize("way", ["latest", "all", "earliest", "skip"])
 def test_a_beat_late_or_away_sends_nothing_twice_and_nothing_early(way: str, chance: random.Random) -> None:
     changes = list(changes_of_the_year().items())
-    for change, zone in chance.sample(changes, 12):
+    for change, zone in chance.sample(changes, min(len(changes), 12)):
         policy, (begin, end) = Policy(timezone=zone, misfire=way), span_of(change)
         own = f"{change.wall.minute + 1} {change.wall.hour} * * *"
         for expression in ("*/7 * * * *", own, "0 */2 * * *"):
@@ -265,28 +258,19 @@ def test_a_date_that_never_was_runs_at_the_first_instant_after_it() -> None:
 ODD = [
     ("Africa/Monrovia", 1972),  # 44 minutes and 30 seconds
     ("Europe/Amsterdam", 1937),  # 19 minutes and 32 seconds, and a shift of 28 seconds
-    ("Europe/Dublin", 1916),
-    ("Africa/Casablanca", 2025),  # Ramadan
-    ("Africa/Casablanca", 2027),
     ("Africa/Casablanca", 2030),  # Ramadan comes twice
-    ("Australia/Lord_Howe", 1981),
     ("Australia/Lord_Howe", 2027),
     ("Antarctica/Troll", 2027),
     ("Asia/Kathmandu", 1986),  # 15 minutes
     ("Asia/Pyongyang", 2018),  # half an hour
-    ("America/Caracas", 2016),
     ("Pacific/Kwajalein", 1993),  # a day that never was
-    ("Asia/Manila", 1844),  # the same
     ("America/Juneau", 1867),  # a day that came twice
     ("America/New_York", 1883),  # seconds
-    ("Europe/London", 2038),
     ("Europe/London", 2101),
-    ("America/New_York", 2400),
-    ("Asia/Gaza", 2040),
 ]
 
 
-@pytest.mark.few_cases(3)
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize(("zone", "year"), ODD)
 def test_odd_changes_follow_the_same_rules(zone: str, year: int) -> None:
     tz, policy = ZoneInfo(zone), policy_in(zone)
@@ -334,21 +318,14 @@ def exact(
         ("0 0 29 2 *", "2026-01-01", ["2028-02-29", "2032-02-29"]),
         ("0 0 29 2 *", "2096-01-01", ["2096-02-29", "2104-02-29"]),
         ("0 0 29 2 MON", "2026-01-01", ["2044-02-29", "2072-02-29"]),
-        ("0 0 29 2 MON", "2073-01-01", ["2112-02-29"]),
-        ("0 0 31 * *", "2026-01-31", ["2026-03-31", "2026-05-31", "2026-07-31", "2026-08-31"]),
         ("0 0 L * *", "2027-12-31", ["2028-01-31", "2028-02-29", "2028-03-31", "2028-04-30"]),
         ("0 0 L * *", "2100-01-31", ["2100-02-28"]),
-        ("0 0 L-2 2 *", "2027-02-26", ["2028-02-27"]),
         ("0 0 LW * *", "2026-01-01", ["2026-01-30", "2026-02-27", "2026-03-31", "2026-04-30", "2026-05-29"]),
         ("0 0 15W * *", "2026-01-31", ["2026-02-16", "2026-03-16", "2026-04-15", "2026-05-15"]),
         ("0 0 1W * *", "2026-07-31", ["2026-08-03", "2026-09-01"]),
-        ("0 0 31W * *", "2026-01-01", ["2026-01-30", "2026-03-31", "2026-05-29"]),
         ("0 0 * * FRI#5", "2026-01-31", ["2026-05-29", "2026-07-31", "2026-10-30"]),
-        ("0 0 * * 1#1", "2026-01-31", ["2026-02-02", "2026-03-02"]),
         ("0 0 * * SUNL", "2026-01-31", ["2026-02-22", "2026-03-29"]),
         ("0 0 1 1 *", "2037-12-31", ["2038-01-01", "2039-01-01"]),
-        ("14 3 19 1 *", "2038-01-19", ["2038-01-19T03:14", "2039-01-19T03:14"]),
-        ("0 0 1 1 *", "2105-12-31", ["2106-01-01", "2107-01-01"]),
         ("0 0 1 1 *", "9997-01-02", ["9998-01-01"]),
     ],
 )
@@ -360,7 +337,7 @@ def test_a_crontab_knows_the_calendar(expression: str, after: str, expected: lis
         assert moment == datetime.fromisoformat(wanted).replace(tzinfo=UTC)
 
 
-@pytest.mark.parametrize("year", [2037, 2038, 2039, 2100, 2106, 2262, 3000, 9990])
+@pytest.mark.parametrize("year", [2038, 2106, 9990])
 def test_clocks_change_in_the_far_future_too(year: int) -> None:
     policy, begin = policy_in("Europe/Berlin"), datetime(year, 6, 30, 22, tzinfo=UTC)
     winter = datetime(year, 12, 31, 12, tzinfo=UTC)
@@ -371,11 +348,20 @@ def test_clocks_change_in_the_far_future_too(year: int) -> None:
     assert next_run(rule, policy, winter) == winter + 18.5 * HOUR
 
 
-@pytest.mark.parametrize("every", [1, 60, 3600, 86400, 0.001, 1.5])
-def test_an_interval_knows_no_clocks(every: float) -> None:
-    for change, zone in list(changes_of_the_year().items())[::7]:
-        anchor, policy = change.at - 3 * SECOND, policy_in(zone)
-        due = next_run(schedule(every), policy, change.at, anchor)
-        assert due is not None
-        assert (due - anchor) % timedelta(seconds=every) == timedelta(0)
-        assert change.at < due <= change.at + timedelta(seconds=every)
+SAMOA = ZoneInfo("Pacific/Apia")
+CHANGE = datetime(2011, 12, 30, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("before", [timedelta(minutes=30), timedelta(hours=36), timedelta(days=3)])
+@pytest.mark.parametrize(
+    ("expression", "after_change"),
+    [
+        ("*/7 * * * sat,sun", timedelta(0)),
+        ("30 * 31 * *", timedelta(minutes=30)), ("*/7 * * * fri", timedelta(days=6)),
+        ("15 * 30 * *", timedelta(days=30, minutes=15)),
+    ],
+)  # fmt: skip
+def test_the_next_run_after_the_date_is_the_same_from_however_early(
+    expression: str, after_change: timedelta, before: timedelta
+) -> None:
+    assert next_of_crontab(cron(expression), CHANGE - before, SAMOA) == CHANGE + after_change

