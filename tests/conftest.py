@@ -33,8 +33,7 @@ from kombu.transport import memory
 
 from redbeat.declared import targets
 from redbeat.schedules.occurrences import KINDS
-from tests.faults.rounds import IS_LONG
-from tests.faults.summary import lines_of
+from tests.faults.rounds import IS_LONG, lines_of
 from tests.support import machine, topologies, venv
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import KIND, Server

@@ -1,23 +1,157 @@
-"""A burst of due runs, and what became of it: the measure of every test in this package.
+"""Where a schedule and its broker are, bursts of due runs or stored messages, and what became of them.
 
-Each run is of an entry of its own, so it must be on the queue once, whoever died on the way.
+Each run is of an entry of its own, so it must be on the queue once, whoever died on the way. Stored messages
+have an eta in years and are made due by their scores alone, so the message that is found is the one that
+Celery made. Every third has a body that is not plain JSON.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import redis
+from celery import Celery
 
+from redbeat.later import batch, install
 from redbeat.task_ids import task_id_of
-from tests.faults.layouts import Layout, Sent
+from tests.support.apps import write_app
 from tests.support.polling import eventually
-from tests.support.schedule import SCHEDULE, SELDOM, STATICS, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, SELDOM, STATICS, write_raw
+from tests.support.servers import Server
+
+#: written to the schedule by whoever becomes leader, and due in no test
+STATIC = {"static": {"task": "echo", "schedule": 1e10}}
+
+#: how long claims of beats that share the work are hidden from the others; 30 seconds outside of tests
+LEASE_SECONDS = 1.0
+
+
+class Sent(NamedTuple):
+    """One message on the queue: its entry, when that was due (ISO 8601, UTC), and its task id."""
+
+    entry: str
+    due: str
+    id: str
+
+
+class Queue(Protocol):
+    """The queue `celery` of a broker, from outside."""
+
+    url: str
+
+    def clear(self) -> None:
+        """Take away what is on it."""
+
+    def count(self) -> int:
+        """How many messages wait on it."""
+
+    def messages(self) -> list[Sent]:
+        """The messages that wait on it; they may be gone from it then."""
+
+
+class RedisQueue:
+    """The list `celery` in one database."""
+
+    def __init__(self, server: Server, db: int) -> None:
+        self.url = server.url(db)
+        self._client: redis.Redis = server.client(db=db)
+
+    def clear(self) -> None:
+        self._client.flushdb()
+
+    def count(self) -> int:
+        return int(self._client.llen("celery"))
+
+    def messages(self) -> list[Sent]:
+        waiting: Any = self._client.lrange("celery", 0, -1)
+        return [sent_of(json.loads(message)["headers"]) for message in reversed(waiting)]
+
+
+class AmqpQueue:
+    """The queue `celery` of a RabbitMQ."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._app = Celery("reader", broker=url, set_as_current=False)
+        self._channel: Any = self._app.connection_for_read().channel()
+
+    def clear(self) -> None:
+        self._app.amqp.queues["celery"](self._channel).declare()
+        self._channel.queue_purge("celery")
+
+    def count(self) -> int:
+        return int(self._channel.queue_declare("celery", passive=True).message_count)
+
+    def messages(self) -> list[Sent]:
+        waiting = iter(lambda: self._channel.basic_get("celery", no_ack=True), None)
+        return [sent_of(message.headers) for message in waiting]
+
+    def close(self) -> None:
+        self._channel.connection.client.release()
+
+
+def sent_of(headers: dict[str, Any]) -> Sent:
+    """A stored message says of no entry, and is due at its eta."""
+    task_id = headers["id"]
+    return Sent(headers.get("redbeat_entry", task_id), headers.get("redbeat_due") or headers["eta"], task_id)
+
+
+@dataclass
+class Layout:
+    """A schedule on database `db` of `server`, and a queue.
+
+    Attributes:
+        is_exactly_once: a killed beat may not even double a run.
+        beats: how many work at the same time.
+        settings: of the app, besides those that say where schedule and broker are.
+    """
+
+    name: str
+    server: Server
+    db: int
+    queue: Queue
+    is_exactly_once: bool
+    beats: int = 1
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.client: redis.Redis = self.server.client(db=self.db)
+
+    @property
+    def has_lock(self) -> bool:
+        return "redbeat_lock_key" not in self.settings
+
+    def all_settings(self) -> dict[str, Any]:
+        own = {"redbeat_redis_url": self.server.url(self.db), "beat_schedule": STATIC}
+        return {**own, "redbeat_lock_timeout": 20, **self.settings}
+
+    def write_app(self, directory: Path, extra: str = "", **settings: Any) -> None:
+        """Write the app `module` for `celery beat`, with the source `extra` at its end."""
+        extra = f"import redbeat.schedulers\nredbeat.schedulers.LEASE_SECONDS = {LEASE_SECONDS}\n{extra}"
+        write_app(directory, "module", self.queue.url, extra=extra, **{**self.all_settings(), **settings})
+
+    def make_app(self, **settings: Any) -> Celery:
+        """The same app, in this process."""
+        app = Celery("test", set_as_current=False)
+        app.conf.update({"broker_url": self.queue.url, **self.all_settings(), **settings})
+        return app
+
+    def clear(self) -> None:
+        """Empty schedule and queue."""
+        self.client.flushdb()
+        self.queue.clear()
+
+    def drop_lock(self) -> None:
+        """Delete the lock of a beat that was killed, as an operator would who doesn't want to wait."""
+        self.client.delete(LOCK)
+
 
 _FIRST_DUE = 1e9
 #: later than now, and earlier than the next run of an entry that has been sent
@@ -167,3 +301,92 @@ def disordered(messages: list[Sent]) -> list[str]:
 def _expect(name: str, due: float) -> Sent:
     moment = datetime.fromtimestamp(due, timezone.utc).isoformat(timespec="microseconds")
     return Sent(name, moment, task_id_of(f"redbeat:{name}", moment))
+
+
+LATER = "redbeat::later"
+
+#: so much later is what a message says of its eta than when it is made due: a test must not wait for it
+_ETA_LATER = 1e9
+
+
+class StoredBurst:
+    """So many messages, due since long ago, one every quarter of a second; or all of them at one time, `due`.
+
+    Their task ids are the same for the same `seed`.
+    """
+
+    def __init__(self, layout: Layout, runs: int, due: float | None = None, seed: int = 0) -> None:
+        self._layout = layout
+        self._dues = {
+            str(uuid.UUID(int=(seed << 64) + number)): due or _FIRST_DUE + number / 4
+            for number in range(runs)
+        }
+        self._app = layout.make_app()
+        install(self._app)
+
+    def write(self) -> None:
+        """Store the messages where there are none, and nothing else."""
+        self._layout.clear()
+        self.write_anew()
+
+    def write_anew(self) -> None:
+        """Store them in the place of those of a burst that is out, under beats that run."""
+        self._layout.queue.clear()
+        with batch():
+            for number, (task_id, due) in enumerate(self._dues.items()):
+                options: dict[str, Any] = {"compression": "gzip"} if number % 3 == 0 else {}
+                eta = datetime.fromtimestamp(due + _ETA_LATER, timezone.utc)
+                self._app.send_task("echo", [number], task_id=task_id, eta=eta, **options)
+        self._layout.client.zadd(LATER, {_entry(task_id): due for task_id, due in self._dues.items()})
+
+    def is_out(self) -> bool:
+        """Whether every one has been recorded as sent; a server that is being restarted is waited for."""
+        (left,) = eventually(lambda: (self._layout.client.zcard(LATER),), retry_on=(redis.ConnectionError,))
+        return bool(left == 0)
+
+    def has_hidden(self, since: float) -> bool:
+        """Whether some are hidden from other beats, by one that has claimed them after `since`."""
+        return bool(self._layout.client.zcount(LATER, since, "+inf"))
+
+    def await_messages(self, more: int) -> None:
+        """Wait until so many more messages are on the queue, or all of them are out."""
+        count = self._layout.queue.count
+        wanted = count() + more
+        eventually(lambda: count() >= wanted or self.is_out(), 30, 0.001, retry_on=(redis.ConnectionError,))
+
+    def tally(self, kills: int) -> Tally:
+        """Count what is on the queue, after so many kills; `miscounted`: those that left something."""
+        expected = {
+            Sent(task_id, datetime.fromtimestamp(due + _ETA_LATER, timezone.utc).isoformat(), task_id)
+            for task_id, due in self._dues.items()
+        }
+        messages = self._layout.queue.messages()
+        sent = Counter(messages)
+        keys = [key for task_id in self._dues for key in (_entry(task_id), _body(task_id))]
+        with self._layout.client.pipeline() as pipeline:
+            for key in keys:
+                pipeline.exists(key)
+            left = [key for key, exists in zip(keys, pipeline.execute(), strict=True) if exists]
+        assert self._layout.client.smembers(STATICS) == {"static"}
+        assert self._layout.client.zscore(SCHEDULE, "redbeat:static") is not None
+        return Tally(
+            runs=len(self._dues),
+            kills=kills,
+            lost=sorted(message.id for message in expected - sent.keys()),
+            doubled=sorted(message.id for message in (sent - Counter(sent.keys())).elements()),
+            strange=sorted(message for message in messages if message not in expected),
+            miscounted=left,
+            disordered=disordered(messages),
+        )
+
+
+#: what is sent: runs of entries, or stored messages
+AnyBurst = Burst | StoredBurst
+
+
+def _entry(task_id: str) -> str:
+    return f"redbeat::later:{task_id}"
+
+
+def _body(task_id: str) -> str:
+    return f"redbeat::body:{task_id}"

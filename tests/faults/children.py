@@ -20,8 +20,7 @@ from redbeat.broker import confirms
 from redbeat.broker.confirms import Confirms
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.store import Store
-from tests.faults.layouts import Layout
-from tests.faults.stored import AnyBurst
+from tests.faults.bursts import AnyBurst, Layout
 
 _PATIENCE_SECONDS = 60
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.bursts import Tally
-from tests.faults.layouts import AmqpQueue, Layout, RedisQueue
-from tests.faults.summary import TALLY
+from tests.faults.bursts import AmqpQueue, Layout, RedisQueue, Tally
+from tests.faults.rounds import TALLY
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
 

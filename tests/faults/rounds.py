@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from tests.faults.bursts import Burst, Tally
-from tests.faults.layouts import Layout
-from tests.faults.stored import AnyBurst
+from tests.faults.bursts import AnyBurst, Burst, Layout, Tally
 
 IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
 
@@ -54,3 +53,18 @@ def play_round(
 def await_some_messages(burst: AnyBurst, chance: random.Random) -> None:
     """Wait for so many messages, more or less, that a burst has room for KILLS kills; or until it is out."""
     burst.await_messages(chance.randint(RUNS // KILLS // 2, RUNS // KILLS * 3 // 2))
+
+
+#: the name of the user property that holds a test's title and its tally's counts
+TALLY = "tally"
+
+
+def lines_of(properties: Iterable[tuple[str, Any]]) -> list[str]:
+    """A table of the tallies among tests' user properties; empty when there are none."""
+    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0] * 6)
+    for name, value in properties:
+        if name == TALLY:
+            title, counts = value
+            sums[title] = [known + more for known, more in zip(sums[title], counts, strict=True)]
+    rows = ["".join(f"{count:8}" for count in sums[title]) + f"          {title}" for title in sums]
+    return ["   kills    runs    lost doubled another id  out of order", *rows] if rows else []

@@ -137,6 +137,7 @@ def _is_master(server: Server) -> bool:
     return bool(replication["role"] == "master")
 
 
+@pytest.mark.slow
 def test_slots_moved_amid_a_burst_cost_no_run(moved: ClusterTopology, valkey: Server, tmp_path: Path) -> None:
     with (
         moved.client() as client,
@@ -171,6 +172,7 @@ def test_slots_moved_amid_a_burst_cost_no_run(moved: ClusterTopology, valkey: Se
         assert not client.exists(LOCK)
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("is_killed", [False, True], ids=["CLUSTER FAILOVER", "master killed"])
 def test_a_replica_promoted_amid_a_burst_costs_no_run(
@@ -209,6 +211,7 @@ def replica_of(cluster: ClusterTopology, master: Server) -> Server:
     raise AssertionError(f"{master} has no replica")
 
 
+@pytest.mark.slow
 def test_a_standby_takes_over_after_a_move(moved: ClusterTopology, valkey: Server, tmp_path: Path) -> None:
     with (
         valkey.client() as broker,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import re
 import signal
@@ -15,7 +16,18 @@ import pytest
 import redis
 
 from redbeat.store.lock_tokens import holder_of
-from tests.support.apps import STOP_SECONDS, celery_worker, runs, stop_worker, write_app
+from tests.faults.bursts import Burst, Layout, Tally
+from tests.faults.conftest import Report
+from tests.faults.rounds import ROUNDS
+from tests.support.apps import (
+    GREENLETS,
+    STOP_SECONDS,
+    celery_worker,
+    patched_beat,
+    runs,
+    stop_worker,
+    write_app,
+)
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -28,6 +40,7 @@ from tests.support.schedule import (
     expected_id,
     messages,
     sent_names,
+    server_now,
     write_burst,
 )
 from tests.support.servers import Server
@@ -52,6 +65,7 @@ def worker_with_beat(server: Server, folder: Path, pool: list[str]) -> Iterator[
         yield worker
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @each_pool()
 def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Path, pool: list[str]) -> None:
@@ -90,6 +104,7 @@ def swallow(**kwargs):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @each_pool()
 def test_a_worker_ends_though_the_exit_of_its_beat_is_swallowed(
@@ -106,6 +121,7 @@ def test_a_worker_ends_though_the_exit_of_its_beat_is_swallowed(
         assert worker.output().count("has swallowed it") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @each_pool()
 def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
@@ -188,3 +204,73 @@ def quick_worker(server: Server, folder: Path, pool: list[str]) -> Iterator[Proc
 def stop(worker: Process, client: redis.Redis) -> None:
     stop_worker(worker)
     assert client.get(LOCK) is None
+
+
+PATCHED_BURST = 5_000
+PATCHED_SPIKE = 1_500
+#: how many beats end amid a burst
+ENDS = 4
+
+
+@pytest.mark.long_form
+@pytest.mark.parametrize("library", GREENLETS)
+@pytest.mark.parametrize("layout", ["one db"], indirect=True)
+@pytest.mark.parametrize("round_number", ROUNDS)
+def test_patched_beats_ended_at_random(
+    layout: Layout, round_number: int, library: str, chance: random.Random, tmp_path: Path, report: Report
+) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} isn't installed")
+    layout.write_app(tmp_path, redbeat_lookahead=LOOKAHEAD)
+    burst = Burst(layout, PATCHED_BURST)
+    burst.write()
+    total = end_beats_until_out(layout, burst, ENDS, library, chance, tmp_path)
+    with patched_beat(tmp_path, "module", library) as beat:
+        beat.wait_for("beat: Acquired lock")
+        spike = Burst(layout, PATCHED_SPIKE, due=round(server_now(layout.client) + patience(4), 6))
+        spike.write_anew()
+        # at any moment of the seconds before, or amid it
+        if chance.random() < 0.5:
+            time.sleep(chance.uniform(0, patience(4)))  # the instant of the fault, not a wait for something
+        else:
+            spike.await_messages(chance.randint(1, PATCHED_SPIKE))
+        end(beat, layout, is_killed=chance.random() < 0.5)
+    total += end_beats_until_out(layout, spike, ENDS - 1, library, chance, tmp_path)
+    report(total)
+
+
+def end_beats_until_out(
+    layout: Layout, burst: Burst, count: int, library: str, chance: random.Random, directory: Path
+) -> Tally:
+    is_killed, ends = chance.random() < 0.5, 0
+    while True:
+        with patched_beat(directory, "module", library) as beat:
+            beat.wait_for("beat: Acquired lock")  # by then it handles signals
+            if ends >= count:
+                burst.await_messages(PATCHED_BURST)  # until it is out
+            else:
+                burst.await_messages(chance.randint(1, PATCHED_BURST // count // 2))
+            is_out = burst.is_out()
+            if not is_out:
+                time.sleep(chance.uniform(0, 0.02))  # the instant of the fault
+            end(beat, layout, is_killed=is_killed and not is_out)
+        if is_out:
+            return burst.tally(kills=ends)
+        ends, is_killed = ends + 1, not is_killed
+
+
+def end(beat: Process, layout: Layout, *, is_killed: bool) -> None:
+    """End it; after SIGTERM nothing is left behind."""
+    assert beat.is_running, beat.output()
+    if is_killed:
+        assert beat.kill() == -signal.SIGKILL
+        layout.drop_lock()
+    else:
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0, beat.output()
+        assert not layout.client.exists(LOCK)
+    assert "Messages: one by one" not in beat.output(), beat.output()
+    # Python goes on after a SystemExit in a weak reference's callback, and shows where that was
+    ignored = beat.output().count("Exception ignored in")
+    assert ignored or not has_traceback(beat.output()), beat.output()
+    assert beat.output().count("Traceback") == ignored, beat.output()

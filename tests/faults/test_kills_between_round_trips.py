@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from redbeat import schedulers
-from tests.faults.bursts import Burst, Tally
+from tests.faults.bursts import AnyBurst, Burst, Layout, StoredBurst, Tally
 from tests.faults.children import (
     Fuse,
     between_confirms,
@@ -27,9 +27,7 @@ from tests.faults.children import (
     run_scheduler,
 )
 from tests.faults.conftest import LAYOUTS, Report
-from tests.faults.layouts import Layout
 from tests.faults.rounds import IS_LONG
-from tests.faults.stored import AnyBurst, StoredBurst
 
 BATCH = 5
 #: the short form has no batch between the first and the last
@@ -56,6 +54,7 @@ def test_a_scheduler_killed_at_every_round_trip(
 
 
 #: what decides in one step with the send, and what reserves before it; the others differ by their addresses
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("layout", LAYOUTS if IS_LONG else ["two dbs", "no lock", "rabbitmq"], indirect=True)
 def test_a_scheduler_of_runs_that_must_not_overlap_killed_at_every_round_trip(
@@ -78,6 +77,7 @@ def test_a_scheduler_killed_with_confirms_in_flight(
     report(kill_at_every_step(layout, between_confirms, steps_of(chance, 9), monkeypatch))
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_killed_on_the_wire(
@@ -95,6 +95,7 @@ def test_a_scheduler_of_stored_messages_killed_at_every_round_trip(
     report(kill_burst_at_every_step(layout, burst, between_round_trips, steps_of(chance, 2), monkeypatch))
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
 def test_a_scheduler_of_stored_messages_killed_on_the_wire(

@@ -26,9 +26,9 @@ from redbeat import schedulers
 from redbeat.later import batch, cancel, install
 from redbeat.schedulers import RedBeatScheduler
 from tests.conftest import MakeApp
+from tests.faults.bursts import LATER
 from tests.faults.children import Fuse, on_the_wire, run_child, run_children
 from tests.faults.rounds import IS_LONG
-from tests.faults.stored import LATER
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually

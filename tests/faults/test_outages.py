@@ -266,6 +266,7 @@ def check_dues(stage: Stage) -> None:
         assert gap < patience(1.5) or is_amid_an_outage, f"lost {gap:.0f} s at {due}: {stage.outages}"
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(6)
 @pytest.mark.parametrize(("outage", "seconds"), CASES)
 def test_beat_outlives_an_outage_and_sends_soon_after(stage: Stage, outage: Outage, seconds: float) -> None:
@@ -328,6 +329,7 @@ CALLS: dict[str, tuple[bytes, Callable[[Stage], None] | None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_connection_cut_amid_any_call_costs_nothing(stage: Stage, loss: Loss) -> None:
     said, began = len(stage.beat.output()), time.time()
@@ -349,6 +351,7 @@ def test_a_connection_cut_amid_any_call_costs_nothing(stage: Stage, loss: Loss) 
     assert "Traceback" not in news
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "outage", [killed, forbidden] if IS_LONG else [killed], ids=lambda outage: outage.__name__
 )

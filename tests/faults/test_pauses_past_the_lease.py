@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from redbeat import schedulers
-from tests.faults.bursts import Burst, Tally
+from tests.faults.bursts import LEASE_SECONDS, AnyBurst, Burst, Layout, StoredBurst, Tally
 from tests.faults.children import Fuse, between_round_trips, on_the_wire, run_child, run_scheduler
 from tests.faults.conftest import Report
-from tests.faults.layouts import LEASE_SECONDS, Layout
 from tests.faults.rounds import IS_LONG, RUNS
-from tests.faults.stored import AnyBurst, StoredBurst
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -57,6 +55,7 @@ Dispatcher.dispatch = dispatch
 """
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("wire", [between_round_trips, on_the_wire])
 @pytest.mark.parametrize("burst_class", [Burst, StoredBurst])

@@ -18,7 +18,7 @@ import pytest
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.policy.policy import Overlap
-from tests.faults.layouts import Layout
+from tests.faults.bursts import Layout
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -146,6 +146,7 @@ def check(site: Site, fault: Callable[[], None]) -> None:
     assert overlaps == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["two servers", "rabbitmq"], indirect=True)
 def test_entries_with_an_overlap_policy_are_silent_no_longer_than_others_when_the_broker_was_away(
     site: Site,
@@ -153,6 +154,7 @@ def test_entries_with_an_overlap_policy_are_silent_no_longer_than_others_when_th
     check(site, site.lose_broker)
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(2)
 @pytest.mark.parametrize("layout", ["one db", "two servers", "no lock", "rabbitmq"], indirect=True)
 def test_entries_with_an_overlap_policy_are_silent_no_longer_than_others_when_beats_were_killed(

@@ -21,7 +21,7 @@ import pytest
 import redbeat.later
 from redbeat import RedBeatSchedulerEntry
 from redbeat.later import batch
-from tests.faults.rounds import IS_LONG
+from tests.faults.rounds import IS_LONG, TALLY
 from tests.faults.shards import (
     LOCK_SECONDS,
     SILENT_SECONDS,
@@ -32,7 +32,6 @@ from tests.faults.shards import (
     Taker,
     starter,
 )
-from tests.faults.summary import TALLY
 from tests.support.apps import celery_command
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -295,6 +294,7 @@ def broker(request: pytest.FixtureRequest, valkey: Server) -> Iterator[Broker]:
         yield RedisBroker(server.url(1), client)
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_nothing(
     valkey: Server,

@@ -26,8 +26,8 @@ from celery import Celery
 from redis.exceptions import RedisError
 
 from redbeat.later import batch, install
+from tests.faults.bursts import LATER
 from tests.faults.rounds import IS_LONG
-from tests.faults.stored import LATER
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
@@ -154,6 +154,7 @@ def doubled(ids: Counter[str]) -> int:
     return sum(count - 1 for count in ids.values())
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("wait_replicas", [0, 1])
 def test_beat_sends_again_within_five_seconds_and_loses_and_doubles_nothing(
@@ -189,6 +190,7 @@ def _log_counts(process: Process) -> Counter[str]:
     return Counter(line.split()[0] for line in sent if line.startswith("entry-"))
 
 
+@pytest.mark.slow
 def test_who_reads_meanwhile_gets_a_run_twice_by_one_id(sentinel: SentinelTopology, tmp_path: Path) -> None:
     with beat(sentinel, tmp_path), Reader(sentinel) as reader:
         start_burst(sentinel)
@@ -228,6 +230,7 @@ def replica_of(topology: SentinelTopology) -> Server:
     return replica
 
 
+@pytest.mark.slow
 def test_what_a_replica_had_not_got_is_sent_with_the_same_ids(
     sentinel: SentinelTopology, tmp_path: Path
 ) -> None:
@@ -329,23 +332,6 @@ def test_of_a_prepared_spike_each_run_is_on_the_new_master_once(
     assert any("beat: Messages: compiled." in log for log in logs)
     # perhaps twice, if the first try found the master gone
     assert sum("Sending due task after" in log for log in logs) == 1, "one of them leads"
-
-
-@pytest.mark.long_form
-def test_what_replication_lost_of_a_prepared_spike_is_sent_again_with_the_same_ids(
-    sentinel: SentinelTopology, tmp_path: Path
-) -> None:
-    with waiting_beats(sentinel, tmp_path), spike_behind(sentinel) as (spike, queue):
-        eventually(
-            lambda: server_now(queue) >= spike.due - 0.2, interval=0.01
-        )  # so it is cut off for a moment
-        with replica_cut_off(sentinel):
-            eventually(lambda: queue.llen("celery") >= SPIKE // 2, interval=0.0005)
-            lost = ids_of(messages(queue))
-            new = sentinel.fail_over()
-        assert lost.keys() <= {expected_id(name, spike.due) for name in spike.names}
-        print(f"{lost.total()} messages went with the old master")
-        assert_each_left_once(new, spike)
 
 
 @pytest.mark.long_form

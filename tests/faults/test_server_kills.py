@@ -19,12 +19,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.faults.bursts import Burst, Tally
+from tests.faults.bursts import AnyBurst, Burst, Layout, RedisQueue, StoredBurst, Tally
 from tests.faults.children import Fuse, at_replies, on_the_wire, run_child, run_scheduler
 from tests.faults.conftest import Report
-from tests.faults.layouts import Layout, RedisQueue
 from tests.faults.rounds import IS_LONG, ROUNDS, await_some_messages, play_round
-from tests.faults.stored import AnyBurst, StoredBurst
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -48,6 +46,7 @@ def layout(durable_server: Server) -> Layout:
     return Layout("two dbs on disk", durable_server, 1, queue, is_exactly_once=True, settings=settings)
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("round_number", ROUNDS)
 @pytest.mark.parametrize("burst_class", [Burst, StoredBurst])

@@ -5,15 +5,25 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.faults.rounds import IS_LONG
+import pytest
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+from redbeat.layout import shard_of
+from tests.faults.rounds import IS_LONG, TALLY
 from tests.faults.shards import LOCK_SECONDS, SILENT_SECONDS, Crew, RedisBroker, Scene, Taker, starter
-from tests.faults.summary import TALLY
+from tests.support import topologies
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
+from tests.support.slots import SlotMove
+from tests.support.topologies import ClusterTopology
 
 SHARDS = 16
 ENTRIES = 40
@@ -88,6 +98,7 @@ class Way:
         self._proxy.heal()
 
 
+@pytest.mark.slow
 def test_a_beat_that_is_cut_off_while_shards_move_loses_and_doubles_no_run(
     valkey: Server, chance: random.Random, tmp_path: Path, record_property: Any
 ) -> None:
@@ -117,3 +128,236 @@ def test_a_beat_that_is_cut_off_while_shards_move_loses_and_doubles_no_run(
     faults = way.faults.total() + crew.faults.total()
     record_property(TALLY, ["a beat that shares shards is cut off", verdict.counts(faults)])
     verdict.check(is_exactly_once=True, most_silent=SILENT_SECONDS + FAR_SECONDS)
+
+
+FAULTY_SECONDS = 150.0 if IS_LONG else 6.0
+
+
+@pytest.fixture(scope="module")
+def replicated_session() -> Iterator[ClusterTopology]:
+    with topologies.cluster(has_replica=True) as topology:
+        yield topology
+
+
+@pytest.fixture
+def replicated(replicated_session: ClusterTopology) -> ClusterTopology:
+    replicated_session.heal()
+    for server in replicated_session.servers:
+        if is_master(server):
+            server.flush()
+    return replicated_session
+
+
+def is_master(server: Server) -> bool:
+    with server.client() as client:
+        replication: Any = client.info("replication")
+    return bool(replication["role"] == "master")
+
+
+class Nodes:
+    """The nodes of a cluster, and what befalls them."""
+
+    def __init__(self, cluster: ClusterTopology, chance: random.Random) -> None:
+        self._cluster, self._chance = cluster, chance
+        self.faults: Counter[str] = Counter()
+
+    def befall(self) -> None:
+        fault = self._chance.choice([self._move_slots, self._move_slots, self._promote, self._kill])
+        self.faults[fault.__name__.strip("_")] += 1
+        fault()
+
+    def _move_slots(self) -> None:
+        """Those of some shards go to another node, slowly."""
+        for shard in self._chance.sample(range(SHARDS), 2):
+            key = f"{{redbeat:{shard}}}::schedule"
+            source = self._cluster.owner(key)
+            targets = [one for one in self._cluster.servers if one is not source and is_master(one)]
+            with SlotMove(self._cluster.servers, key, source, self._chance.choice(targets)) as move:
+                move.move_all(after_each=lambda: time.sleep(self._chance.uniform(0, 0.01)))
+
+    def _pair(self) -> tuple[Server, Server]:
+        """A master and its replica, which is in step."""
+
+        def find() -> tuple[Server, Server] | None:
+            for server in self._cluster.servers:
+                with server.client() as client:
+                    replication: Any = client.info("replication")
+                if replication["role"] == "slave" and replication["master_link_status"] == "up":
+                    port = replication["master_port"]
+                    return next(one for one in self._cluster.servers if one.port == port), server
+            return None
+
+        found = eventually(find, message="no replica is in step")
+        assert found is not None
+        return found
+
+    def _promote(self) -> None:
+        _, replica = self._pair()
+        with replica.client() as client:
+            client.execute_command("CLUSTER FAILOVER")
+        eventually(lambda: is_master(replica))
+
+    def _kill(self) -> None:
+        """A master dies; what it hasn't told its replica is lost with it."""
+        master, replica = self._pair()
+        master.kill()
+        eventually(lambda: is_master(replica))
+        time.sleep(self._chance.uniform(0, 1))
+        self._cluster.heal()
+
+
+@pytest.mark.slow
+def test_nodes_that_fail_and_slots_that_move_under_shards_lose_no_run(
+    replicated: ClusterTopology,
+    redis: Server,
+    chance: random.Random,
+    tmp_path: Path,
+    record_property: Any,
+) -> None:
+    nodes = [{"host": host, "port": port} for host, port in replicated.startup_nodes]
+    settings: dict[str, Any] = {"redbeat_redis_url": "redis-cluster://", "redbeat_lock_timeout": LOCK_SECONDS}
+    settings["redbeat_redis_options"] = {"startup_nodes": nodes, "retry_period": -1}
+    with redis.client() as queue, replicated.client() as client:
+        broker = RedisBroker(redis.url(0), queue)
+        scene = Scene(client, settings, broker, layouts=[SHARDS], prefix="{redbeat}:")
+        scene.save(ENTRIES, redbeat_shards=SHARDS)
+        start = starter(tmp_path, scene, shards=SHARDS)
+        faulty = Nodes(replicated, chance)
+        with Taker(broker) as taker, Crew(chance, start, 3) as crew:
+            crew.start(2)
+            scene.await_runs_of(taker, time.time())
+
+            def befall_nodes() -> None:
+                with crew.excused():
+                    faulty.befall()
+
+            crew.suffer(FAULTY_SECONDS, also=befall_nodes)
+            crew.recover()
+            scene.await_runs_of(taker, time.time() + 1)
+            crew.end()
+        verdict = eventually(lambda: scene.judge(taker, crew), retry_on=(RedisError,))
+    print(f"{dict(faulty.faults)}, {dict(crew.faults)}; {verdict}")
+    faults = faulty.faults.total() + crew.faults.total()
+    record_property(TALLY, ["shards in a cluster whose nodes fail", verdict.counts(faults)])
+    verdict.check(is_exactly_once=False)
+
+
+FEW_ENTRIES = 24
+HANG_LOCK_SECONDS = 8.0
+#: longer than a lock lives that isn't renewed
+HANG_SECONDS = 10.0
+#: one request to a node waits longer than that, if it waits as the settings say
+PAUSE_SECONDS = 8.0
+
+Proxied = tuple[ClusterTopology, list[Proxy]]
+
+
+@pytest.fixture(scope="module")
+def nodes_session() -> Iterator[Proxied]:
+    with topologies.cluster_behind_proxies() as found:
+        yield found
+
+
+@pytest.fixture
+def nodes(nodes_session: Proxied) -> Proxied:
+    cluster, proxies = nodes_session
+    for proxy in proxies:
+        proxy.heal()
+    cluster.flush()
+    return nodes_session
+
+
+@contextmanager
+def answering_nothing(proxy: Proxy) -> Iterator[None]:
+    proxy.freeze()
+    yield
+    proxy.thaw()
+
+
+@contextmanager
+def answering_slowly(proxy: Proxy) -> Iterator[None]:
+    proxy.delay_seconds = 1.5
+    yield
+    proxy.heal()
+
+
+@contextmanager
+def breaking_off(proxy: Proxy) -> Iterator[None]:
+    """What it is asked is done, but the answers don't arrive, and the connections end then."""
+    proxy.withhold_answers()
+    yield
+    proxy.drop()
+    proxy.thaw()
+
+
+@pytest.mark.slow
+@pytest.mark.few_cases(1)
+@pytest.mark.parametrize("retry_period", [None, -1])
+@pytest.mark.parametrize("hang", [answering_nothing, answering_slowly, breaking_off])
+@pytest.mark.parametrize("beats", [1, 2])
+def test_shards_on_other_nodes_keep_time_while_a_node_hangs(
+    nodes: Proxied,
+    redis: Server,
+    chance: random.Random,
+    tmp_path: Path,
+    beats: int,
+    hang: Callable[[Proxy], Any],
+    retry_period: int | None,
+) -> None:
+    cluster, proxies = nodes
+    hanging = chance.choice(proxies)
+    options: dict[str, Any] = {"startup_nodes": [{"host": one.host, "port": one.port} for one in proxies]}
+    options |= {} if retry_period is None else {"retry_period": retry_period}
+    settings = {
+        "redbeat_redis_url": "redis-cluster://",
+        "redbeat_redis_options": options,
+        "redbeat_lock_timeout": HANG_LOCK_SECONDS,
+    }
+    with redis.client() as queue, cluster.client() as client:
+        broker = RedisBroker(redis.url(0), queue)
+        scene = Scene(client, settings, broker, layouts=[SHARDS], prefix="{redbeat}:")
+        scene.save(FEW_ENTRIES, redbeat_shards=SHARDS)
+        others = [name for name in scene.names if port_of(client, name) != hanging.port]
+        start = starter(tmp_path, scene, shards=SHARDS)
+        with Taker(broker) as taker, Crew(chance, start, beats) as crew:
+            crew.start(beats)
+            scene.await_runs_of(taker, time.time())
+            with hang(hanging):
+                began_at = time.time()
+
+                def have_run() -> bool:
+                    crew.check()
+                    newest = taker.newest()
+                    return all(newest[name] > began_at + HANG_SECONDS for name in others)
+
+                eventually(have_run, 40, 0.1, "the others wait for it")
+                locks = [f"{{redbeat:{shard_of(name, SHARDS)}}}::lock" for name in others]
+                holders: dict[str, Any] = {key: on_its_node(cluster, client, key) for key in locks}
+            scene.await_runs_of(taker, time.time() + 1)
+            sent_at = [one.at for one in taker.sent if one.entry in others and one.at > began_at]
+            crew.end()
+            assert not crew.count("beat: Took "), "the locks of the others were renewed all the time"
+        verdict = scene.judge(taker, crew)
+    pause_seconds = max(later - earlier for earlier, later in pairwise([began_at, *sent_at]))
+    print(f"a pause of {pause_seconds:.2f} s at most; {verdict}")
+    assert all(holders.values()), "each shard of another node was led"
+    assert pause_seconds < PAUSE_SECONDS
+    # those of that node are late
+    assert [*verdict.lost, *verdict.strange, *verdict.disordered] == [], verdict
+
+
+def port_of(client: RedisCluster, name: str) -> int:
+    """Where clients find the shard of an entry."""
+    return int(client.get_node_from_key(f"{{redbeat:{shard_of(name, SHARDS)}}}:").port)
+
+
+def on_its_node(cluster: ClusterTopology, client: RedisCluster, key: str) -> Any:
+    """The value of a key, read around the proxies."""
+    slot = client.keyslot(key)
+    for node in cluster.nodes:
+        with node.client() as direct:
+            slots: Any = direct.execute_command("CLUSTER SLOTS")
+            own: Any = direct.execute_command("CLUSTER MYID")
+            if any(first <= slot <= last and address[2] == own for first, last, address in slots):
+                return direct.get(key)
+    raise AssertionError(key)

@@ -1,0 +1,454 @@
+"""Whatever stands among the stored messages: beat lives, says why it can't send it, and sends the others.
+
+It never decodes a body that isn't JSON, so nobody makes it run what a pickle says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.app.control import Control
+from kombu.exceptions import OperationalError
+
+from redbeat import RedBeatSchedulerEntry, schedulers
+from redbeat.later import batch, cancel, install
+from redbeat.schedulers import RedBeatScheduler
+from redbeat.store.later import LaterStore
+from tests.benchmarks.subjects.processor import processor_seconds
+from tests.conftest import MakeApp
+from tests.faults.bursts import LATER, Layout
+from tests.support.apps import write_app
+from tests.support.command_line import call
+from tests.support.deadlines import patience
+from tests.support.polling import eventually
+from tests.support.proxy import Proxy
+from tests.support.schedule import messages, monitoring
+from tests.support.servers import Server
+
+GOOD = "good"
+#: allows messages larger than the default of 1 MiB
+RAISED = {"redbeat_max_entry_bytes": 8 * 1024 * 1024}
+TYPED = [{"__type__": kind, "__value__": value} for kind, value in
+         (("datetime", "x"), ("decimal", "x"), ("uuid", 5), ("bytes", 5), ("nobody-knows", [1]))]  # fmt: skip
+#: what each field of a message may be by mistake or on purpose
+VALUES: list[Any] = [
+    *(None, 5, -1, True, 1e400, "", "\ud800", "x" * 100_000, [], [1], [[1, 2]], {}, {"a": 1}, [{"name": 5}]),
+    *TYPED,
+]
+#: arguments of kombu's publish, which no message brings
+ARGUMENTS = {
+    "serializer": "pickle", "compression": "bzip2", "headers": {}, "body": "x", "declare": ["x"], "self": 1,
+    "retry": True, "retry_policy": {"max_retries": None}, "timeout": 1e9, "delivery_info": 5, "priority": [1],
+    "delivery_mode": "x", "content_type": "application/x-python-serialize", "expiration": "x",
+}  # fmt: skip
+TEXTS = [
+    *("", "{", "[1]", '"body"', "5", "null", "NaN", "1" * 10_000, "[" * 100_000, '{"a":' * 100_000, "\0"),
+    *('{"body": "\\ud800"}', '{"body": 5, "body": "x"}', '{"task_id": "x"}'),
+]
+
+
+class Planted:
+    """What a pickle makes of it: it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, (f"touch {self._path}",))
+
+
+@pytest.fixture
+def broker(server: Server) -> Iterator[redis.Redis]:
+    with server.client(db=0) as connected:
+        yield connected
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    app = make_app()
+    install(app)
+    app.send_task("echo", [1], task_id=GOOD, countdown=3600)
+    return app
+
+
+@pytest.fixture
+def fields(app: Celery, client: redis.Redis) -> dict[str, str]:
+    """The hash of a stored message."""
+    found: dict[str, str] = client.hgetall(f"redbeat::later:{GOOD}")
+    return found
+
+
+def garbage(message: dict[str, Any], pickled: str) -> Iterator[tuple[str | None, str | None]]:
+    """Yield messages that can't be used, or that nobody has made so, and bodies beside them."""
+    yield None, None
+    for text in TEXTS:
+        yield text, None
+    for name in {**message, "exchange": "", "expires_at": None}:
+        yield json.dumps({key: value for key, value in message.items() if key != name}), None
+        for value in VALUES:
+            yield json.dumps({**message, name: value}), None
+    for name, value in ARGUMENTS.items():
+        yield json.dumps({**message, "properties": {**message["properties"], name: value}}), None
+    without_body = json.dumps({key: value for key, value in message.items() if key != "body"})
+    of_type = {
+        "content_type": "application/x-python-serialize",
+        "content_encoding": "binary",
+        "body": pickled,
+    }
+    bodies: list[Any] = [
+        *(of_type, {**of_type, "content_type": None}, {**of_type, "content_type": "pickle"}),
+        *({**of_type, "body": "***"}, {**of_type, "body": "é"}, {"body": pickled}, [], None, 5, "body"),
+    ]
+    for body in bodies:
+        yield without_body, json.dumps(body)
+    for text in TEXTS:
+        yield without_body, text
+
+
+def test_garbage_among_stored_messages_stops_neither_beat_nor_other_messages(
+    app: Celery, fields: dict[str, str], client: redis.Redis, broker: redis.Redis, tmp_path: Path
+) -> None:
+    pickled = b64encode(pickle.dumps(Planted(tmp_path / "planted"))).decode()
+    keys = []
+    with client.pipeline(transaction=False) as pipeline:
+        for number, (text, body) in enumerate(garbage(json.loads(fields["message"]), pickled)):
+            keys.append(f"redbeat::later:{number}")
+            known = {"definition": fields["definition"], "policy": fields["policy"]}
+            pipeline.hset(keys[-1], mapping=known if text is None else {**known, "message": text})
+            if body is not None:
+                pipeline.set(f"redbeat::body:{number}", body)
+        wrong = (("definition", "{"), ("policy", "["), ("meta", "x"), ("error", "x"), ("lease", "x"))
+        for field, text in wrong:
+            keys.append(f"redbeat::later:{field}")
+            pipeline.hset(keys[-1], mapping={**fields, field: text})
+        pipeline.set("redbeat::later:string", "x")
+        keys += ["redbeat::later:string", "redbeat::later:gone", ":later:bare", "", "redbeat:", LATER]
+        pipeline.zadd(LATER, dict.fromkeys(keys, 1))
+        pipeline.zadd(LATER, {f"redbeat::later:{GOOD}": 2, "redbeat:never": "-inf", "redbeat:inf": "inf"})
+        pipeline.execute()
+    scheduler = RedBeatScheduler(app)
+    scheduler.stand_for_leader()
+    eventually(lambda: scheduler.tick() > 1)
+    assert GOOD in {message["properties"].get("correlation_id") for message in messages(broker)}
+    assert not (tmp_path / "planted").exists()
+    left = list(LaterStore(app).first(None))
+    unsaid = [one.task_id for one in left if one.texts is not None and not one.error]
+    print(f"{len(keys)} pieces of garbage, {len(left)} of them are left")
+    assert unsaid == []
+    assert len([one for one in left if one.error]) > len(TEXTS) + len(VALUES)
+
+
+def test_commands_list_show_and_cancel_garbage(
+    app: Celery, fields: dict[str, str], client: redis.Redis
+) -> None:
+    names = []
+    for number, (text, body) in enumerate(garbage(json.loads(fields["message"]), "")):
+        names.append(str(number))
+        client.hset(f"redbeat::later:{number}", mapping={**fields, "message": text or ""})
+        if body is not None:
+            client.set(f"redbeat::body:{number}", body)
+    scores = [float("-inf"), -1e300, -1.0, 1.0, 1e300, float("inf")]
+    client.zadd(LATER, {f"redbeat::later:{name}": scores[int(name) % len(scores)] for name in names})
+    for words in ("list --limit 0", "list --limit 0 --json", "show 7", "show 7 --json", "count"):
+        done = call(app, "later", *words.split())
+        assert done.exit_code == 0, done.exception or done.output
+    assert set(cancel(names, app)) == set(names)
+    assert client.zrange(LATER, 0, -1) == [f"redbeat::later:{GOOD}"]
+
+
+@pytest.mark.parametrize("options", [{}, {"serializer": "pickle"}, {"compression": "gzip"}])
+def test_messages_larger_than_others_are_sent_too(
+    make_app: MakeApp, client: redis.Redis, broker: redis.Redis, options: dict[str, str]
+) -> None:
+    app = make_app(**RAISED)
+    install(app)
+    app.send_task("echo", [1], task_id=GOOD, countdown=3600)
+    names = [f"large-{number}" for number in range(6)]
+    with batch():
+        for name in names:
+            app.send_task("echo", [os.urandom(400_000).hex()], task_id=name, countdown=3600, **options)
+    client.zadd(LATER, {f"redbeat::later:{name}": 1 for name in [*names, GOOD]})
+    accepting = make_app(accept_content=["json", "pickle"], **RAISED)
+    scheduler = RedBeatScheduler(accepting)
+    scheduler.stand_for_leader()
+    eventually(lambda: scheduler.tick() >= 0 and not client.zcard(LATER))
+    assert {message["headers"]["id"] for message in messages(broker)} == {*names, GOOD}
+
+
+@pytest.mark.slow
+def test_many_large_bodies_are_not_read_at_once(make_app: MakeApp, client: redis.Redis) -> None:
+    app = make_app(**RAISED)
+    install(app)
+    texts = {"task_id": "x", "eta": datetime.now(timezone.utc)}
+    for number in range(60):
+        arguments = [os.urandom(1_000_000), texts]
+        app.send_task("echo", arguments, task_id=f"{number}", countdown=3600, serializer="pickle")
+    client.zadd(LATER, {f"redbeat::later:{number}": 1 for number in range(60)})
+    scheduler = RedBeatScheduler(make_app(accept_content=["json", "pickle"], **RAISED))
+    scheduler.stand_for_leader()
+    sizes = []
+    read = LaterStore.claim_due
+
+    def claim(self: LaterStore, *args: Any, **options: Any) -> Any:
+        found = read(self, *args, **options)
+        sizes.append(sum(len(row.body or "") for row in found.rows))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LaterStore, "claim_due", claim)
+        eventually(lambda: scheduler.tick() >= 0 and not client.zcard(LATER))
+    print(f"at most {max(sizes):,} characters at once, of {sum(sizes):,}")
+    assert 0 < max(sizes) < sum(sizes) / 4
+
+
+@pytest.fixture
+def plain_app(make_app: MakeApp) -> Celery:
+    app = make_app()
+    install(app)
+    return app
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy((server.host, server.port)) as proxy:
+        yield proxy
+
+
+def send(app: Celery, name: str, **options: Any) -> None:
+    app.send_task("echo", [name], task_id=name, **{"countdown": 3600, **options})
+
+
+def test_a_replica_that_does_not_write_is_told_of(server: Server, make_app: MakeApp) -> None:
+    with Server(server.kind, replicaof=(server.host, str(server.port))) as replica:
+        app = make_app(redbeat_redis_url=replica.url(1))
+        install(app)
+        with pytest.raises(OperationalError, match="read only"):
+            send(app, "refused")
+
+
+@pytest.mark.parametrize("lost", ["request", "reply"])
+def test_a_connection_that_ends_amid_storing_leaves_one_message(
+    server: Server, make_app: MakeApp, client: redis.Redis, proxy: Proxy, lost: Any
+) -> None:
+    app = make_app(redbeat_redis_url=proxy.url(server.url(1)))
+    install(app)
+    send(app, "first")
+    proxy.cut_on(b"second", lost)
+    send(app, "second")
+    assert client.zcard(LATER) == 2
+    proxy.refuse()
+    proxy.drop()
+    with pytest.raises(OperationalError, match="refused"):
+        send(app, "third")
+    assert client.zcard(LATER) == 2
+
+
+def test_a_task_that_outlives_the_batch_it_began_in_stores_its_message(
+    plain_app: Celery, client: redis.Redis
+) -> None:
+    async def outlive() -> None:
+        has_ended = asyncio.Event()
+
+        async def send_then() -> None:
+            await has_ended.wait()
+            send(plain_app, "of a task")
+            with batch():
+                send(plain_app, "of a batch of its own")
+
+        with batch():
+            task = asyncio.create_task(send_then())
+            send(plain_app, "of the batch")
+        has_ended.set()
+        await task
+
+    asyncio.run(outlive())
+    assert client.zcard(LATER) == 3
+
+
+def test_an_app_with_durable_tasks_can_be_pickled() -> None:
+    app = Celery("test", broker="memory://", set_as_current=False)
+    install(app)
+    assert isinstance(pickle.loads(pickle.dumps(app)).control, Control)
+
+
+@pytest.mark.parametrize("layout", ["one db", "two servers", "rabbitmq"], indirect=True)
+def test_a_message_stored_again_while_it_is_published_stays_stored(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout.clear()
+    app = layout.make_app()
+    install(app)
+    send(app, "message")
+    layout.client.zadd(LATER, {"redbeat::later:message": 1})
+    scheduler = RedBeatScheduler(app)
+    scheduler.stand_for_leader()
+    publish = schedulers.publish
+
+    def publish_and_store(*args: Any) -> None:
+        publish(*args)
+        send(app, "message", countdown=7200)
+
+    monkeypatch.setattr(schedulers, "publish", publish_and_store)
+    scheduler.tick()
+    assert layout.client.zcard(LATER) == 1
+    assert layout.client.hexists("redbeat::later:message", "message")
+    scheduler.tick()
+    assert len(layout.queue.messages()) == (0 if layout.is_exactly_once else 1)
+    scheduler.close()
+
+
+SIZES = (0, 1_000, 1_000_000)
+#: of each message: hash, member of the zset, and what the server needs for both
+MAX_BYTES = 2_500
+TICKS = 400
+#: as much more processor time a tick may take as that of another run of the same differs
+MAX_RATIO = 1.6
+#: seconds of processor time more that a command may take; most of what it takes is Python's start
+MAX_RISE_SECONDS = 0.6
+ENTRIES = 20
+
+#: whom the others are made from
+FIRST = "1f2e3d4c-ffff-4000-8000-000000000000"
+OTHERS = "1f2e3d4c-0000-4000-8000-"
+DURABLE = "import redbeat.later\nredbeat.later.install(app)\n"
+
+_COPY = """
+local fields, score = redis.call('HGETALL', KEYS[1]), redis.call('ZSCORE', KEYS[2], KEYS[1])
+for number = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+  local id, copied = ARGV[4] .. string.format('%012d', number), {}
+  for i = 1, #fields do copied[i] = string.gsub(fields[i], ARGV[3], id) end
+  redis.call('HSET', 'redbeat:later:' .. id, unpack(copied))
+  redis.call('ZADD', KEYS[2], score + number, 'redbeat:later:' .. id)
+end
+"""
+
+#: words of commands, and what they print in any case
+COMMANDS = {("list",): "entry-0", ("later", "count"): "", ("later", "list"): "", ("next",): "entry-0"}
+
+
+@pytest.mark.long_form
+def test_a_tick_and_what_looks_at_entries_cost_the_same_at_any_number_of_stored_messages(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    places = {"redbeat_redis_url": server.url(1)}
+    write_app(tmp_path, "module", server.url(0), extra=DURABLE, **places)
+    app = Celery("test", broker=server.url(0), set_as_current=False)
+    app.conf.update(places)
+    install(app)
+    for number in range(ENTRIES):
+        RedBeatSchedulerEntry(f"entry-{number}", "echo", 1e8, app=app).save()
+    scheduler = RedBeatScheduler(app, lock_timeout=3600)
+    scheduler.stand_for_leader()
+    ticks, commands, lists = {}, {}, {}
+    bytes_before = used_bytes(client)
+    for size in SIZES:
+        fill(app, client, size)
+        ticks[size] = cost_of_ticks(scheduler, server)
+        commands[size] = {words: cost_of(tmp_path, words, shown) for words, shown in COMMANDS.items()}
+        lists[size] = cost_of_lists(app)
+        trips, beat_us, server_us = ticks[size]
+        print(
+            f"{size} stored messages: a tick takes {trips} round trip, {beat_us:.0f} us of beat's processor "
+            f"time and {server_us:.0f} us of the server's; lists of entries {lists[size] * 1000:.1f} ms; "
+            + ", ".join(f"{' '.join(words)} {seconds:.2f} s" for words, seconds in commands[size].items())
+        )
+    each = (used_bytes(client) - bytes_before) / SIZES[-1]
+    print(f"{each:.0f} bytes of the server's memory for each message")
+    scheduler.close()
+    assert each < MAX_BYTES
+    assert {trips for trips, _, _ in ticks.values()} == {1}
+    for which in (1, 2):
+        assert max(cost[which] for cost in ticks.values()) < MAX_RATIO * ticks[0][which] + 30
+    assert max(lists.values()) < MAX_RATIO * lists[0] + 0.05
+    for words in COMMANDS:
+        assert commands[SIZES[-1]][words] < commands[0][words] + MAX_RISE_SECONDS
+
+
+def fill(app: Any, client: redis.Redis, size: int) -> None:
+    """Let so many messages be stored, all of them due in a month and later."""
+    present = client.zcard(LATER)
+    if size and not present:
+        eta = datetime.now(timezone.utc) + timedelta(days=30)
+        arguments = ["customer@example.com", 12345], {"template": "reminder"}
+        with batch():
+            app.send_task("echo", *arguments, task_id=FIRST, eta=eta)
+            for _ in range(size - 1):
+                app.send_task("echo", *arguments, eta=eta)
+        present = size
+    pattern = FIRST.replace("-", "%-")
+    for first in range(present, size, 5_000):
+        last = min(first + 5_000, size) - 1
+        client.eval(_COPY, 2, f"redbeat::later:{FIRST}", LATER, first, last, pattern, OTHERS)
+    assert client.zcard(LATER) == size
+
+
+def used_bytes(client: redis.Redis) -> int:
+    memory: Any = client.info("memory")
+    return int(memory["used_memory"])
+
+
+def cost_of_ticks(scheduler: RedBeatScheduler, server: Server) -> tuple[int, float, float]:
+    """Return the round trips of a tick, and the processor time of this process and of the server, in us."""
+    for _ in range(50):
+        scheduler.tick()
+    with monitoring(server) as commands:
+        scheduler.tick()
+    best: list[tuple[float, float]] = []
+    for _ in range(3):
+        here, there = time.thread_time(), processor_seconds(server.process.pid) or 0.0
+        for _ in range(TICKS):
+            assert scheduler.tick() > 0
+        there = (processor_seconds(server.process.pid) or 0.0) - there
+        best.append(((time.thread_time() - here) / TICKS * 1e6, there / TICKS * 1e6))
+    trips = sum(command.startswith("EVALSHA") for command in commands)
+    return trips, min(here for here, _ in best), min(there for _, there in best)
+
+
+def cost_of_lists(app: Any) -> float:
+    """Return the seconds of processor time to list entries; messages aren't among them."""
+    seconds = []
+    for _ in range(3):
+        began = time.process_time()
+        names = {entry.name for entry in RedBeatSchedulerEntry.list(app=app)}
+        seconds.append(time.process_time() - began)
+        assert names == {f"entry-{number}" for number in range(ENTRIES)}
+    return min(seconds)
+
+
+def cost_of(directory: Path, words: Sequence[str], shown: str) -> float:
+    """Return the seconds of processor time that a command takes; `shown` must be in its output."""
+    seconds = []
+    for _ in range(2):
+        code = (
+            "import sys, time, atexit\n"
+            "atexit.register(lambda: print(time.process_time(), file=sys.stderr))\n"
+            f"sys.argv = ['celery', '-A', 'module', 'redbeat', *{list(words)!r}]\n"
+            "from celery.__main__ import main\n"
+            "main()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=patience(120),
+        )
+        assert done.returncode == 0, done
+        assert shown in done.stdout
+        seconds.append(float(done.stderr.splitlines()[-1]))
+    return min(seconds)
