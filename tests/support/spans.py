@@ -49,13 +49,6 @@ def traceparent_of(span: ReadableSpan) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def context_of(header: str) -> tuple[int, int]:
-    """The ids of the trace and the span that a W3C header names."""
-    version, trace_id, span_id, flags = header.split("-")
-    assert (version, len(trace_id), len(span_id), len(flags)) == ("00", 32, 16, 2), header
-    return int(trace_id, 16), int(span_id, 16)
-
-
 def links_of(span: ReadableSpan) -> set[int]:
     """The ids of the spans that it is linked with."""
     return {link.context.span_id for link in span.links}

@@ -1,16 +1,20 @@
-"""With redbeat_log_format = 'json' whatever beat's process logs is one line of JSON."""
+"""The log of a beat: JSON lines with redbeat_log_format, and one record for the error that ends it."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
+import subprocess
+import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redbeat.log.events import EVENTS
+from tests.faults.rounds import some_of
 from tests.support.apps import celery_beat, celery_worker, stop_worker, write_app
 from tests.support.documents import write_files
 from tests.support.polling import eventually
@@ -19,22 +23,7 @@ from tests.support.servers import Server
 
 #: others that log, or print, in beat's process
 TALK = """
-import logging, warnings
-from celery.signals import beat_init
-
-@beat_init.connect
-def talk(**kwargs):
-    print("printed\\nin two lines")
-    warnings.warn("a warning")
-    try:
-        raise ValueError("a bad\\x1b[31m value")
-    except ValueError:
-        logging.getLogger("shop").exception("it %s", "failed\\nbadly")
-"""
-
-#: what is written in pieces
-PIECES = """
-import sys
+import logging, sys, warnings
 from celery.signals import beat_init
 
 @beat_init.connect
@@ -42,46 +31,48 @@ def talk(**kwargs):
     print("one", 2, end=" ")
     print("three")
     print("two\\nlines")
-"""
+    warnings.warn("a warning")
+    try:
+        raise ValueError("a bad\\x1b[31m value")
+    except ValueError:
+        logging.getLogger("shop").exception("it %s", "failed\\nbadly")
 
-#: a library that hears of the error that ends the process
-HOOK = """
+
 def hook(*args, before=sys.excepthook):
     print("the other hook", file=sys.stderr)
     before(*args)
 
 sys.excepthook = hook
 """
-
 ENTRY = {"task": "echo", "schedule": 0.2, "args": ["a\x1b[31m\u2028b"]}
 
 
-def lines_of(text: str) -> list[dict[str, Any]]:
-    """The records in a log, each of which is JSON; what isn't fails."""
+def records_in(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def whole_lines(text: str) -> str:
-    return text[: text.rfind("\n") + 1]
-
-
-def test_all_that_beat_logs_is_json_with_events(server: Server, tmp_path: Path) -> None:
-    settings = {"redbeat_log_format": "json", "beat_schedule": {"every\nnow": ENTRY}, "redbeat_typo": 1}
-    write_app(tmp_path, "talks", server.url(), extra=TALK, **settings)
+@pytest.mark.parametrize("end", ["lock lost", "redis silent"])
+def test_json_log_has_all_records_of_the_process(server: Server, tmp_path: Path, end: str) -> None:
+    options = {"socket_timeout": 0.5} if end == "redis silent" else {}
+    settings = {"redbeat_log_format": "json", "redbeat_redis_options": options, "redbeat_typo": 1}
+    write_app(tmp_path, "talks", server.url(), extra=TALK, beat_schedule={"every\nnow": ENTRY}, **settings)
     log = tmp_path / "beat.log"
     with celery_beat(tmp_path, "talks", "-l", "DEBUG", "-f", str(log)) as beat:
         eventually(lambda: log.exists() and "redbeat.run.sent" in log.read_text())
-        server.client().set(LOCK, "another beat", px=60_000)
-        assert beat.wait() != 0
-    lines = lines_of(log.read_text())
-    by_event = {line["event"]: line for line in lines if "event" in line}
+        if end == "lock lost":
+            server.client().set(LOCK, "another beat", px=60_000)
+        else:
+            server.process.signal(signal.SIGSTOP)
+        try:
+            assert beat.wait() != 0
+        finally:
+            server.process.signal(signal.SIGCONT)
+    records = records_in(log.read_text())
+    by_event = {line["event"]: line for line in records if "event" in line}
     assert by_event.keys() <= EVENTS.keys()
     assert by_event["redbeat.leader.acquired"]["lock"] == LOCK
     assert by_event["redbeat.leader.acquired"]["message"] == "beat: Acquired lock"
     assert by_event["redbeat.setting.unknown"]["setting"] == "redbeat_typo"
-    lost = by_event["redbeat.leader.lost"]
-    assert (lost["level"], lost["holder"]) == ("CRITICAL", "another beat")
-    assert lost["exception"]["type"] == "LockLost"
     sent = by_event["redbeat.run.sent"]
     assert sent["message"].startswith("Scheduler: Sending due task every")
     assert (sent["level"], sent["logger"], sent["process"]) == ("INFO", "celery.beat", beat.pid)
@@ -89,12 +80,20 @@ def test_all_that_beat_logs_is_json_with_events(server: Server, tmp_path: Path) 
     assert re.fullmatch(r"[0-9a-f-]{36}", sent["task_id"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", sent["due"])
     assert 0 <= sent["lateness_seconds"] < 60
-    loggers = {line["logger"] for line in lines}
-    assert {"celery.beat", "celery.redirected", "py.warnings", "shop"} <= loggers
-    [failed] = [line for line in lines if line["logger"] == "shop"]
+    assert {"celery.beat", "py.warnings", "shop"} <= {line["logger"] for line in records}
+    [failed] = [line for line in records if line["logger"] == "shop"]
     assert failed["message"] == "it failed\nbadly"
     assert failed["exception"]["type"] == "ValueError"
-    assert "Traceback" in failed["exception"]["traceback"]
+    printed = [line["message"] for line in records if line["logger"] == "celery.redirected"]
+    assert printed[:2] == ["one 2 three", "two\nlines"]
+    assert printed[2].startswith("the other hook\nTraceback"), "another hook is called, and is one record"
+    [fatal] = [line for line in records if line["level"] == "CRITICAL"]
+    if end == "lock lost":
+        assert (fatal["event"], fatal["holder"]) == ("redbeat.leader.lost", "another beat")
+        assert fatal["exception"]["type"] == "LockLost"
+    else:
+        assert fatal["event"] == "redbeat.beat.failed"
+        assert fatal["exception"]["type"] == "StoreUnavailable"
 
 
 def test_beat_inside_a_worker_logs_json_and_the_worker_as_before(server: Server, tmp_path: Path) -> None:
@@ -112,37 +111,7 @@ def test_beat_inside_a_worker_logs_json_and_the_worker_as_before(server: Server,
     assert {json.loads(line)["logger"] for line in others} == {"celery.beat"}
 
 
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("hook", ["none", "another library's"])
-def test_the_error_that_ends_beat_is_one_record_and_so_is_a_line_in_pieces(
-    server: Server, tmp_path: Path, hook: str
-) -> None:
-    extra = PIECES if hook == "none" else PIECES + HOOK
-    settings = {"redbeat_log_format": "json", "redbeat_redis_options": {"socket_timeout": 0.5}}
-    write_app(tmp_path, "ends", server.url(), extra=extra, beat_schedule={"now": ENTRY}, **settings)
-    log = tmp_path / "beat.log"
-    with celery_beat(tmp_path, "ends", "-f", str(log)) as beat:
-        eventually(lambda: log.exists() and "redbeat.run.sent" in log.read_text())
-        server.process.signal(signal.SIGSTOP)
-        try:
-            assert beat.wait() == 1
-        finally:
-            server.process.signal(signal.SIGCONT)
-    records = lines_of(log.read_text())
-    printed = [line["message"] for line in records if line["logger"] == "celery.redirected"]
-    assert printed[:2] == ["one 2 three", "two\nlines"]
-    if hook == "none":
-        assert len(printed) == 2
-    else:
-        assert printed[2].startswith("the other hook\nTraceback"), "it is called, too, and prints one record"
-        assert len(printed) == 3
-    [failed] = [line for line in records if line["level"] == "CRITICAL"]
-    assert failed["event"] == "redbeat.beat.failed"
-    assert failed["reason"].startswith("redbeat.errors.StoreUnavailable: Redis at ")
-    assert failed["exception"]["type"] == "StoreUnavailable"
-
-
-#: an application that has a handler of the root logger
+#: adds a handler to the root logger
 HANDLER = """
 import logging
 handler = logging.StreamHandler()
@@ -152,19 +121,146 @@ logging.getLogger().addHandler(handler)
 
 
 @pytest.mark.parametrize("own", ["handler", "the page's formatter"])
-def test_the_handlers_of_an_application_stay_as_they_are(server: Server, tmp_path: Path, own: str) -> None:
+def test_handlers_of_an_application_are_not_changed(server: Server, tmp_path: Path, own: str) -> None:
     written = {path.name: path for path in write_files("docs/monitoring.rst", tmp_path / "page")}
     extra = HANDLER if own == "handler" else written["logs.py"].read_text("utf-8")
     settings = {"redbeat_log_format": "json", "worker_hijack_root_logger": False}
     write_app(tmp_path, "own", server.url(), extra=extra, beat_schedule={"now": ENTRY}, **settings)
     with celery_beat(tmp_path, "own") as beat:
         beat.wait_for("Sending due task")
-        output = whole_lines(beat.output())
-    is_told = "give its handlers redbeat.log.JsonFormatter" in output
+        output = beat.output().rpartition("\n")[0]
+    assert ("redbeat.log.JsonFormatter" in output) is (own == "handler")
     if own == "handler":
-        assert is_told
         assert "own: beat: Acquired lock" in output
     else:
-        assert not is_told
-        lines = lines_of("\n".join(line for line in output.splitlines() if "celery.beat" in line))
-        assert "redbeat.leader.acquired" in {line.get("event") for line in lines}
+        records = records_in("\n".join(line for line in output.splitlines() if "celery.beat" in line))
+        assert "redbeat.leader.acquired" in {line.get("event") for line in records}
+
+
+# -- errors at the start
+
+
+#: invalid settings, and the one that the log names
+ALL_WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"redbeat_ping_url": "nowhere"}, "redbeat_ping_url"),
+    ({"redbeat_http": "nowhere"}, "redbeat_http"),
+    ({"redbeat_ping_hosts": ["/"]}, "redbeat_ping_hosts"),
+    ({"redbeat_lock_timeout": -1}, "redbeat_lock_timeout"),
+    ({"redbeat_delivery": "twice"}, "redbeat_delivery"),
+    ({"redbeat_redis_url": "http://127.0.0.1/"}, "redbeat_redis_url"),
+    ({"redbeat_redis_options": {"retry_period": "x"}}, "redbeat_redis_options"),
+    ({"redbeat_redis_options": {"sentinelz": 1}}, "redbeat_redis_options"),
+]
+
+
+WRONG = some_of(ALL_WRONG, 2)
+
+
+#: starts beats one after another, as forks of a process that has imported everything
+STARTS = """
+import json, os, sys
+import celery.beat, celery.bin.celery, celery.apps.beat, redis.cluster, kombu.transport.redis
+from celery.__main__ import main
+import redbeat.schedulers
+
+def embedded():
+    from wrong import app
+    app.log.setup("INFO", redirect_stdouts=True)
+    beat = celery.beat.EmbeddedService(app, scheduler_cls="redbeat.RedBeatScheduler")
+    beat.start()
+    beat.join()
+    sys.exit(beat.exitcode)
+
+ends = []
+for number, (settings, arguments) in enumerate(json.load(sys.stdin)):
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(f"stderr-{number}", os.O_CREAT | os.O_WRONLY), 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.environ["SETTINGS"] = json.dumps(settings)
+        if arguments is None:
+            embedded()
+        sys.argv[:] = ["celery", *arguments]
+        main()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with open(f"stderr-{number}") as printed:
+        ends.append((code, printed.read()))
+print(json.dumps(ends))
+"""
+
+
+#: ``celery beat`` with its banner, without it, and inside a worker
+BEAT = ("-A", "wrong", "beat", "-S", "redbeat.RedBeatScheduler", "-l", "INFO")
+
+
+WAYS: dict[str, tuple[str, ...] | None] = {"banner": BEAT, "quiet": ("-q", *BEAT), "embedded": None}
+
+
+#: how a beat ended: its exit code, and the lines on stderr
+End = tuple[int, list[str]]
+
+
+FORMAT = {"redbeat_http": "nowhere", "redbeat_log_format": "yaml"}
+
+
+NO_REDIS = {"redbeat_redis_url": "redis://127.0.0.1:1"}
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[End]]:
+    """Start beats with each of WRONG, with FORMAT and with NO_REDIS; return how they end."""
+    directory = tmp_path_factory.mktemp("wrong")
+    extra = "import os\napp.conf.update(json.loads(os.environ['SETTINGS']))"
+    write_app(directory, "wrong", "redis://127.0.0.1:1", extra=extra)
+    settings = [*({"redbeat_log_format": "json", **wrong} for wrong, _ in WRONG), FORMAT, NO_REDIS]
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS],
+        input=json.dumps([(each, way) for way in WAYS.values() for each in settings]),
+        cwd=directory,
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found = iter(json.loads(done.stdout))
+    return {
+        way: [(code, printed.splitlines()) for code, printed in islice(found, len(settings))] for way in WAYS
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_invalid_setting_ends_beat_with_one_record(ends: dict[str, list[End]], way: str) -> None:
+    for (settings, name), (code, lines) in zip(WRONG, ends[way][:-2], strict=True):
+        assert code == 78, (settings, lines)
+        [line] = [line for line in lines if "beat: Starting..." not in line]
+        record = json.loads(line)
+        assert (record["level"], record["event"]) == ("CRITICAL", "redbeat.beat.misconfigured")
+        assert record["setting"] == name
+        assert record["message"] == f"beat: {record['reason']}"
+
+
+def test_invalid_log_format_ends_beat_with_a_plain_line_whatever_else_is_wrong(
+    ends: dict[str, list[End]],
+) -> None:
+    for way in WAYS:
+        code, lines = ends[way][-2]
+        [line] = [line for line in lines if "beat: Starting..." not in line]
+        assert code == 78
+        assert "redbeat_log_format: 'yaml'" in line
+        assert line.startswith("Error: " if way == "banner" else "[")
+
+
+@pytest.mark.parametrize("way", ["banner", "quiet"])
+def test_fatal_error_without_json_has_one_traceback(ends: dict[str, list[End]], way: str) -> None:
+    code, lines = ends[way][-1]
+    assert code == 1
+    assert lines.count("Traceback (most recent call last):") == 1
+    assert sum("StoreUnavailable(" in line for line in lines) == 1
+    assert not [line for line in lines if "WARNING" in line]
+
+
+def test_invalid_setting_is_in_the_log_file(tmp_path: Path) -> None:
+    write_app(tmp_path, "wrong", "redis://127.0.0.1:1", redbeat_log_format="json", redbeat_http="nowhere")
+    with celery_beat(tmp_path, "wrong", "-f", "beat.log") as beat:
+        assert beat.wait() == 78
+    [record] = map(json.loads, (tmp_path / "beat.log").read_text().splitlines())
+    assert (record["event"], record["setting"]) == ("redbeat.beat.misconfigured", "redbeat_http")

@@ -1,10 +1,11 @@
-"""Metrics of a schedule in shards: each shard's by the beat that leads it, gathered in few round trips."""
+"""Metrics of a sharded schedule: each shard is shown by the beat that leads it."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from typing import Any
 
@@ -28,32 +29,39 @@ from redbeat.telemetry.metrics.table import METRICS, SHARD_LABEL
 from tests.support.fidelity import counting_round_trips
 from tests.support.shards import EVERY_PLACE, app_in, names_in_every_shard, parts_of, write_sent
 
+#: labels of a sample, sorted, to its value
+Samples = dict[tuple[tuple[str, str], ...], float]
+
 
 @pytest.fixture
 def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
     return app_in(place, request)
 
 
+def lead_shard(app: Celery, part: Keys) -> Leadership:
+    leadership = Leadership(Store(app, part=Part(part)), part.lock, Timing(30))
+    assert leadership.stand()
+    leadership.keep_alive()
+    return leadership
+
+
 class Beat:
-    """What one beat gathers that leads some shards."""
+    """Gathers metrics of the shards that it leads."""
 
     def __init__(self, app: Celery, parts: Sequence[Keys]) -> None:
-        self.leaderships = [self._lead(app, part) for part in parts]
+        self.leaderships = [lead_shard(app, part) for part in parts]
         self.book = LabelBook(queue_finder(app), 10)
         self.gathering = Gathering(app, lambda: self.leaderships, self.book, is_shown=True)
 
-    @staticmethod
-    def _lead(app: Celery, part: Keys) -> Leadership:
-        leadership = Leadership(Store(app, part=Part(part)), part.lock, Timing(30))
-        assert leadership.stand()
-        leadership.keep_alive()
-        return leadership
+    def collect(self) -> Any:
+        """Return what it shows of the schedule, without what it shows of itself."""
+        views = self.gathering.views
+        return exposition._schedule_families(views) if views else ()  # noqa: SLF001
 
-    def families(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-        """What it shows of the schedule: names to labels to values."""
+    def families(self) -> dict[str, Samples]:
         registry = CollectorRegistry()
-        registry.register(_Shown(self.gathering))
-        found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+        registry.register(self)  # type: ignore[arg-type]
+        found: dict[str, Samples] = {}
         for family in registry.collect():
             for sample in family.samples:
                 found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
@@ -65,141 +73,120 @@ class Beat:
         self.gathering.stop()
 
 
-class _Shown:
-    """What a beat shows of the schedule, without what it shows of itself."""
+@pytest.fixture
+def beat(sharded: Celery) -> Iterator[Callable[[slice], Beat]]:
+    """Return beats that lead the shards of a slice; they end with the test."""
+    with ExitStack() as at_end:
 
-    def __init__(self, gathering: Gathering) -> None:
-        self._gathering = gathering
+        def make(shards: slice) -> Beat:
+            made = Beat(sharded, parts_of(sharded)[shards])
+            at_end.callback(made.end)
+            return made
 
-    def collect(self) -> Any:
-        views = self._gathering.views
-        return exposition._schedule_families(views) if views else ()  # noqa: SLF001
+        yield make
 
 
-def by_shard(samples: dict[tuple[tuple[str, str], ...], float], **labels: str) -> dict[str, float]:
-    """The values by their shards, of those samples with these labels."""
-    found = {}
-    for given, value in samples.items():
-        named = dict(given)
-        if labels.items() <= named.items():
-            found[named[SHARD_LABEL]] = value
-    return found
+MakeBeat = Callable[[slice], Beat]
+
+
+def by_shard(samples: Samples, **labels: str) -> dict[str, float]:
+    """Return the values of the samples with these labels, by shard."""
+    named = [(dict(given), value) for given, value in samples.items()]
+    return {one[SHARD_LABEL]: value for one, value in named if labels.items() <= one.items()}
 
 
 @EVERY_PLACE
-def test_each_shard_is_shown_by_the_beat_that_leads_it_and_by_no_other(sharded: Celery, place: str) -> None:
-    names, client = names_in_every_shard(sharded), Store(sharded).client
+def test_each_shard_is_shown_by_the_beat_that_leads_it_and_by_no_other(
+    sharded: Celery, place: str, beat: MakeBeat
+) -> None:
+    names, client, now = names_in_every_shard(sharded), Store(sharded).client, Store(sharded).vitals().now
     for shard, name in enumerate(names):
         Entry(name, "tasks.report", 3600, app=sharded).save()
         keys = parts_of(sharded)[shard]
         client.zadd(keys.schedule, {keys.entry(f"late-{shard}"): time.time() - 100})
         client.hset(keys.figures, ":sent", shard + 1)
-    one, other = Beat(sharded, parts_of(sharded)[:6]), Beat(sharded, parts_of(sharded)[6:])
-    try:
-        for _ in range(2):
-            one.gathering.gather()
-            other.gathering.gather()
-        first, second = one.families(), other.families()
-        assert {*by_shard(first["redbeat_due_entries"])} == {*map(str, range(6))}
-        assert {*by_shard(second["redbeat_due_entries"])} == {*map(str, range(6, 16))}
-        sent = by_shard(first["redbeat_runs_total"], outcome="sent")
-        sent |= by_shard(second["redbeat_runs_total"], outcome="sent")
-        assert sent == {str(shard): shard + 1 for shard in range(16)}
-        assert by_shard(first["redbeat_leader_changes_total"])["0"] == 1
-        overdue = by_shard(first["redbeat_entries_overdue"], reason="not_sent")
-        assert overdue == {str(shard): 1 for shard in range(6)}, place
-        states = by_shard(second["redbeat_entries"], state="scheduled")
-        assert states == {str(shard): 1 for shard in range(6, 16)}
-        overdue_names = [name for view in one.gathering.views for name in view.overdue.names]
-        assert sorted(overdue_names) == sorted(f"late-{shard}" for shard in range(6))
-    finally:
-        one.end()
-        other.end()
-
-
-@EVERY_PLACE
-def test_a_shard_that_is_handed_over_goes_on_counting_where_it_was(sharded: Celery, place: str) -> None:
-    part, client = parts_of(sharded)[2], Store(sharded).client
-    one, other = Beat(sharded, [part, parts_of(sharded)[3]]), Beat(sharded, [parts_of(sharded)[4]])
-    try:
-        client.hset(part.figures, ":sent", 3)
+    one, other = beat(slice(6)), beat(slice(6, None))
+    for _ in range(2):
         one.gathering.gather()
-        one.gathering.gather()
-        assert by_shard(one.families()["redbeat_runs_total"], outcome="sent") == {"2": 3}
-        one.leaderships.pop(0).resign()
-        assert {*by_shard(one.families()["redbeat_due_entries"])} == {"3"}, "not for a moment longer"
-        other.leaderships.append(Beat._lead(sharded, part))  # noqa: SLF001
-        client.hset(part.figures, ":sent", 4)
         other.gathering.gather()
-        other.gathering.gather()
-        assert by_shard(other.families()["redbeat_runs_total"], outcome="sent") == {"2": 7}, place
-        assert by_shard(other.families()["redbeat_leader_changes_total"])["2"] == 2
-    finally:
-        one.end()
-        other.end()
-
-
-@EVERY_PLACE
-def test_labels_are_stored_in_the_shard_of_their_entry(sharded: Celery, place: str) -> None:
-    names = names_in_every_shard(sharded)[:4]
-    beat, figures = Beat(sharded, parts_of(sharded)[:4]), Figures(Store(sharded))
-    try:
-        for name in names:
-            Entry(name, "tasks.report", 3600, app=sharded).save()
-        ids = [beat.book.id_of(name, "tasks.report", {}, is_asked=False) for name in names]
-        for _ in range(2):
-            for part, id_ in zip(parts_of(sharded), ids, strict=False):
-                Store(sharded).client.hincrby(part.figures, f"{id_}:sent", 1)
-            beat.gathering.gather()
-        stored = figures.read_labels(parts_of(sharded)[:4])
-        assert [{one.entry for one in labels.values()} for labels in stored] == [{name} for name in names]
-        beat.gathering.gather()
-        for shard, name in enumerate(names):
-            shown = by_shard(beat.families()["redbeat_runs_total"], outcome="sent", entry=name)
-            assert shown == {str(shard): 2}, place
-    finally:
-        beat.end()
-
-
-@EVERY_PLACE
-def test_round_trips_of_a_look_do_not_grow_with_the_shards(
-    sharded: Celery, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("redbeat.telemetry.metrics.gathering.SLICES", 0)  # counting is bounded by itself
-    few, many = Beat(sharded, parts_of(sharded)[:1]), Beat(sharded, parts_of(sharded)[1:])
-    made = []
-    try:
-        for beat in (few, many):
-            beat.gathering.gather()
-            beat.gathering.gather()
-            for leadership in beat.leaderships:
-                leadership._heartbeat.stop()  # noqa: SLF001 - it would be counted, too
-            with counting_round_trips(monkeypatch) as count:
-                beat.gathering.gather()
-                made.append(count())
-    finally:
-        few.end()
-        many.end()
-    nodes = 3 if place == "cluster" else 1
-    assert made[1] <= made[0] * nodes, made
-
-
-@EVERY_PLACE
-def test_the_last_hour_is_of_all_shards_together(sharded: Celery, place: str) -> None:
-    client, now = Store(sharded).client, Store(sharded).vitals().now
-    beat = Beat(sharded, parts_of(sharded))
-    try:
-        for part in parts_of(sharded):
-            client.hset(part.figures, ":sent", 2)
-        beat.gathering.gather()
-    finally:
-        beat.end()
+    first, second = one.families(), other.families()
+    assert {*by_shard(first["redbeat_due_entries"])} == {*map(str, range(6))}
+    assert {*by_shard(second["redbeat_due_entries"])} == {*map(str, range(6, 16))}
+    sent = by_shard(first["redbeat_runs_total"], outcome="sent")
+    sent |= by_shard(second["redbeat_runs_total"], outcome="sent")
+    assert sent == {str(shard): shard + 1 for shard in range(16)}
+    overdue = by_shard(first["redbeat_entries_overdue"], reason="not_sent")
+    assert overdue == {str(shard): 1 for shard in range(6)}
+    states = by_shard(second["redbeat_entries"], state="scheduled")
+    assert states == {str(shard): 1 for shard in range(6, 16)}
+    overdue_names = [name for view in one.gathering.views for name in view.overdue.names]
+    assert sorted(overdue_names) == sorted(f"late-{shard}" for shard in range(6))
+    for name, samples in first.items():
+        if re.sub("_(total|bucket|sum|count)$", "", name) in METRICS:
+            assert all(SHARD_LABEL in dict(labels) for labels in samples), name
     hour = read_last_hour(sharded, datetime.fromtimestamp(now + 1, timezone.utc))
-    assert (hour.is_counted, hour.sent) == (True, 32), place
+    assert (hour.is_counted, hour.sent) == (True, sum(range(17)))
 
 
 @EVERY_PLACE
-def test_failures_in_a_row_are_shown_with_the_shard_of_the_entry(sharded: Celery, place: str) -> None:
+def test_shard_that_is_handed_over_keeps_its_totals(sharded: Celery, place: str, beat: MakeBeat) -> None:
+    part, client = parts_of(sharded)[2], Store(sharded).client
+    one, other = beat(slice(2, 4)), beat(slice(4, 5))
+    client.hset(part.figures, ":sent", 3)
+    one.gathering.gather()
+    one.gathering.gather()
+    assert by_shard(one.families()["redbeat_runs_total"], outcome="sent") == {"2": 3}
+    one.leaderships.pop(0).resign()
+    assert {*by_shard(one.families()["redbeat_due_entries"])} == {"3"}
+    other.leaderships.append(lead_shard(sharded, part))
+    client.hset(part.figures, ":sent", 4)
+    other.gathering.gather()
+    other.gathering.gather()
+    assert by_shard(other.families()["redbeat_runs_total"], outcome="sent") == {"2": 7}
+    assert by_shard(other.families()["redbeat_leader_changes_total"])["2"] == 2
+
+
+@EVERY_PLACE
+def test_labels_are_stored_in_the_shard_of_their_entry(sharded: Celery, place: str, beat: MakeBeat) -> None:
+    names, client = names_in_every_shard(sharded)[:4], Store(sharded).client
+    made = beat(slice(4))
+    for name in names:
+        Entry(name, "tasks.report", 3600, app=sharded).save()
+    ids = [made.book.id_of(name, "tasks.report", {}, is_asked=False) for name in names]
+    for _ in range(2):
+        for part, id_ in zip(parts_of(sharded), ids, strict=False):
+            client.hincrby(part.figures, f"{id_}:sent", 1)
+        made.gathering.gather()
+    stored = Figures(Store(sharded)).read_labels(parts_of(sharded)[:4])
+    assert [{one.entry for one in labels.values()} for labels in stored] == [{name} for name in names]
+    made.gathering.gather()
+    for shard, name in enumerate(names):
+        shown = by_shard(made.families()["redbeat_runs_total"], outcome="sent", entry=name)
+        assert shown == {str(shard): 2}
+
+
+@EVERY_PLACE
+def test_round_trips_of_gathering_do_not_grow_with_the_shards(
+    sharded: Celery, place: str, beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.telemetry.metrics.gathering.SLICES", 0)  # counting has a bound of its own
+    made = []
+    for shards in (slice(1), slice(1, None)):
+        gathers = beat(shards)
+        gathers.gathering.gather()
+        gathers.gathering.gather()
+        for leadership in gathers.leaderships:
+            leadership._heartbeat.stop()  # noqa: SLF001 - it would be counted, too
+        with counting_round_trips(monkeypatch) as count:
+            gathers.gathering.gather()
+            made.append(count())
+    assert made[1] <= made[0] * (3 if place == "cluster" else 1), made
+
+
+@EVERY_PLACE
+def test_failures_in_a_row_are_shown_with_the_shard_of_the_entry(
+    sharded: Celery, place: str, beat: MakeBeat
+) -> None:
     names, runs = names_in_every_shard(sharded)[:3], Runs(Store(sharded))
     for count, name in enumerate(names, start=1):
         Entry(name, "tasks.report", 3600, app=sharded).save()
@@ -208,25 +195,9 @@ def test_failures_in_a_row_are_shown_with_the_shard_of_the_entry(sharded: Celery
             delivery = Delivery(name, f"{name}-{number}", f"{1000 + number}.000000", f"{name}{number}", "w")
             runs.begin(delivery, 30_000)
             runs.end([End(delivery, "failed", "ValueError: no")])
-    assert Figures(Store(sharded)).read_streaks(2) == [
-        Store(sharded).keys.entry(name) for name in (names[2], names[1])
-    ], "the most first, of all shards"
-    beat = Beat(sharded, parts_of(sharded)[:3])
-    try:
-        beat.gathering.gather()
-        rows = beat.families()["redbeat_entry_failures_in_a_row"]
-        assert by_shard(rows, entry="other") == {"0": 1, "1": 2, "2": 3}, place
-    finally:
-        beat.end()
-
-
-def test_all_metrics_of_a_divided_schedule_have_the_label(request: pytest.FixtureRequest) -> None:
-    app = app_in("one-server", request)
-    beat = Beat(app, parts_of(app)[:2])
-    try:
-        beat.gathering.gather()
-        for name, samples in beat.families().items():
-            if re.sub("_(total|bucket|sum|count)$", "", name) in METRICS:
-                assert all(SHARD_LABEL in dict(labels) for labels in samples), name
-    finally:
-        beat.end()
+    most = [Store(sharded).keys.entry(name) for name in (names[2], names[1])]
+    assert Figures(Store(sharded)).read_streaks(2) == most
+    made = beat(slice(3))
+    made.gathering.gather()
+    rows = made.families()["redbeat_entry_failures_in_a_row"]
+    assert by_shard(rows, entry="other") == {"0": 1, "1": 2, "2": 3}

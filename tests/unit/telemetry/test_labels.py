@@ -1,15 +1,19 @@
-"""Which labels runs are counted under: however many entries there are, the labels are few."""
+"""Labels of metrics are bounded however many entries run; dashboard and alerts name metrics that exist."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from celery import Celery
 
+from redbeat.cli import redbeat as commands
 from redbeat.store.figures import BOUNDS, Labels
 from redbeat.telemetry.metrics import labels
 from redbeat.telemetry.metrics.labels import (
@@ -20,6 +24,7 @@ from redbeat.telemetry.metrics.labels import (
     LabelBook,
     queue_finder,
 )
+from redbeat.telemetry.metrics.table import METRICS
 from tests.support.lua_headers import FOLDER
 
 
@@ -31,36 +36,40 @@ def give(book: LabelBook, name: str, task: str = "add", *, is_asked: bool = Fals
     return book.known[book.id_of(name, task, options, is_asked=is_asked)]
 
 
-def test_the_first_entries_that_run_have_labels_of_their_own() -> None:
+def test_first_entries_and_those_that_ask_have_labels_of_their_own() -> None:
     book = LabelBook(queue_of, 2)
     assert [give(book, name).entry for name in ("a", "b", "c", "a", "d")] == ["a", "b", "other", "a", "other"]
     assert give(book, "c", queue="slow") == Labels("add", "slow", "other")
+    assert give(book, "e", is_asked=True) == Labels("add", "celery", "e", is_asked=True)
+    assert book.id_of("other", "other", {"queue": "other"}, is_asked=True) == ""
 
 
-def test_an_entry_that_asks_for_it_has_its_own_in_any_case() -> None:
-    book = LabelBook(queue_of, 1)
-    assert [give(book, name).entry for name in "ab"] == ["a", "other"]
-    assert give(book, "c", is_asked=True) == Labels("add", "celery", "c", is_asked=True)
-
-
-def test_a_million_entries_tasks_and_queues_have_few_labels(caplog: pytest.LogCaptureFixture) -> None:
+def test_labels_are_bounded_for_any_number_of_entries_tasks_and_queues(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     book = LabelBook(queue_of, 200)
     for number in range(20_000):
         book.id_of(f"e{number}", f"t{number}", {"queue": f"q{number}"}, is_asked=number % 2 == 0)
     assert len(book.known) == 200 + MAX_ASKED + MAX_PAIRS + 1
     assert give(book, "one more", "another task") == ALL_OTHERS
-    [told] = [record for record in caplog.records if "ask for metrics of their own" in record.getMessage()]
-    assert str(MAX_ASKED) in told.getMessage()
+    assert [str(MAX_ASKED) in one for one in caplog.messages] == [True]
 
 
-@pytest.mark.parametrize("name", ["x" * 101, "half a \ud800 character"])
-def test_a_name_that_is_unfit_is_no_label(name: str) -> None:
-    book = LabelBook(queue_of, 200)
-    assert give(book, name).entry == "other"
-    assert give(book, "a", task=name) == ALL_OTHERS if len(name) < 100 else give(book, "b", task=name)
+@pytest.mark.parametrize(
+    ("name", "is_asked", "has_label"),
+    [
+        ("x" * 101, False, False),
+        ("half a \ud800 character", False, False),
+        ("x" * MAX_ASKED_NAME, True, True),
+        ("x" * (MAX_ASKED_NAME + 1), True, False),
+    ],
+)
+def test_name_that_is_too_long_or_not_text_is_not_a_label(name: str, is_asked: bool, has_label: bool) -> None:
+    found = give(LabelBook(queue_of, 200), name, is_asked=is_asked)
+    assert (found.entry == name) is has_label
 
 
-def test_every_beat_gives_the_labels_that_another_one_has_given() -> None:
+def test_labels_given_by_another_beat_have_the_same_ids() -> None:
     first, second = LabelBook(queue_of, 2), LabelBook(queue_of, 2)
     ids = [first.id_of(name, "add", {}, is_asked=False) for name in ("a", "b", "c")]
     second.load({id_: one for id_, one in first.known.items() if id_})
@@ -68,7 +77,7 @@ def test_every_beat_gives_the_labels_that_another_one_has_given() -> None:
     assert not second.unsaved, "nothing is new"
 
 
-def test_the_labels_of_an_entry_that_is_gone_go_to_another_one() -> None:
+def test_labels_of_a_forgotten_entry_are_free() -> None:
     book = LabelBook(queue_of, 1)
     gone, before = book.id_of("a", "add", {}, is_asked=False), book.version
     assert give(book, "b").entry == "other"
@@ -77,18 +86,21 @@ def test_the_labels_of_an_entry_that_is_gone_go_to_another_one() -> None:
     assert give(book, "b").entry == "b"
 
 
-def test_an_entry_whose_task_is_another_one_now_is_counted_under_that() -> None:
+@pytest.mark.parametrize(
+    ("change", "fresh"),
+    [({"task": "new"}, Labels("new", "celery", "a")), ({"queue": "slow"}, Labels("add", "slow", "a"))],
+)
+def test_entry_with_another_task_or_queue_is_counted_under_it(change: dict[str, str], fresh: Labels) -> None:
     book = LabelBook(queue_of, 1)
-    old = give(book, "a", "old")
-    assert old == Labels("old", "celery", "a")
+    old = give(book, "a")
     assert book.is_current(old)
-    assert give(book, "a", "new") == Labels("new", "celery", "other"), "as long as there is no room"
-    assert not book.is_current(old), "so that there will be"
+    give(book, "a", **change)
+    assert not book.is_current(old)
     book.forget({old.id})
-    assert give(book, "a", "new") == Labels("new", "celery", "a")
+    assert give(book, "a", **change) == fresh
 
 
-def test_random_uses_keep_to_the_limits() -> None:
+def test_labels_keep_to_their_limits_in_any_order() -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance, book = random.Random(seed), LabelBook(queue_of, 5)
@@ -103,7 +115,7 @@ def test_random_uses_keep_to_the_limits() -> None:
         assert all(one.id == id_ for id_, one in book.known.items() if id_)
 
 
-def test_the_queue_is_the_one_that_celery_routes_to() -> None:
+def test_queue_label_is_the_queue_that_celery_routes_to() -> None:
     app = Celery("routed", set_as_current=False)
     app.conf.update(task_default_queue="usual", task_routes={"slow.*": {"queue": "slow"}})
 
@@ -115,7 +127,7 @@ def test_the_queue_is_the_one_that_celery_routes_to() -> None:
     assert find("add", {"queue": "given"}) == "given"
 
 
-def test_a_router_that_fails_costs_the_label_only() -> None:
+def test_router_that_fails_leaves_the_queue_label_empty() -> None:
     def route(*_args: Any, **_kwargs: Any) -> Any:
         raise KeyError("no route")
 
@@ -124,7 +136,7 @@ def test_a_router_that_fails_costs_the_label_only() -> None:
     assert queue_finder(app)("add", {}) == ""
 
 
-def test_the_bounds_of_the_script_are_those_that_are_shown() -> None:
+def test_buckets_of_the_script_are_those_shown() -> None:
     text = (FOLDER / "count_figures.lua").read_text("utf-8")
     found = {
         what: tuple(float(bound) for bound in bounds.split(", "))
@@ -136,20 +148,38 @@ def test_the_bounds_of_the_script_are_those_that_are_shown() -> None:
     assert labels.OTHER == "other"
 
 
-def test_an_entry_that_goes_to_another_queue_is_counted_under_that() -> None:
-    book = LabelBook(queue_of, 5)
-    old = give(book, "a", queue="slow")
-    assert give(book, "a", queue="quick") == Labels("add", "quick", "a")
-    assert not book.is_current(old)
+# -- dashboard.json and alerts.yml
 
 
-def test_a_task_a_queue_and_an_entry_called_other_have_no_second_labels_of_all_others() -> None:
-    book = LabelBook(queue_of, 5)
-    assert book.id_of("other", "other", {"queue": "other"}, is_asked=True) == ""
-    assert give(book, "other", is_asked=True) == Labels("add", "celery", "other")
+MONITORING = Path(__file__).parents[3] / "redbeat" / "telemetry" / "monitoring"
 
 
-def test_the_longest_name_that_asks_for_labels_is_bounded() -> None:
-    book = LabelBook(queue_of, 5)
-    assert give(book, "x" * MAX_ASKED_NAME, is_asked=True).entry != "other"
-    assert give(book, "x" * (MAX_ASKED_NAME + 1), is_asked=True).entry == "other"
+DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text("utf-8"))
+
+
+RULES = yaml.safe_load((MONITORING / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
+
+
+def names_in(exprs: Iterable[str]) -> set[str]:
+    return {name for expr in exprs for name in re.findall(r"\bredbeat_\w+", expr)}
+
+
+def test_dashboard_and_alerts_name_existing_metrics_and_commands() -> None:
+    endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
+    served = {f"{one.name}{ending}" for one in METRICS.values() for ending in endings[one.type]}
+    shown = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    assert names_in([*shown, *(rule["expr"] for rule in RULES)]) <= served
+    missing = [
+        name
+        for name, metric in METRICS.items()
+        if not names_in(shown) & {metric.shown_name, f"{name}_bucket"}
+    ]
+    assert missing == ["redbeat_entries_counted_timestamp_seconds"]
+    assert all('job="$job"' in expr for expr in shown)
+    texts = " ".join(rule["annotations"]["description"] for rule in RULES)
+    assert set(re.findall(r"`celery -A proj redbeat (\w+)", texts)) <= set(commands.commands)
+
+
+def test_dashboard_names_no_data_source_of_its_own() -> None:
+    assert DASHBOARD["uid"] is None
+    assert set(re.findall(r'"uid": "([^"]*)"', json.dumps(DASHBOARD))) == {"${datasource}"}

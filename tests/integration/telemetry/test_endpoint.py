@@ -1,9 +1,8 @@
-"""The endpoint and its clients: what is answered, and that none of them holds it. No beat, no server."""
+"""The HTTP endpoint without a beat: answers, hostile and slow clients, addresses."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import random
 import re
@@ -26,7 +25,7 @@ from tests.support.http import connect, fetch, send
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 
-#: more than all buffers between the endpoint and a client that doesn't read
+#: more than all buffers between the endpoint and a client that does not read
 LARGE = b"x" * 20_000_000
 
 
@@ -45,20 +44,18 @@ Start = Callable[..., Endpoint]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Endpoints; those that can listen do when they are returned."""
-    started: list[Endpoint] = []
+    """Return endpoints that listen, unless their address is taken."""
+    with contextlib.ExitStack() as at_end:
 
-    def make(address: Address = ANY_PORT, *, is_free: bool = True) -> Endpoint:
-        made = Endpoint(address, PAGES)
-        started.append(made)
-        made.look()
-        if is_free:
-            eventually(lambda: made.address is not None)
-        return made
+        def make(address: Address = ANY_PORT, *, is_free: bool = True) -> Endpoint:
+            made = Endpoint(address, PAGES)
+            at_end.callback(made.stop)
+            made.look()
+            if is_free:
+                eventually(lambda: made.address is not None)
+            return made
 
-    yield make
-    for made in started:
-        made.stop()
+        yield make
 
 
 @pytest.fixture
@@ -69,14 +66,14 @@ def port(start: Start) -> int:
 
 
 def clients_served() -> int:
-    """How many connections have a thread."""
+    """Return how many connections have a thread."""
     return [one.name for one in threading.enumerate()].count("redbeat-http-client")
 
 
-# -- what is answered
+# -- answers
 
 
-def test_a_page_is_answered_with_headers_that_keep_it_what_it_is(port: int) -> None:
+def test_page_is_answered_with_safe_headers(port: int) -> None:
     found = fetch(port, "/echo?a=b", **{"X-Word": "hello"})
     assert (found.status, found.body) == (200, b"echo hello")
     assert found.headers.pop("date").endswith(" GMT")
@@ -124,7 +121,7 @@ def test_a_page_is_answered_with_headers_that_keep_it_what_it_is(port: int) -> N
     ],
     ids=lambda value: repr(value)[:40],
 )  # fmt: skip
-def test_a_request_gets_its_page_or_a_sentence(port: int, data: bytes, status: int | None) -> None:
+def test_request_is_answered_or_refused_by_its_status(port: int, data: bytes, status: int | None) -> None:
     answer = send(port, data)
     if status is None:
         assert answer == b""
@@ -151,18 +148,18 @@ def test_random_bytes_are_refused_and_the_next_client_is_answered(
     assert errors_in(caplog) == []
 
 
-def test_a_page_that_fails_is_500_and_is_logged_once(port: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_page_that_raises_is_500_and_one_error(port: int, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         found = fetch(port, "/fail")
         assert (found.status, found.body) == (500, b"This page failed.\n")
     assert b"failed" not in send(port, b"HEAD /fail HTTP/1.1\r\n\r\n")
-    assert errors_in(caplog) == ["beat: A page of the endpoint failed: RuntimeError: a bug"]
+    assert ["RuntimeError: a bug" in one for one in errors_in(caplog)] == [True]
 
 
-# -- clients that take their time
+# -- slow clients
 
 
-def test_a_probe_is_answered_whoever_else_is_connected(port: int) -> None:
+def test_probe_is_answered_beside_slow_and_deaf_clients(port: int) -> None:
     with contextlib.ExitStack() as clients:
         slow = [clients.enter_context(connect(port)) for _ in range(2 * MAX_CONNECTIONS)]
         over = threading.Event()
@@ -190,7 +187,7 @@ def test_a_probe_is_answered_whoever_else_is_connected(port: int) -> None:
         assert clients_served() <= 2 * MAX_CONNECTIONS
 
 
-def test_no_connection_lasts_longer_than_it_may(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_ends_after_its_time(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONNECTION_SECONDS", 0.5)
     address = start().address
     assert address is not None
@@ -211,28 +208,7 @@ def test_no_connection_lasts_longer_than_it_may(start: Start, monkeypatch: pytes
         assert received < len(LARGE)
 
 
-@pytest.mark.parametrize(
-    "shortage", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("no threads")]
-)
-def test_a_shortage_of_files_or_threads_is_waited_out(
-    start: Start, monkeypatch: pytest.MonkeyPatch, shortage: Exception
-) -> None:
-    monkeypatch.setattr(module, "SHORTAGE_SECONDS", 0.01)
-    accept, left = Listener.accept, [shortage] * 5
-
-    def failing(listener: Listener) -> socket.socket:
-        if left:
-            raise left.pop()
-        return accept(listener)
-
-    monkeypatch.setattr(Listener, "accept", failing)
-    address = start().address
-    assert address is not None
-    assert fetch(address.port, "/echo").status == 200
-    assert left == []
-
-
-def test_not_many_are_accepted_in_a_second_however_many_ask(port: int) -> None:
+def test_accepted_connections_are_limited_in_each_second(port: int) -> None:
     over, answered = threading.Event(), []
 
     def ask() -> None:
@@ -253,10 +229,10 @@ def test_not_many_are_accepted_in_a_second_however_many_ask(port: int) -> None:
     assert len(answered) <= (seconds / BURST_SECONDS + 2) * BURST
 
 
-# -- where it listens
+# -- addresses
 
 
-def test_a_port_in_use_is_one_error_and_is_tried_again(
+def test_port_in_use_is_one_error_and_is_tried_again(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="celery.beat")
@@ -274,42 +250,24 @@ def test_a_port_in_use_is_one_error_and_is_tried_again(
         made = start(Address("127.0.0.1", port), is_free=False)
         eventually(lambda: len(tries) > 5)
         [error] = errors_in(caplog)
-        assert f"beat: redbeat_http: can't listen on 127.0.0.1:{port} (Address already in use)." in error
+        assert f"127.0.0.1:{port} (Address already in use)" in error
     eventually(lambda: made.address is not None)
     assert fetch(port, "/echo").status == 200
-    recovery = f"beat: Listening on http://127.0.0.1:{port} for /echo, /fail, /large"
-    assert errors_in(caplog) == [error, recovery]  # at the same level, so that both or none is seen
-
-
-def test_port_0_is_any_that_is_free_which_is_told(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="celery.beat")
-    address = start(ANY_PORT).address
-    assert address is not None
-    assert fetch(address.port, "/echo").status == 200
-    assert f"beat: Listening on http://127.0.0.1:{address.port} for /echo, /fail, /large" in caplog.messages
+    assert (
+        f"http://127.0.0.1:{port}" in errors_in(caplog)[1]
+    )  # at the same level, so that both or none is seen
 
 
 @pytest.mark.parametrize("address", [Address("192.0.2.1", 80), Address("no-such-host.invalid", 80)], ids=str)
-def test_an_address_that_is_not_this_machines_is_an_error_that_names_it(
+def test_foreign_address_is_an_error_that_names_it(
     start: Start, caplog: pytest.LogCaptureFixture, address: Address
 ) -> None:
     start(address, is_free=False)
     eventually(lambda: errors_in(caplog), message="no error")
-    assert f"redbeat_http: can't listen on {address} (" in errors_in(caplog)[0]
+    assert str(address) in errors_in(caplog)[0]
 
 
-def test_a_port_of_ipv6_is_listened_on(start: Start) -> None:
-    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
-        pytest.skip("this machine has no IPv6")
-    address = start(Address("::1")).address
-    assert address is not None
-    assert re.fullmatch(r"\[::1\]:\d+", str(address))
-    with socket.create_connection(("::1", address.port), timeout=patience()) as client:
-        client.sendall(b"GET /echo HTTP/1.1\r\n\r\n")
-        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-def test_a_unix_socket_is_for_owner_and_group_and_goes_with_the_endpoint(
+def test_unix_socket_is_for_owner_and_group_and_removed_at_the_end(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "beat.sock"
@@ -322,13 +280,12 @@ def test_a_unix_socket_is_for_owner_and_group_and_goes_with_the_endpoint(
     assert fetch(path, "/echo").status == 200
     start(Address(path=str(path)), is_free=False)  # another beat: this one is in use
     eventually(lambda: errors_in(caplog), message="no error")
-    assert f"can't listen on unix:{path} (Address already in use)" in errors_in(caplog)[0]
     assert fetch(path, "/echo").status == 200
     made.stop()
     assert not path.exists()
 
 
-def test_a_stale_socket_is_replaced_and_another_file_is_not(
+def test_stale_socket_is_replaced_and_another_file_is_not(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, file = tmp_path / "beat.sock", tmp_path / "important.txt"
@@ -344,25 +301,7 @@ def test_a_stale_socket_is_replaced_and_another_file_is_not(
     assert file.read_text() == "important"
 
 
-def test_a_socket_that_somebody_replaces_is_left_to_them(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    path = tmp_path / "beat.sock"
-    made = start(Address(path=str(path)))
-    path.unlink()
-    eventually(path.exists, message="removed, and not made again")
-    eventually(lambda: fetch(path, "/echo").status == 200, retry_on=(OSError,))
-    path.unlink()
-    with socket.socket(socket.AF_UNIX) as others:
-        others.bind(str(path))
-        others.listen()
-        eventually(lambda: made.address is None)
-        made.stop()
-        assert path.exists()
-
-
-def test_a_process_that_is_forked_off_keeps_neither_port_nor_file(tmp_path: Path) -> None:
+def test_forked_child_keeps_neither_port_nor_socket(tmp_path: Path) -> None:
     path = tmp_path / "beat.sock"
     listeners = [Listener(Address(path=str(path)), patience()), Listener(ANY_PORT, patience())]
     child = os.fork()

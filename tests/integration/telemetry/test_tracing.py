@@ -1,10 +1,11 @@
-"""Each run has one span, from due to queue, whichever way its message goes, and its message knows it."""
+"""OpenTelemetry: one span for each run, from due to sent, on every sink; its message carries the context."""
 
 from __future__ import annotations
 
 import json
 import logging
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,31 @@ from celery.signals import after_task_publish, before_task_publish
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
-from opentelemetry.propagators.textmap import Setter, TextMapPropagator, default_setter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult, TraceIdRatioBased
-from opentelemetry.trace import SpanKind, StatusCode, TraceState
+from opentelemetry.propagators.textmap import Setter, default_setter
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    Decision,
+    Sampler,
+    SamplingResult,
+    StaticSampler,
+    TraceIdRatioBased,
+)
+from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from redbeat import RedBeatScheduler
 from redbeat.beat.dispatcher import PIECE
 from redbeat.telemetry.tracing.spans import MAX_LINKS
 from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_beat, celery_worker, write_app
+from tests.support.logs import errors_in, has_traceback
 from tests.support.polling import eventually
-from tests.support.schedule import SCHEDULE, SELDOM, field, messages, server_now, write_burst, write_raw
+from tests.support.schedule import SELDOM, field, messages, server_now, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.spans import (
     Spans,
     attributes_of,
-    context_of,
     links_of,
     span_id_of,
     traceparent_of,
@@ -45,12 +56,21 @@ DOCUMENTED = set(
 )
 
 COMPILED = "beat: Messages: compiled."
+UNROUTABLE = {"exchange": "nobody", "exchange_type": "direct", "routing_key": "knows"}
 
 
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, "celery.beat")
     return caplog
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Spans:
+    """The spans of this process; OpenTelemetry allows one provider in a process, the test replaces it."""
+    recorded = Spans()
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", recorded.provider())
+    return recorded
 
 
 def tick_all(scheduler: RedBeatScheduler) -> None:
@@ -65,11 +85,19 @@ def check_documented(spans: Spans) -> None:
 
 
 def headers_of(broker: redis.Redis, queue: str = "celery") -> dict[str, dict[str, Any]]:
-    """The headers of the messages on a queue, by their entries."""
+    """Return the headers of the messages on a queue, by entry."""
     return {one["headers"]["redbeat_entry"]: one["headers"] for one in messages(broker, queue)}
 
 
-def test_a_run_has_a_span_from_when_it_was_due_until_it_was_on_its_queue(
+def contexts_in(headers: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: one["traceparent"] for name, one in headers.items()}
+
+
+def traceparents_of(found: dict[str, ReadableSpan]) -> dict[str, str]:
+    return {name: traceparent_of(span) for name, span in found.items()}
+
+
+def test_run_has_a_span_from_its_due_time_until_it_is_queued(
     scheduler: RedBeatScheduler,
     spans: Spans,
     client: redis.Redis,
@@ -121,7 +149,7 @@ def test_a_run_has_a_span_from_when_it_was_due_until_it_was_on_its_queue(
     assert before <= send.start_time / 1e9 <= send.end_time / 1e9 == create.end_time / 1e9
 
 
-def test_a_batch_is_a_span_for_each_run_and_one_of_their_sending(
+def test_batch_has_a_span_for_each_run_and_one_for_sending(
     scheduler: RedBeatScheduler,
     spans: Spans,
     client: redis.Redis,
@@ -130,11 +158,10 @@ def test_a_batch_is_a_span_for_each_run_and_one_of_their_sending(
 ) -> None:
     names = write_burst(client, 100)
     tick_all(scheduler)
-    found = spans.of_entries()
-    headers = headers_of(broker)
-    assert set(found) == set(headers) == set(names)
-    assert all(headers[name]["traceparent"] == traceparent_of(found[name]) for name in names)
-    assert len({context_of(one["traceparent"])[0] for one in headers.values()}) == 100
+    found, contexts = spans.of_entries(), contexts_in(headers_of(broker))
+    assert set(found) == set(names)
+    assert contexts == traceparents_of(found)
+    assert len({context.split("-")[1] for context in contexts.values()}) == 100
     [send] = spans.named("send")
     assert send.parent is None
     assert attributes_of(send)["messaging.batch.message_count"] == 100
@@ -144,7 +171,7 @@ def test_a_batch_is_a_span_for_each_run_and_one_of_their_sending(
     check_documented(spans)
 
 
-def test_a_batch_of_many_is_told_of_with_no_link_too_many(
+def test_large_batch_has_several_send_spans_and_drops_no_link(
     scheduler: RedBeatScheduler, spans: Spans, client: redis.Redis
 ) -> None:
     count = 2 * PIECE + 3
@@ -162,13 +189,18 @@ def test_a_batch_of_many_is_told_of_with_no_link_too_many(
     assert {send.name for send in sends} == {"send"}, "they went to two queues"
 
 
-@pytest.mark.few_cases(4)
 @pytest.mark.parametrize(
-    "settings",
-    [{"redbeat_message_cache_bytes": 0}, {"redbeat_lock_key": None}, {"redbeat_delivery": "at_most_once"}],
+    ("kind", "settings"),
+    [
+        ("same", {"redbeat_message_cache_bytes": 0}),
+        ("same", {"redbeat_lock_key": None}),
+        ("same", {"redbeat_delivery": "at_most_once"}),
+        ("another", {}),
+        ("rabbitmq", {}),
+        ("rabbitmq", {"redbeat_message_cache_bytes": 0}),
+    ],
 )
-@pytest.mark.parametrize("kind", ["same", "another", "rabbitmq"])
-def test_runs_whose_messages_are_made_one_by_one_have_spans_too(
+def test_runs_have_spans_on_every_sink(
     make_scheduler: MakeScheduler,
     spans: Spans,
     other: Server,
@@ -181,117 +213,49 @@ def test_runs_whose_messages_are_made_one_by_one_have_spans_too(
         settings = {**settings, "broker_url": other.url(0)}
     elif kind == "rabbitmq":
         settings = {**settings, "broker_url": request.getfixturevalue("rabbitmq").url()}
-    check_burst(make_scheduler(**settings), spans, client)
-
-
-@pytest.mark.parametrize("kind", ["another", "rabbitmq"])
-def test_runs_go_the_quick_way_to_any_broker(
-    make_scheduler: MakeScheduler,
-    spans: Spans,
-    other: Server,
-    client: redis.Redis,
-    request: pytest.FixtureRequest,
-    log: pytest.LogCaptureFixture,
-    kind: str,
-) -> None:
-    url = other.url(0) if kind == "another" else request.getfixturevalue("rabbitmq").url()
-    check_burst(make_scheduler(broker_url=url), spans, client)
-    assert COMPILED in log.messages
-
-
-def check_burst(scheduler: RedBeatScheduler, spans: Spans, client: redis.Redis) -> None:
-    """Send a burst, and compare its spans with its messages."""
+    scheduler = make_scheduler(**settings)
     names = write_burst(client, 30)
     tick_all(scheduler)
     found = spans.of_entries()
     sent = take_messages(scheduler.app, "celery")
     assert sorted(message.entry for message in sent) == sorted(found) == sorted(names)
     for message in sent:
-        span = found[message.entry]
-        attributes = attributes_of(span)
-        assert message.headers["traceparent"] == traceparent_of(span)
+        attributes = attributes_of(found[message.entry])
+        assert message.headers["traceparent"] == traceparent_of(found[message.entry])
         assert attributes["messaging.message.id"] == message.id
         assert attributes["redbeat.due"] == message.due
-        assert (span.name, attributes["messaging.destination.name"]) == ("create celery", "celery")
-        is_amqp = scheduler.app.conf.broker_url.startswith("amqp")
-        assert attributes["messaging.system"] == ("rabbitmq" if is_amqp else "redis")
+        assert attributes["messaging.destination.name"] == "celery"
+        assert attributes["messaging.system"] == ("rabbitmq" if kind == "rabbitmq" else "redis")
     linked = {span_id for send in spans.named("send") for span_id in links_of(send)}
     assert linked == {span_id_of(span) for span in found.values()}
-    assert {span.name for span in spans.named("send")} == {"send celery"}
 
 
-# -- runs that aren't sent
-
-
-@pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
-def test_a_run_that_could_not_be_sent_has_a_span_that_says_so(
+@pytest.mark.parametrize("kind", ["redis", "at_most_once", "rabbitmq"])
+def test_run_that_could_not_be_sent_has_a_span_with_the_error(
     make_scheduler: MakeScheduler,
     spans: Spans,
     client: redis.Redis,
     request: pytest.FixtureRequest,
     kind: str,
 ) -> None:
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"redbeat_delivery": kind} if kind == "at_most_once" else {}
     if kind == "rabbitmq":
         settings["broker_url"] = request.getfixturevalue("rabbitmq").url()
     scheduler = make_scheduler(**settings)
     write_burst(client, ["good"])
-    options = {"exchange": "nobody", "exchange_type": "direct", "routing_key": "knows"}
-    write_raw(client, "bad", schedule=SELDOM, score=2, options=options)
+    write_raw(client, "bad", schedule=SELDOM, score=2, options=UNROUTABLE)
     scheduler.tick()
-    found = spans.of_entries()
-    assert found["good"].status.status_code is StatusCode.UNSET
-    bad = found["bad"]
-    assert bad.status.status_code is StatusCode.ERROR
-    assert bad.status.description
-    assert bad.status.description == field(client, "bad", "error")["reason"]
+    good, bad = (spans.of_entries()[name] for name in ("good", "bad"))
+    assert (good.status.status_code, bad.status.status_code) == (StatusCode.UNSET, StatusCode.ERROR)
     assert attributes_of(bad)["error.type"]
+    if kind != "at_most_once":
+        assert bad.status.description == field(client, "bad", "error")["reason"]
     [send] = spans.named("send")
-    assert links_of(send) == {span_id_of(found["good"])}
+    assert links_of(send) == {span_id_of(good)}
     check_documented(spans)
 
 
-def test_a_lost_run_has_a_span_that_says_so(
-    make_scheduler: MakeScheduler, spans: Spans, client: redis.Redis
-) -> None:
-    scheduler = make_scheduler(redbeat_delivery="at_most_once")
-    options = {"exchange": "nobody", "exchange_type": "direct", "routing_key": "knows"}
-    write_raw(client, "bad", schedule=SELDOM, score=2, options=options)
-    scheduler.tick()
-    assert spans.of_entries()["bad"].status.status_code is StatusCode.ERROR
-    assert not spans.named("send")
-
-
-def test_a_run_that_is_not_sent_has_no_span(
-    make_scheduler: MakeScheduler, spans: Spans, client: redis.Redis, broker: redis.Redis
-) -> None:
-    """One was prepared, and its entry changed; another is held back by the run before it."""
-    scheduler = make_scheduler()
-    write_burst(client, ["first"])
-    scheduler.tick()
-    due = round(server_now(client) + 1, 6)
-    write_raw(client, "changed", score=due)
-    write_raw(client, "held", score=due)
-    client.hset("redbeat:held", "policy", '{"overlap": "skip", "max_runtime": 600}')
-    write_raw(client, "sent", score=due)
-    assert prepare(scheduler) == 3
-    client.zadd(SCHEDULE, {"redbeat:held": 1})
-    scheduler.tick()
-    assert "held" in spans.of_entries()
-    spans.exporter.clear()
-    broker.delete("celery")
-    client.zadd(SCHEDULE, {"redbeat:held": due})
-    client.zadd(SCHEDULE, {"redbeat:changed": due + 1000})
-
-    def is_sent() -> bool:
-        scheduler.tick()
-        return bool(broker.llen("celery"))
-
-    eventually(is_sent, interval=0.005, retry_on=())
-    assert list(spans.of_entries()) == list(headers_of(broker)) == ["sent"]
-
-
-def test_a_prepared_run_has_the_span_that_its_message_names(
+def test_prepared_run_has_the_span_that_its_message_names(
     scheduler: RedBeatScheduler, spans: Spans, client: redis.Redis, broker: redis.Redis
 ) -> None:
     write_burst(client, ["first"])
@@ -309,65 +273,32 @@ def test_a_prepared_run_has_the_span_that_its_message_names(
 
     eventually(are_sent, interval=0.005, retry_on=())
     found = spans.of_entries()
-    assert {name: one["traceparent"] for name, one in headers_of(broker).items()} == {
-        name: traceparent_of(span) for name, span in found.items()
-    }
+    assert contexts_in(headers_of(broker)) == traceparents_of(found)
     assert all(span.start_time == round(due * 1e6) * 1000 <= span.end_time for span in found.values())
 
 
-# -- what messages carry
+# -- sampling, trace state, propagators
 
 
-class Stating(Sampler):
-    """Gives every second span a trace state."""
+class Failing(StaticSampler):
+    """Raises with a secret in the error."""
 
-    def __init__(self) -> None:
-        self._count = 0
-
-    def should_sample(
-        self,
-        parent_context: Context | None,
-        trace_id: int,
-        name: str,
-        kind: SpanKind | None = None,
-        attributes: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> SamplingResult:
-        self._count += 1
-        state = TraceState([("vendor", '"x:1"')]) if self._count % 2 else None
-        return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes, state)
-
-    def get_description(self) -> str:
-        return "Stating"
+    def should_sample(self, *args: Any, **kwargs: Any) -> SamplingResult:
+        raise RuntimeError("no spans today: https://me:secret@collector")
 
 
-class Forwarding(TextMapPropagator):
-    """Writes three headers, as B3 does."""
+class Forwarding(TraceContextTextMapPropagator):
+    """Writes other headers, as B3 does; none: writes nothing."""
 
-    def extract(self, carrier: Any, context: Context | None = None, getter: Any = None) -> Context:
-        return context or Context()
+    def __init__(self, *headers: str) -> None:
+        self._headers = headers
 
     def inject(
         self, carrier: Any, context: Context | None = None, setter: Setter[Any] = default_setter
     ) -> None:
         known = trace.get_current_span(context).get_span_context()
-        setter.set(carrier, "x-b3-traceid", f"{known.trace_id:032x}")
-        setter.set(carrier, "x-b3-spanid", f"{known.span_id:016x}")
-        setter.set(carrier, "x-b3-sampled", str(int(known.trace_flags.sampled)))
-
-    @property
-    def fields(self) -> set[str]:
-        return {"x-b3-traceid", "x-b3-spanid", "x-b3-sampled"}
-
-
-class Silent(Forwarding):
-    """Writes nothing."""
-
-    def inject(
-        self, carrier: Any, context: Context | None = None, setter: Setter[Any] = default_setter
-    ) -> None:
-        pass
+        for header in self._headers:
+            setter.set(carrier, header, f"{known.trace_id:032x}/{known.span_id:016x}")
 
 
 @pytest.fixture
@@ -378,7 +309,7 @@ def use_sampler(monkeypatch: pytest.MonkeyPatch, spans: Spans) -> Callable[[Samp
     return use
 
 
-def test_what_is_not_sampled_has_no_span_and_a_context_that_says_so(
+def test_unsampled_run_has_no_span_and_its_context_says_so(
     scheduler: RedBeatScheduler,
     spans: Spans,
     client: redis.Redis,
@@ -404,70 +335,34 @@ def test_what_is_not_sampled_has_no_span_and_a_context_that_says_so(
     assert log.messages.count(COMPILED) == 1
 
 
-def test_a_trace_state_goes_with_the_message_it_is_about(
+@pytest.mark.parametrize("headers", [("x-b3-ids", "x-b3-more"), ()], ids=["two headers", "none"])
+def test_propagator_that_is_replaced_while_beat_runs_writes_the_next_messages(
     scheduler: RedBeatScheduler,
     spans: Spans,
     client: redis.Redis,
     broker: redis.Redis,
-    use_sampler: Callable[[Sampler], None],
+    monkeypatch: pytest.MonkeyPatch,
     log: pytest.LogCaptureFixture,
+    headers: tuple[str, ...],
 ) -> None:
-    use_sampler(Stating())
-    write_burst(client, 10)
-    tick_all(scheduler)
-    headers, found = headers_of(broker), spans.of_entries()
-    assert {name: one.get("tracestate", "") for name, one in headers.items()} == {
-        name: span.get_span_context().trace_state.to_header() for name, span in found.items()
-    }
-    assert sum("tracestate" in one for one in headers.values()) == 5
-    assert COMPILED in log.messages
-    # one by one the headers are the same, in the same order
-    broker.delete("celery")
-    before_task_publish.connect(listen)
-    try:
-        write_burst(client, 10)
-        tick_all(scheduler)
-    finally:
-        before_task_publish.disconnect(listen)
-    assert any("one by one" in one for one in log.messages)
-    assert {tuple(one) for one in headers_of(broker).values()} == {tuple(one) for one in headers.values()}
-
-
-@pytest.mark.parametrize("propagator", [Forwarding(), Silent()], ids=["three headers", "none"])
-def test_messages_carry_what_the_configured_propagator_writes(
-    scheduler: RedBeatScheduler,
-    spans: Spans,
-    client: redis.Redis,
-    broker: redis.Redis,
-    log: pytest.LogCaptureFixture,
-    propagator: TextMapPropagator,
-) -> None:
-    """It is replaced while beat runs: the next messages carry what it writes."""
     write_burst(client, 3)
     tick_all(scheduler)
-    assert all("traceparent" in one for one in headers_of(broker).values())
+    assert len(contexts_in(headers_of(broker))) == 3
     broker.delete("celery")
     spans.exporter.clear()
-    before = propagate.get_global_textmap()
-    propagate.set_global_textmap(propagator)
-    try:
-        write_burst(client, 3)
-        tick_all(scheduler)
-    finally:
-        propagate.set_global_textmap(before)
-    headers, found = headers_of(broker), spans.of_entries()
-    assert set(headers) == set(found)
-    for name, one in headers.items():
-        expected: dict[str, str] = {}
-        propagator.inject(
-            expected, trace.set_span_in_context(trace.NonRecordingSpan(found[name].get_span_context()))
-        )
+    monkeypatch.setattr(propagate, "_HTTP_TEXT_FORMAT", Forwarding(*headers))
+    write_burst(client, 3)
+    tick_all(scheduler)
+    found = spans.of_entries()
+    for name, one in headers_of(broker).items():
+        _, trace_id, span_id, _ = traceparent_of(found.pop(name)).split("-")
         carried = {key: value for key, value in one.items() if key.startswith(("x-b3", "trace"))}
-        assert carried == expected
+        assert carried == dict.fromkeys(headers, f"{trace_id}/{span_id}")
+    assert not found
     assert log.messages.count(COMPILED) == 1
 
 
-def test_a_context_that_an_entry_brings_itself_is_left_alone(
+def test_traceparent_among_the_entrys_own_headers_is_kept(
     scheduler: RedBeatScheduler, spans: Spans, client: redis.Redis, broker: redis.Redis
 ) -> None:
     own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -481,39 +376,26 @@ def test_a_context_that_an_entry_brings_itself_is_left_alone(
 # -- without OpenTelemetry, and where it fails
 
 
-class BrokenProvider(trace.TracerProvider):
-    """One whose tracers raise."""
-
-    def get_tracer(self, *args: Any, **kwargs: Any) -> Any:
-        class Broken:
-            def start_span(self, *args: Any, **kwargs: Any) -> Any:
-                raise RuntimeError("no spans today: https://me:secret@collector")
-
-        return Broken()
-
-
-def test_where_the_provider_raises_runs_are_sent_without_spans(
+def test_spans_that_fail_are_one_error_and_runs_are_sent_without_them(
     scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    use_sampler: Callable[[Sampler], None],
     log: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", BrokenProvider())
+    use_sampler(Failing(Decision.DROP))
     for _ in range(2):
-        names = write_burst(client, 5)
+        write_burst(client, 5)
         tick_all(scheduler)
-    assert broker.llen("celery") == 2 * len(names)
+    assert broker.llen("celery") == 10
     assert not any("traceparent" in one for one in headers_of(broker).values())
-    errors = [one.getMessage() for one in log.records if one.levelno >= logging.ERROR]
-    assert len(errors) == 1
-    said = "beat: OpenTelemetry: Runs are sent without spans now: RuntimeError: no spans today: https://"
-    assert errors[0].startswith(said)
-    assert "secret" not in errors[0]
+    [error] = errors_in(log)
+    assert "RuntimeError" in error
+    assert "secret" not in error
 
 
 @pytest.mark.parametrize("provider", [None, trace.NoOpTracerProvider()], ids=["none", "no-op"])
-def test_without_a_provider_messages_carry_nothing(
+def test_messages_carry_no_context_without_a_provider(
     scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
@@ -528,12 +410,12 @@ def test_without_a_provider_messages_carry_nothing(
     assert COMPILED in log.messages
 
 
-# -- with Celery's own instrumentor in beat
+# -- beside Celery's instrumentor
 
 
 @pytest.fixture
 def instrumented(spans: Spans, nobody_listens: None) -> Any:
-    """Celery, instrumented in this process."""
+    """Instrument Celery in this process."""
     CeleryInstrumentor().instrument(skip_dep_check=True)
     yield
     CeleryInstrumentor().uninstrument()
@@ -546,7 +428,7 @@ def listen(**_: Any) -> None:
 
 
 @pytest.mark.parametrize("is_quick", [True, False], ids=["compiled", "one-by-one"])
-def test_with_celerys_instrumentor_a_run_has_one_publish_span(
+def test_instrumented_beat_makes_one_publish_span_for_a_run(
     app: Celery,
     make_scheduler: MakeScheduler,
     spans: Spans,
@@ -583,19 +465,7 @@ def test_with_celerys_instrumentor_a_run_has_one_publish_span(
         before_task_publish.disconnect(listen)
 
 
-def test_the_instrumentor_has_its_place_back_when_beat_has_ended(
-    make_scheduler: MakeScheduler, spans: Spans, instrumented: None, client: redis.Redis
-) -> None:
-    before = list(before_task_publish.receivers)
-    scheduler = make_scheduler()
-    write_burst(client, ["first"])
-    scheduler.tick()
-    assert before_task_publish.receivers != before
-    scheduler.close()
-    assert before_task_publish.receivers == before
-
-
-def test_receivers_of_the_users_own_find_the_span_of_the_run(
+def test_receivers_of_the_application_see_the_span_of_the_run(
     scheduler: RedBeatScheduler, spans: Spans, client: redis.Redis, broker: redis.Redis
 ) -> None:
     seen = []
@@ -611,3 +481,77 @@ def test_receivers_of_the_users_own_find_the_span_of_the_run(
         before_task_publish.disconnect(note)
     assert seen == [(traceparent_of(span), span_id_of(span)) for span in spans.named("create")]
     assert json.loads(broker.lrange("celery", -1, -1)[0])["headers"]["traceparent"] == seen[0][0]
+
+
+# -- a worker
+
+
+RECIPE = Path(__file__).parents[3] / "docs" / "recipes" / "tracing.py"
+
+
+#: replaces the exporter to a collector: writes a line for each span to a file
+TO_FILE = """
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+class OTLPSpanExporter(SpanExporter):
+    def export(self, spans):
+        with open("spans", "a") as file:
+            file.write("".join(span.to_json(indent=None) + "\\n" for span in spans))
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self):
+        pass
+"""
+
+
+#: for applications that instrument Celery in each process
+IN_BEAT = """
+@beat_init.connect
+def instrument_beat(**kwargs):
+    CeleryInstrumentor().instrument()
+"""
+
+
+def traced() -> str:
+    """Return the recipe of the documentation, with another exporter."""
+    lines = RECIPE.read_text().splitlines()
+    kept = [line for line in lines if "opentelemetry.exporter" not in line]
+    assert len(kept) == len(lines) - 1
+    return "\n".join([*kept, TO_FILE, IN_BEAT])
+
+
+def spans_in(directory: Path, word: str) -> list[dict[str, Any]]:
+    """Return the spans written so far whose names begin with the word."""
+    path = directory / "spans"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    spans = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [span for span in spans if span["name"].split()[0] == word]
+
+
+@pytest.mark.parametrize("kind", ["redis", pytest.param("rabbitmq", marks=pytest.mark.slow)])
+def test_span_of_a_worker_is_a_child_of_the_span_of_the_run(
+    tmp_path: Path, server: Server, client: redis.Redis, request: pytest.FixtureRequest, kind: str
+) -> None:
+    url = request.getfixturevalue("rabbitmq").url() if kind == "rabbitmq" else server.url(0)
+    write_app(tmp_path, "module", url, server.url(0), extra=traced(), redbeat_redis_url=server.url(1))
+    names = write_burst(client, 100)
+    write_raw(client, "later", schedule={"__type__": "interval", "every": 1})
+    soon = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
+    with celery_worker(tmp_path, "module", env=soon), celery_beat(tmp_path, "module", env=soon) as beat:
+        eventually(lambda: len(spans_in(tmp_path, "run/echo")) >= len(names) + 2)
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0
+    assert "beat: Messages: compiled." in beat.output()
+    assert not has_traceback(beat.output()), beat.output()
+    creates = {span["context"]["span_id"]: span for span in spans_in(tmp_path, "create")}
+    for span in spans_in(tmp_path, "run/echo"):
+        create = creates[span["parent_id"]]
+        assert span["context"]["trace_id"] == create["context"]["trace_id"]
+        # older instrumentors call it messaging.message_id
+        own = {name.replace("message_id", "message.id"): one for name, one in span["attributes"].items()}
+        assert own["messaging.message.id"] == create["attributes"]["messaging.message.id"]
+    entries = [span["attributes"]["redbeat.entry"] for span in creates.values()]
+    assert sorted(name for name in entries if name != "later") == sorted(names)
+    linked = [link["context"]["span_id"] for span in spans_in(tmp_path, "send") for link in span["links"]]
+    assert sorted(linked) == sorted(creates), "each run is sent once"
+    assert not spans_in(tmp_path, "apply_async/echo"), "the instrumentor makes no second span"

@@ -1,4 +1,4 @@
-"""What becomes of runs is counted where it is recorded: once each, whoever records it and dies then."""
+"""Metrics of runs, entries and stored messages: counted by scripts, gathered and shown by one beat."""
 
 from __future__ import annotations
 
@@ -19,63 +19,54 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import list_entries
 from redbeat.store.figures import WORDS, Asked, Figures, Labels
 from redbeat.store.store import Store
-from redbeat.telemetry.metrics import gathering as module
-from redbeat.telemetry.metrics.exposition import Exposition
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
-from redbeat.telemetry.metrics.own_figures import OwnFigures
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.progress import NAMES, Progress
 from tests.support.rights import gathering_of, shown_by, view_of
 from tests.support.schedule import SCHEDULE, monitoring, server_now, write_raw
 from tests.support.servers import Server
 from tests.support.stored import make_late, store
-from tests.support.ticks import leader, take_messages
 
 HOURLY = {"__type__": "interval", "every": 3600}
+
+
 #: an entry whose messages no queue takes
 UNROUTABLE = json.dumps(
     {"name": "fails", "task": "t", "schedule": HOURLY, "options": {"exchange": "none", "routing_key": "x"}}
 )
 
 
-def counted(client: redis.Redis, key: str = NAMES.figures) -> Counter[str]:
-    """What was counted of runs, by the words alone."""
-    found: Counter[str] = Counter()
-    for name, number in client.hgetall(key).items():  # type: ignore[union-attr]
-        for word in words_of(name):
-            if word in WORDS:
-                found[word] += int(number)
-    return found
-
-
 def words_of(name: str) -> list[str]:
-    """What a field counts."""
+    """Return the words under which a field of the figures counts."""
     return name.partition(":")[2].split("+")
 
 
-def lengths(client: redis.Redis, what: str) -> int:
-    """How many lengths of time are in a histogram, under all labels together."""
+def counted(client: redis.Redis) -> Counter[str]:
+    """Return the counts of all labels together, without those of histograms."""
+    found: Counter[str] = Counter()
+    for name, number in client.hgetall(NAMES.figures).items():  # type: ignore[union-attr]
+        for word in WORDS.keys() & set(words_of(name)):
+            found[word] += int(number)
+    return found
+
+
+def observations(client: redis.Redis, histogram: str) -> int:
+    """Return how many values a histogram has, under all labels together."""
     found: Any = client.hgetall(NAMES.figures)
-    words = [(word, name) for name in found for word in words_of(name)]
+    words = [(word, int(found[name])) for name in found for word in words_of(name)]
     return sum(
-        int(found[name]) for word, name in words if word.startswith(f"{what}/") and word != f"{what}/sum"
+        number for word, number in words if word.startswith(f"{histogram}/") and word != f"{histogram}/sum"
     )
 
 
 def overdue_of(store: Store, now: float) -> Overdue:
-    """What is overdue of a schedule that isn't divided."""
     return find_overdue(store, [store.keys], now)[store.keys]
 
 
-def failing_of(store: Store, limit: int, now: float) -> Mapping[str, int]:
-    """What fails there."""
-    return streaks_of(store, [store.keys], limit, now)[store.keys]
-
-
 def write_due(client: redis.Redis, name: str, ago: float = 5, **policy: Any) -> float:
-    """An hourly entry that is due since so many seconds; returns when."""
+    """Write an hourly entry that has been due for some seconds; return its due time."""
     due = round(server_now(client) - ago, 6)
     write_raw(client, name, score=due, schedule=HOURLY)
     if policy:
@@ -83,66 +74,53 @@ def write_due(client: redis.Redis, name: str, ago: float = 5, **policy: Any) -> 
     return due
 
 
-@EVERY_KIND_OF_LOCK
-def test_runs_that_are_sent_are_counted_with_how_late_they_were(
-    scheduler: RedBeatScheduler, client: redis.Redis
-) -> None:
-    for number in range(7):
-        write_due(client, f"e{number}", ago=0.2 if number else 120)
+def tick_all(scheduler: RedBeatScheduler) -> None:
     while scheduler.tick() == 0:
         pass
+
+
+# -- counting
+
+
+@EVERY_KIND_OF_LOCK
+def test_sent_runs_are_counted_with_their_lateness(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+    for number in range(7):
+        write_due(client, f"e{number}", ago=0.2 if number else 120)
+    tick_all(scheduler)
     assert counted(client) == {"sent": 7}
-    assert lengths(client, "late") == 7
+    assert observations(client, "late") == 7
     found: Any = client.hgetall(NAMES.figures)
     late_seconds = sum(int(number) for name, number in found.items() if name.endswith(":late/sum")) / 1e6
     assert 120 + 6 * 0.2 <= late_seconds < 130 + 6 * 10
 
 
-def test_runs_that_are_left_out_are_counted_with_the_reason(
-    make_scheduler: MakeScheduler, client: redis.Redis
+def test_runs_not_sent_are_counted_once_by_their_reason(
+    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
+    scheduler, progress = make_scheduler(app), Progress(app, client)
     write_due(client, "late", ago=3600 * 3 - 60, misfire="skip")
     write_due(client, "merged", ago=3600 * 2 + 60)
     write_due(client, "ended", ago=60, end_time="2020-01-01T00:00:00")
-    scheduler = make_scheduler()
-    while scheduler.tick() == 0:
-        pass
-    assert counted(client) == {"sent": 1, "merged": 2, "skipped/late": 3, "skipped/end_time": 1}
-
-
-def test_a_run_that_another_one_holds_back_is_skipped_or_waits(
-    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
-) -> None:
-    scheduler, progress = make_scheduler(), Progress(app, client)
     for name, overlap in (("skips", "skip"), ("waits", "buffer_one")):
-        due = write_due(client, name, overlap=overlap)
-        progress.started(name, "other", due - 60, overlap=overlap)
-    while scheduler.tick() == 0:
-        pass
-    assert counted(client) == {"skipped/overlap": 1}
-
-
-def test_a_run_that_cannot_be_sent_is_counted_once_however_often_it_is_tried(
-    make_scheduler: MakeScheduler, client: redis.Redis, make_app: Callable[..., Celery]
-) -> None:
-    scheduler = make_scheduler(make_app())
+        progress.started(name, "other", write_due(client, name, overlap=overlap) - 60, overlap=overlap)
     write_due(client, "fails")
     client.hset("redbeat:fails", "definition", UNROUTABLE)
-    for _ in range(3):
-        scheduler.tick()
+    tick_all(scheduler)
+    for _ in range(2):  # a second and a third attempt at the same run
         client.zadd(SCHEDULE, {"redbeat:fails": server_now(client) - 1})
-    assert counted(client)["unsent"] == 1
+        scheduler.tick()
+    skipped = {"skipped/late": 3, "skipped/end_time": 1, "skipped/overlap": 1}
+    assert counted(client) == {"sent": 1, "merged": 2, "unsent": 1, **skipped}
 
 
-def test_how_tracked_runs_end_is_counted_under_the_labels_with_which_they_were_sent(
+def test_outcomes_are_counted_once_under_the_labels_of_the_sent_run(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
     track_runs(app)
     scheduler, progress = make_scheduler(app), Progress(app, client)
     outcomes = ["succeeded", "failed", "ignored", "rejected", "revoked"]
     dues = {outcome: write_due(client, outcome) for outcome in outcomes}
-    while scheduler.tick() == 0:
-        pass
+    tick_all(scheduler)
     for outcome in outcomes:
         [task_id] = client.hkeys(NAMES.about(outcome).running)  # type: ignore[misc]
         delivery = progress.delivery(outcome, task_id, dues[outcome])
@@ -150,14 +128,17 @@ def test_how_tracked_runs_end_is_counted_under_the_labels_with_which_they_were_s
         for _ in range(2):  # a worker that heard no answer tells twice
             progress.end(delivery, outcome, run_seconds=2.0)
     assert counted(client) == {"sent": 5, **dict.fromkeys(outcomes, 1)}
-    assert lengths(client, "ran") == lengths(client, "wait") == 5
+    assert observations(client, "ran") == observations(client, "wait") == 5
     found: Any = client.hkeys(NAMES.figures)
     of_failed = {name.partition(":")[0] for name in found if "failed" in words_of(name)}
     assert of_failed < {name.partition(":")[0] for name in found if "sent" in words_of(name)}
     assert client.zscore(NAMES.streaks, NAMES.about("failed").running) == 1
 
 
-def test_what_was_counted_is_taken_once_by_one_of_several_beats_without_a_lock(
+# -- gathering
+
+
+def test_figures_are_taken_once_by_one_of_several_beats_without_a_lock(
     make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
     gatherings = [gathering_of(make_app()) for _ in range(3)]
@@ -175,7 +156,7 @@ def test_what_was_counted_is_taken_once_by_one_of_several_beats_without_a_lock(
     assert shown_by(gatherings[2]).totals[":sent"] == 50, "totals survive it"
 
 
-def test_a_leader_shows_the_schedule_only_as_long_as_no_other_one_can_lead(
+def test_schedule_metrics_are_shown_only_while_no_other_beat_can_lead(
     make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
     scheduler = make_scheduler(make_app(redbeat_takeover_after=5))
@@ -200,7 +181,7 @@ def test_a_leader_shows_the_schedule_only_as_long_as_no_other_one_can_lead(
     client.set(NAMES.lock, leadership.fence.token)
 
 
-def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis) -> None:
+def test_garbage_in_the_figures_is_ignored(app: Celery, client: redis.Redis) -> None:
     client.hset(
         NAMES.figures, mapping={"": "x", "nonsense": "1", ":sent": "NaN", ":failed": "3", "\xff:a": "1"}
     )
@@ -231,7 +212,7 @@ def test_garbage_in_what_is_counted_is_left_out(app: Celery, client: redis.Redis
     assert view_of(gathering) is not None
 
 
-def test_what_a_beat_counted_that_died_before_it_stored_the_labels_is_not_lost(
+def test_counts_whose_labels_were_never_stored_go_to_the_total_of_others(
     app: Celery, client: redis.Redis
 ) -> None:
     labels, gathering = Labels("tasks.report", "celery", "stored in time"), gathering_of(app)
@@ -244,7 +225,7 @@ def test_what_a_beat_counted_that_died_before_it_stored_the_labels_is_not_lost(
     assert not counted(client), "nothing is left"
 
 
-def test_labels_are_stored_again_when_redis_has_lost_its_data(app: Celery, client: redis.Redis) -> None:
+def test_labels_are_stored_again_after_redis_lost_its_data(app: Celery, client: redis.Redis) -> None:
     gathering = gathering_of(app)
     write_due(client, "report")
     id_ = gathering.book.id_of("report", "tasks.report", {}, is_asked=False)
@@ -260,32 +241,31 @@ def test_labels_are_stored_again_when_redis_has_lost_its_data(app: Celery, clien
     assert shown_by(gathering).totals[f"{id_}:sent"] == 4
 
 
-def test_beats_without_a_lock_know_the_labels_that_another_one_has_given_or_removed(
-    make_app: Callable[..., Celery], client: redis.Redis
-) -> None:
-    first, second = gathering_of(make_app()), gathering_of(make_app())
+def test_labels_of_deleted_entries_are_removed_with_their_totals(app: Celery, client: redis.Redis) -> None:
+    store = Store(app)
     write_due(client, "there")
-    given = Labels("tasks.report", "celery", "there")
-    client.hset(NAMES.labels, given.id, json.dumps(given))
-    stale = second.book.id_of("gone", "tasks.report", {}, is_asked=False)
-    second.book.unsaved.clear()
-    for gathering in (first, second):
-        gathering.gather()
-        gathering.look()
-        gathering.stop()
-    assert given.id in second.book.known
-    assert stale not in second.book.known
-
-
-def test_the_minutes_of_the_last_hour_are_kept(app: Celery, client: redis.Redis) -> None:
+    book = LabelBook(queue_finder(app), 5)
+    ids = {name: book.id_of(name, "tasks.report", {}, is_asked=False) for name in ("there", "gone")}
+    for id_ in ids.values():
+        client.hset(NAMES.totals, f"{id_}:sent", 4)
     gathering = gathering_of(app)
-    for number in (3, 4):
-        client.hset(NAMES.figures, mapping={":sent": number + 1, ":lost": 1})
-        gathering.gather()
-    found: Any = client.hgetall(NAMES.minutes)
-    minutes = [json.loads(text) for text in found.values()]
-    assert sum(one["counted"]["sent"] for one in minutes) == 9
-    assert all(abs(one["minute"] - server_now(client) / 60) < 2 for one in minutes)
+    gathering.book.load({id_: book.known[id_] for id_ in ids.values()})
+    labels = {id_: book.known[id_] for id_ in ids.values()}
+    Figures(store).take([Asked(store.keys, "nobody", labels)], has_lock=True)
+    gathering.gather()
+    view = view_of(gathering)
+    assert isinstance(view, View)
+    assert {one.entry for one in view.labels.values()} == {"other", "there"}
+    assert Figures(store).read_labels([store.keys])[0] == {
+        ids["there"]: Labels("tasks.report", "celery", "there")
+    }
+    assert client.hgetall(NAMES.totals) == {f"{ids['there']}:sent": "4"}
+    gathering.look()
+    gathering.stop()
+    assert "gone" not in {one.entry for one in gathering.book.known.values()}
+
+
+# -- entries
 
 
 def test_entries_are_counted_by_the_states_that_the_list_shows(app: Celery, client: redis.Redis) -> None:
@@ -325,14 +305,13 @@ def test_entries_are_counted_by_the_states_that_the_list_shows(app: Celery, clie
     assert {state: number for state, number in view.states.items() if number} == expected
 
 
-def test_an_entry_is_overdue_until_a_run_succeeds(
+def test_entry_is_overdue_until_a_run_succeeds(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
     track_runs(app)
     scheduler, progress, store = make_scheduler(app), Progress(app, client), Store(app)
     due = write_due(client, "payroll", ago=5)
-    while scheduler.tick() == 0:
-        pass
+    tick_all(scheduler)
     now = server_now(client)
     [task_id] = client.hkeys(NAMES.about("payroll").running)  # type: ignore[misc]
     delivery = progress.delivery("payroll", task_id, due)
@@ -354,20 +333,7 @@ def test_an_entry_is_overdue_until_a_run_succeeds(
     assert client.zcard(NAMES.expected) == 0
 
 
-def test_an_entry_whose_runs_are_tracked_no_more_is_not_overdue(
-    make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis
-) -> None:
-    app = make_app()
-    track_runs(app)
-    write_due(client, "payroll")
-    scheduler = make_scheduler(app)
-    while scheduler.tick() == 0:
-        pass
-    assert overdue_of(Store(make_app()), server_now(client) + 3700).not_succeeded == 0
-    assert client.zcard(NAMES.expected) == 0
-
-
-def test_an_entry_is_not_overdue_by_runs_that_its_policy_has_left_out_or_its_schedule_never_had(
+def test_entry_is_not_overdue_for_runs_that_were_skipped_or_never_due(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
     track_runs(app)
@@ -399,31 +365,22 @@ def test_an_entry_is_not_overdue_by_runs_that_its_policy_has_left_out_or_its_sch
     assert (found.not_succeeded, set(found.names)) == (4, expected)
 
 
-def test_entries_that_are_not_overdue_are_found_behind_many_that_are(
-    make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
-) -> None:
-    track_runs(app)
-    make_scheduler(app)
-    now = server_now(client)
+def test_late_entries_are_overdue_and_the_oldest_is_named_first(app: Celery, client: redis.Redis) -> None:
     for number in range(150):
-        write_raw(client, f"fails{number}", score=now + 60, schedule=HOURLY)
-        client.set(NAMES.about(f"fails{number}").failing, 1)
-        client.zadd(NAMES.expected, {NAMES.about(f"fails{number}").running: now - 500})
-        write_raw(client, f"disabled{number}", score=now + 60, schedule=HOURLY, enabled=False)
-        client.zadd(NAMES.expected, {NAMES.about(f"disabled{number}").running: now - 400})
-    found = overdue_of(Store(app), now)
-    assert (found.not_succeeded, len(found.names)) == (150, 100)
+        write_due(client, f"e{number}", ago=61 + number)
+    write_due(client, "soon", ago=5)
+    found = overdue_of(Store(app), server_now(client))
+    assert (found.not_sent, len(found.names), found.names[0]) == (150, 100, "e149")
 
 
-def test_a_success_says_when_the_next_one_is_expected(
+def test_success_sets_when_the_next_one_is_expected(
     make_scheduler: MakeScheduler, client: redis.Redis, app: Celery
 ) -> None:
     track_runs(app)
     scheduler, progress = make_scheduler(app), Progress(app, client)
     due = write_due(client, "hourly", max_runtime=600)
     last = write_due(client, "last", one_off=True)
-    while scheduler.tick() == 0:
-        pass
+    tick_all(scheduler)
     for name, at in (("hourly", due), ("last", last)):
         [task_id] = client.hkeys(NAMES.about(name).running)  # type: ignore[misc]
         delivery = progress.delivery(name, task_id, at)
@@ -435,10 +392,13 @@ def test_a_success_says_when_the_next_one_is_expected(
     assert client.zscore(NAMES.expected, NAMES.about("last").running) is None
 
 
-def test_failures_in_a_row_are_shown_of_entries_that_run(app: Celery, client: redis.Redis) -> None:
+def test_failures_in_a_row_are_shown_for_entries_that_run(app: Celery, client: redis.Redis) -> None:
     store, now = Store(app), server_now(client)
-    counts = {"runs": 3, "paused": 5, "disabled": 4, "until": 6, "broken": 7}
-    for name, count in counts.items():
+
+    def failing(at: float) -> Mapping[str, int]:
+        return streaks_of(store, [store.keys], 10, at)[store.keys]
+
+    for name, count in {"runs": 3, "paused": 5, "disabled": 4, "until": 6, "broken": 7}.items():
         about = NAMES.about(name)
         client.zadd(NAMES.streaks, {about.running: count})
         client.set(about.failing, count)
@@ -446,18 +406,13 @@ def test_failures_in_a_row_are_shown_of_entries_that_run(app: Celery, client: re
     Entry.get("paused", app).pause()
     Entry.get("until", app).pause(until=datetime.fromtimestamp(now + 60, timezone.utc))
     client.hset("redbeat:broken", "definition", "{")
-    assert failing_of(store, 10, now) == {"runs": 3}
-    assert failing_of(store, 10, now + 61) == {"runs": 3, "until": 6}
+    assert failing(now) == {"runs": 3}
+    assert failing(now + 61) == {"runs": 3, "until": 6}
     Entry.get("paused", app).resume()
-    assert failing_of(store, 10, now) == {"runs": 3, "paused": 5}, "it hasn't succeeded since"
+    assert failing(now) == {"runs": 3, "paused": 5}
 
 
-def test_an_entry_that_is_late_is_overdue_and_named(app: Celery, client: redis.Redis) -> None:
-    for number in range(150):
-        write_due(client, f"e{number}", ago=61 + number)
-    write_due(client, "soon", ago=5)
-    found = overdue_of(Store(app), server_now(client))
-    assert (found.not_sent, len(found.names), found.names[0]) == (150, 100, "e149")
+# -- stored messages
 
 
 def test_stored_messages_are_counted_without_another_round_trip(
@@ -476,56 +431,3 @@ def test_stored_messages_are_counted_without_another_round_trip(
     make_late(client, "one", server_now(client) - 61)
     make_late(client, "two", server_now(client) - 5)
     assert (before[:2], gather()) == ((0, 0), (3, 1, before[2]))
-
-
-def test_stored_messages_that_were_sent_are_counted(app: Celery, client: redis.Redis) -> None:
-    store(app, "one", "two", "three")
-    with leader(app) as scheduler:
-        for task_id in ("one", "two"):
-            make_late(client, task_id, 5.0)
-        scheduler.tick()
-        own = OwnFigures(scheduler._shares, scheduler._figures, lambda: 0)  # noqa: SLF001
-    assert {message.id for message in take_messages(app)} == {"one", "two"}
-    assert "redbeat_later_sent_total 2.0" in Exposition(tuple, own).text("")[1].decode()
-
-
-def test_labels_of_deleted_entries_go_with_all_that_was_counted_under_them(
-    app: Celery, client: redis.Redis
-) -> None:
-    store = Store(app)
-    write_due(client, "there")
-    book = LabelBook(queue_finder(app), 5)
-    ids = {name: book.id_of(name, "tasks.report", {}, is_asked=False) for name in ("there", "gone")}
-    for id_ in ids.values():
-        client.hset(NAMES.totals, f"{id_}:sent", 4)
-    gathering = gathering_of(app)
-    gathering.book.load({id_: book.known[id_] for id_ in ids.values()})
-    labels = {id_: book.known[id_] for id_ in ids.values()}
-    Figures(store).take([Asked(store.keys, "nobody", labels)], has_lock=True)
-    gathering.gather()
-    view = view_of(gathering)
-    assert isinstance(view, View)
-    assert {one.entry for one in view.labels.values()} == {"other", "there"}
-    assert Figures(store).read_labels([store.keys])[0] == {
-        ids["there"]: Labels("tasks.report", "celery", "there")
-    }
-    assert client.hgetall(NAMES.totals) == {f"{ids['there']}:sent": "4"}
-    gathering.look()
-    gathering.stop()
-    assert "gone" not in {one.entry for one in gathering.book.known.values()}
-
-
-def test_a_beat_that_was_away_while_another_one_took_figures_reads_the_totals_anew(
-    make_app: Callable[..., Celery], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = gathering_of(make_app()), gathering_of(make_app())
-    client.hset(NAMES.figures, ":sent", 1)
-    first.gather()
-    client.delete(NAMES.teller)  # as if it had stood still for long
-    client.hset(NAMES.figures, ":sent", 2)
-    second.gather()
-    client.delete(NAMES.teller)
-    monkeypatch.setattr(module, "GAP_SECONDS", -1.0)
-    client.hset(NAMES.figures, ":sent", 4)
-    first.gather()
-    assert shown_by(first).totals[":sent"] == 7

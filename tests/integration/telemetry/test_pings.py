@@ -1,0 +1,369 @@
+"""Pings of redbeat_ping_url while all is well, and of ping_url for the runs of an entry."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import schedule
+
+from redbeat import RedBeatScheduler, signals, track_runs
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.runs.run import Run
+from redbeat.schedules import register_schedule
+from redbeat.telemetry.pings import entry_pings
+from redbeat.telemetry.pings.calls import CALL_SECONDS
+from redbeat.telemetry.pings.entry_pings import EntryPings
+from redbeat.telemetry.pings.pings import (
+    LOOK_AGAIN_SECONDS,
+    PERIOD_SECONDS,
+    RETRY_SECONDS,
+    STEP_SECONDS,
+    Pings,
+)
+from tests.conftest import MakeApp
+from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_beat, celery_worker, write_app
+from tests.support.command_line import call
+from tests.support.logs import warnings_in
+from tests.support.polling import eventually
+from tests.support.receivers import OK, Receiver
+from tests.support.schedule import LOCK, SCHEDULE, write_raw
+from tests.support.servers import Server
+
+SECRET = "hidden-in-the-url"
+DUE = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as made:
+        yield made
+
+
+@pytest.fixture
+def foreign() -> Iterator[Receiver]:
+    """A service that redbeat_ping_hosts does not allow."""
+    with Receiver() as made:
+        yield made
+
+
+# -- redbeat_ping_url
+
+
+def pings_of(scheduler: RedBeatScheduler) -> Pings:
+    return Pings(scheduler.app, scheduler._condition, scheduler._find_fence)  # noqa: SLF001
+
+
+def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    told = [getattr(record, "redbeat", {}).get("event", "") for record in caplog.records]
+    return [event for event in told if event.startswith("redbeat.ping.")]
+
+
+def test_leader_calls_and_a_standby_does_after_its_takeover(
+    server: Server, tmp_path: Path, receiver: Receiver
+) -> None:
+    for name in ("first", "second"):
+        url = receiver.url(f"{SECRET}/{name}")
+        write_app(tmp_path, name, server.url(), redbeat_ping_url=url, redbeat_takeover_after=5)
+    with celery_beat(tmp_path, "first") as first:
+        eventually(lambda: receiver.paths)
+        with celery_beat(tmp_path, "second") as second:
+            second.wait_for("beat: Standing by")
+            first.kill()
+            receiver.behave = lambda _path: receiver.hang
+            second.wait_for("beat: Acquired lock")
+            eventually(lambda: len(receiver.paths) > 1)
+            seconds = second.seconds_to_end()
+    assert receiver.paths == [f"/{SECRET}/first", f"/{SECRET}/second"]
+    assert seconds < CALL_SECONDS, "a call that hangs delays the end"
+    assert SECRET not in first.output() + second.output()
+
+
+def test_leader_calls_once_a_minute_and_withholds_calls_during_trouble(
+    make_scheduler: MakeScheduler, receiver: Receiver, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = make_scheduler(redbeat_ping_url=receiver.url("x"))
+    pings = pings_of(scheduler)
+    assert pings.step() == PERIOD_SECONDS
+    assert receiver.paths == ["/x"]
+    # an entry that was due long ago
+    now = int(client.time()[0])  # type: ignore[index]
+    client.zadd(SCHEDULE, {"redbeat:late": now - 50})
+    assert pings.step() == PERIOD_SECONDS
+    client.zadd(SCHEDULE, {"redbeat:late": now - 120})
+    for _ in range(3):
+        assert pings.step() == LOOK_AGAIN_SECONDS
+    client.zrem(SCHEDULE, "redbeat:late")
+    assert pings.step() == PERIOD_SECONDS
+    assert len(receiver.paths) == 3
+    # the broker
+    scheduler._broker.is_away = True  # noqa: SLF001
+    assert pings.step() == LOOK_AGAIN_SECONDS
+    scheduler._broker.is_away = False  # noqa: SLF001
+    # another beat
+    token = client.get(LOCK)
+    client.set(LOCK, "another beat", px=60_000)
+    assert pings.step() == LOOK_AGAIN_SECONDS
+    client.delete(LOCK)
+    assert pings.step() == LOOK_AGAIN_SECONDS
+    client.set(LOCK, token, px=60_000)  # type: ignore[arg-type]
+    # Redis
+    config = scheduler.config
+    config.redis_url, url = "redis://127.0.0.1:1/0", config.redis_url
+    assert pings.step() == LOOK_AGAIN_SECONDS
+    config.redis_url = url
+    assert len(receiver.paths) == 3
+    assert pings.step() == PERIOD_SECONDS
+    assert len(receiver.paths) == 4
+    outages = [["redbeat.ping.withheld", "redbeat.ping.resumed"], ["redbeat.ping.withheld"] * 4]
+    assert events_in(caplog) == [*outages[0], *outages[1], "redbeat.ping.resumed"]
+    # it leads no more
+    scheduler.close()
+    assert pings.step() == STEP_SECONDS
+    assert len(receiver.paths) == 4
+
+
+def test_service_that_fails_is_retried_and_logged_once(
+    make_scheduler: MakeScheduler, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    pings = pings_of(make_scheduler(redbeat_ping_url=receiver.url(SECRET)))
+    receiver.behave = lambda _path: b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n"
+    assert [pings.step() for _ in range(3)] == [RETRY_SECONDS] * 3
+    receiver.behave = lambda _path: OK
+    assert [pings.step() for _ in range(2)] == [PERIOD_SECONDS] * 2
+    assert events_in(caplog) == ["redbeat.ping.failed", "redbeat.ping.back"]
+    assert SECRET not in caplog.text
+
+
+def test_one_of_several_beats_without_a_lock_calls(
+    make_app: MakeApp, receiver: Receiver, client: redis.Redis
+) -> None:
+    settings = {"redbeat_ping_url": receiver.url("x"), "redbeat_lock_key": None}
+    beats = [RedBeatScheduler(app) for app in (make_app(**settings), make_app(**settings))]
+    try:
+        for beat in beats:
+            beat.tick()
+        first, second = map(pings_of, beats)
+        assert (first.step(), second.step()) == (PERIOD_SECONDS, LOOK_AGAIN_SECONDS)
+        assert 0 < client.pttl("redbeat::pinged") <= 55_000  # type: ignore[operator]
+        assert len(receiver.paths) == 1
+        client.delete("redbeat::pinged")
+        receiver.behave = lambda _path: b"HTTP/1.1 500 Oh\r\n\r\n"
+        assert first.step() == RETRY_SECONDS
+        receiver.behave = lambda _path: OK
+        assert second.step() == PERIOD_SECONDS, "the first one has given its turn back"
+    finally:
+        for beat in beats:
+            beat.close()
+
+
+# -- ping_url of an entry
+
+
+@pytest.fixture
+def watched(make_app: MakeApp, receiver: Receiver) -> Celery:
+    """An app that tracks runs and whose entries may call the receiver."""
+    app = make_app(redbeat_ping_hosts=[receiver.host])
+    track_runs(app)
+    return app
+
+
+MakePings = Callable[[Celery], EntryPings]
+
+
+@pytest.fixture
+def make_pings() -> Iterator[MakePings]:
+    with ExitStack() as at_end:
+
+        def make(app: Celery) -> EntryPings:
+            made = EntryPings(app)
+            made.look()
+            at_end.callback(made.stop)
+            return made
+
+        yield make
+
+
+def tell(app: Celery, signal: Any, entry: str, outcome: str | None = None) -> None:
+    """Send a signal as beat's feed does."""
+    for _, answer in signal.send(sender=app, entry=entry, run=Run(entry, DUE, "id", outcome=outcome)):
+        assert answer is None
+
+
+def test_entry_pings_reach_allowed_hosts_only(
+    server: Server,
+    tmp_path: Path,
+    receiver: Receiver,
+    foreign: Receiver,
+    make_app: MakeApp,
+    client: redis.Redis,
+) -> None:
+    redirect = f"HTTP/1.1 307 There\r\nLocation: {foreign.url('stolen')}\r\n\r\n".encode()
+    receiver.behave = lambda path: redirect if "moved" in path else OK
+    settings = {"redbeat_ping_hosts": ["hc-ping.com", receiver.host]}
+    extra = "import redbeat\nredbeat.track_runs(app)"
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), extra=extra, **settings)
+    with (
+        celery_worker(tmp_path, "module") as worker,
+        celery_beat(tmp_path, "module", "-l", "DEBUG") as beat,
+    ):
+        eventually(lambda: client.exists("redbeat::events-read"))  # from now on it is told of runs
+        app = make_app()
+        once: dict[str, Any] = {"schedule": 1, "one_off": True, "app": app}
+        Entry("good", "echo", ping_url=receiver.url(f"{SECRET}/good?a=b"), **once).save()
+        Entry("bad", "fail", ping_url=receiver.url(f"{SECRET}/bad"), **once).save()
+        Entry("moved", "echo", ping_url=receiver.url(f"{SECRET}/moved"), **once).save()
+        Entry("foreign", "echo", ping_url=foreign.url(SECRET), **once).save()
+        Entry("silent", "echo", **once).save()
+        expected = {
+            *(f"/{SECRET}/good{end}" for end in ("/start?a=b", "?a=b")),
+            *(f"/{SECRET}/bad/{end}" for end in ("start", "fail")),
+            *(f"/{SECRET}/moved{end}" for end in ("/start", "")),
+        }
+        eventually(lambda: set(receiver.paths) >= expected)
+        beat.wait_for("isn't in redbeat_ping_hosts")
+        beat.wait_for("redirects aren't followed")
+    paths = receiver.paths
+    assert set(paths) == expected
+    for name, start, end in (("good", "/start?a=b", "?a=b"), ("bad", "/start", "/fail")):
+        assert paths.index(f"/{SECRET}/{name}{start}") < paths.index(f"/{SECRET}/{name}{end}")
+    assert foreign.requests == []
+    assert SECRET not in beat.output() + worker.output()
+
+
+def test_ping_url_is_masked_everywhere_but_in_an_export(
+    app: Celery, tmp_path: Path, client: redis.Redis
+) -> None:
+    url = f"https://hc-ping.com/{SECRET}"
+    entry = Entry("report", "echo", 60, app=app, ping_url=url).save()
+    assert SECRET not in repr(entry.policy)
+    file = tmp_path / "schedule.yaml"
+    file.write_text(
+        f"owner: me\nentries:\n  report: {{task: echo, schedule: {{every: 1m}}, ping_url: '{url}2'}}\n"
+        f"  new: {{task: echo, schedule: {{every: 1m}}, ping_url: '{url}'}}\n"
+    )
+    write_raw(client, "broken")
+    client.hset("redbeat:broken", "policy", json.dumps({"ping_url": f"ftp://{SECRET}/"}))
+    asked = [
+        *(["list"], ["list", "--json"], ["show", "report"], ["show", "report", "--json"]),
+        *(["plan", str(file)], ["plan", str(file), "--json"], ["next", "report"], ["doctor", "--json"]),
+        ["set", "report", "--jitter", "1", "--json"],
+        ["add", "another", "echo", "--every", "1m", "--ping-url", url, "--json"],
+        ["set", "report", "--ping-url", f"ftp://{SECRET}/"],
+        ["apply", str(file), "--yes", "--take-over", "--json"],
+        ["why", "report", "--json"],
+        *(["show", "broken"], ["show", "broken", "--json"], ["doctor"], ["list", "--state", "quarantined"]),
+    ]
+    for words in asked:
+        done = call(app, *words)
+        assert done.output, words
+        assert isinstance(done.exception, (SystemExit, type(None))), words
+        assert SECRET not in done.output + done.stderr, words
+    assert "https://hc-ping.com/**" in call(app, "show", "report").output
+    shown = json.loads(call(app, "show", "report", "--json").output)
+    assert shown["ping_url"] == "https://hc-ping.com/**"
+    assert entry.from_key(entry.key, app=app).to_dict()["ping_url"] == f"{url}2"
+    exported = call(app, "export").output
+    assert f"{url}2" in exported
+    again = call(app, "set", "report", "--ping-url", shown["ping_url"])
+    assert again.exit_code == 64
+
+
+def test_entry_ping_follows_the_outcome(watched: Celery, make_pings: MakePings, receiver: Receiver) -> None:
+    make_pings(watched)
+    Entry("report", "echo", 60, app=watched, ping_url=receiver.url("x")).save()
+    outcomes = {
+        "succeeded": "/x", "failed": "/x/fail", "lost": "/x/fail", "never_started": "/x/fail", "revoked": "",
+        "expired": "", "rejected": "", "ignored": "", "superseded": "",
+    }  # fmt: skip
+    tell(watched, signals.run_sent, "report")
+    for outcome in outcomes:
+        tell(watched, signals.run_ended, "report", outcome)
+    tell(watched, signals.run_started, "report")
+    eventually(lambda: receiver.paths[-1:] == ["/x/start"])
+    assert receiver.paths[:-1] == [path for path in outcomes.values() if path]
+
+
+def test_entry_ping_without_tracking_tells_that_a_run_was_sent(
+    make_app: MakeApp, make_pings: MakePings, receiver: Receiver
+) -> None:
+    app = make_app(redbeat_ping_hosts=[receiver.host])
+    pings = make_pings(app)
+    Entry("report", "echo", 60, app=app, ping_url=receiver.url("x")).save()
+    Entry("tracked", "echo", 60, app=app, ping_url=receiver.url("y"), max_runtime=5).save()
+    tell(app, signals.run_sent, "tracked")
+    tell(app, signals.run_sent, "report")
+    eventually(lambda: receiver.paths)
+    Entry("report", "echo", 60, app=app).delete()
+    pings._wishes["report"] = replace(pings._wishes["report"], until=0.0)  # noqa: SLF001 - it expires
+    tell(app, signals.run_sent, "report")
+    eventually(lambda: len(receiver.paths) == 2)
+    assert receiver.paths == ["/x", "/x"], "also for an entry that was deleted with its last run"
+
+
+def test_service_that_is_away_delays_no_other_and_is_logged_once(
+    watched: Celery, make_pings: MakePings, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Receiver() as dead:
+        dead_url = dead.url(SECRET)
+    Entry("dead", "echo", 60, app=watched, ping_url=dead_url).save()
+    watched.redbeat_conf.ping_hosts = (receiver.host, dead.host)
+    make_pings(watched)
+    Entry("well", "echo", 60, app=watched, ping_url=receiver.url("well")).save()
+    for _ in range(20):
+        tell(watched, signals.run_started, "dead")
+        tell(watched, signals.run_ended, "dead", "succeeded")
+    tell(watched, signals.run_ended, "well", "lost")
+    eventually(lambda: receiver.paths == ["/well/fail"])
+    assert len([line for line in warnings_in(caplog) if dead.host in line]) == 1
+    assert SECRET not in caplog.text
+
+
+def test_entry_pings_during_an_outage_of_redis_are_kept_up_to_a_limit(
+    watched: Celery, make_pings: MakePings, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry_pings, "MAX_HEARD", 5)
+    monkeypatch.setattr(entry_pings, "AWAY_SECONDS", 0.01)
+    Entry("report", "echo", 60, app=watched, ping_url=receiver.url("x")).save()
+    config = watched.redbeat_conf
+    config.redis_url, url = "redis://127.0.0.1:1/0", config.redis_url
+    pings = make_pings(watched)
+    tell(watched, signals.run_started, "report")
+    eventually(lambda: pings._store is not None)  # noqa: SLF001 - it has asked in vain
+    for _ in range(9):
+        tell(watched, signals.run_ended, "report", "succeeded")
+    pings._store = None  # noqa: SLF001
+    config.redis_url = url
+    eventually(lambda: receiver.paths == ["/x/start", *["/x"] * 5], message=f"told: {receiver.paths}")
+
+
+def test_entry_that_cannot_be_read_delays_no_ping(
+    watched: Celery, receiver: Receiver, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(schedule):
+        pass
+
+    def decode(_: dict[str, Any]) -> Odd:
+        raise RuntimeError("a bug")
+
+    register_schedule("odd", Odd, lambda _: {}, decode)
+    write_raw(client, "odd", schedule={"__type__": "odd"})
+    client.hset("redbeat:odd", "policy", json.dumps({"ping_url": receiver.url("odd")}))
+    Entry("well", "echo", 60, app=watched, ping_url=receiver.url("well")).save()
+    pings = EntryPings(watched)
+    for name in ("odd", "well"):
+        pings._hear(name, "")  # noqa: SLF001
+    pings.step()
+    assert receiver.paths == ["/well"]
+    assert "odd (ping_url): RuntimeError: a bug" in caplog.text
