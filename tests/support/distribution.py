@@ -9,7 +9,6 @@ from xdist.scheduler import LoadFileScheduling
 #: by its name each of these would begin late, and it takes half a minute or more: others wait for its end
 _LONG = (
     *("tests/integration/documentation/test_readme.py", "tests/integration/documentation/test_benchmarks.py"),
-    *("tests/integration/manifest/test_applied_files.py", "tests/integration/manifest/test_large_files.py"),
     *("tests/integration/runs/test_worker_endings.py", "tests/integration/runs/test_worker_runs.py"),
     *("tests/integration/singleton/test_singleton.py", "tests/integration/telemetry/test_prometheus.py"),
     *("tests/unit/process/test_budget.py", "tests/unit/schedules/test_transitions.py"),

@@ -22,7 +22,7 @@ from tests.support.apps import write_app
 from tests.support.command_line import Terminal, call, celery_arguments, installed
 from tests.support.schedule import SCHEDULE
 from tests.support.servers import Server
-from tests.unit.manifest.test_djangobeat import TABLES
+from tests.unit.manifest.test_files import TABLES
 
 FILE = """\
 owner: billing

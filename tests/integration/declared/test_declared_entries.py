@@ -1,10 +1,12 @@
-"""Schedules beside their tasks become entries of the app, and leave with the code."""
+"""Entries that `@scheduled` declares: stored, removed, run, and found by the doctor; also with Django."""
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,19 @@ from redbeat.policy.policy import FIELDS
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, celery_worker, run_beat, runs, stop_worker, write_app
-from tests.support.command_line import call
+from tests.support.command_line import call, run
 from tests.support.logs import errors_in, has_traceback
 from tests.support.polling import eventually
-from tests.support.schedule import SCHEDULE, STATICS, field, sent_names
+from tests.support.schedule import SCHEDULE, STATICS, field
 from tests.support.servers import Server
 from tests.unit.declared.test_declaring import POLICY
 
 HOURLY = {"task": "echo", "schedule": 3600}
+
+
 OWNERS = "redbeat::static-owners"
+
+
 Write = Callable[..., Path]
 
 
@@ -63,7 +69,7 @@ def with_task(make_app: MakeApp) -> Callable[..., Celery]:
     return make
 
 
-def test_they_are_stored_as_entries_of_beat_schedule_are_with_their_owner(
+def test_declared_entry_is_stored_as_a_static_one_with_its_owner(
     with_task: Callable[..., Celery], client: redis.Redis
 ) -> None:
     app = with_task(
@@ -89,7 +95,7 @@ def test_they_are_stored_as_entries_of_beat_schedule_are_with_their_owner(
     assert field(client, "report", "policy") == policy
 
 
-def test_one_that_has_left_the_code_is_removed_and_no_other(
+def test_entry_that_has_left_the_code_is_removed(
     with_task: Callable[..., Celery], client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     start(with_task(stays={"every": 3600}, leaves={"every": 3600}), "a")
@@ -104,7 +110,7 @@ def test_one_that_has_left_the_code_is_removed_and_no_other(
     assert "beat: Removing old static schedule entry 'leaves'." in caplog.text
 
 
-def test_one_moves_between_beat_schedule_and_its_task_without_losing_its_past(
+def test_entry_moved_between_beat_schedule_and_its_task_keeps_its_runs(
     with_task: Callable[..., Celery], client: redis.Redis
 ) -> None:
     start(with_task({"beat_schedule": {"x": HOURLY}}))
@@ -117,7 +123,7 @@ def test_one_moves_between_beat_schedule_and_its_task_without_losing_its_past(
 
 
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
-def test_a_beat_whose_code_has_a_name_twice_does_not_start_and_changes_nothing(
+def test_name_declared_twice_stops_beat_and_changes_nothing(
     with_task: Callable[..., Celery], client: redis.Redis, settings: dict[str, Any]
 ) -> None:
     start(with_task(x={"every": 3600}, y={"every": 3600}))
@@ -132,7 +138,7 @@ def test_a_beat_whose_code_has_a_name_twice_does_not_start_and_changes_nothing(
     RedBeatScheduler(app, lazy=True)  # beat's banner isn't where it is told
 
 
-def test_a_program_that_cannot_import_its_modules_removes_nothing_and_says_so(
+def test_beat_that_cannot_import_a_module_removes_no_entry(
     with_task: Callable[..., Celery], client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     start(with_task(x={"every": 3600}, y={"every": 3600}))
@@ -145,7 +151,7 @@ def test_a_program_that_cannot_import_its_modules_removes_nothing_and_says_so(
     assert "there_is_no_such_module" in caplog.text
 
 
-def test_one_that_belongs_to_no_task_is_an_error_in_the_log_and_the_others_are_stored(
+def test_schedule_of_no_task_is_logged_and_others_are_stored(
     with_task: Callable[..., Celery], client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     @scheduled(every=5)
@@ -156,22 +162,12 @@ def test_one_that_belongs_to_no_task_is_an_error_in_the_log_and_the_others_are_s
     (told,) = [line for line in errors_in(caplog) if "of_no_task" in line]
     assert f"{__file__}:" in told
     assert "must stand over or under @app.task" in told
+    [stray] = kinds_of(with_task())["stray-declaration"]
+    assert (stray["severity"], stray["about"].startswith(f"{__file__}:")) == ("error", True)
     assert of_no_task
 
 
-def test_one_that_somebody_has_paused_stays_paused(
-    with_task: Callable[..., Celery], client: redis.Redis
-) -> None:
-    app = with_task(x={"every": 3600})
-    start(app)
-    Entry.get("x", app).pause("the printer is broken", by="ada")
-    app = with_task(x={"every": 60, "args": (1,)})
-    start(app)
-    entry = Entry.get("x", app)
-    assert (entry.paused, entry.args) == (True, [1])
-
-
-def test_each_field_of_a_policy_goes_into_redis_from_the_code_and_from_beat_schedule(
+def test_every_policy_field_is_stored_from_code_and_beat_schedule(
     with_task: Callable[..., Celery], client: redis.Redis
 ) -> None:
     Calendar("holidays", ["2030-12-25"], app=with_task()).save()
@@ -194,10 +190,9 @@ def test_each_field_of_a_policy_goes_into_redis_from_the_code_and_from_beat_sche
     [
         ({"jiter": 3}, "Did you mean jitter?"),
         ({"overlap": "sikp"}, "overlap: must be one of"),
-        ({"timezone": "Mars"}, "timezone"),
     ],
 )
-def test_a_wrong_field_of_beat_schedule_is_an_error_of_that_entry_and_the_others_are_stored(
+def test_invalid_field_in_beat_schedule_is_logged_and_others_are_stored(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
     caplog: pytest.LogCaptureFixture,
@@ -211,7 +206,7 @@ def test_a_wrong_field_of_beat_schedule_is_an_error_of_that_entry_and_the_others
     assert reason in told
 
 
-def test_a_new_leader_stores_them_again(
+def test_new_leader_stores_declared_entries_again(
     make_scheduler: MakeScheduler, with_task: Callable[..., Celery], client: redis.Redis
 ) -> None:
     app = with_task(x={"every": 3600})
@@ -222,9 +217,6 @@ def test_a_new_leader_stores_them_again(
     scheduler.lock = None
     assert scheduler.stand_for_leader()
     assert names_in(client) == ["x"]
-
-
-# -- real commands
 
 
 MODULE = """
@@ -248,7 +240,7 @@ def third(self, word):
 """
 
 
-def test_a_real_beat_sends_them_a_real_worker_runs_them_and_removed_ones_go(
+def test_declared_tasks_run_with_a_real_beat_and_worker(
     server: Server, tmp_path: Path, client: redis.Redis, broker: redis.Redis
 ) -> None:
     settings = {"redbeat_redis_url": server.url(1)}
@@ -271,7 +263,7 @@ def test_a_real_beat_sends_them_a_real_worker_runs_them_and_removed_ones_go(
 
 
 @pytest.mark.parametrize("where", ["in the code", "in beat_schedule"])
-def test_a_real_beat_with_a_name_twice_ends_with_a_sentence_that_names_both_places(
+def test_real_beat_with_a_name_twice_ends_with_both_places(
     valkey: Server, tmp_path: Path, where: str
 ) -> None:
     is_imported = where == "in beat_schedule"
@@ -289,62 +281,18 @@ def test_a_real_beat_with_a_name_twice_ends_with_a_sentence_that_names_both_plac
         assert not client.keys()
 
 
-def test_a_real_beat_that_cannot_import_a_module_does_not_start_and_removes_nothing(
-    valkey: Server, tmp_path: Path
-) -> None:
-    (tmp_path / "tasks.py").write_text(
-        "from celery import shared_task\nfrom redbeat import scheduled\n\n"
-        "@shared_task\n@scheduled(every=3600, name='kept')\ndef task(): ...\n"
-    )
-    settings = {"redbeat_redis_url": valkey.url(1), "imports": ["tasks"]}
-    with run_beat(tmp_path, valkey.url(0), **settings) as beat, valkey.client(db=1) as client:
-        eventually(lambda: names_in(client) == ["kept"])
-        beat.stop()
-        (tmp_path / "tasks.py").write_text(
-            "from celery import shared_task\nfrom redbeat import scheduled\n\n"
-            "@shared_task\n@scheduled(every=3600, jiter=3)\ndef task(): ...\n"
-        )
-        with celery_beat(tmp_path, "module") as broken:
-            assert broken.wait() != 0
-            assert f"{tmp_path / 'tasks.py'}:5: @scheduled: there is no keyword 'jiter'" in broken.output()
-        assert names_in(client) == ["kept"]
-
-
-# -- who looks at them
-
-
 @pytest.fixture
 def declared(with_task: Callable[..., Celery]) -> Celery:
     return with_task({"beat_schedule": {"hourly": HOURLY}}, report={"every": 3600, "args": (1,)})
 
 
-def test_the_doctor_tells_what_is_declared_and_not_stored_and_nothing_when_it_is(declared: Celery) -> None:
+def test_doctor_finds_declared_entries_that_are_not_stored(declared: Celery) -> None:
     found = kinds_of(declared)
     (note,) = found["not-stored"]
     assert note["about"] == "report"
     assert f"It is declared at {__file__}:" in note["problem"]
     start(declared)
     assert not {"not-stored", "declaration", "orphan-static"} & kinds_of(declared).keys()
-
-
-def test_the_doctor_names_both_places_of_a_name_that_is_there_twice(
-    with_task: Callable[..., Celery],
-) -> None:
-    app = with_task({"beat_schedule": {"x": HOURLY}}, x={"every": 60})
-    (error,) = kinds_of(app)["declaration"]
-    assert error["about"].startswith(f"{__file__}:")
-    assert "the setting beat_schedule has an entry 'x', too" in error["problem"]
-
-
-def test_the_doctor_names_a_schedule_that_belongs_to_no_task(with_task: Callable[..., Celery]) -> None:
-    @scheduled(every=5)
-    def of_no_task() -> None: ...
-
-    found = kinds_of(with_task())["stray-declaration"]
-    (error,) = [one for one in found if "of_no_task" in one["problem"]]
-    assert error["severity"] == "error"
-    assert error["about"].startswith(f"{__file__}:")
-    assert of_no_task
 
 
 def kinds_of(app: Celery) -> dict[str, list[dict[str, Any]]]:
@@ -355,38 +303,137 @@ def kinds_of(app: Celery) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_the_command_line_says_where_an_entry_stands_in_the_code(declared: Celery) -> None:
-    start(declared)
-    assert f"@scheduled at {__file__}:" in " ".join(
-        call(declared, "show", "report", columns=400).output.split()
-    )
-    assert "from" in call(declared, "show", "hourly").output
-    changed = call(declared, "set", "report", "--jitter", "5")
-    assert f"report comes from @scheduled at {__file__}:" in " ".join(changed.output.split())
-    changed = call(declared, "set", "hourly", "--jitter", "5")
-    assert "hourly comes from beat_schedule: this change lasts until" in " ".join(changed.output.split())
+#: backends to what is imported for them, and what its framework is called
+BACKENDS = {
+    "django_tasks_celery.CeleryBackend": ("django_tasks_celery", "django.tasks"),
+    "django_tasks_fennel.CeleryBackend": (
+        "django_tasks_fennel",
+        "django.tasks" if find_spec("django.tasks") else "django_tasks",
+    ),
+}
 
 
-def test_a_due_one_is_sent(
-    with_task: Callable[..., Celery], client: redis.Redis, broker: redis.Redis
+FILES = {
+    "proj/__init__.py": "from .celery import app as celery_app\n",
+    "proj/celery.py": """
+import os
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "proj.settings")
+app = Celery("proj")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+""",
+    "proj/settings.py": """
+import os
+
+SECRET_KEY = "for this test only"
+INSTALLED_APPS = [*os.environ["APPS"].split(), "shop"]
+USE_TZ = True
+TASKS = {"default": {"BACKEND": os.environ["BACKEND"], "QUEUES": []}}
+CELERY_BROKER_URL = os.environ["REDIS_URL"]
+CELERY_RESULT_BACKEND = os.environ["REDIS_URL"]
+CELERY_RESULT_EXTENDED = True
+CELERY_BEAT_SCHEDULER = "redbeat.RedBeatScheduler"
+""",
+    "shop/__init__.py": "",
+    "shop/tasks.py": """
+import os
+import redis
+from celery import shared_task
+from FRAMEWORK import task
+from redbeat import scheduled
+
+def note(word):
+    redis.Redis.from_url(os.environ["REDIS_URL"]).sadd("ran", word)
+
+@shared_task
+@scheduled(every=0.3, args=("celery",))
+def plain(word):
+    note(word)
+
+@scheduled(every=0.3, args=("over",), name="over")
+@task(queue_name="reports", priority=20)
+def over(word):
+    note(word)
+
+@task
+@scheduled(every=0.3, args=("under",), name="under")
+def under(word):
+    note(word)
+
+@scheduled(every=0.3, args=("context",), name="context", options={"queue": "celery"})
+@task(takes_context=True)
+def with_context(context, word):
+    note(word)
+""",
+}
+
+
+DECLARED = """
+import json
+from proj.celery import app
+from redbeat.declared import declared_entries
+from redbeat.declared.modules import load_tasks
+
+load_tasks(app)
+print(json.dumps(declared_entries(app)))
+"""
+
+
+def prepare(directory: Path, backend: str, server: Server) -> dict[str, str]:
+    """Write the project; return what its programs need in their environment."""
+    package, framework = BACKENDS.get(backend, ("", BACKENDS["django_tasks_fennel.CeleryBackend"][1]))
+    for needed in (package, framework):
+        if needed and find_spec(needed.partition(".")[0]) is None:
+            pytest.skip(f"{needed} isn't installed")
+    if "." in framework and find_spec(framework) is None:
+        pytest.skip(f"this Django has no {framework}")
+    for name, text in FILES.items():
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text.replace("FRAMEWORK", framework))
+    apps = " ".join([*(["django_tasks"] if framework == "django_tasks" else []), package])
+    return {"REDIS_URL": server.url(0), "BACKEND": backend, "APPS": apps}
+
+
+def declared_in(directory: Path, env: dict[str, str]) -> dict[str, Any]:
+    done = run([sys.executable, "-c", DECLARED], directory, env, 60)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_django_tasks_are_declared_sent_and_run(
+    backend: str, server: Server, tmp_path: Path, broker: redis.Redis
 ) -> None:
-    app = with_task(x={"every": 3600, "args": ("weekly",)})
-    scheduler = RedBeatScheduler(app)
-    client.zadd(SCHEDULE, {"redbeat:x": 1})
-    scheduler.tick()
-    scheduler.close()
-    assert sent_names(broker) == ["x"]
+    pytest.importorskip("django")
+    env = prepare(tmp_path, backend, server)
+    found = declared_in(tmp_path, env)
+    assert set(found) == {"shop.tasks.plain", "over", "under", "context"}
+    assert found["over"]["task"].endswith("shop.tasks.over")
+    assert found["over"]["options"]["queue"] == "reports"
+    assert found["over"]["options"]["priority"] > found["under"].get("options", {}).get("priority", 0)
+    assert found["context"]["options"]["queue"] == "celery"
+    queues = ["-Q", "celery,default,reports"]
+    with celery_beat(tmp_path, "proj", env=env) as beat:
+        with celery_worker(tmp_path, "proj", *queues, env=env) as worker:
+            eventually(lambda: broker.scard("ran") == 4 or not (beat.is_running and worker.is_running))
+            assert broker.smembers("ran") == {"celery", "over", "under", "context"}, beat.output()
+            stop_worker(worker)
+        beat.stop()
 
 
-def test_the_record_of_a_stray_one_has_the_fields_of_its_event(
-    with_task: Callable[..., Celery], caplog: pytest.LogCaptureFixture
+def test_django_task_of_another_backend_is_reported(
+    server: Server, tmp_path: Path, broker: redis.Redis
 ) -> None:
-    @scheduled(every=5, name="stray")
-    def of_no_task() -> None: ...
-
-    start(with_task())
-    (record,) = [one for one in caplog.records if "of_no_task" in one.getMessage()]
-    told = vars(record)["redbeat"]
-    assert (told["event"], told["entry"]) == ("redbeat.entry.not_stored", "stray")
-    assert "must stand over or under" in told["reason"]
-    assert of_no_task
+    pytest.importorskip("django")
+    framework = BACKENDS["django_tasks_fennel.CeleryBackend"][1]
+    env = prepare(tmp_path, f"{framework}.backends.dummy.DummyBackend", server)
+    assert set(declared_in(tmp_path, env)) == {"shop.tasks.plain"}
+    with celery_beat(tmp_path, "proj", env=env) as beat:
+        beat.wait_for("shop.tasks.under is no task of Celery's, as its backend is DummyBackend")
+        eventually(lambda: broker.exists("redbeat:shop.tasks.plain"))
+        assert f"{tmp_path / 'shop' / 'tasks.py'}:" in beat.output()
+    assert not broker.exists("redbeat:over")

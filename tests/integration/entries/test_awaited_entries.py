@@ -1,4 +1,4 @@
-"""Entries that are awaited, on a real server: beside programs that block, cancelled, in many event loops."""
+"""Awaited operations on a real server: concurrency, outages, cancelled tasks, forks."""
 
 from __future__ import annotations
 
@@ -7,29 +7,23 @@ import gc
 import random
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
 import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import aio
 from redbeat.connection.async_client import MAX_COMMANDS
-from redbeat.errors import EntryChanged, EntryCorrupt, EntryTooExpensive, StoreRefused, StoreUnavailable
+from redbeat.errors import EntryChanged
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
 from tests.faults.rounds import IS_LONG
-from tests.support.bad_entries import BAD_DEFINITIONS
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
-from tests.support.schedule import SCHEDULE, write_raw
+from tests.support.schedule import SCHEDULE
 from tests.support.servers import Server
-from tests.support.spinning import know_spinning, spinning
 
 #: how often each writer changes each entry
 CHANGES = 300 if IS_LONG else 25
@@ -65,26 +59,21 @@ async def achange(app: Celery, name: str, writer: str) -> None:
         return
 
 
-def test_tasks_and_threads_that_change_the_same_entries_lose_no_change_of_each_other(app: Celery) -> None:
+def test_concurrent_changes_of_tasks_and_threads_are_all_kept(app: Celery) -> None:
     names = ("a", "b", "c")
     tasks, threads = ([f"{kind}-{number}" for number in range(4)] for kind in ("task", "thread"))
-    rates: dict[str, float] = {}
     for name in names:
         entry_of(app, name).save()
 
     async def change_all(writer: str) -> None:
-        began_at = time.monotonic()
         for _ in range(CHANGES):
             for name in names:
                 await achange(app, name, writer)
-        rates[writer] = CHANGES * len(names) / (time.monotonic() - began_at)
 
     def change_all_blocking(writer: str) -> None:
-        began_at = time.monotonic()
         for _ in range(CHANGES):
             for name in names:
                 change(app, name, writer)
-        rates[writer] = CHANGES * len(names) / (time.monotonic() - began_at)
 
     async def main() -> None:
         with ThreadPoolExecutor(len(threads)) as pool:
@@ -95,13 +84,11 @@ def test_tasks_and_threads_that_change_the_same_entries_lose_no_change_of_each_o
             await asyncio.gather(*map(change_all, tasks), *blocking)
 
     asyncio.run(main())
-    for writers in (tasks, threads):
-        print(f"{writers[0][:-2]}s, changes/s each: {', '.join(f'{rates[one]:.0f}' for one in writers)}")
     expected = {**dict.fromkeys([*tasks, *threads], CHANGES), "all": CHANGES * len(tasks + threads)}
     assert {name: Entry.get(name, app).kwargs for name in names} == dict.fromkeys(names, expected)
 
 
-def test_updates_of_different_fields_keep_each_other_and_the_wake_up_is_sent(
+def test_concurrent_updates_of_different_fields_are_kept_and_wake_beat(
     app: Celery, client: redis.Redis
 ) -> None:
     entry_of(app).save()
@@ -124,9 +111,7 @@ def test_updates_of_different_fields_keep_each_other_and_the_wake_up_is_sent(
     assert found.args[0] in range(10)
 
 
-def test_a_thousand_at_once_take_no_more_connections_than_are_of_use(
-    make_app: MakeApp, client: redis.Redis
-) -> None:
+def test_thousand_saves_at_once_use_few_connections(make_app: MakeApp, client: redis.Redis) -> None:
     app = make_app(redbeat_redis_options={"client_name": "the-thousand"})
 
     def connections() -> int:
@@ -141,69 +126,6 @@ def test_a_thousand_at_once_take_no_more_connections_than_are_of_use(
     eventually(lambda: connections() == 0, message="the loop has ended, its connections not")
 
 
-def test_what_awaiting_costs_beside_blocking(app: Celery) -> None:
-    count = 300
-
-    def seconds_of(act: Callable[[], object]) -> float:
-        began_at = time.process_time()
-        act()
-        return time.process_time() - began_at
-
-    async def save_all(name: str, at_once: int) -> None:
-        for first in range(0, count, at_once):
-            await asyncio.gather(*(entry_of(app, f"{name}{first + one}").asave() for one in range(at_once)))
-
-    entry_of(app).save()
-    blocking = seconds_of(lambda: [entry_of(app, f"s{number}").save() for number in range(count)])
-    one_by_one = seconds_of(lambda: asyncio.run(save_all("a", 1), debug=False))
-    at_once = seconds_of(lambda: asyncio.run(save_all("b", 50), debug=False))
-    print(
-        f"processor time of {count} saves: save {blocking:.3f} s, asave {one_by_one:.3f} s, 50 at once "
-        f"{at_once:.3f} s"
-    )
-    assert at_once < 10 * blocking, "the ratio is about 1.2 to 2; this is no benchmark"
-
-
-def test_what_others_have_written_is_read_as_by_code_that_blocks(app: Celery, client: redis.Redis) -> None:
-    for name, definition in BAD_DEFINITIONS.items():
-        write_raw(client, name, definition)
-    write_raw(client, "garbage", b"\xff\xfe{")
-    write_raw(client, "bare", score=None)
-    client.zadd(SCHEDULE, {b"redbeat:\xff": 2, "bare": 3, "redbeat::lock": 4})
-
-    def shown(entries: Iterable[Entry]) -> list[tuple[str, str | None, str]]:
-        return [(entry.name or "", entry.state, entry.problem) for entry in entries]
-
-    async def main() -> list[Entry]:
-        return await Entry.alist(app)
-
-    assert shown(asyncio.run(main())) == shown(Entry.list(app))
-    with pytest.raises(EntryCorrupt, match="garbage"):
-        asyncio.run(Entry.aget("garbage", app))
-
-
-def test_a_request_that_is_too_large_for_a_proxy_is_named_and_not_sent_for_ever(
-    make_app: MakeApp, server: Server
-) -> None:
-    proxy = Proxy((server.host, server.port))
-    app = make_app(redbeat_redis_url=proxy.url(server.url(1)), redbeat_redis_options={"retry_period": -1})
-    try:
-
-        async def main() -> None:
-            await entry_of(app).asave()
-            proxy.cut_beyond(20_000)
-            with pytest.raises(StoreRefused, match="may be larger"):
-                await entry_of(app, "large", args=["x" * 50_000]).asave()
-            assert await Entry.acount(app) == 1
-
-        asyncio.run(main())
-    finally:
-        proxy.close()
-
-
-# -- the event loop goes on
-
-
 async def turns_until(task: asyncio.Task[Any]) -> int:
     """Return how many turns another task has had until this one has ended."""
     turns = 0
@@ -213,45 +135,7 @@ async def turns_until(task: asyncio.Task[Any]) -> int:
     return turns
 
 
-def test_a_schedule_that_takes_too_long_does_not_hold_up_the_loop(app: Celery) -> None:
-    know_spinning()
-    schedule = spinning()
-    schedule.app = app
-
-    async def main() -> int:
-        task = asyncio.create_task(Entry("endless", "tasks.report", schedule, app=app).asave())
-        turns = await turns_until(task)
-        with pytest.raises(EntryTooExpensive):
-            await task
-        return turns
-
-    assert asyncio.run(main()) > 5
-
-
-def test_a_server_that_is_silent_does_not_hold_up_the_loop(app: Celery, server: Server) -> None:
-    proxy = Proxy((server.host, server.port))
-    app.conf.redbeat_redis_url = proxy.url(server.url(1))
-    try:
-
-        async def main() -> int:
-            await entry_of(app).asave()
-            proxy.withhold_answers()
-            task = asyncio.create_task(Entry.aget("report", app))
-            turns = 0
-            while turns < 20:
-                await asyncio.sleep(0.001)
-                turns += 1
-            assert not task.done()
-            proxy.thaw()
-            assert (await task).name == "report"
-            return turns
-
-        assert asyncio.run(main()) == 20
-    finally:
-        proxy.close()
-
-
-def test_an_outage_is_waited_out_while_other_tasks_go_on(make_app: MakeApp, server: Server) -> None:
+def test_outage_is_waited_out_while_other_tasks_go_on(make_app: MakeApp, server: Server) -> None:
     proxy = Proxy((server.host, server.port))
     app = make_app(redbeat_redis_url=proxy.url(server.url(1)), redbeat_redis_options={"retry_period": 60})
     try:
@@ -273,31 +157,7 @@ def test_an_outage_is_waited_out_while_other_tasks_go_on(make_app: MakeApp, serv
         proxy.close()
 
 
-def test_without_a_period_an_outage_is_told_at_once_and_the_next_call_connects_anew(
-    make_app: MakeApp, server: Server
-) -> None:
-    proxy = Proxy((server.host, server.port))
-    app = make_app(redbeat_redis_url=proxy.url(server.url(1)))
-    try:
-
-        async def main() -> None:
-            await entry_of(app).asave()
-            proxy.refuse()
-            proxy.drop()
-            with pytest.raises(StoreUnavailable):
-                await Entry.aget("report", app)
-            proxy.accept()
-            assert (await Entry.aget("report", app)).name == "report"
-
-        asyncio.run(main())
-    finally:
-        proxy.close()
-
-
-# -- cancelled
-
-
-def test_a_task_that_is_cancelled_leaves_no_reply_to_the_next_one(
+def test_cancelled_task_leaves_no_reply_on_its_connection(
     make_app: MakeApp, server: Server, chance: random.Random
 ) -> None:
     """Two connections, forty readers, and half of them are cancelled at any moment."""
@@ -334,29 +194,7 @@ def test_a_task_that_is_cancelled_leaves_no_reply_to_the_next_one(
     assert min(ended, cancelled) > 20, (ended, cancelled)
 
 
-def test_a_save_that_is_given_up_is_whole_or_was_not_made(app: Celery, server: Server) -> None:
-    proxy = Proxy((server.host, server.port))
-    app.conf.redbeat_redis_url = proxy.url(server.url(1))
-
-    async def main() -> Entry:
-        await entry_of(app).asave()
-        proxy.withhold_answers()
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(entry_of(app).aupdate(args=[2], kwargs={"a": 2}), 0.05)
-        proxy.thaw()
-        return await Entry.aget("report", app)
-
-    try:
-        found = asyncio.run(main())
-    finally:
-        proxy.close()
-    assert (list(found.args or ()), found.kwargs) in [([], {}), ([2], {"a": 2})]
-
-
-# -- loops, processes and threads
-
-
-def test_event_loops_one_after_the_other_leave_nothing_open(server: Server, client: redis.Redis) -> None:
+def test_consecutive_event_loops_leave_no_connection_open(server: Server, client: redis.Redis) -> None:
     script = f"""
 import asyncio, gc
 from celery import Celery
@@ -382,9 +220,7 @@ assert not app.redbeat_redis_async_made._kept
     assert (done.stdout, done.stderr, done.returncode) == ("[1, 2, 3]\n", "", 0)
 
 
-def test_a_call_that_is_under_way_is_let_finish_before_its_client_is_closed(
-    make_app: MakeApp, server: Server, client: redis.Redis
-) -> None:
+def test_aclose_lets_a_running_call_finish(make_app: MakeApp, server: Server, client: redis.Redis) -> None:
     proxy = Proxy((server.host, server.port))
     options = {"client_name": "to-be-closed"}
     app = make_app(redbeat_redis_url=proxy.url(server.url(1)), redbeat_redis_options=options)
@@ -406,25 +242,7 @@ def test_a_call_that_is_under_way_is_let_finish_before_its_client_is_closed(
         proxy.close()
 
 
-def test_threads_with_event_loops_of_their_own_share_an_app(app: Celery, client: redis.Redis) -> None:
-    def save(thread: int) -> None:
-        async def main() -> None:
-            await asyncio.gather(*(entry_of(app, f"{thread}-{one}").asave() for one in range(20)))
-
-        for _ in range(3):
-            asyncio.run(main())
-
-    threads = [threading.Thread(target=save, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert client.zcard(SCHEDULE) == 80
-
-
-def test_a_forked_process_has_a_client_of_its_own_and_takes_nothing_from_its_parent(
-    app: Celery, client: redis.Redis
-) -> None:
+def test_forked_process_has_its_own_client(app: Celery, client: redis.Redis) -> None:
     async def save(writer: str, count: int) -> None:
         await asyncio.gather(*(entry_of(app, f"{writer}-{number}").asave() for number in range(count)))
 
@@ -441,15 +259,3 @@ def test_a_forked_process_has_a_client_of_its_own_and_takes_nothing_from_its_par
 
     assert asyncio.run(main()) == 0
     assert client.zcard(SCHEDULE) == 110
-
-
-def test_code_that_blocks_uses_its_own_client_in_the_same_program(app: Celery, client: redis.Redis) -> None:
-    async def main() -> tuple[Any, Any]:
-        await entry_of(app, "awaited").asave()
-        await asyncio.to_thread(entry_of(app, "blocking").save)
-        return app.redbeat_redis, aio.get_redis(app)
-
-    blocking, awaited = asyncio.run(main())
-    assert isinstance(blocking, redis.Redis)
-    assert isinstance(awaited, redis.asyncio.Redis)
-    assert client.zcard(SCHEDULE) == 2

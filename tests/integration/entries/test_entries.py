@@ -1,10 +1,10 @@
-"""Entries, saved and read on real servers."""
+"""Entries in Redis: saved, rescheduled, deleted, one by one and in chunks; names that are refused."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -12,17 +12,39 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import BaseSchedule, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryChanged, EntryNotFound
-from redbeat.schedules import rrule
+from redbeat.entries.bulk import SaveResult
+from redbeat.errors import (
+    EntryChanged,
+    EntryError,
+    EntryNotFound,
+)
+from redbeat.schedulers import get_redis
+from redbeat.schedules import register_schedule
+from redbeat.schedules.occurrences import KINDS
+from redbeat.store.notifier import WakeChannel
+from tests.conftest import MakeApp
 from tests.faults.children import run_children
+from tests.integration.conftest import MakeScheduler
 from tests.support.fidelity import counting_round_trips
-from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_now, write_raw
+from tests.support.schedule import (
+    SCHEDULE,
+    STATICS,
+    field,
+    meta_json,
+    monitoring,
+    score_of,
+    sent_names,
+    server_now,
+    write_raw,
+)
 from tests.support.servers import Server
 
 HOUR = 3600.0
+
+
 #: counts deletions of entries that never ran
 UNRUN = "redbeat::unrun"
 
@@ -31,7 +53,7 @@ def hourly(app: Celery, name: str = "entry", **fields: Any) -> Entry:
     return Entry(**{"name": name, "task": "echo", "schedule": schedule(HOUR), "app": app, **fields})
 
 
-def test_save_returns_the_entry_and_stores_exactly_what_2x_knows(app: Celery, client: redis.Redis) -> None:
+def test_save_stores_exactly_the_fields_of_2x(app: Celery, client: redis.Redis) -> None:
     entry = hourly(app, args=[1, "zwei"], kwargs={"x": None}, options={"queue": "fast"})
     before = server_now(client)
     assert entry.save() is entry
@@ -52,7 +74,7 @@ def test_save_returns_the_entry_and_stores_exactly_what_2x_knows(app: Celery, cl
     assert sorted(client.keys()) == [SCHEDULE, "redbeat:entry"]
 
 
-def test_of_new_entries_saved_one_after_the_other_each_takes_a_round_trip_and_one_that_exists_keeps_its_runs(
+def test_save_of_a_new_entry_takes_one_round_trip_and_keeps_the_runs_of_an_existing_one(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redbeat.store.store.CLOCK_SECONDS", 3600)  # else a busy machine reads it again
@@ -71,19 +93,8 @@ def test_of_new_entries_saved_one_after_the_other_each_takes_a_round_trip_and_on
     assert server_now(client) + HOUR - 60 < (score_of(client, "new-3") or 0) < server_now(client) + HOUR + 1
 
 
-@pytest.mark.also_sharded
-def test_an_entry_that_was_saved_is_read_before_it_is_saved_again(
-    app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entries = [hourly(app, f"entry-{number}").save() for number in range(3)]
-    client.hset(entries[0].key, "meta", meta_json(datetime.now(timezone.utc), 5))
-    with counting_round_trips(monkeypatch) as sent:
-        entries[0].save()
-    assert (sent(), entries[0].total_run_count) == (2, 5)
-
-
 @pytest.mark.parametrize("is_there", [True, False])
-def test_if_unchanged_is_asked_of_an_entry_that_was_taken_for_new(
+def test_save_if_unchanged_of_a_supposedly_new_entry_checks_the_server(
     app: Celery, client: redis.Redis, is_there: bool
 ) -> None:
     hourly(app, "before").save()
@@ -99,24 +110,7 @@ def test_if_unchanged_is_asked_of_an_entry_that_was_taken_for_new(
         assert field(client, "entry", "definition")["args"] == [1]
 
 
-@pytest.mark.also_sharded
-def test_what_is_read_back_equals_what_was_saved(app: Celery) -> None:
-    saved = hourly(app, schedule=crontab(minute="*/5", hour={7, 13}), args=(1,), enabled=False).save()
-    read = Entry.from_key(saved.key, app=app)
-    for name in ("name", "task", "schedule", "kwargs", "options", "enabled", "total_run_count"):
-        assert getattr(read, name) == getattr(saved, name), name
-    assert (list(read.args), read.score, read.due_at) == ([1], saved.score, saved.due_at)
-    assert abs(read.last_run_at - saved.last_run_at) < timedelta(milliseconds=1)
-
-
-def test_an_entry_that_is_not_there_is_a_key_error(app: Celery) -> None:
-    with pytest.raises(KeyError, match="redbeat:nobody") as caught:
-        Entry.from_key("redbeat:nobody", app=app)
-    assert isinstance(caught.value, EntryNotFound)
-    assert caught.value.key == "redbeat:nobody"
-
-
-def test_deleting_twice_is_no_error_and_leaves_nothing(app: Celery, client: redis.Redis) -> None:
+def test_delete_twice_leaves_only_the_count_of_unrun_entries(app: Celery, client: redis.Redis) -> None:
     entry = hourly(app).save()
     entry.delete()
     entry.delete()
@@ -124,7 +118,7 @@ def test_deleting_twice_is_no_error_and_leaves_nothing(app: Celery, client: redi
     assert client.zrange(UNRUN, 0, -1, withscores=True) == [("entry", 1)]
 
 
-def test_reschedule_counts_from_the_given_time_and_keeps_the_count(app: Celery, client: redis.Redis) -> None:
+def test_reschedule_counts_from_the_given_time(app: Celery, client: redis.Redis) -> None:
     entry = hourly(app).save()
     client.hset(entry.key, "meta", meta_json(datetime(2024, 1, 1), 7))
     since = datetime.now(timezone.utc) - timedelta(minutes=10)
@@ -136,7 +130,7 @@ def test_reschedule_counts_from_the_given_time_and_keeps_the_count(app: Celery, 
 
 
 @pytest.mark.parametrize("change", [Entry.reschedule, Entry.next])
-def test_a_deleted_entry_is_not_brought_back(
+def test_deleted_entry_is_not_recreated(
     app: Celery, client: redis.Redis, change: Callable[[Entry], Any]
 ) -> None:
     entry = hourly(app).save()
@@ -146,7 +140,7 @@ def test_a_deleted_entry_is_not_brought_back(
     assert client.keys() == [UNRUN]
 
 
-def test_next_records_a_run_and_leaves_its_argument_alone(app: Celery, client: redis.Redis) -> None:
+def test_next_records_a_run(app: Celery, client: redis.Redis) -> None:
     entry = hourly(app).save()
     following = entry.next()
     assert (following.total_run_count, entry.total_run_count) == (1, 0)
@@ -155,45 +149,7 @@ def test_next_records_a_run_and_leaves_its_argument_alone(app: Celery, client: r
     assert score_of(client, "entry") == pytest.approx(server_now(client) + HOUR, abs=5)
 
 
-@pytest.mark.also_sharded
-def test_rank_is_the_place_in_the_schedule(app: Celery) -> None:
-    late, early = hourly(app, "late", schedule=schedule(9)), hourly(app, "early", schedule=schedule(5))
-    assert late.rank is None
-    late.save()
-    early.save()
-    assert (early.rank, late.rank) == (0, 1)
-
-
-def test_saving_again_keeps_meta_and_is_scored_from_it(app: Celery, client: redis.Redis) -> None:
-    ran_at = datetime.now(timezone.utc).replace(tzinfo=None) - timedelta(minutes=59)
-    write_raw(client, "entry", meta=meta_json(ran_at, 41), score=12345)
-    again = hourly(app, args=["new"]).save()
-    assert field(client, "entry", "meta")["total_run_count"] == 41
-    assert again.total_run_count == 41
-    due = ran_at.replace(tzinfo=timezone.utc).timestamp() + HOUR
-    assert score_of(client, "entry") == pytest.approx(due, abs=1e-3)
-    assert again.due_at
-    assert again.due_at.timestamp() == pytest.approx(due, abs=1e-3)
-
-
-def test_a_changed_schedule_counts_from_now(app: Celery, client: redis.Redis) -> None:
-    long_ago = datetime(2024, 1, 1, 12, 0, 0)
-    write_raw(client, "entry", meta=meta_json(long_ago, 3), score=1e10)
-    hourly(app, schedule=schedule(600)).save()
-    due = score_of(client, "entry") or 0
-    now = server_now(client)
-    assert now < due <= now + 600
-    assert (due - long_ago.replace(tzinfo=timezone.utc).timestamp()) % 600 == pytest.approx(0, abs=1e-3)
-    assert field(client, "entry", "meta")["total_run_count"] == 3
-
-
-def test_an_entry_enabled_again_does_not_make_up_for_its_pause(app: Celery, client: redis.Redis) -> None:
-    write_raw(client, "entry", meta=meta_json(datetime(2024, 1, 1), 3), enabled=False, score=1)
-    hourly(app).save()
-    assert (score_of(client, "entry") or 0) > server_now(client)
-
-
-def test_what_others_put_beside_and_into_an_entry_is_kept(app: Celery, client: redis.Redis) -> None:
+def test_save_keeps_unknown_fields_and_keys(app: Celery, client: redis.Redis) -> None:
     own = {"__type__": "interval", "every": HOUR, "relative": False, "since": "spring"}
     write_raw(client, "entry", schedule=own, owner="ops", meta='{"total_run_count": 2, "seen": [1]}')
     client.hset("redbeat:entry", mapping={"policy": '{"colour": 5}', "note": "mine"})
@@ -207,38 +163,9 @@ def test_what_others_put_beside_and_into_an_entry_is_kept(app: Celery, client: r
     assert client.hmget("redbeat:entry", ["policy", "note"]) == ['{"colour": 5}', "mine"]
 
 
-def test_a_definition_that_was_unusable_is_replaced_and_keeps_its_count(
-    app: Celery, client: redis.Redis
+def test_concurrent_saves_and_runs_of_eight_processes_are_all_kept(
+    server: Server, client: redis.Redis
 ) -> None:
-    write_raw(client, "entry", "{oops", meta=meta_json(datetime(2024, 1, 1), 9))
-    client.hset("redbeat:entry", "error", '{"reason": "old"}')
-    hourly(app).save()
-    assert Entry.from_key("redbeat:entry", app=app).total_run_count == 9
-    assert client.hget("redbeat:entry", "error") is None
-    assert (score_of(client, "entry") or 0) > server_now(client)
-
-
-def test_sets_in_a_crontab_can_be_saved(app: Celery, client: redis.Redis) -> None:
-    entry = hourly(app, schedule=crontab(minute=0, hour={13, 7}, day_of_week=frozenset({1}))).save()
-    stored = field(client, "entry", "definition")["schedule"]
-    assert (stored["hour"], stored["day_of_week"], stored["minute"]) == ([7, 13], [1], 0)
-    assert Entry.from_key(entry.key, app=app).schedule == entry.schedule
-
-
-def test_a_rule_that_ended_is_scored_as_never(app: Celery, client: redis.Redis) -> None:
-    over = rrule("DAILY", dtstart=datetime(2020, 1, 1), count=3)
-    assert hourly(app, schedule=over).save().due_at is None
-    assert score_of(client, "entry") == -1
-
-
-def test_eight_threads_that_record_runs_of_one_entry_lose_none(app: Celery, client: redis.Redis) -> None:
-    entry = hourly(app).save()
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: [entry.next() for _ in range(10)], range(8)))
-    assert field(client, "entry", "meta")["total_run_count"] == 80
-
-
-def test_eight_processes_that_save_one_entry_lose_nothing(server: Server, client: redis.Redis) -> None:
     write_raw(client, "entry", owner="ops", meta=meta_json(None, 5))
     assert run_children([partial(_save_often, server.url(1), number) for number in range(8)]) == [0] * 8
     definition = field(client, "entry", "definition")
@@ -253,19 +180,231 @@ def _save_often(url: str, number: int) -> None:
         hourly(app, kwargs={"from": number, "round": turn}).save().next()
 
 
-def test_raw_json_is_what_another_language_reads(app: Celery, client: redis.Redis) -> None:
-    hourly(app, kwargs={"text": "ü☃"}, args=[datetime(2024, 5, 6, tzinfo=timezone.utc)]).save()
-    raw = client.hget("redbeat:entry", "definition")
-    assert raw is not None
-    assert json.loads(raw)["args"][0] == {
-        "__type__": "datetime",
-        "year": 2024,
-        "month": 5,
-        "day": 6,
-        "hour": 0,
-        "minute": 0,
-        "second": 0,
-        "microsecond": 0,
-        "timezone": "UTC",
-    }
-    assert Entry.from_key("redbeat:entry", app=app).kwargs == {"text": "ü☃"}
+SETTING_UP = {"HELLO", "SELECT", "CLIENT", "EVAL"}  # a script goes whole once, when it is unknown
+
+
+WRITE_COMMANDS = {"HSET", "HDEL", "ZADD", "ZREM", "DEL", "PUBLISH"}
+
+
+def made(app: Celery, number: int, **fields: Any) -> Entry:
+    return Entry(**{"name": f"entry-{number}", "task": "t", "schedule": schedule(60), "app": app, **fields})
+
+
+def words(commands: list[str]) -> Counter[str]:
+    return Counter(command.split()[0].upper() for command in commands)
+
+
+def test_save_many_takes_at_most_two_round_trips_and_one_wake_up_a_chunk(
+    app: Celery, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.store.store.CLOCK_SECONDS", 3600)  # else a busy machine reads it again
+    entries = [made(app, number) for number in range(1600)]
+    trips, inside = [], []
+    for _ in range(2):
+        with monitoring(server) as commands:
+            Entry.save_many(entries)
+        trips.append(sum(count for word, count in words(commands).items() if word not in SETTING_UP))
+        entries = [made(app, number) for number in range(1600)]
+    with monitoring(server, with_scripts=True) as commands:
+        Entry.save_many([*entries[:700], *(made(app, number, args=[1]) for number in range(700, 1600))])
+    inside = words(commands)
+    assert trips == [2 + 3, 4], "after new ones nothing is read, until one isn't new"
+    assert (inside["HSET"], inside["ZADD"], inside["PUBLISH"]) == (900, 3, 3)
+    with monitoring(server, with_scripts=True) as commands:
+        Entry.save_many(made(app, number, args=[1] if number >= 700 else None) for number in range(1600))
+    assert not WRITE_COMMANDS & words(commands).keys()
+    with monitoring(server) as commands:
+        assert Entry.delete_many((f"entry-{number}" for number in range(1600)), app) == 1600
+    assert sum(count for word, count in words(commands).items() if word not in SETTING_UP) == 4
+
+
+def test_concurrent_save_many_of_the_same_entries_loses_none(
+    make_app: Callable[..., Celery], client: redis.Redis
+) -> None:
+    results: list[SaveResult] = []
+    barrier = threading.Barrier(4)
+
+    def save(app: Celery, turn: int) -> None:
+        entries = [made(app, number, kwargs={"from": turn}) for number in range(1200)]
+        barrier.wait()
+        results.append(Entry.save_many(entries))
+
+    threads = [threading.Thread(target=save, args=(make_app(), turn)) for turn in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert client.zcard(SCHEDULE) == 1200
+    assert Counter(name for result in results for name in result.new) == dict.fromkeys(
+        (f"entry-{number}" for number in range(1200)), 1
+    )
+    assert [len(result.new + result.changed + result.same) for result in results] == [1200] * 4
+    for first in (0, 500, 1000):
+        chunk = range(first, min(first + 500, 1200))
+        assert len({field(client, f"entry-{n}", "definition")["kwargs"]["from"] for n in chunk}) == 1
+
+
+def test_save_many_and_delete_many_wake_beat(app: Celery) -> None:
+    channel = WakeChannel(get_redis(app), "redbeat::wake")
+    assert not channel.wait(0.1), "it has subscribed now"
+    Entry.save_many([made(app, 0)])
+    assert channel.wait(5)
+    Entry.delete_many(["entry-0"], app)
+    assert channel.wait(5)
+    channel.close()
+
+
+LONE = "half-\ud800"
+
+
+#: this one has a form in bytes, those that Python reads it from where it may
+ESCAPED = "half-\udc80"
+
+
+def entry_named(app: Celery, name: str) -> Entry:
+    return Entry(name, "echo", 60, app=app)
+
+
+CALLS: dict[str, Callable[[Celery, str], Any]] = {
+    "save": lambda app, name: entry_named(app, name).save(),
+    "delete": lambda app, name: entry_named(app, name).delete(),
+    "delete_many": lambda app, name: Entry.delete_many([name], app=app),
+    "from_key": lambda app, name: Entry.from_key(name, app=app),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_name_that_is_not_utf8_is_refused(app: Celery, client: redis.Redis, call: str) -> None:
+    with pytest.raises(EntryError, match=r"half-\\ud800.* must be UTF-8"):
+        CALLS[call](app, LONE)
+    assert client.keys() == []
+
+
+def test_key_that_is_not_utf8_can_be_deleted(app: Celery, server: Any, client: redis.Redis) -> None:
+    with server.client(db=1, decode_responses=False) as raw:
+        raw.hset(b"redbeat:half-\x80", mapping={"definition": "{}", "meta": "{}"})
+        entry_named(app, ESCAPED).delete()
+        assert raw.keys() == [b"redbeat::unrun"]
+        assert raw.zrange("redbeat::unrun", 0, -1) == [b"half-\x80"]
+    with pytest.raises(EntryNotFound):
+        Entry.from_key("good", app=app)
+
+
+@pytest.mark.parametrize("name", [LONE, ESCAPED])
+def test_static_entry_with_an_invalid_name_is_skipped_with_a_log_line(
+    make_app: MakeApp,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+) -> None:
+    static = {"task": "echo", "schedule": 0.01}
+    app = make_app(beat_schedule={"before": static, name: static, "after": static})
+    scheduler = make_scheduler(app)
+    assert client.smembers(STATICS) == {"before", "after"}
+    assert set(client.zrange(SCHEDULE, 0, -1)) == {"redbeat:before", "redbeat:after"}
+    [said] = [record.getMessage() for record in caplog.records if "Skipped" in record.getMessage()]
+    assert repr(name) in said
+    said.encode()  # a log can hold it
+    while not {"before", "after"} <= set(sent_names(broker)):
+        scheduler.tick()
+
+
+NAMES = pytest.mark.parametrize("name", [":schedule", ":lock", "mine"])
+
+
+@pytest.fixture(params=["mine", "redbeat:mine"])
+def lock_key(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def app_with_lock_key(make_app: MakeApp, lock_key: str) -> Celery:
+    return make_app(redbeat_lock_key=lock_key)
+
+
+WRITES: list[Callable[[Celery, str], Any]] = [
+    lambda app_with_lock_key, name: entry_named(app_with_lock_key, name).save(),
+    lambda app_with_lock_key, name: entry_named(app_with_lock_key, name).delete(),
+    lambda app_with_lock_key, name: Entry.save_many([entry_named(app_with_lock_key, name)]),
+    lambda app_with_lock_key, name: Entry.delete_many([name], app=app_with_lock_key),
+    lambda app_with_lock_key, name: Entry.delete_many([f"redbeat:{name}"], app=app_with_lock_key),
+]
+
+
+@NAMES
+@pytest.mark.parametrize("write", WRITES, ids=["save", "delete", "save_many", "delete_many", "by key"])
+def test_reserved_name_is_refused_by_every_write(
+    app_with_lock_key: Celery, client: redis.Redis, write: Callable[[Celery, str], Any], name: str
+) -> None:
+    client.set("redbeat:mine", "a token")
+    with pytest.raises(EntryError, match=f"can't be called '{name}': that key is RedBeat's own"):
+        write(app_with_lock_key, name)
+    assert (client.keys(), client.get("redbeat:mine")) == (["redbeat:mine"], "a token")
+
+
+def test_raw_member_with_a_reserved_name_is_quarantined(
+    app_with_lock_key: Celery,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = make_scheduler(app_with_lock_key)
+    client.zadd(SCHEDULE, {"redbeat:mine": 1})
+    write_raw(client, "good")
+    scheduler.tick()
+    assert scheduler.lock is not None
+    assert client.get("redbeat:mine") == scheduler.lock.token
+    assert sent_names(broker) == ["good"]
+    assert (score_of(client, "mine") or 0) > server_now(client)
+    [said] = [record.getMessage() for record in caplog.records if "Quarantined" in record.getMessage()]
+    assert "invalid entry mine (left unchanged): a key of RedBeat's own is not an entry" in said
+
+
+@pytest.fixture(autouse=True)
+def _kinds() -> Iterator[None]:
+    before = dict(KINDS)
+    yield
+    KINDS.clear()
+    KINDS.update(before)
+
+
+def is_due(_self: Any, _last_run_at: datetime) -> schedstate:
+    return schedstate(True, 60.0)
+
+
+def remaining_estimate(_self: Any, _last_run_at: datetime) -> timedelta:
+    return timedelta(seconds=60)
+
+
+def registered(base: type[BaseSchedule], **methods: Callable[..., Any]) -> type[BaseSchedule]:
+    cls: type[BaseSchedule] = type("Own", (base,), methods)
+    register_schedule("own", cls, lambda _own: {}, lambda _given: cls())
+    return cls
+
+
+def test_registered_schedule_with_is_due_alone_is_refused(make_app: Callable[..., Celery]) -> None:
+    cls = registered(BaseSchedule, is_due=is_due)
+    entry = Entry("entry", "echo", cls(), app=make_app())
+    with pytest.raises(EntryError, match=r"remaining_estimate\(self, last_run_at\)") as caught:
+        entry.save()
+    assert "is_due() is not asked" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "methods", "warned"),
+    [
+        (BaseSchedule, {"is_due": is_due, "remaining_estimate": remaining_estimate}, True),
+        (schedule, {"is_due": is_due}, True),
+        (BaseSchedule, {"remaining_estimate": remaining_estimate}, False),
+        (schedule, {}, False),
+    ],
+)
+def test_registered_schedule_with_its_own_is_due_is_warned_of(
+    recwarn: pytest.WarningsRecorder, base: type[BaseSchedule], methods: dict[str, Any], warned: bool
+) -> None:
+    registered(base, **methods)
+    told = [one for one in recwarn if "Own.is_due is not asked" in str(one.message)]
+    assert [one.category for one in told] == [RuntimeWarning] * warned

@@ -1,6 +1,4 @@
-"""Entries of a schedule that is divided into shards: all that is done with them, and how many round trips it
-takes.
-"""
+"""Entries over shards, on one server and on a cluster, and while they are moved."""
 
 from __future__ import annotations
 
@@ -14,11 +12,8 @@ import pytest
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar, find_users
 from redbeat.diagnostics.downgrade import examine
-from redbeat.entries.search import ByNextRun, Place, Wanted, search
-from redbeat.errors import ConfigurationError, EntryError, EntryNotFound
-from redbeat.manifest.format import Declared
+from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.store.members import Members
-from tests.support.applying import apply
 from tests.support.command_line import call
 from tests.support.sharded import TOPOLOGIES, Sharded, sharded
 
@@ -35,7 +30,7 @@ def make(at: Sharded, count: int, chance: random.Random | None = None) -> list[E
     return entries
 
 
-def test_an_entry_is_in_the_shard_of_its_name_with_all_that_is_kept_for_it(at: Sharded) -> None:
+def test_entry_and_its_records_are_in_the_shard_of_its_name(at: Sharded) -> None:
     make(at, 300)
     per_shard = at.shards_of("e")
     assert sum(per_shard) == 300
@@ -53,7 +48,7 @@ def test_an_entry_is_in_the_shard_of_its_name_with_all_that_is_kept_for_it(at: S
         Entry.get("e7", at.app)
 
 
-def test_many_are_read_and_saved_in_one_round_trip_a_node(at: Sharded) -> None:
+def test_bulk_operations_take_one_round_trip_a_node(at: Sharded) -> None:
     entries = make(at, 500)
     with at.counting() as sent:
         _, found = at.store.read_entries([entry.key for entry in entries])
@@ -75,15 +70,7 @@ def test_many_are_read_and_saved_in_one_round_trip_a_node(at: Sharded) -> None:
     assert Entry.count(at.app) == 250
 
 
-def test_what_one_can_not_be_saved_keeps_the_others_of_its_lot_from_being_so(at: Sharded) -> None:
-    entries = [Entry(f"e{number}", "echo", 60, app=at.app) for number in range(20)]
-    entries[7].kwargs = {"what": object()}
-    with pytest.raises(EntryError):
-        Entry.save_many(entries)
-    assert Entry.count(at.app) == 0
-
-
-def test_the_list_is_one_by_due_time(at: Sharded, chance: random.Random) -> None:
+def test_list_over_shards_is_ordered_by_due_time(at: Sharded, chance: random.Random) -> None:
     entries = make(at, 700, chance)
     Entry("never", "echo", 60, enabled=False, app=at.app).save()
     at.client.zadd(at.store.parts.of("never").keys.schedule, {at.store.keys.entry("never"): -1})
@@ -102,7 +89,7 @@ def test_the_list_is_one_by_due_time(at: Sharded, chance: random.Random) -> None
     assert Members(at.store).count() == Entry.count(at.app) == 701
 
 
-def test_a_page_takes_few_round_trips_wherever_it_is(at: Sharded, chance: random.Random) -> None:
+def test_page_over_shards_takes_few_round_trips(at: Sharded, chance: random.Random) -> None:
     parts, number = at.store.parts, 0
     scores: dict[str, float] = {}
     for part in parts:
@@ -129,37 +116,7 @@ def test_a_page_takes_few_round_trips_wherever_it_is(at: Sharded, chance: random
         assert sent() <= 2 * at.nodes, "only the first of each shard are read"
 
 
-def test_a_search_goes_on_where_it_has_stopped(at: Sharded, chance: random.Random) -> None:
-    make(at, 900, chance)
-    found: list[str] = []
-    place: Place | None = Place()
-    while place is not None:
-        part = search(
-            at.app,
-            ByNextRun(at.app),
-            Wanted(match="e*7*"),
-            place,
-            limit=25,
-            seconds=60,
-            queue_of=lambda _entry: "",
-        )
-        found += [str(entry.name) for entry in part.entries]
-        place = part.place
-    assert found == [entry.name for entry in Entry.list(at.app, match="e*7*")]
-
-
-def test_entries_are_paused_and_resumed_over_all_shards(at: Sharded) -> None:
-    make(at, 80)
-    names = [f"e{number}" for number in range(80)]
-    with at.counting() as sent:
-        assert Entry.pause_many(names, app=at.app, note="a deployment").changed == tuple(names)
-        assert sent() <= 10 * at.nodes
-    assert Entry.count(at.app, state="paused") == 80
-    assert Entry.resume_many(names, app=at.app).changed == tuple(names)
-    assert Entry.count(at.app, enabled=True) == 80
-
-
-def test_a_calendar_changes_its_entries_in_all_shards(at: Sharded) -> None:
+def test_calendar_change_reaches_entries_in_all_shards(at: Sharded) -> None:
     Calendar("holidays", app=at.app).save()
     noon = datetime.now(timezone.utc) + timedelta(days=1)
     Entry.save_many(
@@ -181,7 +138,7 @@ def test_a_calendar_changes_its_entries_in_all_shards(at: Sharded) -> None:
     assert at.client.exists(at.store.config.base_keys.calendar("holidays"))
 
 
-def test_everything_can_be_cleared_also_what_stands_in_a_wrong_shard(at: Sharded) -> None:
+def test_clear_removes_entries_from_wrong_shards(at: Sharded) -> None:
     make(at, 40)
     for part in at.store.parts:
         at.client.zadd(part.keys.schedule, {"e1": 5, at.store.keys.entry("e2"): 6})
@@ -190,7 +147,7 @@ def test_everything_can_be_cleared_also_what_stands_in_a_wrong_shard(at: Sharded
     assert sum(at.shards_of("e")) == 0
 
 
-def test_celery_redbeat_2x_reads_no_shards(at: Sharded) -> None:
+def test_downgrade_of_a_sharded_schedule_is_refused(at: Sharded) -> None:
     make(at, 3)
     told = call(at.app, "downgrade", "--yes")
     assert told.exit_code != 0
@@ -200,32 +157,7 @@ def test_celery_redbeat_2x_reads_no_shards(at: Sharded) -> None:
     assert Entry.count(at.app) == 3
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        (["list", "--match", "e1*"], "e17"),
-        (["count"], "30"),
-        (["show", "e3"], "echo"),
-        (["why", "e3"], "e3"),
-        (["next"], "e0"),
-        (["timeline"], "e0"),
-        (["pause", "e1", "e2"], "Paused e2"),
-        (["set", "e4", "--every", "5m"], "e4"),
-        (["set", "e404", "--every", "5m"], "There is no entry 'e404' in "),
-        (["trigger", "e3"], "Sent echo for e3"),
-        (["later", "list"], "no stored messages"),
-        (["purge", "--yes"], "nothing to remove"),
-        (["delete", "e5", "--yes"], "Deleted 1"),
-    ],
-)
-def test_a_command_works_over_shards(make_app: Any, command: list[str], says: str) -> None:
-    app = make_app(redbeat_shards=4)
-    Entry.save_many([Entry(f"e{number}", "echo", 60, app=app) for number in range(30)])
-    told = call(app, *command)
-    assert says in f"{told.output}{getattr(told, 'stderr', '')}", told
-
-
-def test_tasks_of_asyncio_ask_a_node_once_too(at: Sharded) -> None:
+def test_awaited_operations_work_over_shards(at: Sharded) -> None:
     async def live() -> None:
         saved = await Entry.asave_many([Entry(f"e{number}", "echo", 60, app=at.app) for number in range(200)])
         assert len(saved.new) == await Entry.acount(at.app) == 200
@@ -235,9 +167,6 @@ def test_tasks_of_asyncio_ask_a_node_once_too(at: Sharded) -> None:
         assert await Entry.acount(at.app) == 150
 
     asyncio.run(live())
-
-
-# -- while entries are moved from two shards to four
 
 
 @pytest.fixture
@@ -264,7 +193,7 @@ def move(at: Sharded, name: str) -> None:
     at.client.zadd(home.schedule, {home.entry(name): score})
 
 
-def test_entries_that_have_not_been_moved_yet_are_found_and_written_where_they_are(moving: Sharded) -> None:
+def test_entries_being_moved_are_found_and_written_once(moving: Sharded) -> None:
     at = moving
     assert Entry.count(at.app) == len([*Entry.list(at.app)]) == 60
     assert Entry.get("e7", at.app).task == "echo"
@@ -283,22 +212,7 @@ def test_entries_that_have_not_been_moved_yet_are_found_and_written_where_they_a
     assert sum(at.shards_of("e")) == 40, "nothing is left of any"
 
 
-def test_a_file_is_applied_to_entries_wherever_they_are(moving: Sharded) -> None:
-    at = moving
-    for number in range(0, 60, 2):
-        move(at, f"e{number}")
-    fields = {"task": "filed", "schedule": {"every": "1h"}}
-    declared = Declared(entries={f"e{number}": fields for number in range(70)})
-    plan = apply(at.app, declared)
-    assert (len(plan.difference.added), len(plan.difference.changed)) == (10, 60)
-    assert {entry.task for entry in Entry.list(at.app)} == {"filed"}
-    assert Entry.count(at.app) == 70
-    for number in range(60):
-        move(at, f"e{number}")
-    assert not apply(at.app, declared)
-
-
-def test_an_entry_that_is_moved_while_it_is_saved_is_saved_where_it_is_then(
+def test_entry_moved_during_a_save_is_saved_in_its_new_shard(
     moving: Sharded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = moving

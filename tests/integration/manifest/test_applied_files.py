@@ -1,25 +1,25 @@
-"""Files of entries are applied whole, for an owner, and never at another one's cost."""
+"""Files of entries and calendars: planned, applied, pruned, and kept from running over others."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
+from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.errors import EntryChanged, FileError, OwnedByOthers, StoreCorrupt
-from redbeat.manifest.format import Declared, read_file
+from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers, StoreCorrupt
+from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import Plan, apply_plan, commit, make_plan
-from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
 from tests.support.applying import apply, state_of
-from tests.support.schedule import SCHEDULE, field, messages, meta_json, score_of, server_now, write_raw
+from tests.support.command_line import call
+from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_now, write_raw
 
 FILE = """
 entries:
@@ -28,7 +28,7 @@ entries:
 """
 
 
-def test_a_file_is_applied_and_applied_again_nothing_is_written(app: Celery, client: redis.Redis) -> None:
+def test_apply_twice_writes_once(app: Celery, client: redis.Redis) -> None:
     assert list(apply(app, FILE).difference.added) == ["one", "two"]
     assert client.zcard(SCHEDULE) == 2
     assert field(client, "two", "policy") == {"timezone": "Europe/Berlin"}
@@ -43,14 +43,7 @@ def test_a_file_is_applied_and_applied_again_nothing_is_written(app: Celery, cli
     assert Entry.get("two", app).args == [1]
 
 
-@pytest.mark.also_sharded
-def test_a_plan_writes_nothing(app: Celery, client: redis.Redis) -> None:
-    plan = make_plan(app, read_file(FILE), "billing", prune=True)
-    assert plan.difference.added["one"] == {"task": "echo", "schedule": {"every": "1h"}}
-    assert client.keys() == []
-
-
-def test_a_changed_entry_keeps_its_bookkeeping(app: Celery, client: redis.Redis) -> None:
+def test_changed_entry_keeps_its_runs(app: Celery, client: redis.Redis) -> None:
     apply(app, FILE)
     ran_at = meta_json(datetime(2024, 5, 6, 7, 8, 9), 12)
     client.hset("redbeat:one", "meta", ran_at)
@@ -67,7 +60,7 @@ def test_a_changed_entry_keeps_its_bookkeeping(app: Celery, client: redis.Redis)
 
 
 @pytest.mark.also_sharded
-def test_what_somebody_has_paused_rests_until_the_file_says_otherwise(app: Celery) -> None:
+def test_paused_entry_stays_paused_unless_the_file_enables_it(app: Celery) -> None:
     apply(app, FILE)
     Entry.get("one", app).pause("payment provider is down")
     assert not apply(app, FILE)
@@ -78,15 +71,7 @@ def test_what_somebody_has_paused_rests_until_the_file_says_otherwise(app: Celer
     assert (Entry.get("one", app).enabled, Entry.get("one", app).paused) == (True, False)
 
 
-@pytest.mark.also_sharded
-def test_a_pause_of_the_file_that_is_over_and_taken_away_is_no_change(app: Celery) -> None:
-    paused = "{task: echo, schedule: 60, enabled: false, paused: true, paused_until: '2020-01-01T00:00:00Z'}"
-    apply(app, "entries: {one: {task: echo, schedule: 60}}")  # as beat has left it
-    assert not apply(app, f"entries: {{one: {paused}}}")
-    assert Entry.get("one", app).enabled
-
-
-def test_pruning_removes_only_what_the_owner_has_applied(app: Celery, client: redis.Redis) -> None:
+def test_prune_removes_only_entries_of_the_owner(app: Celery, client: redis.Redis) -> None:
     write_raw(client, "by-hand", score=4e9)
     apply(app, FILE)
     apply(app, "entries: {three: {task: echo, schedule: 60}}", "accounts", prune=True)
@@ -102,7 +87,7 @@ def test_pruning_removes_only_what_the_owner_has_applied(app: Celery, client: re
     assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:by-hand", "redbeat:three"]
 
 
-def test_a_name_of_another_owner_is_refused_or_taken_over(app: Celery, client: redis.Redis) -> None:
+def test_entry_of_another_owner_is_refused_or_taken_over(app: Celery, client: redis.Redis) -> None:
     apply(app, FILE)
     with pytest.raises(OwnedByOthers, match="line 3: one: belongs to billing, and 1 more") as caught:
         apply(app, FILE, "accounts")
@@ -114,7 +99,7 @@ def test_a_name_of_another_owner_is_refused_or_taken_over(app: Celery, client: r
     assert client.zcard(SCHEDULE) == 2
 
 
-def test_what_was_deleted_and_made_anew_by_hand_is_not_pruned(app: Celery, client: redis.Redis) -> None:
+def test_entry_created_again_by_hand_is_not_pruned(app: Celery, client: redis.Redis) -> None:
     apply(app, FILE)
     Entry.get("one", app).delete()
     Entry("one", "mine", 60, app=app).save()
@@ -122,14 +107,7 @@ def test_what_was_deleted_and_made_anew_by_hand_is_not_pruned(app: Celery, clien
     assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:one"]
 
 
-def test_an_entry_of_nobody_becomes_the_owners(app: Celery, client: redis.Redis) -> None:
-    Entry("one", "echo", 3600, app=app).save()
-    before = {name: client.hget("redbeat:one", name) for name in ("definition", "meta", "meta_sha1")}
-    assert apply(app, FILE).difference.changed == {"one": {"owner": (None, "billing")}}
-    assert client.hgetall("redbeat:one") == {**before, "owner": "billing"}
-
-
-def test_a_static_is_refused(app: Celery, client: redis.Redis) -> None:
+def test_static_entry_is_refused(app: Celery, client: redis.Redis) -> None:
     write_raw(client, "one", score=4e9)
     client.sadd("redbeat::statics", "one")
     client.sadd("redbeat::static-owners", "shop\tone")
@@ -139,9 +117,7 @@ def test_a_static_is_refused(app: Celery, client: redis.Redis) -> None:
     assert client.hget("redbeat:one", "owner") == "billing"
 
 
-def test_entries_of_2x_and_unusable_ones_are_told_from_those_that_are_the_same(
-    app: Celery, client: redis.Redis
-) -> None:
+def test_plan_tells_equal_entries_of_2x_from_invalid_ones(app: Celery, client: redis.Redis) -> None:
     write_raw(
         client,
         "one",
@@ -156,14 +132,7 @@ def test_entries_of_2x_and_unusable_ones_are_told_from_those_that_are_the_same(
     assert Entry.get("two", app).args == [1]
 
 
-def test_unknown_keys_of_a_changed_entry_stay(app: Celery, client: redis.Redis) -> None:
-    interval = {"__type__": "interval", "every": 60}
-    write_raw(client, "one", {"name": "one", "task": "x", "schedule": interval, "team": "a"}, score=4e9)
-    apply(app, FILE)
-    assert field(client, "one", "definition")["team"] == "a"
-
-
-def test_a_bad_value_stops_all_of_it(app: Celery, client: redis.Redis) -> None:
+def test_invalid_entry_stops_the_whole_file(app: Celery, client: redis.Redis) -> None:
     with pytest.raises(FileError, match="line 5: three: schedule: "):
         apply(app, f"{FILE}  three: {{task: echo, schedule: {{cron: daily}}}}\n")
     assert client.keys() == []
@@ -176,7 +145,7 @@ def test_a_bad_value_stops_all_of_it(app: Celery, client: redis.Redis) -> None:
         apply(app, FILE)
 
 
-def test_calendars_come_with_the_file_and_count_at_once(app: Celery, client: redis.Redis) -> None:
+def test_calendar_of_a_file_moves_the_due_time_at_once(app: Celery, client: redis.Redis) -> None:
     text = """
 entries: {yearly: {task: echo, schedule: {cron: "0 0 1 1 *"}, exclude: newyear, timezone: UTC}}
 calendars: {newyear: {days: {DAY: closed}}}
@@ -190,7 +159,7 @@ calendars: {newyear: {days: {DAY: closed}}}
     assert score_of(client, "yearly") == datetime(year, 1, 1, tzinfo=timezone.utc).timestamp()
 
 
-def test_a_change_in_between_makes_the_plan_anew_and_says_so(app: Celery, client: redis.Redis) -> None:
+def test_concurrent_change_makes_a_new_plan(app: Celery, client: redis.Redis) -> None:
     apply(app, FILE)
     seen: list[tuple[dict[str, Any], str]] = []
 
@@ -209,12 +178,11 @@ def test_a_change_in_between_makes_the_plan_anew_and_says_so(app: Celery, client
     assert Entry.get("two", app).task == "echo"
 
 
-@pytest.mark.parametrize("meddle", ["save", "delete", "own", "policy"])
-def test_a_plan_that_is_out_of_date_writes_nothing(app: Celery, client: redis.Redis, meddle: str) -> None:
+@pytest.mark.parametrize("meddle", ["delete", "own", "policy"])
+def test_outdated_plan_writes_nothing(app: Celery, client: redis.Redis, meddle: str) -> None:
     apply(app, FILE)
     plan = make_plan(app, read_file(FILE.replace("every: 1h", "every: 2h")), "billing")
     {
-        "save": lambda: Entry("two", "by-hand", 60, app=app).save(),
         "delete": lambda: Entry.get("two", app).delete(),
         "own": lambda: client.hset("redbeat:two", "owner", "accounts"),
         "policy": lambda: client.hset("redbeat:two", "policy", "{}"),
@@ -225,7 +193,7 @@ def test_a_plan_that_is_out_of_date_writes_nothing(app: Celery, client: redis.Re
     assert state_of(client) == before
 
 
-def test_a_step_whose_reply_was_lost_is_done(app: Celery, client: redis.Redis) -> None:
+def test_repeated_commit_of_a_plan_changes_nothing(app: Celery, client: redis.Redis) -> None:
     apply(app, FILE)
     text = "entries: {one: {task: other, schedule: 60}, three: {task: echo, schedule: 60}}"
     plan = make_plan(app, read_file(text), "billing", prune=True)
@@ -238,103 +206,125 @@ def test_a_step_whose_reply_was_lost_is_done(app: Celery, client: redis.Redis) -
         commit(plan)
 
 
-@pytest.mark.also_sharded
-def test_a_run_that_is_tried_again_and_one_that_is_still_to_come_stay_the_same(
-    app: Celery, client: redis.Redis
-) -> None:
-    apply(app, FILE)
-    client.hset("redbeat:one", "error", '{"reason": "the broker is away"}')
-    client.hdel("redbeat:two", "meta")
-    assert not apply(app, FILE)
-    assert client.hexists("redbeat:one", "error")
+ENTRY_FILE = "entries:\n  report: {task: echo, schedule: {every: 1h}, exclude: holidays}\n"
 
 
-def test_a_run_in_between_is_no_other_plan(app: Celery, client: redis.Redis) -> None:
-    apply(app, FILE)
-    asked: list[str] = []
-
-    def confirm(plan: Plan, why: str) -> bool:
-        asked.append(why)
-        client.hset("redbeat:one", "meta", meta_json(datetime(2026, 1, 1), 77))
-        return True
-
-    declared = read_file(FILE.replace("every: 1h", "every: 2h"))
-    apply_plan(lambda: make_plan(app, declared, "billing"), confirm)
-    assert asked == [""]
-    assert Entry.get("one", app).total_run_count == 77
+CALENDAR_FILE = f"""\
+{ENTRY_FILE}calendars:
+  holidays: {{about: public, days: {{2098-12-25: Christmas, 2098-12-26: Boxing Day}}}}
+"""
 
 
-def test_two_owners_at_once_end_with_the_entries_of_both(make_app: MakeApp, client: redis.Redis) -> None:
-    failures: list[BaseException] = []
-
-    def apply_often(owner: str) -> None:
-        app = make_app()
-        try:
-            for round_ in range(10):
-                entries = {
-                    f"{owner}-{n}": {"task": f"t{round_}", "schedule": 60} for n in range(30 + round_ % 3)
-                }
-                apply(app, Declared(entries=entries), owner, prune=True)
-        except BaseException as exc:  # noqa: BLE001 - it is shown by the test
-            failures.append(exc)
-
-    threads = [threading.Thread(target=apply_often, args=(owner,)) for owner in ("a", "b")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert client.zcard(SCHEDULE) == 60
-    assert {field(client, f"{owner}-{n}", "definition")["task"] for owner in "ab" for n in range(30)} == {
-        "t9"
-    }
+CHANGED = f"""\
+{ENTRY_FILE}calendars:
+  holidays: {{about: ours, days: {{2098-12-25: Xmas, 2099-01-01: New Year}}}}
+"""
 
 
-ROUNDS = 15
+NO_CALENDAR = "entries:\n  report: {task: echo, schedule: {every: 1h}}\n"
+
+
+Ask = Callable[..., Result]
+
+
+@pytest.fixture
+def ask(app: Celery, tmp_path: Path) -> Ask:
+    def run(command: str, text: str, *arguments: str) -> Result:
+        (tmp_path / "file.yaml").write_text(f"owner: billing\n{text}")
+        return call(app, command, str(tmp_path / "file.yaml"), *arguments)
+
+    return run
 
 
 @pytest.mark.also_sharded
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
-def test_runs_go_on_and_are_counted_while_files_are_applied(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    settings: dict[str, None],
+def test_prune_removes_an_unused_calendar(ask: Ask, app: Celery, client: redis.Redis) -> None:
+    apply(app, CALENDAR_FILE)
+    stays = ask("plan", NO_CALENDAR)
+    assert "Not in the file any more, and stays without --prune: calendar holidays." in stays.output
+    shown = ask("plan", NO_CALENDAR, "--prune")
+    assert "- calendar holidays\n    about: public\n    - 2098-12-25: Christmas" in shown.output
+    assert "Calendars: 0 to add, 0 to change, 1 to remove, 0 the same." in shown.output
+    assert ask("apply", NO_CALENDAR, "--prune", "--yes").exit_code == 0
+    assert Calendar.names(app) == []
+    assert client.smembers("redbeat::owner:") == set()
+    assert ask("plan", NO_CALENDAR, "--prune").exit_code == 0
+
+
+@pytest.mark.also_sharded
+@pytest.mark.parametrize("whose", ["file", "disabled"])
+def test_prune_keeps_a_calendar_in_use(ask: Ask, app: Celery, whose: str) -> None:
+    apply(app, CALENDAR_FILE)
+    text = ENTRY_FILE if whose == "file" else NO_CALENDAR
+    if whose != "file":
+        Entry("theirs", "echo", 60, exclude="holidays", enabled=whose != "disabled", app=app).save()
+    shown = ask("plan", text, "--prune")
+    name = "report" if whose == "file" else "theirs"
+    assert f"The calendar holidays isn't in the file any more, and stays: {name} names it." in shown.output
+    assert ask("apply", text, "--prune", "--yes").exit_code == 0
+    assert Calendar.names(app) == ["holidays"]
+    Entry.get(name, app).update(exclude=None)
+    assert ask("apply", NO_CALENDAR, "--prune", "--yes").exit_code == 0
+    assert Calendar.names(app) == [], "it was still the owner's"
+
+
+@pytest.mark.also_sharded
+def test_prune_keeps_a_calendar_used_since_the_plan(
+    ask: Ask, app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(**settings)
+    """Between the plan and the step another process saves an entry that names it."""
+    apply(app, CALENDAR_FILE)
+    before = Calendar.load("holidays", app)
+    plan = make_plan(app, read_file(NO_CALENDAR), "billing", prune=True)
+    assert list(plan.calendars.difference.removed) == ["holidays"]
+    late = Entry("late", "echo", "0 12 * * *", exclude="holidays", app=app).save()
+    commit(plan)
+    assert plan.outcome == ["The calendar holidays stays: late names it by now."]
+    assert (plan.calendars.difference.removed, plan.calendars.difference.left) == ({}, ["holidays"])
+    after = Calendar.load("holidays", app)
+    assert (after.days, after.about) == (before.days, before.about)
+    assert Entry.get("late", app).state == "scheduled"
+    late.delete()
+    assert "- calendar holidays" in ask("plan", NO_CALENDAR, "--prune").output, "it is still the owner's"
 
-    def declared(round_: int) -> Declared:
-        entry = {"task": "echo", "schedule": {"every": 0.05}, "kwargs": {"round": round_}}
-        return Declared(entries={f"entry-{number}": entry for number in range(20)})
 
-    apply_plan(lambda: make_plan(app, declared(0), "billing"))
-    scheduler = make_scheduler(**settings)
-    failures: list[BaseException] = []
-    is_over = threading.Event()
+@pytest.mark.also_sharded
+def test_save_while_its_calendar_is_deleted_is_refused(app: Celery) -> None:
+    apply(app, CALENDAR_FILE)
+    entry = Entry("late", "echo", "0 12 * * *", exclude="holidays", app=app)
+    plan_save = entry.plan_save
 
-    def apply_often() -> None:
-        try:
-            for round_ in range(1, ROUNDS):
-                apply_plan(lambda round_=round_: make_plan(app, declared(round_), "billing"))  # type: ignore[misc]
-        except BaseException as exc:  # noqa: BLE001 - it is shown by the test
-            failures.append(exc)
-        finally:
-            is_over.set()
+    def delete_first(*args: Any) -> Any:
+        Calendar("holidays", app=app).delete()
+        return plan_save(*args)
 
-    thread = threading.Thread(target=apply_often)
-    thread.start()
-    while not is_over.wait(0.01):
-        scheduler.tick()
-    thread.join()
-    assert failures == []
-    while len(messages(broker)) <= 20:  # the files were quick; a test that hangs has a time limit of its own
-        scheduler.tick()
-    sent = [message["headers"] for message in messages(broker)]
-    assert len({headers["id"] for headers in sent}) == len(sent)
-    counts = Counter(headers["redbeat_entry"] for headers in sent)
-    for number in range(20):
-        entry = Entry.get(f"entry-{number}", app)
-        assert entry.kwargs == {"round": ROUNDS - 1}
-        assert entry.total_run_count == counts[f"entry-{number}"]
+    entry.plan_save = delete_first  # type: ignore[method-assign]
+    with pytest.raises(EntryError, match=r"late: .* there is no calendar 'holidays'"):
+        entry.save()
+
+
+@pytest.mark.also_sharded
+def test_prune_keeps_calendars_of_others(ask: Ask, app: Celery) -> None:
+    Calendar("by-hand", ["2098-01-01"], app=app).save()
+    apply(app, CALENDAR_FILE)
+    apply(app, CALENDAR_FILE.replace("report", "shipping"), owner="shipping")
+    assert ask("apply", NO_CALENDAR, "--prune", "--yes").exit_code == 0
+    assert Calendar.names(app) == ["by-hand", "holidays"]
+    apply(app, "entries: {}\n", owner="shipping", prune=True)
+    assert Calendar.names(app) == ["by-hand"]
+
+
+@pytest.mark.parametrize("text", [CHANGED, NO_CALENDAR], ids=["changed", "removed"])
+def test_plan_with_a_changed_calendar_writes_nothing(app: Celery, client: redis.Redis, text: str) -> None:
+    """Nothing is written by a plan that was made from something else."""
+    apply(app, CALENDAR_FILE)
+    plan = make_plan(app, read_file(text), "billing", prune=True)
+    client.hset("redbeat::calendar:holidays", "2097-01-01", "theirs")
+    before = state_of(client)
+    with pytest.raises(EntryChanged, match=r"^:calendar:holidays has changed meanwhile; nothing"):
+        commit(plan)
+    assert state_of(client) == before
+    apply(app, text, prune=True)
+    if text == CHANGED:
+        assert Calendar.load("holidays", app).days == {"2098-12-25": "Xmas", "2099-01-01": "New Year"}
+    else:
+        assert Calendar.names(app) == []

@@ -1,4 +1,4 @@
-"""What was exported and is imported again is what it was."""
+"""Exports and imports: nothing is lost, nothing is written over, nothing is stored by halves."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab, schedule, solar
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.entries.forms import arguments_of
-from redbeat.entries.query import scan_entries
-from redbeat.errors import EntryError
+from redbeat.errors import FileError, StoreCorrupt
 from redbeat.log.text import sha1_of_text
 from redbeat.manifest.format import Declared, read_file, write_file
 from redbeat.manifest.plan import apply_plan, commit, make_plan
-from redbeat.manifest.transfer import export_entries, plan_import
+from redbeat.manifest.transfer import declare_beat_schedule, export_entries, plan_import
 from redbeat.schedules import clocked, rrule
 from redbeat.store.store import Store
-from tests.support.schedule import SCHEDULE, meta_json, write_raw
-from tests.support.servers import Server
+from tests.conftest import MakeApp
+from tests.support.applying import apply
+from tests.support.schedule import SCHEDULE, STATICS, meta_json, score_of, write_raw
 from tests.support.ticks import memory_app
 from tests.support.topologies import ClusterTopology
 
@@ -76,60 +74,29 @@ def again(app: Celery, client: redis.Redis, *, is_json: bool = False) -> Declare
     return declared
 
 
-def test_each_entry_gets_its_own_past_back(app: Celery, client: redis.Redis) -> None:
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-    for number, name in enumerate(("one", "two", "three"), 2):
-        entry = Entry(name, "echo", 60, app=app).save()
-        entry.backfill(begin, begin + timedelta(minutes=number))
-
-    def pasts() -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key in client.keys("redbeat::[a-z]*:*"):
-            kind = client.type(key)
-            found[key] = client.lrange(key, 0, -1) if kind == "list" else sorted(client.smembers(key))
-        return found
-
-    before = pasts()
-    assert len(before) == 6
-    again(app, client)
-    assert pasts() == before
-
-
 ENTRIES: dict[str, dict[str, Any]] = {
     "plain": {"schedule": schedule(60)},
     "relative": {"schedule": schedule(60, relative=True)},
-    "fraction": {"schedule": schedule(timedelta(milliseconds=1500))},
     "daily": {"schedule": crontab("30", "4"), "timezone": "Europe/Berlin"},
     "numbers": {"schedule": crontab(minute=0, hour=[1, 2])},
-    "expression": {"schedule": "0 9 LW * *"},
     "once": {"schedule": clocked(datetime(2090, 1, 1, tzinfo=UTC)), "after_finish": "delete"},
     "over": {"schedule": clocked(datetime(2020, 1, 1, tzinfo=UTC))},
     "rule": {"schedule": rrule("WEEKLY", dtstart=datetime(2024, 1, 1, 9, tzinfo=UTC), byhour=[9, 17])},
     "sun": {"schedule": solar("sunrise", 52.5, 13.4)},
-    "values": {
-        "schedule": 60,
-        "args": [1, None, {"x": [1.5]}],
-        "kwargs": {"at": datetime(2026, 1, 1, tzinfo=UTC)},
-    },
+    "values": {"schedule": 60, "args": [1, {"x": [1.5]}], "kwargs": {"at": datetime(2026, 1, 1, tzinfo=UTC)}},
     "options": {"schedule": 60, "options": {"queue": "q", "priority": 3, "headers": {"a": "b"}}},
     "policy": {"schedule": 60, "start_time": datetime(2025, 1, 1, tzinfo=UTC), "jitter": 5, "max_runs": 7},
     "excluded": {"schedule": 60, "exclude": "holidays"},
     "alone": {"schedule": 60, "overlap": "buffer_one", "queue_timeout": 90, "tracks": "workflow"},
-    "watched": {
-        "schedule": 60,
-        "max_runtime": 0.5,
-        "revoke_overdue": True,
-        "pause_after_failures": 3,
-        "resume_after": 3600,
-    },
-    "told": {"schedule": 60, "ping_url": "https://hc-ping.com/abc-123"},
     "disabled": {"schedule": 60, "enabled": False},
     "ümläut \n: - 'x'": {"schedule": 60},
 }
 
 
 @pytest.mark.parametrize("is_json", [False, True], ids=["yaml", "json"])
-def test_export_and_import_lose_nothing(app: Celery, client: redis.Redis, is_json: bool) -> None:
+def test_export_and_import_restore_entries_calendars_and_records(
+    app: Celery, client: redis.Redis, is_json: bool
+) -> None:
     Calendar("holidays", {"2026-12-25": "Christmas"}, "days off", app=app).save()
     for name, fields in ENTRIES.items():
         Entry(name, "echo", app=app, **fields).save()
@@ -164,9 +131,8 @@ def test_export_and_import_lose_nothing(app: Celery, client: redis.Redis, is_jso
 HOURLY = {"__type__": "interval", "every": 3600}
 
 
-def test_what_words_do_not_reach_is_kept_as_it_stands(app: Celery, client: redis.Redis) -> None:
+def test_export_and_import_restore_raw_and_invalid_entries(app: Celery, client: redis.Redis) -> None:
     write_raw(client, "by-2x", score=4e9, meta=meta_json(datetime(2026, 1, 1), 5))
-    write_raw(client, "no-meta", score=5.25)
     write_raw(client, "unknown", {"task": "a", "schedule": HOURLY, "team": "x"}, score=4e9)
     meta = '{"last_run_at": null, "total_run_count": 1, "z": 2}'
     write_raw(client, "unknown-meta", score=4e9, meta=meta)
@@ -185,136 +151,8 @@ def test_what_words_do_not_reach_is_kept_as_it_stands(app: Celery, client: redis
     assert dump(client) == before
 
 
-SCHEDULES = st.one_of(
-    st.builds(
-        lambda every: {"__type__": "interval", "every": every}, st.integers(1, 10**9) | st.floats(0.001, 1e6)
-    ),
-    st.builds(
-        lambda minute, hour: {"__type__": "crontab", "minute": minute, "hour": hour},
-        st.sampled_from(["*", "0", "*/5", 7, [1, 2], "1-5,9"]),
-        st.sampled_from(["*", "3", 4, "9-17", " 5"]),
-    ),
-    st.just({"__type__": "cron", "expression": "@daily"}),
-    st.just({"__type__": "solar", "event": "sunset", "lat": 1, "lon": 2.5}),
-    st.just({"__type__": "clocked", "clocked_time": "2090-01-01T00:00:00+02:00"}),
-    st.just({"__type__": "rrule", "freq": 3, "dtstart": 1700000000, "byhour": 3, "wkst": None}),
-    st.just({"__type__": "nonsense"}),
-)
-
-
-PLAIN = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False)
-    | st.text(max_size=8)
-)
-
-
-VALUES = st.recursive(
-    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-)
-
-
-DEFINITIONS = st.fixed_dictionaries(
-    {"task": st.sampled_from(["echo", "a.b"]), "schedule": SCHEDULES},
-    optional={
-        "name": st.sampled_from(["other", None]),
-        "args": st.lists(VALUES, max_size=3) | st.none(),
-        "kwargs": st.dictionaries(st.text(max_size=5), VALUES, max_size=3),
-        "options": st.dictionaries(st.sampled_from(["queue", "priority", "expires"]), PLAIN),
-        "enabled": st.booleans() | st.none() | st.integers(0, 1),
-        "surprise": VALUES,
-        "timezone": st.sampled_from(["Europe/Berlin", "nowhere"]),
-    },
-)
-
-
-POLICIES = st.none() | st.fixed_dictionaries(
-    {},
-    optional={
-        "timezone": st.just("Asia/Tokyo"),
-        "max_runs": st.integers(0, 9),
-        "paused": st.booleans(),
-        "start_time": st.just("2025-01-01"),
-        "overlap": st.sampled_from(["skip", "replace", "sometimes"]),
-        "max_runtime": st.integers(0, 9),
-        "revoke_overdue": st.booleans(),
-        "queue_timeout": st.floats(0.5, 9),
-        "resume_after": st.integers(1, 9),
-        "later": VALUES,
-    },
-)
-
-
-METAS = st.none() | st.tuples(
-    st.none() | st.datetimes(datetime(1970, 1, 1), datetime(2100, 1, 1)), st.integers(0, 9)
-)
-
-
-@given(
-    st.dictionaries(
-        st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(lambda name: name[0] != ":"),
-        st.tuples(
-            DEFINITIONS,
-            POLICIES,
-            METAS,
-            st.sampled_from(["2.x", "RedBeat", "3.0.0.dev0"]),
-            st.floats(-2, 4e9) | st.just(float("inf")),
-        ),
-        max_size=4,
-    ),
-    st.booleans(),
-)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_stands_there_is_there_again(
-    app: Celery, client: redis.Redis, entries: dict[str, Any], is_json: bool
-) -> None:
-    client.flushdb()
-    for name, (definition, policy, meta, writer, score) in entries.items():
-        text = meta and meta_json(*meta) + " " * (writer == "3.0.0.dev0")
-        write_raw(client, name, definition, score=score, meta=text)
-        if text and writer == "RedBeat":
-            client.hset(f"redbeat:{name}", "meta_sha1", sha1_of_text(text))
-        if policy is not None:
-            client.hset(f"redbeat:{name}", "policy", json.dumps(policy))
-    before, is_foreign = dump(client), foreign_metas(app)
-    again(app, client, is_json=is_json)
-    after = dump(client)
-    assert foreign_metas(app) == is_foreign
-    for found in (before, after):
-        for value in found.values():
-            if isinstance(value, dict) and value.get("policy") in ("{}", "null"):
-                del value["policy"]
-    assert after.keys() == before.keys()
-    for key in before:
-        if key != "schedule" and "surprise" not in str(before[key]):
-            same_meaning(app, key, before[key], after[key])
-    assert after["schedule"] == before["schedule"]
-
-
-def foreign_metas(app: Celery) -> dict[str, bool]:
-    return {entry.name: entry.stored.is_meta_foreign for entry in scan_entries(Entry, app)}
-
-
-def same_meaning(app: Celery, key: str, before: dict[str, str], after: dict[str, str]) -> None:
-    assert after.get("meta", "").rstrip() == before.get("meta", "").rstrip()
-    assert after.get("policy") == before.get("policy")
-    one, other = json.loads(before["definition"]), json.loads(after["definition"])
-    for definition in (one, other):
-        if definition.get("name") is None:
-            definition["name"] = key.removeprefix("redbeat:")
-        # null: disabled, as in 2.x
-        for name, default in (("args", []), ("enabled", False)):
-            if definition[name] is None:
-                definition[name] = default
-        definition.pop("schedule")
-        assert definition["enabled"] in (True, False)
-    assert json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
 @pytest.mark.also_sharded
-def test_an_export_of_some(app: Celery) -> None:
+def test_export_by_pattern_and_owner(app: Celery) -> None:
     for name in ("a1", "a2", "b1"):
         Entry(name, "echo", 60, app=app).save()
     text = "entries: {b1: {task: echo, schedule: 60}}"
@@ -325,9 +163,7 @@ def test_an_export_of_some(app: Celery) -> None:
     assert not make_plan(app, read_file(write_file(mine)), "billing").difference
 
 
-def test_records_are_exported_where_they_are_asked_for_and_a_file_without_any_leaves_them_as_they_are(
-    app: Celery, client: redis.Redis
-) -> None:
+def test_import_without_history_keeps_the_stored_records(app: Celery, client: redis.Redis) -> None:
     Entry("one", "echo", 60, app=app).save()
     client.rpush("redbeat::history:one", '{"at":2,"due":1}')
     client.sadd("redbeat::backfilled:one", "1")
@@ -343,25 +179,7 @@ def test_records_are_exported_where_they_are_asked_for_and_a_file_without_any_le
     assert client.smembers("redbeat::backfilled:one") == {"1"}
 
 
-def test_records_that_are_no_text_come_back_as_they_were(
-    app: Celery, client: redis.Redis, server: Server
-) -> None:
-    Entry("one", "echo", 60, app=app).save()
-    client.rpush("redbeat::history:one", b"\xff", "ü")
-    again(app, client)
-    with server.client(db=1, decode_responses=False) as raw:
-        assert raw.lrange("redbeat::history:one", 0, -1) == [b"\xff", "ü".encode()]
-
-
-def test_records_under_a_key_of_another_kind_are_left_out(app: Celery, client: redis.Redis) -> None:
-    Entry("one", "echo", 60, app=app).save()
-    client.set("redbeat::history:one", "what's this?")
-    client.sadd("redbeat::backfilled:one", "1")
-    item = export_entries(app, with_history=True).declared.entries["one"]
-    assert ("history" in item, item["backfilled"]) == (False, ["1"])
-
-
-def test_halves_of_characters_and_names_that_are_no_text(app: Celery, client: redis.Redis) -> None:
+def test_export_skips_names_that_are_not_utf8(app: Celery, client: redis.Redis) -> None:
     write_raw(
         client, "halves", '{"task": "a", "schedule": {"__type__": "interval", "every": 60}, "x": "\\ud800"}'
     )
@@ -378,17 +196,7 @@ def test_halves_of_characters_and_names_that_are_no_text(app: Celery, client: re
     assert dump(client) == before
 
 
-@pytest.mark.also_sharded
-def test_an_exported_entry_is_a_form_too(app: Celery) -> None:
-    entry = Entry("a", "echo", "0 9 L-1 * *", app=app, timezone="Asia/Kathmandu", jitter=90).save()
-    document = json.loads(write_file(export_entries(app).declared, is_json=True))["entries"]["a"]
-    again = Entry.from_dict({"name": "a", **document, "owner": "billing"}, app)
-    assert arguments_of(again) == arguments_of(entry)
-    with pytest.raises(EntryError, match="there is no field 'stored'"):
-        Entry.from_dict({"name": "a", **document, "stored": {}}, app)
-
-
-def test_entries_whose_times_are_moved_meanwhile_are_all_in_an_export(
+def test_export_has_entries_that_are_rescheduled_meanwhile(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Entry.save_many([Entry(f"entry-{number}", "echo", 86_400 + number, app=app) for number in range(2000)])
@@ -414,7 +222,7 @@ calendars:
 """
 
 
-def test_a_cluster_takes_files_too(cluster: ClusterTopology) -> None:
+def test_cluster_applies_exports_and_imports(cluster: ClusterTopology) -> None:
     host, port = cluster.startup_nodes[0]
     app = memory_app(redbeat_redis_url=f"redis-cluster://{host}:{port}")
     apply_plan(lambda: make_plan(app, read_file(FILE), "billing"))
@@ -427,3 +235,97 @@ def test_a_cluster_takes_files_too(cluster: ClusterTopology) -> None:
     commit(plan_import(app, read_file(text)))
     assert write_file(export_entries(app).declared) == text
     assert store.client.smembers(store.keys.owner("billing")) == {"one", "two"}
+
+
+def test_import_refuses_or_replaces_existing_entries(app: Celery, client: redis.Redis) -> None:
+    Entry("one", "echo", 60, app=app, jitter=5).save()
+    exported = export_entries(app).declared
+    Entry("one", "other", 60, app=app, max_runs=3).save()
+    client.hset("redbeat:one", "error", "{}")
+    with pytest.raises(FileError, match="one: is stored already; --replace writes over"):
+        plan_import(app, exported)
+    commit(plan_import(app, exported, replace_existing=True))
+    entry = Entry.get("one", app)
+    assert (entry.task, entry.jitter, entry.max_runs) == ("echo", 5, None)
+    assert not client.hexists("redbeat:one", "error")
+
+
+@pytest.mark.also_sharded
+@pytest.mark.parametrize(
+    "fields",
+    ["next_run: .nan", f"next_run: 1{'0' * 400}", "stored: {definition: !!binary aGVsbG8=}"],
+    ids=["nan", "huge", "bytes"],
+)
+def test_import_of_an_invalid_value_changes_nothing(app: Celery, client: redis.Redis, fields: str) -> None:
+    text = f"""
+        entries:
+          a: {{task: echo, schedule: {{every: 1h}}, next_run: never}}
+          b: {{task: echo, schedule: {{every: 1h}}, {fields}}}
+    """
+    with pytest.raises(FileError, match=r"line 4: b: (next_run|stored): "):
+        commit(plan_import(app, read_file(text)))
+    assert not client.keys()
+
+
+@pytest.mark.parametrize("depth", [150, 960, 2000])
+def test_deep_entry_is_exported_and_imported(app: Celery, client: redis.Redis, depth: int) -> None:
+    Entry("plain", "echo", 60, app=app).save()
+    deep = "[" * depth + "]" * depth
+    schedule = '{"__type__": "interval", "every": 60, "relative": false}'
+    write_raw(client, "deep", f'{{"name": "deep", "task": "echo", "schedule": {schedule}, "args": {deep}}}')
+    text = write_file(export_entries(app).declared)
+    client.flushdb()
+    commit(plan_import(app, read_file(text)))
+    assert sorted(client.zrange("redbeat::schedule", 0, -1)) == ["redbeat:deep", "redbeat:plain"]
+    assert deep in client.hgetall("redbeat:deep")["definition"]
+
+
+ENTRY_FILE = "entries: {a: {task: echo, schedule: {every: 1h}, next_run: never}}"
+
+
+def test_import_does_not_replace_a_key_of_another_type(app: Celery, client: redis.Redis) -> None:
+    client.set("redbeat:a", "mine")
+    with pytest.raises(FileError, match="line 1: a: the key holds no hash; delete it first"):
+        apply_plan(lambda: plan_import(app, read_file(ENTRY_FILE), replace_existing=True))
+    assert client.get("redbeat:a") == "mine"
+
+
+@pytest.mark.parametrize("key", ["redbeat::owner:billing", "redbeat::statics", "redbeat::static-owners"])
+def test_key_that_is_not_a_set_is_named(app: Celery, client: redis.Redis, key: str) -> None:
+    Entry("there", "echo", 60, app=app).save()
+    client.set(key, "mine")
+    with pytest.raises(StoreCorrupt, match=f"^{key} holds something that is no set"):
+        apply(app, ENTRY_FILE)
+    if ":owner:" in key:
+        with pytest.raises(StoreCorrupt, match=f"^{key} holds something that is no set"):
+            commit(plan_import(app, read_file(ENTRY_FILE), owner="billing"))
+    assert sorted(client.keys()) == sorted([key, "redbeat::schedule", "redbeat:there"])
+
+
+def test_imported_beat_schedule_is_not_removed_by_beat(make_app: MakeApp, client: redis.Redis) -> None:
+    statics = {
+        "hourly": {"task": "echo", "schedule": 3600.0, "args": (1,)},
+        "daily": {
+            "task": "echo",
+            "schedule": crontab("0", "4"),
+            "options": {"queue": "q"},
+            "relative": False,
+        },
+    }
+    app = make_app(beat_schedule=statics, redbeat_lock_key=None)
+    RedBeatScheduler(app).close()
+    client.hset("redbeat:hourly", "meta", meta_json(datetime(2026, 1, 1), 7))
+    before = score_of(client, "daily")
+    declared, known = declare_beat_schedule(app)
+    commit(plan_import(app, declared, owner="imported", may_exist=known))
+    assert Entry.get("hourly", app).total_run_count == 7
+    assert score_of(client, "daily") == before
+    RedBeatScheduler(make_app(redbeat_lock_key=None)).close()  # beat_schedule is empty now
+    assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:daily", "redbeat:hourly"]
+    assert not client.exists(STATICS)
+
+
+def test_invalid_beat_schedule_is_named(make_app: MakeApp) -> None:
+    app = make_app(beat_schedule={"odd": {"task": "echo", "schedule": "never ever"}})
+    with pytest.raises(FileError, match="beat_schedule: 'odd': "):
+        declare_beat_schedule(app)

@@ -29,7 +29,7 @@ from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.store.records import Stored, Write
 from tests.contract.kinds import entries
 from tests.support.schemas import FOLDER, NAMES, find_fault, find_fault_in, schema_of
-from tests.unit.entries.test_decoder_round_trip import OFFSETS, cron_fields, rules
+from tests.unit.entries.test_json import OFFSETS, cron_fields, rules
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 BERLIN = ZoneInfo("Europe/Berlin")

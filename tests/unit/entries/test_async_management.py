@@ -1,4 +1,4 @@
-"""The methods that are awaited: the same as those without the a, by the same code."""
+"""Awaited operations on entries, on a fake that only code without blocking can ask."""
 
 from __future__ import annotations
 
@@ -26,8 +26,12 @@ ASK_NOBODY = {
     "is_due", "is_enabled_at", "plan_save", "encode", "default_now", "generate_key", "decode_definition",
     "decode_meta", "advanced", "following_run",
 }  # fmt: skip
+
+
 #: they send messages, which kombu does without asyncio: docs/fastapi.rst says how
 NEED_A_BROKER = {"trigger", "backfill", "rerun"}
+
+
 #: ``redbeat.aio.run`` runs them
 ARE_RUN = {"load_definition", "load_meta", "check_save", "give_up_runs", "next"}
 
@@ -55,7 +59,7 @@ def methods_of(*classes: type) -> dict[str, Callable[..., Any]]:
     }
 
 
-def test_every_method_has_an_awaited_sibling_with_the_same_arguments_or_needs_none() -> None:
+def test_every_method_has_an_awaited_sibling_with_the_same_arguments() -> None:
     awaited = methods_of(AsyncManaged)
     others = methods_of(Managed, Entry)
     assert {name[1:] for name in awaited} <= others.keys()
@@ -95,11 +99,11 @@ async def call_all(app: Celery) -> None:
     assert await Entry.aclear(app) == 2
 
 
-def test_each_does_what_its_sibling_does(app: Celery) -> None:
+def test_awaited_method_does_what_its_sibling_does(app: Celery) -> None:
     asyncio.run(call_all(app))
 
 
-def test_what_is_wrong_is_told_in_the_same_words(app: Celery) -> None:
+def test_awaited_method_raises_what_its_sibling_raises(app: Celery) -> None:
     async def main() -> None:
         mine = await entry_of(app).asave()
         with pytest.raises(EntryChanged, match="there is such an entry by now"):
@@ -119,7 +123,7 @@ def test_what_is_wrong_is_told_in_the_same_words(app: Celery) -> None:
     asyncio.run(main())
 
 
-def test_a_subclass_that_overrides_save_has_overridden_asave(app: Celery) -> None:
+def test_asave_calls_an_overridden_save(app: Celery) -> None:
     class Audited(Entry):
         def save(self) -> Audited:  # type: ignore[override]  # as one for 2.x does
             self.kwargs["by"] = "ada"
@@ -133,7 +137,7 @@ def test_a_subclass_that_overrides_save_has_overridden_asave(app: Celery) -> Non
     assert asyncio.run(main()) == (Audited, {"by": "ada"})
 
 
-def test_a_listing_is_gone_through_or_awaited_in_the_order_of_list(app: Celery) -> None:
+def test_alist_is_iterated_or_awaited_in_the_order_of_list(app: Celery) -> None:
     count = 2 * LISTED_AT_ONCE + 1
 
     async def main() -> tuple[list[str], list[str], int]:
@@ -150,18 +154,8 @@ def test_a_listing_is_gone_through_or_awaited_in_the_order_of_list(app: Celery) 
     assert (rest, few) == (names[1:], 7)
 
 
-def test_a_listing_that_is_left_early_leaves_nothing_behind(app: Celery) -> None:
-    async def main() -> str:
-        await Entry.asave_many(entry_of(app, str(number)) for number in range(5))
-        async for entry in Entry.alist(app):
-            return entry.name or ""
-        return ""
-
-    assert asyncio.run(main())
-
-
 @pytest.mark.parametrize("read", ["aget", "alist", "asave", "aupdate"])
-def test_an_entry_that_was_awaited_knows_its_calendar(app: Celery, read: str) -> None:
+def test_awaited_entry_has_its_calendar(app: Celery, read: str) -> None:
     async def main() -> Entry:
         await aio.run(Calendar("holidays", ["2033-01-01/2033-12-31"], app=app).save)
         entry = await entry_of(app, schedule="0 0 1 6 *", exclude="holidays").asave()
@@ -179,21 +173,3 @@ def test_an_entry_that_was_awaited_knows_its_calendar(app: Celery, read: str) ->
     assert entry.to_dict()["state"] == "scheduled"
     assert entry.due_at is not None
     assert entry.describe()
-
-
-def test_a_calendar_that_is_missing_is_told_as_by_save(app: Celery) -> None:
-    async def main() -> None:
-        with pytest.raises(EntryError, match="there is no calendar 'nowhere'"):
-            await entry_of(app, exclude="nowhere").asave()
-
-    asyncio.run(main())
-
-
-def test_run_runs_what_has_no_sibling(app: Celery) -> None:
-    async def main() -> tuple[str | None, list[str]]:
-        await entry_of(app).asave()
-        await aio.run(Calendar("closed", ["2033-01-01"], app=app).save)
-        definition = await aio.run(Entry.load_definition, "redbeat:report", app=app)
-        return definition["task"], await aio.run(Calendar.names, app)
-
-    assert asyncio.run(main()) == ("tasks.report", ["closed"])

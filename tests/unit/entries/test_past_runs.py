@@ -1,16 +1,36 @@
-"""Records of runs in a history, as Python reads them."""
+"""Past runs: records of the history, failures, runs left out, and charts of what happened."""
 
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from celery import Celery
+from celery.schedules import crontab
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kombu.exceptions import EncodeError, OperationalError
 
-from redbeat.history import ENDED_OUTCOMES, OUTCOMES, PastRun, decode_history, sent_record, unsent_record
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.planner import Run, commit_failed, commit_quarantined, plan_run
+from redbeat.entries.failures import Failure, failure_of, sha1_of
+from redbeat.entries.past import HAPPENED, Past, past_of
+from redbeat.entries.sending import naming_the_broker
+from redbeat.entries.timeline import Chart, empty_chart
+from redbeat.errors import BrokerUnavailable, CallRefused, RunNotSent
+from redbeat.history import ENDED_OUTCOMES, PastRun, decode_history, unsent_record
+from redbeat.schedules import cron
+from redbeat.schedules.crontab import count_of_crontab, runs_back_of_crontab
+from redbeat.schedules.timezones import find_change
+from redbeat.store.records import Claimed
+from tests.faults.rounds import IS_LONG
 
 AT = {"at": 1769844600.5, "due": 1769844600}
+
+
 ENDED = {
     "wait": 1.5, "ran": 2.25, "worker": "celery@h", "attempt": 2, "delivery": "b9f0", "ended": 1769844604.25,
 }  # fmt: skip
@@ -22,30 +42,24 @@ def read(members: str | dict[str, Any]) -> PastRun:
     return run
 
 
-def test_a_run_whose_end_nobody_has_recorded_was_sent() -> None:
+def test_record_without_an_end_is_a_sent_run() -> None:
     run = read({})
     assert (run.outcome, run.is_sent, run.task_id) == ("sent", True, "id of 07:30")
     assert (run.ended, run.run_seconds, run.error) == (None, None, "")
 
 
 @pytest.mark.parametrize("outcome", ENDED_OUTCOMES)
-def test_the_outcome_of_a_run_that_was_sent_becomes_what_became_of_it(outcome: str) -> None:
+def test_record_with_an_end_has_its_outcome(outcome: str) -> None:
     run = read({"outcome": outcome, **ENDED})
     assert (run.outcome, run.is_sent, run.is_span, run.task_id) == (outcome, True, False, "id of 07:30")
     assert (run.wait_seconds, run.run_seconds, run.worker, run.attempt) == (1.5, 2.25, "celery@h", 2)
     assert run.ended == datetime(2026, 1, 31, 7, 30, 4, 250_000, timezone.utc)
 
 
-def test_failed_without_an_end_is_what_3_0_0b1_called_unsent() -> None:
+def test_failed_record_of_3_0_0b1_without_an_end_is_unsent() -> None:
     assert read({"outcome": "failed", "why": "no broker"}).outcome == "unsent"
     assert read({"outcome": "failed", "error": "ValueError: no", **ENDED}).outcome == "failed"
     assert read(unsent_record("1769844600", "no broker")) == read({"outcome": "failed", "why": "no broker"})
-
-
-def test_runs_that_were_not_sent_have_no_task_id() -> None:
-    for outcome in OUTCOMES.keys() - ENDED_OUTCOMES.keys() - {"sent"}:
-        run = read({"outcome": outcome, "why": "so"})
-        assert (run.is_sent, run.task_id, run.why) == (False, None, "so")
 
 
 @pytest.mark.parametrize(
@@ -56,63 +70,227 @@ def test_runs_that_were_not_sent_have_no_task_id() -> None:
             "the run x was at work on celery@h since 2026-01-31 07:30:01.250 UTC",
         ),
         (
-            {"outcome": "skipped", "held_by": "x", "since": 1769844601},
-            "the run x was on its queue since 2026-01-31 07:30:01 UTC",
-        ),
-        (
             {"outcome": "waiting", "held_by": "x", "why": "overlap"},
             "the run x was on its queue; it is sent when that one has ended",
-        ),
-        (
-            {
-                "outcome": "skipped",
-                "held_by": "x",
-                "worker": "celery@h",
-                "since": 1769844601,
-                "held_state": "retrying",
-                "held_attempt": 3,
-            },
-            "the run x waited for attempt 3, which may begin from 2026-01-31 07:30:01 UTC on",
-        ),
-        (
-            {"outcome": "skipped", "held_by": "x", "since": 1769844601, "held_state": "spawned"},
-            "the run x had its own task behind it, and its workflow at work since 2026-01-31 07:30:01 UTC",
         ),
         (
             {"outcome": "skipped", "held_by": "x", "worker": "celery@h", "behind": "y"},
             "another run waits already, y, for the run x, which was at work on celery@h",
         ),
-        ({"outcome": "skipped", "held_by": "x", "behind": "x"}, "another run waits already, x"),
     ],
 )
-def test_why_a_run_was_held_back_names_the_run_in_its_way(given: dict[str, Any], why: str) -> None:
+def test_held_back_run_names_the_run_in_its_way(given: dict[str, Any], why: str) -> None:
     run = read(given)
     assert (run.why, run.held_by, run.held_on, run.worker) == (why, "x", given.get("worker"), None)
-
-
-def test_a_rerun_names_the_run_that_it_repeats() -> None:
-    run = read(sent_record("1769844600", "b", is_manual=True, rerun_of='a"'))
-    assert (run.task_id, run.is_manual, run.rerun_of) == ("b", True, 'a"')
-
-
-def test_a_record_as_json_has_times_in_iso_8601() -> None:
-    run = read({"outcome": "succeeded", **ENDED, "late": "failed", "since": 1769844600})
-    found = run.to_dict()
-    assert found == json.loads(json.dumps(found))
-    assert (found["ended"], found["since"]) == (
-        "2026-01-31T07:30:04.250000+00:00",
-        "2026-01-31T07:30:00+00:00",
-    )
-    assert (found["late"], found["late_seconds"], found["run_seconds"]) == ("failed", 0.5, 2.25)
 
 
 @pytest.mark.parametrize(
     "broken", [{"ran": "x"}, {"ended": "now"}, {"attempt": []}, {"since": 1e30}, {"wait": {}}]
 )
-def test_a_record_with_an_unreadable_end_is_left_out(broken: dict[str, Any]) -> None:
+def test_unreadable_record_is_left_out(broken: dict[str, Any]) -> None:
     records = [json.dumps({**AT, "outcome": "succeeded", **ENDED, **broken}), json.dumps(AT)]
     assert [run.outcome for run in decode_history(records, str)] == ["sent"]
 
 
-def test_a_length_of_time_that_is_no_number_counts_as_unknown() -> None:
-    assert read({"ran": float("nan"), "wait": float("inf")}).run_seconds is None
+DEFINITION = json.dumps({"task": "t", "schedule": {"__type__": "interval", "every": 60}})
+
+
+def claimed(error: str | None, nominal: str = "104") -> Claimed:
+    return Claimed("redbeat:x", nominal, DEFINITION, error=error, score=nominal)
+
+
+RECORD: dict[str, Any] = {
+    "reason": "broken", "since": "2026-06-01T12:00:00+00:00", "definition_sha1": sha1_of(claimed(None)),
+    "attempts": 3, "due": "100.000000", "retry_at": "104.000000", "is_asked": False,
+}  # fmt: skip
+
+
+NOT_OURS = {
+    "no json": "{oops",
+    "nested": "[" * 100_000,
+    "a list": "[]",
+    "a number": "5",
+    "half": json.dumps({"reason": "broken"}),
+    **{
+        f"{field} {text}": json.dumps({**RECORD, field: "@"}).replace('"@"', text)
+        for field, texts in {
+            "is_asked": ["1", '"yes"'],
+            "attempts": ["Infinity", "-1", "1.5", "1" + "0" * 400],
+            "retry_at": ['"soon"', "[1]", "1" + "0" * 400],
+            "due": ['"soon"', "-1", "NaN", "1e30"],
+        }.items()
+        for text in texts
+    },
+}
+
+
+def test_failure_round_trip() -> None:
+    failure = Failure(**RECORD)
+    assert failure_of(claimed(failure.to_json())) == failure
+    assert json.loads(failure.to_json()) == RECORD
+
+
+@pytest.mark.parametrize("error", NOT_OURS.values(), ids=NOT_OURS)
+def test_invalid_failure_record_is_ignored(app: Celery, error: str) -> None:
+    entry = claimed(error)
+    assert failure_of(entry) is None
+    run = plan_run(Entry, app, entry, 105.0)
+    assert isinstance(run, Run)
+    assert 106 <= float(str(commit_failed(run, "broken", 105.0)[0].new_score)) <= 106.25
+    assert commit_quarantined(entry, "bad", 105.0, 300)[1]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "pause"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (100, 60), (2**31 - 1, 60)]
+)
+def test_backoff_doubles_up_to_a_minute_with_jitter(attempts: int, pause: float) -> None:
+    pauses = {Failure(**{**RECORD, "attempts": attempts}).backoff_seconds() for _ in range(100)}
+    assert pause <= min(pauses) <= max(pauses) <= 1.25 * pause
+    assert len(pauses) > 90
+
+
+@pytest.mark.parametrize(
+    ("nominal", "retry_at", "expected"),
+    [("104", "104.000000", True), ("104.0", "104.0", True), ("103", "104.000000", False), ("104", "", False)],
+)
+def test_score_is_a_retry_only_if_equal_to_the_record(nominal: str, retry_at: str, expected: bool) -> None:
+    failure = Failure(**{**RECORD, "retry_at": retry_at})
+    assert failure.is_waiting_for(claimed(None, nominal)) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "expected"),
+    [({}, "broken", True), ({}, "otherwise", False), ({"definition_sha1": "0"}, "broken", False)],
+)
+def test_failure_is_the_same_for_equal_definition_and_reason(
+    changes: dict[str, str], reason: str, expected: bool
+) -> None:
+    assert Failure(**{**RECORD, **changes}).is_about(claimed(None), reason) is expected
+
+
+ZONES = (
+    *("Europe/Berlin", "America/Havana", "Australia/Lord_Howe"),
+    *("Africa/Casablanca", "Antarctica/Troll", "UTC"),
+)
+
+
+MOMENTS = st.datetimes(datetime(2010, 1, 1), datetime(2026, 1, 1), timezones=st.just(timezone.utc))
+
+
+FIELDS = (
+    st.sampled_from(["*", "0", "*/15", "30", "0,59", "7"]),
+    st.sampled_from(["*", "*/2", "0", "0-3", "2", "1-23", "23,0"]),
+    st.sampled_from(["*", "1-15", "31", "L", "LW"]),
+    st.sampled_from(["*", "3,10,11", "2"]),
+    st.sampled_from(["*", "mon-fri", "sun", "sun#1"]),
+)
+
+
+@settings(max_examples=300 if IS_LONG else 80, deadline=None)
+@given(
+    st.tuples(*FIELDS),
+    st.sampled_from(ZONES),
+    MOMENTS,
+    st.timedeltas(timedelta(0), timedelta(days=20)),
+    st.none() | st.sampled_from([-3600.0, -1e-6, 0.0, 1e-6, 1800.0]),
+)
+def test_counted_crontab_runs_equal_those_found_one_by_one(
+    fields: tuple[str, ...], zone: str, after: datetime, span: timedelta, beside_change: float | None
+) -> None:
+    rule, tz = cron(" ".join(fields)), ZoneInfo(zone)
+    week = timedelta(weeks=1)
+    changes = (find_change(tz, after + n * week, after + (n + 1) * week) for n in range(53))
+    change = next(filter(None, changes), None)
+    if beside_change is not None and change is not None:
+        after = change + timedelta(seconds=beside_change)
+    until = after + span
+    walked = sum(1 for due in runs_back_of_crontab(rule, until, tz, after) if due > after)
+    assert count_of_crontab(rule, after, until, tz) == walked
+
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def chart() -> Chart:
+    """Six columns of an hour, from 9 to 15 o'clock."""
+    return empty_chart(NOON - 3 * HOUR, timezone.utc, 6, 6)
+
+
+def made(schedule: Any = None, **fields: Any) -> Entry:
+    app = Celery("past", set_as_current=False)
+    return Entry("a", "t", schedule or crontab(minute="0,30"), app=app, **fields)
+
+
+def past_run(hours: float, outcome: str = "succeeded", **fields: Any) -> PastRun:
+    due = NOON + hours * HOUR
+    return PastRun(due, due, outcome, **fields)
+
+
+def happened(past: Past) -> dict[str, dict[int, int]]:
+    return {word: dict(counts) for word, counts in past.happened.items() if counts}
+
+
+def test_chart_has_planned_and_past_runs_by_column(chart: Chart) -> None:
+    outcomes = ["succeeded", "sent", "failed", "lost", "never_started", "skipped", "merged", "expired"]
+    history = [past_run(-number / 2, outcome) for number, outcome in enumerate(outcomes)]
+    found = past_of(made(), history, chart, NOON + timedelta(minutes=10))
+    assert dict(found.planned) == {0: 2, 1: 2, 2: 2, 3: 1}
+    assert happened(found) == {
+        "succeeded": {3: 1},
+        "sent": {2: 1},
+        "failed": {2: 1},
+        "lost": {1: 2},
+        "skipped": {0: 2},
+    }
+    assert found.known_since == NOON - 3.5 * HOUR
+    assert found.untold == ""
+    document = found.to_dict(chart.columns)
+    assert document.keys() == {"planned", *HAPPENED, "known_since", "untold"}
+    assert document["planned"] == [2, 2, 2, 1, 0, 0]
+
+
+def test_chart_counts_a_run_once_and_no_manual_run(chart: Chart) -> None:
+    history = [past_run(0, "failed", is_manual=True), past_run(-1, "succeeded"), past_run(-1, "unsent")]
+    assert happened(past_of(made(), history, chart, NOON)) == {"succeeded": {2: 1}}
+
+
+def test_chart_spreads_skipped_runs_over_their_columns(chart: Chart) -> None:
+    span = past_run(-5, "skipped", last=NOON - 1.5 * HOUR, count=8)
+    assert happened(past_of(made(), [span], chart, NOON)) == {"skipped": {0: 2, 1: 2}}
+    of_another_schedule = past_run(-2.9, "skipped", last=NOON - 2.8 * HOUR, count=8)
+    assert happened(past_of(made(), [of_another_schedule], chart, NOON)) == {"skipped": {0: 8}}
+
+
+BROKER = "The broker amqp://somebody:**@127.0.0.1:1// can't be used: "
+
+
+APP = Celery("unsent", broker="amqp://somebody:secret@127.0.0.1:1//", set_as_current=False)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "sentence"),
+    [
+        (OperationalError("refused"), BrokerUnavailable, BROKER),
+        (
+            ConnectionResetError("reset"),
+            BrokerUnavailable,
+            BROKER,
+        ),
+        (TypeError("add() takes 2"), CallRefused, "a can't be sent: TypeError('add() takes 2')"),
+        (EncodeError("no JSON"), CallRefused, "a can't be sent: EncodeError('no JSON')"),
+        (KeyError("x"), RunNotSent, "a can't be sent: KeyError('x')"),
+    ],
+)
+def test_error_of_sending_tells_broker_from_call(
+    raised: Exception, expected: type[RunNotSent], sentence: str
+) -> None:
+    with pytest.raises(RunNotSent) as caught, naming_the_broker(APP, "a"):
+        raise raised
+    assert type(caught.value) is expected
+    assert str(caught.value).startswith(sentence)
+    assert caught.value.name == "a"
+    assert caught.value.__cause__ is raised

@@ -1,27 +1,77 @@
-"""Files of entries where the schedule is divided into shards: each shard's entries change in one step, and
-the same file finishes what has ended in between.
-"""
+"""Files that are applied over shards or interrupted leave the old or the new state, and can be finished."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+import random
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
+from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.errors import EntryChanged, FileError, StoreCorrupt
-from redbeat.manifest import plan as plan_module
+from redbeat.errors import EntryChanged, StoreCorrupt
 from redbeat.manifest.format import Declared, read_file
 from redbeat.manifest.plan import apply_plan, commit, make_plan
 from redbeat.manifest.transfer import export_entries, plan_import
 from redbeat.store.owners import Owners
 from redbeat.store.store import Store
-from tests.support.applying import apply, many
-from tests.support.command_line import call
+from tests.conftest import MakeApp
+from tests.faults.children import run_child
+from tests.faults.rounds import IS_LONG
+from tests.support.applying import apply, many, state_of
 from tests.support.sharded import TOPOLOGIES, Sharded, sharded
+
+
+@pytest.mark.long_form
+@pytest.mark.parametrize("is_import", [False, True], ids=["apply", "import"])
+def test_apply_killed_at_any_round_trip_leaves_the_old_or_the_new_entries(
+    make_app: MakeApp, client: redis.Redis, chance: random.Random, is_import: bool
+) -> None:
+    old, new = many(0 if is_import else 1200, "old"), many(1100, "new")
+
+    def store(app: Celery, declared: Declared) -> None:
+        if is_import:
+            commit(plan_import(app, declared))
+        else:
+            apply(app, declared, prune=True)
+
+    store(make_app(), old)
+    before = state_of(client)
+    store(make_app(), new)
+    after = state_of(client)
+    stride = 1 if is_import or IS_LONG else 4
+    for step in itertools.count(chance.randint(1, stride), stride):
+        client.flushdb()
+        store(make_app(), old)
+
+        def work(step: int = step) -> None:
+            touched = 0
+
+            def touch() -> None:
+                nonlocal touched
+                touched += 1
+                if touched == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            app = make_app()
+            Store.on_round_trip = staticmethod(touch)  # type: ignore[method-assign]
+            store(app, new)
+
+        code = run_child(work)
+        found = state_of(client)
+        assert found in (before, after), f"half of it, killed at step {step}"
+        if code == 0:
+            assert found == after
+            break
+        assert code == -signal.SIGKILL
+    assert step > (2 if is_import else 10)
 
 
 @pytest.fixture(params=TOPOLOGIES, ids=["one server", "cluster"])
@@ -53,7 +103,7 @@ def names_by_shard(at: Sharded, names: Iterator[str] | list[str]) -> dict[str, l
     return found
 
 
-def test_a_file_is_applied_over_all_shards_and_pruned_there(at: Sharded) -> None:
+def test_apply_and_prune_reach_all_shards(at: Sharded) -> None:
     declared = many(500)
     apply(at.app, declared)
     assert Entry.count(at.app) == 500
@@ -66,7 +116,7 @@ def test_a_file_is_applied_over_all_shards_and_pruned_there(at: Sharded) -> None
     assert Owners(at.store).names_of("billing") == {*rest.entries}
 
 
-def test_a_file_takes_round_trips_by_its_size_and_the_nodes_and_not_by_the_shards(at: Sharded) -> None:
+def test_apply_takes_few_round_trips_a_node(at: Sharded) -> None:
     apply(at.app, many(500), owner="warm")
     apply(at.app, Declared(), owner="warm", prune=True)
     declared = many(500)
@@ -78,7 +128,7 @@ def test_a_file_takes_round_trips_by_its_size_and_the_nodes_and_not_by_the_shard
         assert sent() <= 2 * at.nodes
 
 
-def test_a_calendar_comes_before_its_entries_and_goes_after_them(at: Sharded) -> None:
+def test_calendar_is_stored_before_its_entries_and_deleted_after_them(at: Sharded) -> None:
     plan = apply(at.app, FILE)
     assert (len(plan.difference.added), list(plan.calendars.difference.added)) == (12, ["holidays"])
     assert Owners(at.store).calendars() == {"holidays": {"billing"}}
@@ -98,7 +148,7 @@ def test_a_calendar_comes_before_its_entries_and_goes_after_them(at: Sharded) ->
     assert Entry.count(at.app) == 0
 
 
-def test_a_shard_that_refuses_is_told_of_and_the_same_file_finishes(at: Sharded) -> None:
+def test_apply_with_a_refusing_shard_is_finished_by_the_same_file(at: Sharded) -> None:
     declared = many(60)
     by_shard = names_by_shard(at, [*declared.entries])
     prefix, left = next(iter(by_shard.items()))
@@ -115,23 +165,8 @@ def test_a_shard_that_refuses_is_told_of_and_the_same_file_finishes(at: Sharded)
     assert Owners(at.store).names_of("billing") == {*declared.entries}
 
 
-def test_an_entry_that_somebody_changes_stops_its_shard_only_and_is_planned_anew(at: Sharded) -> None:
-    declared = many(60)
-    apply(at.app, declared)
-    others = many(60, task="other")
-    plan = make_plan(at.app, others, "billing")
-    Entry.get("entry-7", at.app).update(args=[1])
-    with pytest.raises(EntryChanged, match="entry-7 has changed meanwhile; not all was written, only shard"):
-        commit(plan)
-    [mine] = [names for names in names_by_shard(at, [*others.entries]).values() if "entry-7" in names]
-    tasks = {entry.name: entry.task for entry in Entry.list(at.app)}
-    assert tasks == {name: "echo" if name in mine else "other" for name in others.entries}
-    apply(at.app, others)
-    assert {entry.task for entry in Entry.list(at.app)} == {"other"}
-
-
 @pytest.mark.parametrize("is_counted", [True, False], ids=["a run is counted", "an entry is changed"])
-def test_the_rest_is_confirmed_again_only_if_it_is_another(
+def test_rest_of_a_plan_is_confirmed_again_only_if_it_differs(
     on_one_server: Sharded, monkeypatch: pytest.MonkeyPatch, is_counted: bool
 ) -> None:
     at = on_one_server
@@ -165,44 +200,7 @@ def test_the_rest_is_confirmed_again_only_if_it_is_another(
         assert "only shard" in why
 
 
-@pytest.mark.parametrize("is_replacing", [True, False])
-def test_an_import_that_goes_on_counts_nothing_of_its_own_as_changed_by_others(
-    on_one_server: Sharded, is_replacing: bool
-) -> None:
-    at, declared = on_one_server, many(40)
-    Entry("entry-3", "old", 60, app=at.app).save()
-    if not is_replacing:
-        Entry.get("entry-3", at.app).delete()
-    asked: list[tuple[list[str], list[str], str]] = []
-    is_over = False
-
-    def make(done: Any = ()) -> Any:
-        nonlocal is_over
-        plan = plan_import(at.app, declared, replace_existing=is_replacing, done=done)
-        if not is_over:  # after the plan was made, and before it is carried out
-            Entry("entry-5", "theirs", 60, app=at.app).save()
-            is_over = True
-        return plan
-
-    def confirm(plan: Any, why: str) -> bool:
-        asked.append((sorted(plan.difference.changed), sorted(plan.difference.added), why))
-        return True
-
-    if not is_replacing:
-        with pytest.raises(FileError, match=r"entry-5: is stored already; --replace .*not all was"):
-            apply_plan(make, confirm, make_rest=make)
-        return
-    assert apply_plan(make, confirm, make_rest=make)
-    (changed, added, _), (again, rest, why) = asked
-    assert (changed, len(added)) == (["entry-3"], 39)
-    assert "entry-5 has changed meanwhile; not all was written, only shard" in why
-    [mine] = [names for names in names_by_shard(at, [*declared.entries]).values() if "entry-5" in names]
-    assert sorted([*again, *rest]) == sorted(mine), "the others are written already"
-    assert set(again) <= {"entry-3", "entry-5"}
-    assert {entry.task for entry in Entry.list(at.app)} == {"echo"}
-
-
-def test_stopped_at_any_round_trip_the_same_file_finishes(
+def test_apply_stopped_at_any_round_trip_is_finished_by_the_same_file(
     on_one_server: Sharded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Stopped(BaseException):
@@ -236,7 +234,7 @@ def test_stopped_at_any_round_trip_the_same_file_finishes(
     assert step > 8
 
 
-def test_what_is_exported_from_shards_is_the_same_in_others(
+def test_export_from_shards_is_restored_in_other_shards(
     request: pytest.FixtureRequest, on_one_server: Sharded
 ) -> None:
     at = on_one_server
@@ -250,27 +248,3 @@ def test_what_is_exported_from_shards_is_the_same_in_others(
         apply_plan(lambda other=other: plan_import(other.app, exported))
         assert export_entries(other.app, with_history=True).declared == exported
         assert len(Entry.get("e7", other.app).history()) == 1
-
-
-def test_the_command_line_says_which_shards_are_done(
-    on_one_server: Sharded, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at, path = on_one_server, tmp_path / "file.json"
-    path.write_text(FILE)
-    part = at.store.parts.of("f1")
-
-    def commit_late(*args: Any) -> None:
-        at.client.set(part.keys.owner("billing"), "not a set")
-        commit(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(plan_module, "commit", commit_late)
-        told = call(at.app, "apply", str(path), "--owner", "billing", "--yes")
-    assert told.exit_code != 0
-    said = f"{told.output}{getattr(told, 'stderr', '')}"
-    done = [str(shard) for shard, other in enumerate(at.store.parts) if other.keys != part.keys]
-    assert f"Not all was written, only shards {', '.join(done)} and calendars: " in said
-    assert "do the same again" in said
-    at.client.delete(part.keys.owner("billing"))
-    assert call(at.app, "apply", str(path), "--owner", "billing", "--yes").exit_code == 0
-    assert Entry.count(at.app) == 12

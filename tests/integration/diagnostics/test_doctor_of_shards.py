@@ -1,4 +1,4 @@
-"""What the doctor finds in a schedule in shards, and repairs."""
+"""The doctor over shards: what is in the wrong one, and shards without a leader."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from tests.support.shards import (
     names_in_every_shard,
     parts_of,
 )
-from tests.support.topologies import ClusterTopology
 
 DEFINITION = json.dumps(
     {"name": "stray", "task": "tasks.report", "schedule": {"__type__": "interval", "every": 60}}
 )
+
+
 BEAT = "ann:12:aabbccdd"
+
+
 Findings = dict[str, list[dict[str, Any]]]
 
 
@@ -72,14 +75,7 @@ def elsewhere(app: Celery, name: str) -> Keys:
 
 
 @EVERY_PLACE
-def test_a_schedule_in_shards_that_is_in_order_has_no_findings(
-    examine: Callable[..., Findings], place: str
-) -> None:
-    assert examine() == {}, place
-
-
-@EVERY_PLACE
-def test_a_shard_without_a_leader_is_found_while_beats_run(
+def test_shard_without_a_leader_is_found(
     sharded: Celery, examine: Callable[..., Findings], place: str
 ) -> None:
     part, store = parts_of(sharded)[5], Store(sharded)
@@ -95,7 +91,7 @@ def test_a_shard_without_a_leader_is_found_while_beats_run(
 
 
 @EVERY_PLACE
-def test_an_entry_in_the_wrong_shard_is_found_and_moved(
+def test_entry_in_the_wrong_shard_is_found_and_moved(
     sharded: Celery, examine: Callable[..., Findings], place: str
 ) -> None:
     wrong = elsewhere(sharded, "stray")
@@ -112,7 +108,7 @@ def test_an_entry_in_the_wrong_shard_is_found_and_moved(
 
 
 @EVERY_PLACE
-def test_entries_where_the_schedule_was_before_are_found_and_moved(
+def test_entries_left_in_the_unsharded_schedule_are_found_and_moved(
     sharded: Celery, examine: Callable[..., Findings], place: str
 ) -> None:
     keys: Any = Store(sharded).keys
@@ -130,22 +126,7 @@ def test_entries_where_the_schedule_was_before_are_found_and_moved(
 
 
 @EVERY_PLACE
-def test_entries_in_a_shard_of_a_layout_that_is_long_gone_are_found_and_moved(
-    sharded: Celery, examine: Callable[..., Findings], place: str
-) -> None:
-    """The layout in Redis says how many shards there were before it, and not before that."""
-    keys: Any = Store(sharded).keys
-    gone = keys.of_shard(777)
-    write(sharded, gone, "stray")
-    [found] = examine()["former-part"]
-    assert found["about"] == gone.schedule
-    examine("--fix")
-    assert examine() == {}, place
-    assert Entry.from_key(keys.entry("stray"), sharded).name == "stray"
-
-
-@EVERY_PLACE
-def test_a_part_that_does_not_know_the_layout_is_found_and_told(
+def test_shard_with_a_wrong_generation_is_found_and_repaired(
     sharded: Celery, examine: Callable[..., Findings], place: str
 ) -> None:
     client, part, gone = Store(sharded).client, parts_of(sharded)[3], parts_of(sharded)[4]
@@ -161,7 +142,7 @@ def test_a_part_that_does_not_know_the_layout_is_found_and_told(
 
 
 @EVERY_PLACE
-def test_what_is_left_of_entries_is_found_in_its_shard(
+def test_orphans_are_found_in_their_shards(
     sharded: Celery, examine: Callable[..., Findings], place: str
 ) -> None:
     client, keys, parts = Store(sharded).client, Store(sharded).keys, parts_of(sharded)
@@ -188,19 +169,8 @@ def test_what_is_left_of_entries_is_found_in_its_shard(
     assert examine() == {}
 
 
-def test_the_servers_of_all_nodes_are_looked_at(
-    cluster: ClusterTopology, request: pytest.FixtureRequest
-) -> None:
-    app = app_in("cluster", request)
-    lead(app, parts_of(app), BEAT)
-    found = json.loads(call(app, "doctor", "--json").output)["findings"]
-    told = [one["problem"] for one in found if one["kind"] == "persistence"]
-    assert len(told) == 3
-    assert all(any(f"the node {node.host}:{node.port}." in one for one in told) for node in cluster.nodes)
-
-
 @EVERY_PLACE
-def test_why_goes_by_the_leader_of_the_entry_s_shard(sharded: Celery, place: str) -> None:
+def test_why_uses_the_leader_of_the_entrys_shard(sharded: Celery, place: str) -> None:
     names, part = names_in_every_shard(sharded), parts_of(sharded)[5]
     Store(sharded).client.delete(part.lock, part.tick)
     found = [read_facts(sharded, name).status for name in names]
@@ -208,19 +178,7 @@ def test_why_goes_by_the_leader_of_the_entry_s_shard(sharded: Celery, place: str
     assert found[5].lock_key == part.lock
 
 
-@EVERY_PLACE
-def test_an_entry_that_no_schedule_has_is_found_in_its_shard(
-    sharded: Celery, examine: Callable[..., Findings], place: str
-) -> None:
-    keys = Store(sharded).keys
-    Store(sharded).client.hset(keys.entry("stray"), "definition", DEFINITION)
-    [found] = examine()["unscheduled"]
-    assert Store(sharded).parts.home("stray").keys.schedule in found["problem"], place
-    examine("--fix")
-    assert [*examine()] == ["unscheduled"]
-
-
-def test_a_setting_that_is_not_the_schedule_is_told_of(
+def test_setting_that_differs_from_the_layout_is_found(
     request: pytest.FixtureRequest, valkey: Server
 ) -> None:
     app_in("one-server", request)
@@ -233,7 +191,7 @@ def test_a_setting_that_is_not_the_schedule_is_told_of(
 
 @EVERY_PLACE
 @pytest.mark.parametrize("state", ["moving", "settling"])
-def test_a_change_that_was_begun_and_not_ended_is_told_of(
+def test_unfinished_reshard_is_found(
     sharded: Celery, examine: Callable[..., Findings], state: str, place: str
 ) -> None:
     layout = sharded.redbeat_conf.base_keys.layout

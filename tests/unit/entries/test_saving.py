@@ -1,7 +1,9 @@
-"""Many entries at once: what becomes of each chunk, and of whom the caller is told what."""
+"""What a save writes, of one entry and of many."""
 
 from __future__ import annotations
 
+import copy
+import json
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,16 +16,148 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat.startup import store_entries
 from redbeat.decoder import encode_meta
 from redbeat.entries.bulk import SaveResult
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.schedules import rrule
-from redbeat.store import scripts as lua
-from redbeat.store import store
-from redbeat.store.records import Fence
-from redbeat.store.store import MAX_SAVE_ATTEMPTS, Store
+from redbeat.store.records import Stored, Write
 from tests.support.ticks import memory_app
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
+
+
+NOW = NOON + timedelta(seconds=20)
+
+
+RAN = encode_meta(NOON, 7)
+
+
+def entry_x(app: Celery, **fields: Any) -> Entry:
+    return Entry(**{"name": "x", "task": "t", "schedule": schedule(60), "app": app, **fields})
+
+
+def planned(made: Entry, stored: Stored, now: datetime = NOW) -> Write:
+    write = made.plan_save(stored, now)
+    assert write is not None
+    return write
+
+
+def stored(app: Celery, meta: str | None = RAN, score: float | None = None, **fields: Any) -> Stored:
+    """What saving such an entry has left; its meta says it ran at noon."""
+    definition = planned(entry_x(app, **fields), Stored("redbeat:x")).definition
+    return Stored("redbeat:x", definition, meta, score=NOON.timestamp() + 60 if score is None else score)
+
+
+def after_noon(seconds: float) -> float:
+    return NOON.timestamp() + seconds
+
+
+def test_new_entry_is_due_one_interval_after_the_server_time(app: Celery) -> None:
+    write = planned(entry_x(app), Stored("redbeat:x"))
+    assert json.loads(write.definition)["schedule"]["every"] == 60
+    assert (write.meta, write.score, write.must_exist) == (encode_meta(NOW, 0), after_noon(80), False)
+
+
+@pytest.mark.parametrize(("hours", "every"), [(0, 3600), (3, 86_400), (30, 3600)])
+def test_new_interval_counts_from_its_start_time(app: Celery, hours: int, every: int) -> None:
+    start = NOON - timedelta(days=9, minutes=10)
+    now = NOW + timedelta(hours=hours)
+    expected = start + ((now - start) // timedelta(seconds=every) + 1) * timedelta(seconds=every)
+    saved = stored(app, encode_meta(NOW, 0), schedule=schedule(every))
+    for made, before in (
+        (entry_x(app, schedule=schedule(every), start_time=start), Stored("redbeat:x")),
+        (entry_x(app, schedule=schedule(every), start_time=start), saved),
+    ):
+        assert planned(made, before, now).score == expected.timestamp()
+        first, second = made.next_runs(2, after=now, tz=timezone.utc)
+        assert (first, second - first) == (expected, timedelta(seconds=every))
+
+
+def test_new_rule_is_due_at_its_dtstart(app: Celery) -> None:
+    write = planned(entry_x(app, schedule=rrule("DAILY", dtstart=NOON)), Stored("redbeat:x"))
+    assert write.score == after_noon(0)
+
+
+def test_frequent_saves_do_not_move_the_due_time(app: Celery) -> None:
+    for late in range(0, 60, 7):
+        assert planned(entry_x(app), stored(app), NOON + timedelta(seconds=late)).score == after_noon(60)
+
+
+@pytest.mark.parametrize(
+    "rule", [crontab(minute="*/5"), schedule(60), rrule("HOURLY", dtstart=NOON, byminute=(1, 2))]
+)
+def test_overdue_entry_saved_again_stays_overdue(app: Celery, rule: Any) -> None:
+    overdue = planned(entry_x(app, schedule=rule), stored(app, schedule=rule), NOW + timedelta(hours=1))
+    assert overdue.score is not None
+    assert overdue.score < after_noon(3600)
+
+
+def test_save_leaves_the_score_of_a_leased_run(app: Celery) -> None:
+    leased = stored(app, score=after_noon(120))
+    assert planned(entry_x(app), leased, NOON + timedelta(seconds=90)).score is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [(schedule(7), 21), (schedule(3600), 3600), (crontab("*/5"), 300), (rrule("MINUTELY", dtstart=NOON), 60)],
+)
+def test_changed_schedule_is_due_at_its_next_time(app: Celery, rule: Any, expected: float) -> None:
+    app.conf.timezone = "UTC"
+    write = planned(entry_x(app, schedule=rule), stored(app))
+    assert (write.meta, write.score) == ("", after_noon(expected))
+
+
+def test_entry_enabled_again_skips_the_runs_of_its_pause(app: Celery) -> None:
+    write = planned(entry_x(app), stored(app, enabled=False), NOW + timedelta(hours=1))
+    assert write.score == after_noon(3660)
+
+
+def test_write_of_equal_values_changes_nothing() -> None:
+    before = Stored("redbeat:x", "d", "m", 5.0)
+    for same in (Write(), Write("d", "m", 5.0), Write("d"), Write(meta="m", score=5.0, must_exist=True)):
+        assert not same.changes(before), same
+    for other in (Write("e", "m", 5.0), Write("d", "n", 5.0), Write("d", "m", 5.000001)):
+        assert other.changes(before), other
+    for with_error_or_off_the_schedule in (replace(before, error="{}"), replace(before, score=None)):
+        assert Write("d", "m", 5.0).changes(with_error_or_off_the_schedule)
+
+
+def test_disabled_entry_keeps_its_score(app: Celery) -> None:
+    assert planned(entry_x(app, enabled=False), stored(app)).score == after_noon(60)
+
+
+@pytest.mark.parametrize("definition", ["{oops", "null", "", '{"task": "t"}'])
+def test_save_over_an_invalid_definition_keeps_the_meta(app: Celery, definition: str) -> None:
+    write = planned(entry_x(app), Stored("redbeat:x", definition, RAN, error="{}", score=after_noon(300)))
+    assert (write.meta, write.score) == ("", after_noon(60))
+
+
+@pytest.mark.parametrize("meta", ["{oops", "[1]", '{"last_run_at": "x"}'])
+def test_save_over_an_invalid_meta_writes_a_new_one(app: Celery, meta: str) -> None:
+    write = planned(entry_x(app), stored(app, meta=meta))
+    assert (json.loads(write.meta)["total_run_count"], write.score) == (0, after_noon(80))
+
+
+@pytest.mark.parametrize(("meta", "score"), [(None, 5.0), (encode_meta(None, 0), 5.0), (None, -1.0)])
+def test_save_keeps_the_score_of_a_raw_entry_that_never_ran(
+    app: Celery, meta: str | None, score: float
+) -> None:
+    definition = '{"task": "t", "schedule": {"__type__": "interval", "every": 60}}'
+    assert planned(entry_x(app), Stored("redbeat:x", definition, meta, score=score)).score is None
+
+
+def test_save_schedules_an_entry_missing_from_the_zset(app: Celery) -> None:
+    fallen = Stored("redbeat:x", stored(app).definition, RAN)
+    assert planned(entry_x(app), fallen).score == after_noon(60)
+
+
+def test_save_leaves_the_callers_objects_alone(app: Celery) -> None:
+    options = {"queue": "q", "headers": {"mine": 1}}
+    given: dict[str, Any] = {"args": [1], "kwargs": {"a": [NOON]}, "options": options}
+    before = copy.deepcopy(given)
+    planned(entry_x(app, **given), stored(app))
+    assert given == before
+
 
 RAN_AT = datetime.now(timezone.utc) - timedelta(minutes=5)
 
@@ -45,29 +179,19 @@ def everything(client: Any) -> dict[str, Any]:
     return {**hashes, "scores": client.zrange("redbeat::schedule", 0, -1, withscores=True)}
 
 
-def test_what_was_new_changed_and_same_is_told_by_name(fake_app: Celery) -> None:
+def test_save_many_reports_new_changed_and_same(fake_app: Celery) -> None:
     assert Entry.save_many(made(fake_app, number) for number in range(3)) == SaveResult(new=names(0, 1, 2))
     again = [made(fake_app, 0), made(fake_app, 1, args=[1]), made(fake_app, 2), made(fake_app, 3)]
     assert Entry.save_many(again) == SaveResult(names(3), names(1), names(0, 2))
 
 
-def test_nothing_to_save_or_to_delete_is_done_without_a_server(app: Celery) -> None:
-    assert Entry.save_many([]) == SaveResult()
-    assert Entry.delete_many(iter(()), app) == 0
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [schedule(60), schedule(90, relative=True), crontab(minute="*/5"), rrule("HOURLY", dtstart=RAN_AT)],
-    ids=lambda rule: type(rule).__name__,
-)
-def test_what_is_stored_is_to_the_byte_what_save_stores(rule: Any) -> None:
+def test_save_many_stores_the_same_bytes_as_save() -> None:
     left = []
     for save in (lambda entries: [entry.save() for entry in entries], Entry.save_many):
         app = memory_app()
         app.redbeat_redis = fakeredis.FakeRedis(decode_responses=True)
         args = [[], [1, "ü"], [RAN_AT]]
-        fields = {"schedule": rule, "last_run_at": RAN_AT, "options": {"queue": "q"}}
+        fields = {"last_run_at": RAN_AT, "options": {"queue": "q"}}
         for kwargs in ({}, {"x": None}):
             save([made(app, n, args=args[n], kwargs=kwargs, **fields) for n in range(3)])
         left.append(everything(app.redbeat_redis))
@@ -76,9 +200,7 @@ def test_what_is_stored_is_to_the_byte_what_save_stores(rule: Any) -> None:
 
 SPOILS: dict[str, Callable[[Any], object]] = {
     "off the schedule": lambda client: client.zrem("redbeat::schedule", "redbeat:entry-0"),
-    "due at another time": lambda client: client.zadd("redbeat::schedule", {"redbeat:entry-0": 1}),
     "with a bad meta": lambda client: client.hset("redbeat:entry-0", "meta", "{oops"),
-    "with another meta": lambda client: client.hset("redbeat:entry-0", "meta", '{"last_run_at": "x"}'),
     "with an error": lambda client: client.hset("redbeat:entry-0", "error", "{}"),
     "with a bad definition": lambda client: client.hset("redbeat:entry-0", "definition", "{oops"),
     "gone": lambda client: client.delete("redbeat:entry-0"),
@@ -86,7 +208,7 @@ SPOILS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_an_entry_that_save_would_mend_is_not_the_same(fake_app: Celery, spoil: str) -> None:
+def test_save_many_repairs_a_spoilt_entry(fake_app: Celery, spoil: str) -> None:
     client = fake_app.redbeat_redis
     Entry.save_many([made(fake_app, 0), made(fake_app, 1)])
     SPOILS[spoil](client)
@@ -98,17 +220,7 @@ def test_an_entry_that_save_would_mend_is_not_the_same(fake_app: Celery, spoil: 
     assert Entry.save_many([made(fake_app, 0)]).same == names(0)
 
 
-def test_an_entry_that_others_wrote_without_meta_is_given_one_and_keeps_its_time(fake_app: Celery) -> None:
-    client = fake_app.redbeat_redis
-    made(fake_app, 0).save()
-    client.hdel("redbeat:entry-0", "meta")
-    client.zadd("redbeat::schedule", {"redbeat:entry-0": 5})
-    assert Entry.save_many([made(fake_app, 0)]).changed == names(0)
-    assert client.hget("redbeat:entry-0", "meta")
-    assert client.zscore("redbeat::schedule", "redbeat:entry-0") == 5
-
-
-def test_of_entries_with_one_name_the_last_is_stored_and_the_name_is_told_once(fake_app: Celery) -> None:
+def test_save_many_of_one_name_twice_stores_the_last(fake_app: Celery) -> None:
     def entries() -> Iterator[Entry]:
         yield made(fake_app, 0, args=["first"])
         yield made(fake_app, 0, args=["second"])
@@ -121,15 +233,7 @@ def test_of_entries_with_one_name_the_last_is_stored_and_the_name_is_told_once(f
     assert Entry.save_many([made(fake_app, 0), made(fake_app, 0, args=["third"])]).same == names(0)
 
 
-def test_progress_is_told_after_each_chunk(fake_app: Celery) -> None:
-    told: list[int] = []
-    Entry.save_many((made(fake_app, number) for number in range(1001)), progress=told.append)
-    assert told == [500, 1000, 1001]
-    assert Entry.delete_many((f"entry-{number}" for number in range(1001)), fake_app, progress=told.append)
-    assert told == [500, 1000, 1001] * 2
-
-
-def test_no_more_than_a_chunk_of_entries_is_held(fake_app: Celery) -> None:
+def test_save_many_holds_one_chunk_in_memory(fake_app: Celery) -> None:
     alive: weakref.WeakSet[Entry] = weakref.WeakSet()
 
     class Held(Entry):
@@ -148,17 +252,14 @@ def test_no_more_than_a_chunk_of_entries_is_held(fake_app: Celery) -> None:
 
 BAD: dict[str, Callable[[Celery], Any]] = {
     "entry-600: can't be stored as JSON": lambda app: made(app, 600, args=[object()]),
-    "entry-600: task must be": lambda app: made(app, 600, task=None),
     "its schedule .* can't be used": lambda app: made(app, 600, schedule=schedule(0)),
-    "An entry must have a name": lambda app: made(app, 600, name=""),
-    "can't be called ':lock'": lambda app: made(app, 600, name=":lock"),
     "entry-600: belongs to another app": lambda app: made(memory_app(redbeat_redis_url="redis://h"), 600),
     "save_many takes entries": lambda app: {"name": "entry-600", "task": "t", "schedule": 60},
 }
 
 
 @pytest.mark.parametrize("message", BAD)
-def test_a_bad_entry_is_named_and_nothing_of_its_chunk_is_stored(fake_app: Celery, message: str) -> None:
+def test_save_many_with_an_invalid_entry_stores_nothing_of_its_chunk(fake_app: Celery, message: str) -> None:
     entries = [made(fake_app, number) for number in range(1100)]
     entries[600] = BAD[message](fake_app)
     told: list[int] = []
@@ -168,47 +269,19 @@ def test_a_bad_entry_is_named_and_nothing_of_its_chunk_is_stored(fake_app: Celer
     assert stored_names(fake_app) == set(names(*range(500)))
 
 
-def test_a_key_that_holds_no_hash_is_named_and_left_alone(fake_app: Celery) -> None:
-    fake_app.redbeat_redis.set("redbeat:entry-1", "mine")
-    with pytest.raises(EntryCorrupt, match="redbeat:entry-1: the key holds no hash") as caught:
-        Entry.save_many(made(fake_app, number) for number in range(3))
-    assert (caught.value.key, caught.value.done) == ("redbeat:entry-1", 0)
-    assert fake_app.redbeat_redis.keys() == ["redbeat:entry-1"]
-
-
-def test_what_is_taken_for_new_and_is_not_is_read_and_saved_as_ever(fake_app: Celery) -> None:
+def test_save_many_keeps_the_meta_of_an_entry_among_new_ones(fake_app: Celery) -> None:
     made(fake_app, 700, last_run_at=RAN_AT, total_run_count=7).save()
     result = Entry.save_many(made(fake_app, number, args=[1]) for number in range(1600))
     assert (len(result.new), result.changed, result.same) == (1599, names(700), ())
     assert Entry.load_meta("redbeat:entry-700", fake_app) == {"last_run_at": RAN_AT, "total_run_count": 7}
 
 
-def test_what_is_taken_for_new_and_is_no_hash_is_named_and_left_alone(fake_app: Celery) -> None:
+def test_save_many_leaves_a_key_of_another_type_alone(fake_app: Celery) -> None:
     fake_app.redbeat_redis.set("redbeat:entry-700", "mine")
     with pytest.raises(EntryCorrupt, match="redbeat:entry-700: the key holds no hash") as caught:
         Entry.save_many(made(fake_app, number) for number in range(1100))
     assert (caught.value.key, caught.value.done) == ("redbeat:entry-700", 500)
     assert stored_names(fake_app) == set(names(*range(500)))
-
-
-@pytest.mark.parametrize(("clock_seconds", "chunks_read"), [(60, [500]), (-1, [500, 500, 100])])
-def test_the_servers_clock_counts_and_is_read_again_when_that_is_long_ago(
-    fake_app: Celery, monkeypatch: pytest.MonkeyPatch, clock_seconds: float, chunks_read: list[int]
-) -> None:
-    server_now, sizes, ask = 5e9, [], lua.ask_entries
-
-    def ask_in_2128(schedule_key: str, keys: Any, **options: Any) -> Any:
-        sizes.append(len(keys))
-        question = ask(schedule_key, keys, **options)
-        return replace(question, read=lambda reply: (server_now, question.read(reply)[1]))
-
-    monkeypatch.setattr(lua, "ask_entries", ask_in_2128)
-    monkeypatch.setattr(store, "CLOCK_SECONDS", clock_seconds)
-    Entry.save_many(made(fake_app, number) for number in range(1100))
-    assert sizes == chunks_read
-    scores = dict(fake_app.redbeat_redis.zrange("redbeat::schedule", 0, -1, withscores=True)).values()
-    assert len(scores) == 1100
-    assert server_now + 3600 <= min(scores) <= max(scores) < server_now + 3660
 
 
 class Meddled(Entry):
@@ -230,7 +303,7 @@ def meddled(app: Celery, number: int, times: int, meddle: Callable[[], object]) 
     return entry
 
 
-def test_a_chunk_with_an_entry_that_another_wrote_to_is_decided_again(fake_app: Celery) -> None:
+def test_save_many_plans_a_chunk_again_after_a_concurrent_write(fake_app: Celery) -> None:
     client = fake_app.redbeat_redis
     seen: list[int] = []
 
@@ -245,42 +318,13 @@ def test_a_chunk_with_an_entry_that_another_wrote_to_is_decided_again(fake_app: 
     assert Entry.load_meta("redbeat:entry-1", fake_app)["total_run_count"] == 3
 
 
-def test_an_entry_that_is_written_all_the_time_is_given_up_and_named(fake_app: Celery) -> None:
-    client, turns = fake_app.redbeat_redis, iter(range(10**6))
-
-    def write() -> None:
-        client.hset("redbeat:entry-1", "meta", str(next(turns)))
-
-    entries = [made(fake_app, 0), meddled(fake_app, 1, 10**6, write), made(fake_app, 2)]
-    with pytest.raises(EntryError, match="redbeat:entry-1: changed by somebody else 100 times") as caught:
-        Entry.save_many(entries)
-    assert caught.value.key == "redbeat:entry-1"
-    assert next(turns) == MAX_SAVE_ATTEMPTS
-    assert stored_names(fake_app) == set()
-
-
-def test_an_entry_deleted_while_it_is_saved_is_new(fake_app: Celery) -> None:
+def test_save_many_recreates_an_entry_deleted_meanwhile(fake_app: Celery) -> None:
     Entry.save_many([made(fake_app, 0), made(fake_app, 1)])
     entry = meddled(fake_app, 1, 1, lambda: made(fake_app, 1).delete())
     assert Entry.save_many([made(fake_app, 0), entry]) == SaveResult(new=names(1), same=names(0))
 
 
-def test_a_bad_static_is_reported_once_and_the_others_are_stored_though_the_chunk_is_decided_again(
-    fake_app: Celery, caplog: pytest.LogCaptureFixture
-) -> None:
-    entries = {
-        "bad": made(fake_app, "bad", name="bad", args=[object()]),
-        "good": made(fake_app, "good", name="good"),
-        "entry-1": meddled(fake_app, 1, 2, lambda: made(fake_app, 1, args=[1]).next()),
-    }
-    made(fake_app, 1, args=[1]).save()
-    store_entries(Store(fake_app), Fence(), lambda _, entry: entry, entries)
-    assert stored_names(fake_app) == {"good", "entry-1"}
-    [told] = caplog.messages
-    assert told.startswith("beat: Skipped the entry 'bad',")
-
-
-def test_names_and_keys_are_deleted_and_those_that_were_there_are_counted(fake_app: Celery) -> None:
+def test_delete_many_counts_existing_names_and_keys(fake_app: Celery) -> None:
     Entry.save_many(made(fake_app, number) for number in range(4))
     gone = ["entry-0", "redbeat:entry-1", "entry-0", "nobody", "entry-3"]
     assert Entry.delete_many(iter(gone), fake_app) == 3
@@ -288,8 +332,8 @@ def test_names_and_keys_are_deleted_and_those_that_were_there_are_counted(fake_a
     assert stored_names(fake_app) == set(names(2))
 
 
-@pytest.mark.parametrize("name", [":schedule", "redbeat::statics", ":lock", ":wake", "", "redbeat:", None, 7])
-def test_no_name_and_the_names_of_redbeats_own_keys_are_refused(fake_app: Celery, name: Any) -> None:
+@pytest.mark.parametrize("name", [":schedule", "redbeat::lock", "", None])
+def test_delete_many_refuses_invalid_and_reserved_names(fake_app: Celery, name: Any) -> None:
     Entry.save_many(made(fake_app, number) for number in range(600))
     fake_app.redbeat_redis.set("redbeat::lock", "a token")
     with pytest.raises(EntryError, match=r"An entry .* the 500 before them are done") as caught:
@@ -299,7 +343,7 @@ def test_no_name_and_the_names_of_redbeats_own_keys_are_refused(fake_app: Celery
     assert fake_app.redbeat_redis.get("redbeat::lock") == "a token"
 
 
-def test_one_name_is_not_taken_for_the_names_of_its_letters(fake_app: Celery) -> None:
+def test_delete_many_refuses_a_single_string(fake_app: Celery) -> None:
     made(fake_app, 0, name="a").save()
     with pytest.raises(TypeError, match=r"a list of names, not one name: write \['abc'\]"):
         Entry.delete_many("abc", fake_app)

@@ -1,0 +1,441 @@
+"""When an entry is due: what it shows, what beat does, scores of 2.x, and pauses."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule, solar
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.planner import Run, plan_run
+from redbeat.decoder import encode_meta
+from redbeat.entries.failures import Failure
+from redbeat.entries.loading import decode_entry
+from redbeat.entries.preview import next_runs
+from redbeat.schedules import clocked, cron, rrule
+from redbeat.store.records import Claimed, Commit, KeyType, Stored, score_text
+from tests.support.ticks import memory_app
+
+UTC = timezone.utc
+
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+MINUTE = timedelta(minutes=1)
+
+
+APP = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
+
+
+SCHEDULES: list[dict[str, Any]] = [
+    {"__type__": "crontab", "minute": "*/5"},
+    {"__type__": "interval", "every": 90.5},
+    {"__type__": "interval", "every": 900},
+    {"__type__": "rrule", "freq": 5, "dtstart": NOON.timestamp() - 86_393, "dtstart_tz": 0},
+]
+
+
+def stored_of(
+    score: float, schedule: Any, ran_at: datetime | None, count: int, policy: dict[str, Any], is_ours: bool
+) -> Stored:
+    enabled = policy.pop("enabled", True)
+    definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, "enabled": enabled})
+    meta, text = encode_meta(ran_at, count), json.dumps(policy) if policy else None
+    meta = meta if is_ours else json.dumps(json.loads(meta))
+    return Stored("redbeat:x", definition, meta, score, text, type=KeyType.HASH)
+
+
+def sent_by_beat(stored: Stored, now: datetime) -> datetime | None:
+    """When beat, looking at each score in time, sends it."""
+    for _ in range(5):
+        if stored.score is None or stored.score < 0:
+            return None
+        at = max(now, datetime.fromtimestamp(stored.score, UTC))
+        score = score_text(stored.score)
+        claimed = Claimed(stored.key, score, stored.definition, stored.meta, stored.policy, score=score)
+        planned = plan_run(Entry, APP, claimed, at.timestamp())
+        if isinstance(planned, Run):
+            return at
+        stored.score = float(planned.new_score)
+    raise AssertionError("it is put off for ever")
+
+
+def shown_due(stored: Stored, now: datetime) -> datetime | None:
+    entry = decode_entry(Entry, stored, APP)
+    entry.seen_at = now
+    return entry.next_due_at
+
+
+FRACTIONS = st.sampled_from([0.0, 0.25])
+
+
+minutes = st.integers(-200, 200).map(lambda count: NOON + count * MINUTE)
+
+
+policies = st.fixed_dictionaries(
+    {},
+    optional={
+        "paused": st.just(True), "paused_until": minutes.map(datetime.isoformat),
+        "start_time": minutes.map(datetime.isoformat),
+        "end_time": minutes.map(lambda moment: (moment + 400 * MINUTE).isoformat()),
+        "run_missed": st.booleans(), "enabled": st.booleans(), "max_runs": st.integers(1, 9),
+        "jitter": st.sampled_from([0, 30]),
+    },
+)  # fmt: skip
+
+
+@given(
+    st.builds(lambda count, part: NOON.timestamp() + 30 * count + part, st.integers(-100, 100), FRACTIONS),
+    st.sampled_from(SCHEDULES),
+    st.none() | st.integers(-9000, 0).map(lambda seconds: NOON + timedelta(seconds=seconds + 0.5)),
+    st.integers(0, 5),
+    policies,
+    st.booleans(),
+)
+def test_shown_due_time_is_when_beat_sends(
+    score: float, schedule: Any, ran_at: Any, count: int, policy: dict[str, Any], is_ours: bool
+) -> None:
+    stored = stored_of(score, schedule, ran_at, count, dict(policy), is_ours)
+    told = shown_due(stored, NOON)
+    entry = decode_entry(Entry, stored, APP)
+    if not entry.is_enabled_at(NOON) and not (policy.get("paused") and "paused_until" in policy):
+        assert told is None
+        return
+    sent = sent_by_beat(stored, NOON)
+    if told is not None and sent is not None:
+        told = max(told, NOON)  # what is late is sent at once
+    slack = timedelta(seconds=31) if policy.get("jitter") else timedelta(milliseconds=1)
+    assert told == sent or (told is not None and sent is not None and abs(told - sent) <= slack)
+
+
+HALF_PAST_11 = NOON - timedelta(minutes=30)
+
+
+QUARTER_TO = NOON - timedelta(minutes=15)
+
+
+#: each is due at noon when it ran, or was made, at half past eleven
+Rule = dict[str, Any]
+
+
+DUE_AT_NOON: list[Rule] = [
+    {"__type__": "crontab", "minute": "0"},
+    {"__type__": "interval", "every": 1800},
+    {"__type__": "rrule", "freq": 4, "dtstart": 0, "dtstart_tz": 0},
+]
+
+
+EVERY_KIND = pytest.mark.parametrize("schedule", DUE_AT_NOON, ids=lambda schedule: schedule["__type__"])
+
+
+RUN_COUNTS = pytest.mark.parametrize("count", [0, 7])
+
+
+def claimed_2x(
+    score: str, schedule: Rule, last_run_at: datetime | None = HALF_PAST_11, **options: Any
+) -> Claimed:
+    meta = encode_meta(last_run_at, options.pop("count", 0))
+    definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, **options})
+    return Claimed("redbeat:x", score, definition, meta, score=score)
+
+
+def whole(moment: datetime) -> str:
+    """A score as the server writes the whole seconds of 2.x."""
+    return str(int(moment.timestamp()))
+
+
+def decide_2x(app: Celery, entry: Claimed, now: datetime) -> Run | Commit:
+    return plan_run(Entry, app, entry, now.timestamp())
+
+
+def due_of(run: Run | Commit) -> datetime:
+    assert isinstance(run, Run)
+    return datetime.fromisoformat(run.entry.options["headers"]["redbeat_due"])
+
+
+@EVERY_KIND
+@RUN_COUNTS
+def test_early_score_of_2x_is_moved_to_the_due_time_unsent(app: Celery, schedule: Rule, count: int) -> None:
+    entry = claimed_2x(whole(QUARTER_TO), schedule, count=count)
+    assert decide_2x(app, entry, QUARTER_TO + MINUTE) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
+
+
+@EVERY_KIND
+@RUN_COUNTS
+def test_early_score_of_2x_runs_as_the_passed_due_time(app: Celery, schedule: Rule, count: int) -> None:
+    now = NOON + timedelta(seconds=5)
+    run = decide_2x(app, claimed_2x(whole(QUARTER_TO), schedule, count=count), now)
+    assert due_of(run) == NOON
+    assert isinstance(run, Run)
+    assert run.nominal == f"{NOON.timestamp():.6f}"
+    assert float(run.sent.new_score) > now.timestamp()
+
+
+def test_interval_of_2x_keeps_its_phase(app: Celery) -> None:
+    ran_at = HALF_PAST_11 + timedelta(microseconds=750_000)
+    own_time = NOON + timedelta(microseconds=750_000)
+    run = decide_2x(
+        app, claimed_2x(whole(NOON), DUE_AT_NOON[1], ran_at, count=1), NOON + timedelta(seconds=2)
+    )
+    assert due_of(run) == own_time
+    early = decide_2x(
+        app, claimed_2x(whole(NOON), DUE_AT_NOON[1], ran_at, count=1), NOON + timedelta(seconds=0.5)
+    )
+    assert isinstance(early, Commit)
+    assert float(early.new_score) == own_time.timestamp()
+
+
+@EVERY_KIND
+@RUN_COUNTS
+def test_requested_run_runs_at_its_score(app: Celery, schedule: Rule, count: int) -> None:
+    entry = claimed_2x(f"{QUARTER_TO.timestamp() - 60.75}", schedule, count=count)
+    entry.is_asked = True
+    assert due_of(decide_2x(app, entry, QUARTER_TO)) == QUARTER_TO - timedelta(seconds=60.75)
+
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+
+
+HALF_SECONDS = {"__type__": "interval", "every": 0.5}
+
+
+HOURLY = {"__type__": "crontab", "minute": "0"}
+
+
+EVERY_FIVE = {"__type__": "crontab", "minute": "*/5"}
+
+
+MINUTELY_RULE = {"__type__": "rrule", "freq": 5, "dtstart": NOON.timestamp() - 53, "dtstart_tz": 0}
+
+
+def paused(
+    schedule: dict[str, Any],
+    until: datetime | None,
+    *,
+    score: datetime = NOON,
+    ran_at: datetime | None = NOON - SECOND / 4,
+    count: int = 5,
+    enabled: bool = False,
+    **policy: Any,
+) -> Stored:
+    """As a writer in any language leaves it: the score is what it was before the pause."""
+    policy = {"paused": True, **policy}
+    if until is not None:
+        policy["paused_until"] = until.isoformat()
+    definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, "enabled": enabled})
+    meta, at = encode_meta(ran_at, count), score.timestamp()
+    return Stored("redbeat:x", definition, meta, at, json.dumps(policy), type=KeyType.HASH)
+
+
+def decide_paused(app: Celery, stored: Stored, now: datetime) -> Run | Commit:
+    score = score_text(stored.score)
+    claimed = Claimed(
+        stored.key, score, stored.definition, stored.meta, stored.policy, stored.error, score=score
+    )
+    return plan_run(Entry, app, claimed, now.timestamp())
+
+
+def sent(app: Celery, stored: Stored, now: datetime) -> Commit:
+    """What is recorded when it has sent a run."""
+    run = decide_paused(app, stored, now)
+    assert isinstance(run, Run)
+    return run.sent
+
+
+def look(app: Celery, stored: Stored, now: datetime) -> datetime:
+    """When beat looks at it again, that has looked at it now and sent nothing."""
+    commit = decide_paused(app, stored, now)
+    assert isinstance(commit, Commit)
+    return datetime.fromtimestamp(float(commit.new_score), UTC)
+
+
+def read(app: Celery, stored: Stored, now: datetime) -> Entry:
+    entry = decode_entry(Entry, stored, app)
+    entry.seen_at = now
+    return entry
+
+
+@pytest.mark.parametrize("policy", [{}, {"run_missed": True}])
+def test_first_run_after_a_pause_removes_the_pause(app: Celery, policy: dict[str, Any]) -> None:
+    until = NOON + HOUR
+    stored = paused(
+        HOURLY, until, ran_at=NOON, score=until, timezone="Europe/Berlin", pause_note="n", **policy
+    )
+    commit = sent(app, stored, until + SECOND)
+    assert json.loads(commit.new_definition)["enabled"] is True
+    assert json.loads(commit.new_policy) == {"timezone": "Europe/Berlin", **policy}
+    assert not commit.is_for_this_definition  # whoever changes it meanwhile doesn't undo the run
+
+
+def test_expired_pause_is_not_shown(app: Celery) -> None:
+    stored = paused(HOURLY, NOON + MINUTE, ran_at=NOON, pause_note="n")
+    during = read(app, stored, NOON + SECOND).to_dict()
+    assert (during["enabled"], during["paused"], during["pause_note"]) == (False, True, "n")
+    after = read(app, stored, NOON + 2 * MINUTE).to_dict()
+    assert after["enabled"] is True
+    assert not after.keys() & {"paused", "pause_note", "paused_by", "paused_until"}
+
+
+ENDS = pytest.mark.parametrize(
+    ("schedule", "until", "first"),
+    [
+        (HALF_SECONDS, NOON + 6 * SECOND, NOON + 6.25 * SECOND),  # its phase is kept
+        (HALF_SECONDS, NOON + 6.25 * SECOND, NOON + 6.25 * SECOND),  # the end itself is in time
+        (EVERY_FIVE, NOON + 6 * MINUTE, NOON + 10 * MINUTE),
+        (HOURLY, NOON + 26 * HOUR + SECOND, NOON + 27 * HOUR),
+        (MINUTELY_RULE, NOON + 5 * MINUTE, NOON + 5 * MINUTE + 7 * SECOND),
+    ],
+)
+
+
+@ENDS
+@pytest.mark.parametrize("count", [0, 5])
+def test_beat_sends_the_first_run_after_a_pause(
+    app: Celery, schedule: dict[str, Any], until: datetime, first: datetime, count: int
+) -> None:
+    due = NOON if schedule in (EVERY_FIVE, HOURLY) else NOON + SECOND / 4
+    stored = paused(schedule, until, count=count, score=due)
+    at = look(app, stored, due + SECOND / 100)
+    assert at == first
+    stored.score = at.timestamp()
+    run = decide_paused(app, stored, at + SECOND / 100)
+    assert due_of(run) == first
+
+
+@ENDS
+def test_paused_entry_shows_the_first_run_after_its_pause(
+    app: Celery, schedule: dict[str, Any], until: datetime, first: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + 3 * HOUR  # the pause isn't over
+    until, first = soon + (until - NOON), soon + (first - NOON)
+    if schedule is MINUTELY_RULE:
+        schedule = {**schedule, "dtstart": soon.timestamp() + 7}
+    entry = read(app, paused(schedule, until, score=soon, ran_at=soon - SECOND / 4), soon - HOUR)
+    assert entry.next_due_at == first
+    assert entry.due_at == first
+    assert entry.score == first.timestamp()
+    assert entry.to_dict()["next_due_at"] == first.isoformat()
+    assert (entry.state, entry.to_dict()["state"]) == ("paused", "paused")
+    assert entry.next_runs(1)[0] == first
+    assert entry.next_runs(1, after=NOON - HOUR)[0] == first
+    assert entry.next_runs(1, after=first)[0] > first
+    assert not entry.is_due().is_due
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        paused(EVERY_FIVE, None),
+        paused(HALF_SECONDS, None, score=NOON - HOUR),
+        paused(EVERY_FIVE, NOON + 9 * HOUR, enabled=False, paused=False),
+    ],
+)
+def test_pause_without_end_has_no_next_run(app: Celery, stored: Stored) -> None:
+    entry = read(app, stored, NOON)
+    assert (entry.next_due_at, entry.due_at) == (None, None)
+    assert entry.to_dict()["next_due_at"] is None
+    assert entry.state in ("paused", "disabled")
+    assert entry.score > 0, "beat looks at it all the same: somebody may enable it by hand"
+
+
+@pytest.mark.parametrize("misfire", ["latest", "all"])
+def test_runs_within_a_pause_are_not_missed(app: Celery, misfire: str) -> None:
+    until = NOON + 62 * MINUTE
+    stored = paused(EVERY_FIVE, until, score=NOON + 5 * MINUTE, misfire=misfire)
+    back = NOON + 65 * MINUTE + SECOND  # a beat is back that was away all the while
+    assert due_of(decide_paused(app, stored, back)) == NOON + 65 * MINUTE
+    assert read(app, stored, back).next_due_at == NOON + 65 * MINUTE
+    early = decide_paused(app, stored, NOON + 63 * MINUTE)
+    assert isinstance(early, Commit)
+    assert early.new_score == score_text((NOON + 65 * MINUTE).timestamp())
+    assert read(app, stored, NOON + 63 * MINUTE).state == "scheduled"
+
+
+def test_run_missed_makes_up_for_runs_within_a_pause(app: Celery) -> None:
+    until = NOON + 12.5 * MINUTE
+    for misfire, dues in (("latest", [10]), ("earliest", [5]), ("all", [5, 10])):
+        stored = paused(
+            EVERY_FIVE, until, score=NOON + 5 * MINUTE, run_missed=True, misfire=misfire, ran_at=NOON
+        )
+        at = look(app, stored, NOON + 5 * MINUTE)
+        assert at == until == read(app, stored, NOON + 6 * MINUTE).next_due_at
+        for minutes in dues:
+            stored.score = at.timestamp()
+            run = decide_paused(app, stored, until + SECOND)
+            assert due_of(run) == NOON + minutes * MINUTE
+            assert isinstance(run, Run)
+            stored.meta, at = run.sent.new_meta, datetime.fromtimestamp(float(run.sent.new_score), UTC)
+        assert at == NOON + 15 * MINUTE
+    stored = paused(EVERY_FIVE, until, run_missed=True, misfire="skip", ran_at=NOON)
+    assert look(app, stored, NOON + SECOND) == NOON + 15 * MINUTE, "at the end all is too late"
+
+
+def test_pause_beyond_end_time_leaves_no_run(app: Celery) -> None:
+    stored = paused(EVERY_FIVE, NOON + HOUR, end_time=(NOON + 30 * MINUTE).isoformat())
+    commit = decide_paused(app, stored, NOON + SECOND)
+    assert isinstance(commit, Commit)
+    assert commit.new_score == "-1.000000"
+    assert read(app, stored, NOON).next_due_at is None
+    assert read(app, stored, NOON).state == "paused"
+
+
+SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+
+
+def entry_x(app: Celery, schedule: Any, **fields: Any) -> Entry:
+    return Entry("x", "t", schedule, app=app, **fields)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        schedule(3600), schedule(3600, relative=True), crontab(minute="*/5"), cron("0 9 LW * *"),
+        rrule("DAILY", dtstart=SOON), rrule("HOURLY", dtstart=SOON, byminute=(1, 2)), clocked(SOON),
+        *(solar(event, -33, 13.4) for event in ("sunrise", "dusk_civil")),
+    ],
+    ids=lambda rule: repr(rule) if isinstance(rule, solar) else type(rule).__name__,
+)  # fmt: skip
+def test_next_runs_of_a_new_entry_begin_with_its_due_time(app: Celery, rule: Any) -> None:
+    made = entry_x(app, rule)
+    runs = made.next_runs(4, tz=UTC)
+    assert runs[0] == made.due_at
+    assert all(later > earlier + timedelta(seconds=50) for earlier, later in pairwise(runs))
+    assert len(runs) == (1 if isinstance(rule, clocked) else 4)
+
+
+def test_next_runs_of_a_failing_entry_begin_with_its_retry(app: Celery) -> None:
+    """As ``next_due_at`` has it: what falls due before that is coalesced with the run that is tried."""
+    now = SOON.replace(minute=0, second=0)
+    retry = now + timedelta(seconds=75)
+    failure = Failure("no broker", "", "", 7, f"{now.timestamp():.6f}", f"{retry.timestamp():.6f}")
+    made = entry_x(app, schedule(30), last_run_at=now - timedelta(seconds=30))
+    made.stored = Stored(made.key, "{}", score=retry.timestamp(), error=failure.to_json())
+    made.seen_at = now
+    assert made.next_due_at == retry
+    later = [now + timedelta(seconds=seconds) for seconds in (90, 120)]
+    for after in (None, now, now + timedelta(seconds=70)):
+        assert next_runs(made, 3, after, UTC, now) == [retry, *later], after
+    assert next_runs(made, 2, retry, UTC, now) == later
+    made.enabled = False
+    assert next_runs(made, 1, None, UTC, now) != [retry]
+
+
+def test_interval_has_the_same_phase_before_its_last_run(app: Celery) -> None:
+    made = entry_x(app, schedule(3600))
+    made.last_run_at = SOON
+    begin = SOON - timedelta(hours=2, minutes=10)
+    assert made.next_runs(3, after=begin, tz=UTC) == [SOON - timedelta(hours=hours) for hours in (2, 1, 0)]
+
+
+@pytest.mark.parametrize("limit", [{"one_off": True}, {"max_runs": 1}], ids=["one_off", "max_runs"])
+def test_first_run_counts_towards_max_runs(app: Celery, limit: dict[str, Any]) -> None:
+    rule = rrule("DAILY")
+    assert entry_x(app, rule, **limit).next_runs(5) == [entry_x(app, rule).due_at]

@@ -1,0 +1,478 @@
+"""Definitions and metas as JSON: what is written, what is read, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import UserDict
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule
+from dateutil.rrule import FR, MO, weekday
+from hypothesis import HealthCheck, example, given, reject, settings
+from hypothesis import strategies as st
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.decoder import (
+    DEFINITION_FIELDS,
+    RedBeatJSONDecoder,
+    RedBeatJSONEncoder,
+    encode_definition,
+    encode_meta,
+)
+from redbeat.entries.loading import decode_entry
+from redbeat.entries.plain_reader import PlainDefinition, PlainReader
+from redbeat.entries.validation import find_problem
+from redbeat.errors import EntryCorrupt
+from redbeat.schedules import register_schedule, rrule
+from redbeat.store.records import Claimed, KeyType, Stored
+from redbeat.store.store import read_claimed
+from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
+
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+NO_FIELDS = dict.fromkeys(
+    ("wkst", "count", "bysetpos", "bymonth", "bymonthday", "byyearday", "byeaster", "byweekno", "byweekday")
+) | dict.fromkeys(("byhour", "byminute", "bysecond"))
+
+
+RRULE = {"__type__": "rrule", "interval": 1, **NO_FIELDS}
+
+
+STARS = dict.fromkeys(["minute", "hour", "day_of_week", "day_of_month", "month_of_year"], "*")
+
+
+def written(value: Any) -> Any:
+    return json.loads(json.dumps(value, cls=RedBeatJSONEncoder))
+
+
+def read(value: Any) -> Any:
+    return json.loads(value if isinstance(value, str) else json.dumps(value), cls=RedBeatJSONDecoder)
+
+
+def datetime_json(**fields: Any) -> dict[str, Any]:
+    whole = {"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "hour": 0, "minute": 0, "second": 0}
+    return {**whole, "microsecond": 0, "timezone": "UTC", **fields}
+
+
+def shown(value: Any) -> str:
+    """The same in every process: without the addresses of objects."""
+    return re.sub(r" at 0x\w+", "", repr(value))
+
+
+EXAMPLES = [
+    (schedule(10), {"__type__": "interval", "every": 10.0, "relative": False}),
+    (schedule(timedelta(days=1), relative=True), {"__type__": "interval", "every": 86400, "relative": True}),
+    (crontab(), {"__type__": "crontab", **STARS}),
+    (
+        crontab(minute="*/5", hour=7, day_of_week="mon-fri", day_of_month=[1, 15], month_of_year={4, 1}),
+        {"__type__": "crontab", **dict(zip(STARS, ("*/5", 7, "mon-fri", [1, 15], [1, 4]), strict=True))},
+    ),
+    (crontab(hour={13, 7}), {"__type__": "crontab", **STARS, "hour": [7, 13]}),
+    (rrule("DAILY", dtstart=NEW_YEAR), {**RRULE, "freq": 3, "dtstart": 1767225600, "dtstart_tz": 0.0}),
+    (
+        rrule(
+            "MONTHLY",
+            dtstart=datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=-3))),
+            until=NEW_YEAR + timedelta(days=365),
+            byweekday=[MO(+1), FR],
+            byhour=(7, 13),
+        ),
+        {
+            **RRULE, "freq": 1, "byhour": [7, 13],
+            "byweekday": [{"__type__": "weekday", "wkday": 0, "n": 1}, {"__type__": "weekday", "wkday": 4}],
+            "dtstart": 1767236400, "dtstart_tz": -180.0, "until": 1798761600, "until_tz": 0.0,
+        },
+    ),
+    (weekday(6, -1), {"__type__": "weekday", "wkday": 6, "n": -1}),
+    (NEW_YEAR, datetime_json()),
+    (NEW_YEAR.replace(hour=7, microsecond=5), datetime_json(hour=7, microsecond=5)),
+    (NEW_YEAR.replace(tzinfo=ZoneInfo("Europe/Berlin")), datetime_json(timezone="Europe/Berlin")),
+    (NEW_YEAR.replace(tzinfo=timezone(timedelta(minutes=-210))), datetime_json(timezone=-12600.0)),
+]  # fmt: skip
+
+
+DAILY = {"__type__": "rrule", "freq": 3, "dtstart": 1767225600}
+
+
+DAY = '"__type__": "datetime", "year": 2026, "month": 1, "day": 1'
+
+
+# What people write by hand, and what it means.
+LENIENT = [
+    ({"__type__": "interval", "every": 5}, schedule(5)),
+    ({"__type__": "crontab", "hour": 7, "minute": None}, crontab(hour=7)),
+    ({**DAILY, "freq": "DAILY"}, rrule("DAILY", dtstart=NEW_YEAR)),
+    ({"__type__": "rrule", "freq": 3, "dtstart": datetime_json()}, rrule("DAILY", dtstart=NEW_YEAR)),
+    ({**DAILY, "dtstart_tz": None, "x": 1}, rrule("DAILY", dtstart=NEW_YEAR)),
+    ({"__type__": "weekday", "wkday": 0, "n": None}, MO),
+    ({"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "Z"}, NEW_YEAR),
+    ({"__type__": "birthday", "year": 2026}, {"__type__": "birthday", "year": 2026}),
+]
+
+
+UNREADABLE = [
+    ('{"__type__": "interval"}', "interval: 'every' is missing."),
+    ('{"__type__": "interval", "every": "5"}', "interval: every must be a number of seconds, not '5'."),
+    ('{"__type__": "interval", "every": 1e-9}', "interval: every must be more than 0 seconds"),
+    ('{"__type__": "interval", "every": NaN}', "interval: "),
+    ('{"__type__": "crontab", "minute": 99}', "crontab: Invalid crontab pattern"),
+    ('{"__type__": "rrule", "freq": 9, "dtstart": 0}', "rrule: .*freq must be one of .*, not 9"),
+    ('{"__type__": "rrule", "freq": 3, "interval": 0}', "rrule: .*interval must be 1 or more, not 0"),
+    ('{"__type__": "weekday"}', "weekday: 'wkday' is missing."),
+    ('{"__type__": "weekday", "wkday": 9}', "weekday: wkday must be 0"),
+    ('{"__type__": "datetime", "year": 2026, "month": 1}', "datetime: 'day' is missing."),
+    ('{"__type__": "datetime", "year": 99999, "month": 1, "day": 1}', "datetime: "),
+    (f'{{{DAY}, "timezone": "../x"}}', "datetime: unknown"),
+    (f'{{{DAY}, "timezone": true}}', "datetime: timezone True"),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), EXAMPLES, ids=shown)
+def test_value_is_written_as_2x_writes_it(value: Any, expected: dict[str, Any]) -> None:
+    assert written(value) == expected
+
+
+@pytest.mark.parametrize(("value", "json_value"), EXAMPLES, ids=shown)
+def test_json_of_2x_is_read_as_the_same_value(value: Any, json_value: dict[str, Any]) -> None:
+    found = read(json_value)
+    assert type(found) is type(value)
+    assert found == value
+
+
+@pytest.mark.parametrize(("json_value", "expected"), LENIENT, ids=repr)
+def test_handwritten_json_is_read(json_value: Any, expected: Any) -> None:
+    assert read(json_value) == expected
+
+
+@pytest.mark.parametrize(("text", "message"), UNREADABLE)
+def test_invalid_json_raises_value_error_with_the_field(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "change"),
+    [
+        ({"__type__": "interval", "every": 60}, lambda one: setattr(one, "run_every", timedelta(1))),
+        ({"__type__": "crontab", "minute": "5"}, lambda one: one.minute.clear()),
+        ({"__type__": "rrule", "freq": 3, "dtstart": 0, "byhour": [1, 2]}, lambda one: one.byhour.append(3)),
+    ],
+)
+def test_changed_schedule_leaves_others_of_the_same_json_alone(encoded: Any, change: Any) -> None:
+    first, before = read(encoded), shown(vars(read(encoded)))
+    change(first)
+    assert shown(vars(read(encoded))) == before
+    assert shown(vars(first)) != before
+
+
+YEARS = {"min_value": datetime(1950, 1, 1), "max_value": datetime(2150, 1, 1)}
+
+
+OFFSETS = st.integers(-24 * 60 + 1, 24 * 60 - 1).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+def through_json(value: Any) -> Any:
+    text = json.dumps(value, cls=RedBeatJSONEncoder)
+    found = json.loads(text, cls=RedBeatJSONDecoder)
+    assert json.dumps(found, cls=RedBeatJSONEncoder) == text, "written anew it is another text"
+    return found
+
+
+def cron_fields(low: int, high: int) -> st.SearchStrategy[Any]:
+    """The forms a crontab's field may have."""
+    numbers = st.integers(low, high)
+    several = st.lists(numbers, min_size=1, max_size=4)
+    return st.one_of(
+        st.just("*"),
+        numbers,
+        numbers.map(str),
+        st.integers(1, high).map(lambda step: f"*/{step}"),
+        st.tuples(numbers, numbers).map(lambda pair: f"{min(pair)}-{max(pair)}"),
+        several,
+        several.map(set),
+        several.map(tuple),
+        several.map(lambda some: ",".join(map(str, some))),
+    )
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> rrule:
+    starts = st.datetimes(**YEARS, timezones=OFFSETS)
+    some = {"max_size": 3}
+    fields = {
+        "freq": draw(st.integers(0, 6)),
+        "dtstart": draw(starts),
+        "interval": draw(st.integers(1, 10)),
+        "wkst": draw(st.none() | st.integers(0, 6) | st.integers(0, 6).map(weekday)),
+        "bymonth": draw(st.none() | st.integers(1, 12) | st.sets(st.integers(1, 12), **some)),
+        "byweekday": draw(
+            st.none()
+            | st.lists(st.builds(weekday, st.integers(0, 6), st.sampled_from([None, 1, -2])), **some)
+        ),
+        "byeaster": draw(st.none() | st.integers(-50, 50)),
+    }
+    ends = {"count": st.integers(0, 1000), "until": starts}
+    end = draw(st.none() | st.sampled_from(sorted(ends)))
+    return rrule(**fields, **({end: draw(ends[end])} if end else {}))
+
+
+@given(cron_fields(0, 59), cron_fields(0, 23), cron_fields(0, 6), cron_fields(1, 31), cron_fields(1, 12))
+def test_crontab_round_trip_keeps_its_fields(
+    minute: Any, hour: Any, day: Any, day_of_month: Any, month: Any
+) -> None:
+    try:
+        given_one = crontab(minute, hour, day, day_of_month, month)
+    except ValueError:  # Celery refuses the 31st of February
+        reject()
+    assert through_json(given_one) == given_one
+
+
+@given(rules())
+def test_rrule_round_trip_keeps_its_fields(rule: rrule) -> None:
+    found = through_json(rule)
+    assert found == rule
+    assert found.dtstart.utcoffset() == rule.dtstart.utcoffset()
+
+
+@example(datetime(2030, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")))
+@example(datetime(2030, 10, 27, 1, 30, fold=1, tzinfo=ZoneInfo("Europe/Lisbon")))  # that is at no offset
+@given(st.datetimes(**YEARS, timezones=st.timezones() | OFFSETS | st.just(timezone.utc)))
+def test_datetime_round_trip_keeps_its_offset(moment: datetime) -> None:
+    found = through_json(moment)
+    assert found.astimezone(timezone.utc) == moment.astimezone(timezone.utc)
+    assert found.replace(tzinfo=None) == moment.replace(tzinfo=None)
+    assert found.utcoffset() == moment.utcoffset()
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+
+
+INTERVAL_JSON = {"__type__": "interval", "every": 60.0, "relative": False}
+
+
+NOON_JSON = {
+    "__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "UTC", "hour": 12, "minute": 0,
+    "second": 0, "microsecond": 0,
+}  # fmt: skip
+
+
+def fields(**changes: Any) -> dict[str, Any]:
+    plain = {"name": "n", "task": "t", "args": [1], "kwargs": {}, "options": {}, "enabled": True}
+    return {name: {**plain, "schedule": schedule(60), **changes}[name] for name in DEFINITION_FIELDS}
+
+
+@pytest.mark.parametrize("stored", [None, "{oops", "[]", "null", "[" * 100_000])
+def test_invalid_stored_definition_is_replaced_whole(stored: str | None) -> None:
+    assert encode_definition(**fields(), stored=stored) == encode_definition(**fields())
+
+
+def test_unknown_keys_are_kept_on_rewrite() -> None:
+    rule = {**INTERVAL_JSON, "every": 5, "why": "x"}
+    stored = json.dumps({"task": "old", "owner": "ops", "schedule": rule})
+    found = json.loads(encode_definition(**fields(), stored=stored))
+    assert found == {**fields(), "owner": "ops", "schedule": {**INTERVAL_JSON, "why": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("last_run_at", "expected"),
+    [(NOON, NOON_JSON), (NOON.astimezone(timezone(timedelta(hours=5))), NOON_JSON), (None, None)],
+)
+def test_meta_is_written_in_utc(last_run_at: datetime | None, expected: Any) -> None:
+    assert json.loads(encode_meta(last_run_at, 3)) == {"last_run_at": expected, "total_run_count": 3}
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept"), [('{"note": "x", "last_run_at": 5}', {"note": "x"}), ("{oops", {})]
+)
+def test_meta_keeps_unknown_keys(stored: str, kept: dict[str, Any]) -> None:
+    found = json.loads(encode_meta(None, 0, stored))
+    assert found == {"last_run_at": None, "total_run_count": 0, **kept}
+
+
+TYPES = "__type__ interval, crontab, rrule, cron, clocked, solar"
+
+
+GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
+
+
+@pytest.mark.parametrize(
+    ("definition", "meta"),
+    [
+        (GOOD, {}),
+        ({**GOOD, "args": None, "kwargs": None, "options": None, "enabled": None}, {"last_run_at": None}),
+        ({**GOOD, "enabled": False, "options": {"headers": None}}, {"total_run_count": 5}),
+        ({**GOOD, "enabled": 0, "kwargs": UserDict()}, {}),  # other programs write 1 and 0
+        ({**GOOD, "anything": object()}, {"last_run_at": NOON, "anything": object()}),
+    ],
+)
+def test_valid_entry_has_no_problem(definition: Any, meta: Any) -> None:
+    assert find_problem(definition, meta) is None
+
+
+@pytest.mark.parametrize(
+    ("definition", "meta", "problem"),
+    [
+        (None, {}, "definition: must be an object, not None."),
+        ({"task": "t"}, {}, "definition: schedule: is missing."),
+        ({**GOOD, "schedule": 60}, {}, f"definition: schedule: 60 is no object with one of the {TYPES}."),
+        ({**GOOD, "task": ""}, {}, "definition: task: must be the name of a task, not ''."),
+        ({**GOOD, "options": {"headers": 1}}, {}, "definition: options: headers: must be an object, not 1."),
+        ({**GOOD, "enabled": "maybe"}, {}, "definition: enabled: must be true or false, not 'maybe'."),
+        (GOOD, [], "meta: must be an object, not a list."),
+        (GOOD, {"last_run_at": 5}, "meta: last_run_at: must be a datetime object or null, not 5."),
+        (GOOD, {"total_run_count": 1.5}, "meta: total_run_count: must be a whole number, not 1.5."),
+    ],
+)
+def test_invalid_entry_is_reported_with_field_and_value(definition: Any, meta: Any, problem: str) -> None:
+    assert find_problem(definition, meta) == problem
+
+
+@pytest.mark.parametrize(("year", "hours"), [(1, 5), (9999, -5)])
+def test_last_run_outside_the_calendar_is_reported(app: Celery, year: int, hours: int) -> None:
+    edge = datetime(1, 1, 1) if year == 1 else datetime(9999, 12, 31, 23, 59)
+    moment = edge.replace(tzinfo=timezone(timedelta(hours=hours)))
+    problem = find_problem(GOOD, {"last_run_at": moment})
+    assert problem == f"meta: last_run_at: is out of range: {moment}."
+    meta = json.dumps({"last_run_at": moment}, cls=RedBeatJSONEncoder)
+    definition = json.dumps({"task": "t", "schedule": INTERVAL_JSON})
+    with pytest.raises(EntryCorrupt, match="last_run_at: is out of range"):
+        decode_entry(Entry, Stored("redbeat:x", definition, meta), app)
+
+
+GOOD_TEXT = json.dumps({"task": "t", "schedule": INTERVAL_JSON})
+
+
+BAD: dict[str, Any] = {name: (text, None) for name, text in BAD_DEFINITIONS.items()}
+
+
+BAD |= {name: (GOOD_TEXT, text) for name, text in BAD_METAS.items()}
+
+
+@pytest.mark.parametrize(("definition", "meta"), BAD.values(), ids=BAD)
+def test_unusable_entry_raises_entry_corrupt(app: Celery, definition: str, meta: str | None) -> None:
+    with pytest.raises(EntryCorrupt, match=r"^redbeat:x: (definition|meta): .") as caught:
+        decode_entry(Entry, Stored("redbeat:x", definition, meta), app)
+    assert caught.value.key == "redbeat:x"
+    assert len(str(caught.value)) < 300
+
+
+CRONTAB = {
+    "__type__": "crontab",
+    "minute": "*/5",
+    "hour": 7,
+    "day_of_week": "mon-fri",
+    "day_of_month": "*",
+    "month_of_year": "*",
+}
+
+
+DATETIME = {"__type__": "datetime", "year": 2030, "month": 1, "day": 1}
+
+
+PLAIN: dict[str, Any] = {
+    "name": "entry",
+    "task": "shop.work",
+    "args": [1, "two"],
+    "kwargs": {"deep": {"er": [None, 1.5]}},
+    "options": {"queue": "fast"},
+    "schedule": INTERVAL_JSON,
+    "enabled": True,
+}
+
+
+def claim(
+    definition: Any, policy: Any = None, key: str = "redbeat:entry", kind: KeyType = KeyType.HASH
+) -> Claimed:
+    text = definition if isinstance(definition, str | None) else json.dumps(definition)
+    policy = policy if isinstance(policy, str | None) else json.dumps(policy)
+    return Claimed(key, "1.000000", text, None, policy, score="1.000000", type=kind)
+
+
+def fields_of(found: Any) -> tuple[Any, ...]:
+    """What a run depends on, in a form in which 1, 1.0, True and NaN are told apart."""
+    values = [getattr(found, name) for name in PlainDefinition._fields if name not in ("schedule", "args")]
+    values.append(list(found.args or []))
+    of_schedule = {name: value for name, value in vars(found.schedule).items() if name != "tz"}
+    return repr(values), type(found.schedule), repr(of_schedule)
+
+
+def check_read(app: Celery, reader: PlainReader, claimed: Claimed) -> bool:
+    """Compare the readers; return whether the quick one has read the entry."""
+    found = reader.read(claimed)
+    if found is None:
+        return False
+    entry = decode_entry(Entry, read_claimed(claimed), app)
+    assert fields_of(found) == fields_of(entry)
+    assert (entry.enabled, entry.typos, getattr(entry.schedule, "typos", "")) == (True, "", "")
+    assert found.schedule.app is app
+    return True
+
+
+UNUSUAL: dict[str, Claimed] = {
+    "gone": claim(None, kind=KeyType.NONE),
+    "unknown-key": claim({**PLAIN, "more": 1}),
+    "missing-key": claim({name: value for name, value in PLAIN.items() if name != "task"}),
+    "disabled": claim({**PLAIN, "enabled": False}),
+    "enabled-1": claim({**PLAIN, "enabled": 1}),
+    "args-object": claim({**PLAIN, "args": {}}),
+    "headers-null-and-datetime": claim({**PLAIN, "options": {"headers": None, "eta": DATETIME}}),
+    "type-in-args": claim({**PLAIN, "args": [INTERVAL_JSON]}),
+    "escaped-type": claim(
+        json.dumps({**PLAIN, "args": [DATETIME]}).replace("__type__", "\\u005f_type__", 1)
+    ),
+    "crontab-of-ours": claim({**PLAIN, "schedule": {**CRONTAB, "day_of_month": "L"}}),
+    "typo": claim({**PLAIN, "schedule": {**CRONTAB, "minutes": 5}}),
+    "policy-unknown": claim(PLAIN, {"jiter": 5}),
+    "policy-bad": claim(PLAIN, {"jitter": -1}),
+    "key-no-utf8": claim(PLAIN, key="redbeat:\udcff"),
+    "long-number": claim(json.dumps(PLAIN).replace("60.0", "6" * 5000)),
+    **{f"bad-{name}": claim(text) for name, text in BAD_DEFINITIONS.items()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claimed", UNUSUAL.values(), ids=UNUSUAL)
+def test_plain_reader_leaves_unusual_entries_to_the_tolerant_reader(app: Celery, claimed: Claimed) -> None:
+    assert PlainReader(app).read(claimed) is None
+
+
+def test_plain_reader_leaves_a_replaced_schedule_type_alone(app: Celery) -> None:
+    class Own(schedule):
+        pass
+
+    reader = PlainReader(app)
+    assert reader.read(claim(PLAIN)) is not None
+    register_schedule("interval", Own, lambda _own: {}, lambda _given: Own(5))
+    assert reader.read(claim(PLAIN)) is None
+
+
+ANY = st.recursive(
+    st.sampled_from([None, True, 0, 1, -1, 1.0, 1e300, float("nan"), "", "é", "__type__", "\\u005f", "L"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "__type__", "headers", "schedule"]), inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(st.sampled_from([*PLAIN, "more", "__type__"]), ANY, max_size=1),
+    st.sampled_from([INTERVAL_JSON, CRONTAB]),
+    st.dictionaries(st.sampled_from(["every", "relative", *list(CRONTAB)[1:]]), ANY, max_size=1),
+    st.sampled_from([None, {}, {"jitter": 5}, {"misfire": "x"}, {"more": 1}, "{"]),
+    st.tuples(st.integers(0, 200), st.sampled_from(["", ",", '"', "}", "\\u005f"]), st.integers(0, 3)),
+)
+def test_plain_reader_reads_like_the_tolerant_reader(
+    app: Celery, changes: Any, rule: Any, rule_changes: Any, policy: Any, slip: tuple[int, str, int]
+) -> None:
+    text = json.dumps({**PLAIN, "schedule": {**rule, **rule_changes}, **changes})
+    at, inserted, cut = slip
+    for written in (text, text[:at] + inserted + text[at + cut :]):
+        check_read(app, PlainReader(app), claim(written, policy))
