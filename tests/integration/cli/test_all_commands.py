@@ -21,8 +21,9 @@ PASSWORD = "s3cret-w0rd"
 HOURLY: dict[str, Any] = {"__type__": "interval", "every": 3600}
 #: what differs from run to run, in what is shown
 VARYING = re.compile(
-    r"20(2[4-9]|[3-8]\d)-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(\.\d+)?)?(\+00:00)?|127\.0\.0\.1:\d+|\d+(\.\d+)? (ms|s|min|h|d|y)\b"
-    r"|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|rb_\w+|/\S*/(?=\w+\.json)|\b\w{8}  (?=name)"
+    r"20(2[4-9]|[3-8]\d)-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(\.\d+)?)?(\+00:00)?|127\.0\.0\.1:\d+"
+    r"|\d+(\.\d+)? (ms|s|min|h|d|y)\b|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|rb_\w+|/\S*/(?=\w+\.json)"
+    r"|\b\w{8}  (?=name)"
 )
 
 
