@@ -24,11 +24,11 @@ import redis
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
-from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.proxy import Loss, Proxy
 from tests.support.schedule import LOCK, SCHEDULE, messages
+from tests.support.scripts import SCRIPTS
 from tests.support.servers import Server
 
 BACK = re.compile(r"Redis is back|Sending again|The broker is back")
@@ -320,12 +320,12 @@ def lose_lock(stage: Stage) -> None:
 
 
 CALLS: dict[str, tuple[bytes, Callable[[Stage], None] | None]] = {
-    "claim": (sha1_of("claim_due").encode(), None),
-    "commit": (sha1_of("commit_runs").encode(), None),
-    "renewal by the heartbeat": (sha1_of("renew_lock").encode(), None),
-    "look": (sha1_of("read_head").encode(), push_away),
+    "claim": (SCRIPTS["claim_due"].sha1.encode(), None),
+    "commit": (SCRIPTS["commit_runs"].sha1.encode(), None),
+    "renewal by the heartbeat": (SCRIPTS["renew_lock"].sha1.encode(), None),
+    "look": (SCRIPTS["read_head"].sha1.encode(), push_away),
     "names of the statics": (b"SMEMBERS", lose_lock),
-    "save of the statics": (sha1_of("read_entries").encode(), lose_lock),
+    "save of the statics": (SCRIPTS["read_entries"].sha1.encode(), lose_lock),
 }
 
 

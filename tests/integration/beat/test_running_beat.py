@@ -26,7 +26,6 @@ from tests.faults.children import run_child
 from tests.support.apps import STOP_SECONDS, celery_beat, celery_command, celery_worker, runs, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
-from tests.support.lua_headers import sha1_of
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.progress import NAMES
@@ -45,6 +44,7 @@ from tests.support.schedule import (
     server_time,
     write_raw,
 )
+from tests.support.scripts import SCRIPTS
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import memory_app
@@ -97,7 +97,7 @@ def test_a_saved_entry_that_is_due_is_on_its_queue_within_250_ms(
 
 def woken(commands: list[Seen]) -> int:
     """How often a wake-up was followed by a claim, before any look that beat has once a second."""
-    claim = f"EVALSHA {sha1_of('claim_due')}"
+    claim = f"EVALSHA {SCRIPTS['claim_due'].sha1}"
     told = re.compile(rf"(PUBLISH redbeat::wake)|({claim})|(ZRANGEBYSCORE)", re.IGNORECASE)
     steps = [found.lastindex for seen in commands if (found := told.match(seen.command))]
     return sum(pair == (1, 2) for pair in pairwise(steps))

@@ -19,8 +19,8 @@ from redbeat.store.records import NO_HISTORIES, Fence, KeyType, LockStatus, Stor
 from redbeat.store.scripts.downgrades import bring_back
 from redbeat.store.scripts.runs import Settlement, settle_runs
 from tests.support.leadership_model import RUNS, Scripts, explore
-from tests.support.lua_headers import SCRIPTS, code_of
 from tests.support.schedule import LOCK, SCHEDULE, STATICS
+from tests.support.scripts import SCRIPTS
 
 KEYS = Keys("redbeat:", SCHEDULE, STATICS)
 
@@ -142,7 +142,7 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
 
 
 def test_every_fenced_script_is_tried() -> None:
-    fenced = {name for name in SCRIPTS if "hold_lock(" in code_of(name)}
+    fenced = {name for name, script in SCRIPTS.items() if "hold_lock" in script.names}
     assert fenced == {"claim_due", "commit_runs", "renew_lock", *OTHERS}
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from redis.exceptions import ResponseError
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.config.config import ensure_conf
@@ -31,11 +30,9 @@ from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.committing import commits_of, committing, push, target_of
-from tests.support.lua_headers import SCRIPTS, script_of
 from tests.support.polling import eventually
 from tests.support.rights import Ground
 from tests.support.schedule import write_raw
-from tests.unit.store import test_lua_callers as callers
 
 LAYOUT, GENERATION = Keys().layout, Keys().generation
 #: what is in one of the first four of 16 shards no more
@@ -372,31 +369,6 @@ def test_one_on_its_way_is_waited_for(
     client.hset(Keys().moving, "report", "{}")
     with pytest.raises(LayoutChanged, match=r"report: this entry has been on its way .* goes on with it"):
         store.locate(["report"])
-
-
-CHECKING = [name for name in SCRIPTS if script_of(name).is_checking]
-
-
-@pytest.mark.parametrize("name", CHECKING)
-def test_a_paused_process_of_a_former_layout_writes_nothing(client: redis.Redis, name: str) -> None:
-    call: Callable[[Any], Any] = callers.CALLS[name][0]
-    client.set(callers.KEYS.generation, "6 4")
-    with pytest.raises(ResponseError, match=r'^RESHARDED the-:generation holds "6 4", not "5 4"'):
-        call(client)
-    assert client.keys() == [callers.KEYS.generation]
-
-
-@pytest.mark.parametrize("name", CHECKING)
-def test_a_process_that_knows_of_no_layout_writes_nothing_where_there_is_one(
-    client: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = Keys("the-", "the-schedule", "the-statics")
-    client.set(base.generation, "1 4")
-    monkeypatch.setattr(callers, "KEYS", base)
-    monkeypatch.setattr(callers, "CLAIM_KEYS", callers.CLAIM_KEYS._replace(part=base))
-    with pytest.raises(ResponseError, match=r'^RESHARDED the-:generation holds "1 4", not ""'):
-        callers.CALLS[name][0](client)
-    assert client.keys() == [base.generation]
 
 
 def test_who_only_reads_looks_again_for_an_entry_that_isn_t_there(

@@ -1,19 +1,27 @@
-"""In which shard an entry is, and the names that follow from that."""
+"""The shard of an entry, its keys, and what a reshard does with each kind of key."""
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
+from celery import Celery
 
-from redbeat.keys import Keys, identity_of, shard_prefix
-from redbeat.layout import Layout, ShardedKeys, assumed_layout, shard_of
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.config.config import ensure_conf
+from redbeat.keys import OF_A_PART, EntryKeys, Keys, identity_of, shard_prefix
+from redbeat.layout import Layout, ShardedKeys, shard_of
 from redbeat.policy.jitter import delayed_before
 from redbeat.policy.policy import Policy
+from redbeat.store.members import Members
+from redbeat.store.scripts.layouts import Refusal, refusal_of
+from redbeat.store.scripts.moving import hide_request
+from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
+from tests.support.ticks import fake_redis_app, leader
 
 
-def test_the_shard_is_the_checksum_of_a_cluster_s_slots() -> None:
+def test_shard_of_a_name_is_its_cluster_slot_modulo_the_number_of_shards() -> None:
     # the specification of Redis Cluster has this value for "123456789", and 4096 is a quarter of its slots
     assert shard_of("123456789", 4096) == 0x31C3 % 4096
     assert [shard_of("report", shards) for shards in (1, 4, 16)] == [0, 0, 0]
@@ -28,12 +36,12 @@ def test_the_shard_is_the_checksum_of_a_cluster_s_slots() -> None:
         ("app", "{app:3}:"),
     ],
 )
-def test_a_hash_tag_in_the_prefix_doesn_t_put_all_shards_into_one_slot(prefix: str, expected: str) -> None:
+def test_prefix_with_a_hash_tag_spreads_shards_over_slots(prefix: str, expected: str) -> None:
     assert shard_prefix(prefix, 3) == expected
 
 
 @pytest.mark.parametrize("name", ["report", "a{b}c", "ü", "\udcff", "\ud800x", ""])
-def test_what_is_kept_for_an_entry_is_in_its_shard(name: str) -> None:
+def test_keys_of_an_entry_are_all_in_its_shard(name: str) -> None:
     keys = Layout(Keys(), 16, 1).keys
     assert isinstance(keys, ShardedKeys)
     home = keys.of_shard(shard_of(name, 16))
@@ -43,7 +51,7 @@ def test_what_is_kept_for_an_entry_is_in_its_shard(name: str) -> None:
     assert all(key.startswith(home.prefix) for key in keys.about(name))
 
 
-def test_what_each_shard_has_of_its_own_can_t_be_asked_of_all() -> None:
+def test_key_that_each_shard_has_cannot_be_asked_of_the_whole_schedule() -> None:
     keys = Layout(Keys(), 4, 1).keys
     with pytest.raises(LookupError, match="its own redbeat::schedule"):
         keys.schedule  # noqa: B018 - it raises
@@ -54,14 +62,7 @@ def test_what_each_shard_has_of_its_own_can_t_be_asked_of_all() -> None:
     )
 
 
-def test_without_shards_nothing_is_different() -> None:
-    base = Keys()
-    assert assumed_layout(base, None).keys is base
-    assert assumed_layout(base, None).parts == (base,)
-    assert assumed_layout(base, None).guard == ""
-
-
-def test_while_entries_move_the_former_parts_are_parts_too() -> None:
+def test_moving_layout_contains_the_former_shards() -> None:
     moving = Layout(Keys(), 4, 2, former=None, is_moving=True)
     assert [keys.prefix for keys in moving.parts] == [*(f"{{redbeat:{k}}}:" for k in range(4)), "redbeat:"]
     fewer = Layout(Keys(), 2, 3, former=4, is_moving=True)
@@ -76,7 +77,7 @@ def test_while_entries_move_the_former_parts_are_parts_too() -> None:
 @pytest.mark.parametrize(
     ("prefix", "shard"), [("app:", "{app:12}:"), ("{own}:", "{own:3}:"), ("x", "{x:0}:")]
 )
-def test_what_follows_from_an_entry_s_key_is_the_same_in_each_shard(prefix: str, shard: str) -> None:
+def test_task_id_and_jitter_are_the_same_in_every_shard(prefix: str, shard: str) -> None:
     assert Layout(Keys(prefix), 16, 2).keys.prefix == prefix  # this is how a process learns of shards
     assert identity_of(f"{shard}a}}:b{{c") == f"{prefix}a}}:b{{c"
     due = "2026-01-31T07:30:00.000000+00:00"
@@ -90,6 +91,124 @@ def test_what_follows_from_an_entry_s_key_is_the_same_in_each_shard(prefix: str,
 @pytest.mark.parametrize(
     "key", ["redbeat:report", "{redbeat}:report", "{unknown:3}:report", "{redbeat:x}:report", ""]
 )
-def test_other_keys_say_themselves_what_entry_they_are(key: str) -> None:
+def test_identity_of_a_key_without_a_known_shard_is_the_key(key: str) -> None:
     assert Layout(Keys(), 16, 2).keys.prefix == "redbeat:"
     assert identity_of(key) == key
+
+
+@pytest.mark.parametrize("name", ["report", "", ":x", "redbeat:twice", "a b\tü", "{tag}", "*?[]\\"])
+def test_key_of_an_entry_is_the_prefix_and_its_name(name: str) -> None:
+    named = Keys("some-prefix:")
+    assert named.about(name).entry == f"{named.prefix}{name}"
+    assert named.name(named.about(name).entry) == name
+    assert named.entry_of(named.about(name).entry) == named.about(name).entry
+
+
+def test_keys_of_two_entries_are_disjoint() -> None:
+    named = Keys()
+    names = ("report", "reports", "report:", ":history", "history:report", "")
+    found = [key for name in names for key in named.about(name)]
+    assert len(set(found)) == len(found) == len(names) * len(EntryKeys._fields)
+
+
+# -- what becomes of each kind of key when the schedule is divided otherwise
+
+#: what a part keeps for each of its entries in one key of its own, which goes with the entry
+OF_ENTRIES = {
+    *("schedule", "later", "statics", "static_owners", "downgraded"),
+    *("deadlines", "expected", "streaks"),
+}
+#: what is a beat's or a mover's, and is needed in no other part
+OF_BEATS = {
+    *("lock", "tick", "wake", "released", "standbys", "teller"),
+    *("mover", "moving", "left", "arrived", "arriving"),
+}
+#: what isn't in parts, besides what says which layout this is
+SHARED = {"layout", "beats", "audit", "unrun", "tokens", "pinged"}
+
+
+def own_keys() -> set[str]:
+    """The names of all keys that a part, or the schedule, has once."""
+    made_by = type(vars(Keys)["lock"])
+    return {"schedule", "statics"} | {name for name, one in vars(Keys).items() if isinstance(one, made_by)}
+
+
+def test_every_key_has_a_rule_for_a_reshard() -> None:
+    known = [OF_ENTRIES, OF_BEATS, SHARED, {"generation"}, set(OF_A_PART)]
+    assert sorted(own_keys()) == sorted(name for names in known for name in names)
+
+
+def test_rules_for_a_reshard_are_those_that_it_applies() -> None:
+    named, home = Keys("{redbeat:1}:"), Keys("{redbeat:2}:")
+    request = hide_request(named, "token", "id", home, [], None, 1, is_foreign=False)
+    moved = {
+        named.mover,
+        named.moving,
+        named.left,
+        named.arriving,
+        *(getattr(named, name) for name in OF_ENTRIES),
+    }
+    assert set(request.keys) == moved
+    assert set(named.kinds) == {*EntryKeys._fields, "body", "owner", *OF_A_PART}
+    assert named.passing == {getattr(named, name) for name in OF_ENTRIES | OF_BEATS}
+    assert all(named.is_shared(getattr(named, name)) for name in SHARED)
+    assert not any(named.is_shared(getattr(named, name)) for name in own_keys() - SHARED - {"generation"})
+
+
+NAMES = [f"entry-{number}" for number in range(20)]
+
+
+@pytest.fixture
+def app() -> Celery:
+    return fake_redis_app(redbeat_shards=4)
+
+
+def save_all(app: Celery) -> None:
+    for name in NAMES:
+        Entry(name, "echo", timedelta(hours=1), app=app).save()
+
+
+def names_of(app: Celery) -> list[str]:
+    keys = ensure_conf(app).keys
+    return sorted(keys.name(key) for key in Members(Store(app)).entries())
+
+
+def test_fake_server_with_a_changed_layout_is_followed(app: Celery) -> None:
+    save_all(app)
+    layout, client = Layout(Keys(), 2, 2), app.redbeat_redis
+    client.flushall()
+    client.hset(Keys().layout, mapping={"shards": 2, "generation": 2})
+    for part in layout.parts:
+        client.set(part.generation, layout.guard)
+    save_all(app)
+    assert names_of(app) == sorted(NAMES)
+    assert ensure_conf(app).layout.guard == "2 2"
+    assert sum(1 for _ in client.scan_iter("{redbeat:*}::schedule")) == 2
+
+
+def test_fake_server_with_shards_has_all_entries_sent(app: Celery) -> None:
+    save_all(app)
+    for part in Store(app).parts:
+        for member in app.redbeat_redis.zrange(part.keys.schedule, 0, -1):
+            app.redbeat_redis.zadd(part.keys.schedule, {member: 1})
+    with leader(app) as scheduler:
+        while not scheduler.tick():
+            pass
+    entries = [Entry.from_key(ensure_conf(app).keys.entry(name), app=app) for name in NAMES]
+    assert [entry.total_run_count for entry in entries] == [1] * 20
+
+
+def test_refusal_by_the_layout_check_names_the_key_and_its_value() -> None:
+    said = 'RESHARDED {redbeat:1}::generation holds "3 4", not "2 16".'
+    assert refusal_of(Exception(said)) == Refusal("{redbeat:1}::generation", "3 4")
+    assert refusal_of(Exception('RESHARDED my"key:generation holds "", not "2 16".')) == Refusal(
+        'my"key:generation', ""
+    )
+    assert refusal_of(Exception("WRONGTYPE")) is refusal_of(None) is None
+
+
+def test_entry_name_is_found_in_its_key_under_any_layout() -> None:
+    for layout in (Layout(Keys(), 4, 1), Layout(Keys(), None, 2), Layout(Keys(), 4, 3, None, is_moving=True)):
+        for key in ("redbeat:report", "{redbeat:3}:report", "{redbeat:15}:report"):
+            assert layout.name_of(key) == "report"
+    assert Layout(Keys()).name_of("{redbeat:3}:report") == "{redbeat:3}:report", "it was never divided"

@@ -87,40 +87,31 @@ def fail_once(error: Exception) -> Callable[[Sequence[str]], list[Any]]:
     return answers
 
 
-def test_each_node_is_asked_once_and_answers_come_in_the_order_of_the_calls(cluster: Cluster) -> None:
+def test_calls_to_several_nodes_take_one_round_trip_each_and_keep_their_order(cluster: Cluster) -> None:
     assert ask(cluster, "b1 a1 b2 a2") == ["b b1", "a a1", "b b2", "a a2"]
     assert cluster.log == ["b: b1 b2", "a: a1 a2"]
 
 
-def test_nothing_is_asked_for_nothing(cluster: Cluster) -> None:
-    assert ask(cluster, "") == []
-    assert cluster.log == []
-
-
-def test_a_node_with_one_call_is_asked_in_the_ordinary_way(cluster: Cluster) -> None:
-    assert ask(cluster, "a1 x1 x2") == ["alone a1", "alone x1", "alone x2"]
-
-
-def test_a_refusal_is_an_answer_and_concerns_one_call(cluster: Cluster) -> None:
+def test_refused_call_leaves_the_other_calls_alone(cluster: Cluster) -> None:
     refusal = exceptions.ResponseError("WRONGTYPE Operation against a key")
     cluster.nodes["a"].answers = lambda keys: [refusal, *keys[1:]]
     assert ask(cluster, "a1 a2") == [refusal, "a2"]
     assert cluster.log == ["a: a1 a2"]
 
 
-def test_after_one_has_come_through_in_the_ordinary_way_the_rest_is_asked_together(cluster: Cluster) -> None:
+def test_restarted_node_gets_one_call_alone_and_then_the_rest_together(cluster: Cluster) -> None:
     cluster.nodes["a"].answers = fail_once(exceptions.ConnectionError("it was restarted"))
     assert ask(cluster, "a1 a2 a3 b1 b2") == ["alone a1", "again a2", "again a3", "b b1", "b b2"]
     assert cluster.log == ["a: a1 a2 a3", "b: b1 b2", "a1", "a: a2 a3"]
 
 
-def test_slots_that_have_moved_are_asked_for_one_by_one_where_that_helps_only(cluster: Cluster) -> None:
+def test_moved_slots_are_called_one_by_one(cluster: Cluster) -> None:
     cluster.nodes["a"].answers = lambda keys: [exceptions.MovedError("1 host:1") for _ in keys]
     assert ask(cluster, "a1 a2 a3") == ["alone a1", "alone a2", "alone a3"]
     assert cluster.log == ["a: a1 a2 a3", "a1", "a: a2 a3", "a2", "a3"]
 
 
-def test_a_node_that_is_away_is_waited_for_once_and_after_the_others(cluster: Cluster) -> None:
+def test_unreachable_node_is_tried_once_and_last(cluster: Cluster) -> None:
     away = exceptions.ConnectionError("away")
 
     def raise_away(_: object) -> Any:
@@ -134,9 +125,7 @@ def test_a_node_that_is_away_is_waited_for_once_and_after_the_others(cluster: Cl
     assert cluster.log == ["b: b1 b2", "a: a1 a2 a3", "a1"], "the next time it is asked last"
 
 
-def test_a_client_that_gives_up_soon_waits_once_for_a_node_and_looks_for_another_the_next_time(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hasty_client_waits_once_for_a_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redbeat.store.nodes.is_hasty", lambda client: client is cluster)
     silent = exceptions.TimeoutError("no answer")
 
@@ -151,7 +140,7 @@ def test_a_client_that_gives_up_soon_waits_once_for_a_node_and_looks_for_another
     assert cluster.log == ["b: b1 b2", "a: a1 a2", "a1", "a2"]
 
 
-def test_a_slot_that_no_node_has_is_the_matter_of_its_own_keys(cluster: Cluster) -> None:
+def test_uncovered_slot_fails_its_own_calls_alone(cluster: Cluster) -> None:
     find, error = cluster.get_node_from_key, exceptions.ClusterDownError("not covered")
 
     def find_or_raise(key: str) -> Node | None:
@@ -167,7 +156,7 @@ def test_a_slot_that_no_node_has_is_the_matter_of_its_own_keys(cluster: Cluster)
     assert ask(cluster, "a1 a2 c1 c2 b1 b2") == ["a a1", "a a2", error, error, "b b1", "b b2"]
 
 
-def test_on_one_server_all_go_out_together() -> None:
+def test_calls_to_one_server_take_one_round_trip() -> None:
     log: list[str] = []
     server = Node("server", log)
     calls: list[Call] = [(GET, Request([key], [])) for key in ("k1", "k2")]

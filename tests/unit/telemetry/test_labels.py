@@ -25,7 +25,7 @@ from redbeat.telemetry.metrics.labels import (
     queue_finder,
 )
 from redbeat.telemetry.metrics.table import METRICS
-from tests.support.lua_headers import FOLDER
+from tests.support.scripts import SCRIPTS
 
 
 def queue_of(_task: str, options: Mapping[str, Any]) -> str:
@@ -137,7 +137,7 @@ def test_router_that_fails_leaves_the_queue_label_empty() -> None:
 
 
 def test_buckets_of_the_script_are_those_shown() -> None:
-    text = (FOLDER / "count_figures.lua").read_text("utf-8")
+    text = SCRIPTS["end_run"].source
     found = {
         what: tuple(float(bound) for bound in bounds.split(", "))
         for what, bounds in re.findall(r"^local (\w+)_bounds = \{(.+)\}$", text, re.MULTILINE)

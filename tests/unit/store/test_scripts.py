@@ -1,16 +1,80 @@
-"""Reading in portions: what is too much for one answer is halved, and grows again."""
+"""How scripts are sent and their replies read, and how a large batch is read in portions."""
 
 from __future__ import annotations
 
+import hashlib
 import random
 from dataclasses import fields
+from typing import Any
 
 import pytest
+from redis.exceptions import NoScriptError
 
 from redbeat.connection.retry import RequestBroken
 from redbeat.errors import StoreRefused
+from redbeat.keys import Keys
+from redbeat.store import records
+from redbeat.store import scripts as lua
 from redbeat.store.portions import MAX_ENTRIES, Portions
 from redbeat.store.records import Claimed, KeyType, Stored
+
+
+class Client:
+    """Records commands. It knows no script until it is sent its source."""
+
+    def __init__(self, reply: Any) -> None:
+        self.reply, self.sent = reply, list[tuple[Any, ...]]()
+
+    def evalsha(self, *words: Any) -> Any:
+        self.sent.append(("evalsha", *words))
+        raise NoScriptError
+
+    def eval(self, *words: Any) -> Any:
+        self.sent.append(("eval", *words))
+        return self.reply
+
+
+def test_script_that_the_server_does_not_know_is_sent_as_source() -> None:
+    client = Client(1)
+    assert lua.release_lock("lock", "token", wake="wake").ask(client) is True
+    source = lua.release_lock("lock", "token", wake="wake").script.source
+    values = 2, b"lock", b"lock", b"token", b"wake"
+    assert client.sent == [
+        ("evalsha", hashlib.sha1(source.encode()).hexdigest(), *values),
+        ("eval", source, *values),
+    ]
+
+
+def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
+    client = Client(["ok", 0, "1", [], ""])
+    lua.commit_runs(
+        client, Keys(), records.Fence(), [records.Commit(records.Claimed("k\udcff", "1", "{}"), "2")]
+    )
+    assert b"k\xff" in client.sent[-1]
+
+
+def test_reply_in_bytes_is_read_as_text() -> None:
+    row = [b"k\xff", b"1", b"{}", None, None, None, b"2"]
+    reply = [b"ok", b"1.5", b"2.5", 1, 1, [row], [[b"id\0runs\xff", b"1.25", None]], b"3.5", b"4.5"]
+    keys = lua.ClaimKeys("schedule", "deadlines", "other", Keys())
+    claim = lua.claim_due(
+        Client(reply), keys, records.Fence(), lua.ClaimLimits(1, 1, 1, 0, "", sizes=records.Sizes(0, 1))
+    )
+    assert claim == records.Claim(
+        records.LockStatus.HELD,
+        now=1.5,
+        next_score=2.5,
+        has_more=True,
+        is_held=True,
+        rows=[records.Claimed("k\udcff", "1", "{}", score="2")],
+        deadlines=[records.Deadline("id\0runs\udcff", "1.25", None)],
+        next_deadline=3.5,
+        other_score=4.5,
+    )
+
+
+def test_text_that_looks_like_a_digest_is_sent_as_a_digest() -> None:
+    assert records.digest_of("#text") == f"#{hashlib.sha1(b'#text').hexdigest()}"
 
 
 class Server:
@@ -34,7 +98,7 @@ def rows_of(sizes: dict[str, int]) -> list[Claimed]:
     return [Claimed(key, "1", unread_bytes=size) for key, size in sizes.items()]
 
 
-def test_each_entry_is_read_but_those_that_are_too_much_by_themselves() -> None:
+def test_portions_read_every_entry_that_fits_the_limit() -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chosen = random.Random(seed)
@@ -52,7 +116,7 @@ def test_each_entry_is_read_but_those_that_are_too_much_by_themselves() -> None:
         ]
 
 
-def test_what_is_read_so_is_all_that_a_claim_tells() -> None:
+def test_portion_fills_all_fields_of_a_fetched_row() -> None:
     found = Stored("k", "d", "m", 2.5, "p", "e", KeyType.HASH, is_meta_foreign=True, revision="r")
     [row] = rows = rows_of({"k": 5})
     Portions().fill(rows, lambda *_: [found])
@@ -60,7 +124,7 @@ def test_what_is_read_so_is_all_that_a_claim_tells() -> None:
     assert {name: getattr(row, name) for name in names} == {name: getattr(found, name) for name in names}
 
 
-def test_what_is_known_to_fit_is_not_tried_larger_at_each_batch() -> None:
+def test_portion_size_that_fits_is_remembered_between_batches() -> None:
     sizes = {f"k{number}": 1_000 for number in range(2_000)}
     server, portions = Server(sizes, limit=100_000), Portions()
     portions.fill(rows_of(sizes), server.read)
@@ -71,7 +135,7 @@ def test_what_is_known_to_fit_is_not_tried_larger_at_each_batch() -> None:
     assert len(server.answers) < 100
 
 
-def test_when_more_fits_again_more_is_read_at_once() -> None:
+def test_portions_grow_again_after_the_limit_has_risen() -> None:
     sizes = {f"k{number}": 1_000 for number in range(2_000)}
     server, portions = Server(sizes, limit=10_000), Portions()
     portions.fill(rows_of(sizes), server.read)
@@ -82,7 +146,7 @@ def test_when_more_fits_again_more_is_read_at_once() -> None:
     assert len(server.answers) == len(sizes) / MAX_ENTRIES
 
 
-def test_a_server_that_refuses_for_another_reason_is_no_reason_to_read_less() -> None:
+def test_refusal_for_want_of_a_right_is_raised() -> None:
     def refuse(keys: list[str], is_blamed: bool) -> list[Stored]:
         raise StoreRefused("NOPERM")
 
