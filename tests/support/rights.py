@@ -6,7 +6,6 @@ need all of them.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shlex
@@ -35,7 +34,6 @@ from redbeat.entries.audit import audited, find_records
 from redbeat.entries.runs import Last, find_runs, read_last
 from redbeat.errors import EntryBusy, StoreCorrupt
 from redbeat.keys import Keys
-from redbeat.layout import Layout
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.lock import LeaderLock
 from redbeat.leadership.status import read_status
@@ -61,7 +59,7 @@ from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from tests.support.applying import apply
 from tests.support.progress import Progress
 from tests.support.rights_of_dashboards import CHANGING, LOOKING
-from tests.support.schedule import LOCK, SCHEDULE, field, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, write_raw
 from tests.support.servers import Server
 from tests.support.stored import make_late, store
 from tests.support.ticks import leader, memory_app, take_messages
@@ -162,9 +160,23 @@ def it_saves_moves_and_deletes(ground: Ground) -> None:
     entry.reschedule()
     next(entry)
     assert entry.rank == 0
-    assert Entry.from_key("redbeat:report", app=app).total_run_count == 1
     entry.delete()
-    assert not ground.admin.exists("redbeat:report")
+    Entry("new", "tasks.report", 60, app=app).save().delete()
+    assert Unrun(Store(app)).read() == {"new": 1}
+
+
+def it_changes_and_runs_by_name(ground: Ground) -> None:
+    app, now = ground.app(), datetime.now(timezone.utc)
+    entry = Entry("report", "tasks.report", 60, app=app).save()
+    entry.update(args=[1], jitter=5)
+    entry.pause("broken", until=now + timedelta(days=1))
+    entry.resume()
+    entry.trigger()
+    entry.backfill(now - timedelta(minutes=3), now)
+    assert len(entry.history()) >= 3
+    assert [found.name for found in Entry.list(app, match="re*")] == ["report"]
+    Entry.get("report", app).delete()
+    assert not ground.admin.keys("*:report")
 
 
 def it_works_in_another_database(ground: Ground) -> None:
@@ -185,34 +197,6 @@ def it_keeps_calendars(ground: Ground) -> None:
     Calendar("holidays", ["2026-12-25"], app=app).save()
     Entry("report", "tasks.report", 60, exclude="holidays", app=app).save()
     Calendar.load("holidays", app).save().delete()
-
-
-def it_awaits_entries(ground: Ground) -> None:
-    async def await_them(app: Celery) -> None:
-        await Entry("report", "tasks.report", 60, app=app).asave()
-        await (await Entry.aget("report", app)).aupdate(args=[1])
-        assert [entry.args for entry in await Entry.alist(app)] == [[1]]
-        await Entry.adelete_many(["report"], app)
-
-    asyncio.run(await_them(ground.app()))
-
-
-def it_changes_and_pauses(ground: Ground) -> None:
-    entry = Entry("report", "tasks.report", 60, app=ground.app()).save()
-    entry.update(args=[1], jitter=5)
-    entry.pause("broken", until=datetime.now(timezone.utc) + timedelta(days=1))
-    entry.resume()
-    assert field(ground.admin, "report", "definition")["enabled"] is True
-
-
-def it_runs_entries_by_hand(ground: Ground) -> None:
-    entry = Entry("report", "tasks.report", 60, app=ground.app()).save()
-    entry.trigger()
-    entry.backfill(datetime.now(timezone.utc) - timedelta(minutes=3), datetime.now(timezone.utc))
-    assert ground.admin.llen("redbeat::history:report") >= 3
-    assert ground.admin.scard("redbeat::backfilled:report") >= 2
-    entry.delete()
-    assert not ground.admin.keys("redbeat::*:report")
 
 
 def it_keeps_to_the_overlap_of_what_it_runs_by_hand(ground: Ground) -> None:
@@ -257,24 +241,11 @@ def it_follows_the_recipes(ground: Ground) -> None:
     client.delete("redbeat:report", "redbeat::history:report", "redbeat::backfilled:report")
 
 
-def it_notes_what_is_deleted_before_its_first_run(ground: Ground) -> None:
-    app = ground.app()
-    Entry("report", "tasks.report", 60, app=app).save().delete()
-    assert Unrun(Store(app)).read() == {"report": 1}
-
-
 def it_writes_down_who_changes_what(ground: Ground) -> None:
     app = ground.app()
     with audited(app, "ann", "cli", "delete", ["report"]):
         pass
     assert [record.user for record in find_records(app)] == ["ann"]
-
-
-def it_finds_entries(ground: Ground) -> None:
-    app = ground.app()
-    Entry("report", "tasks.report", 60, app=app).save()
-    assert [entry.name for entry in Entry.list(app, match="re*")] == ["report"]
-    assert Entry.count(app) == 1
 
 
 def it_stores_messages_and_takes_them_away(ground: Ground) -> None:
@@ -283,45 +254,41 @@ def it_stores_messages_and_takes_them_away(ground: Ground) -> None:
     store(app, "soon", seconds=3)
     assert later.cancel(["one", "gone"], app) == ["one"]
     assert Entry.delete_many([":later:two"], app) == 1
-    assert ground.admin.zrange(Keys().later, 0, -1) == [Keys().stored_message("soon")]
 
 
 # -- all who write
 
 
-def it_looks_where_entries_are(ground: Ground) -> None:
-    layouts = Layouts(Store(ground.app()))
-    assert layouts.read() is None
+def it_reads_the_layout(ground: Ground) -> None:
     ground.admin.hset("redbeat::layout", mapping={"shards": 0, "generation": 2, "former": 7})
-    layout = layouts.read()
+    layout = Layouts(Store(ground.app())).read()
     assert layout is not None
     assert (layout.shards, layout.generation) == (None, 2)
 
 
-def they_move(ground: Ground) -> Layouts:
-    """Entries are on their way from an undivided schedule."""
+def _locate(ground: Ground, name: str, **options: Any) -> None:
+    """Find what is still where it was before the schedule was sharded."""
     moving = {"shards": 7, "generation": 2, "former": 0, "state": "moving"}
     ground.admin.hset("redbeat::layout", mapping=moving)
     app = ground.app()
     layouts = Layouts(Store(app))
     app.redbeat_conf.found_layout = layouts.read()
-    return layouts
+    assert layouts.locate([name], **options) == [Keys().entry(name)]
 
 
-def it_looks_where_entries_are_that_move(ground: Ground) -> None:
-    names = [Entry("report", "tasks.report", 60, app=ground.app("default")).save().name, "elsewhere"]
-    assert they_move(ground).locate(names) == ["redbeat:report", Layout(Keys(), 7, 2).keys.entry("elsewhere")]
+def it_locates_entries_that_move(ground: Ground) -> None:
+    Entry("report", "tasks.report", 60, app=ground.app("default")).save()
+    _locate(ground, "report")
 
 
-def it_looks_where_messages_are_that_move(ground: Ground) -> None:
-    name = Keys().name(Keys().stored_message("one"))
+def it_locates_messages_that_move(ground: Ground) -> None:
     ground.admin.hset(Keys().stored_message("one"), "definition", "{}")
-    assert they_move(ground).locate([name]) == [Keys().stored_message("one")]
+    _locate(ground, Keys().name(Keys().stored_message("one")))
 
 
-def it_looks_where_runs_are_of_entries_that_move(ground: Ground) -> None:
+def it_locates_runs_of_entries_that_move(ground: Ground) -> None:
     ground.admin.hset(Keys().about("report").running, "one", "{}")
-    assert they_move(ground).locate(["report"], of_runs=True) == ["redbeat:report"]
+    _locate(ground, "report", of_runs=True)
 
 
 # -- an application that stores messages
@@ -370,10 +337,12 @@ def it_applies_files_and_puts_a_schedule_back(ground: Ground) -> None:
 
 def it_looks_at_entries(ground: Ground) -> None:
     trusted = ground.app("default")
+    Calendar("holidays", ["2026-12-25"], app=trusted).save()
     for name in ("report", "other"):
-        Entry(name, "tasks.report", 60, app=trusted).save()
+        Entry(name, "tasks.report", 60, exclude="holidays", app=trusted).save()
     Entry.get("report", trusted).trigger()
     app = ground.app()
+    assert Calendar.load("holidays", app)
     assert {entry.name for entry in Entry.list(app, state="scheduled")} == {"report", "other"}
     assert Entry.count(app) == 2
     found = Entry.get("report", app)
@@ -385,35 +354,16 @@ def it_looks_at_entries(ground: Ground) -> None:
 def it_looks_at_runs(ground: Ground) -> None:
     trusted = ground.app("default")
     progress = Progress(trusted, ground.admin)
-    for name in ("report", "other"):
-        Entry(name, "tasks.report", 60, app=trusted).save()
-    progress.end(progress.started("report", "one"), "failed")
-    progress.started("report", "two")
-    app = ground.app()
-    assert [run.task_id for run in find_runs(app)] == ["two"]
-    assert [run.task_id for run in find_runs(app, ["failed"])] == ["one"]
-    found = Entry.get("report", app)
-    assert [run.task_id for run in found.runs()] == ["two", "one"]
-    assert found.figures().runs == 1
-
-
-def it_lists_what_became_of_runs(ground: Ground) -> None:
-    trusted = ground.app("default")
     entry = Entry("report", "tasks.report", 60, app=trusted).save()
-    progress = Progress(trusted, ground.admin)
+    Entry("other", "tasks.report", 60, app=trusted).save()
     progress.end(progress.started("report", "one"), "failed")
     progress.started("report", "two")
     app = ground.app()
     assert read_last(app, [entry.key]) == [Last("failed", 1)]
     assert [run.task_id for run in find_runs(app, ["running", "failed"])] == ["two", "one"]
-
-
-def it_looks_at_calendars(ground: Ground) -> None:
-    trusted = ground.app("default")
-    Calendar("holidays", ["2026-12-25"], app=trusted).save()
-    Entry("report", "tasks.report", 60, exclude="holidays", app=trusted).save()
-    assert Calendar.load("holidays", ground.app())
-    assert Entry.get("report", ground.app()).next_runs(2)
+    found = Entry.get("report", app)
+    assert [run.task_id for run in found.runs()] == ["two", "one"]
+    assert found.figures().runs == 1
 
 
 def it_asks_who_leads(ground: Ground) -> None:
@@ -427,6 +377,18 @@ def it_asks_who_leads(ground: Ground) -> None:
         assert found.last_tick is not None
         assert found.backlog == 1
         assert not found.standbys
+    ground.admin.hset(LOCK, "a", "b")
+    with pytest.raises(StoreCorrupt, match="redbeat::lock"):
+        RedBeatScheduler.leader(probe)
+
+
+def it_looks_at_last_outcomes(ground: Ground) -> None:
+    trusted = ground.app("default")
+    entry = Entry("report", "tasks.report", 60, app=trusted).save()
+    progress = Progress(trusted, ground.admin)
+    progress.end(progress.started("report", "one"), "failed")
+    assert read_last(ground.app(), [entry.key]) == [Last("failed", 1)]
+    assert [run.task_id for run in find_runs(ground.app(), ["failed"])] == ["one"]
 
 
 def it_counts_stored_messages(ground: Ground) -> None:
@@ -445,17 +407,7 @@ def it_sees_who_shares_the_shards(ground: Ground) -> None:
     assert Beats(Store(ground.app())).read() == {}
 
 
-def it_names_a_key_of_another_type(ground: Ground) -> None:
-    ground.admin.hset(LOCK, "a", "b")
-    with pytest.raises(StoreCorrupt, match="redbeat::lock"):
-        RedBeatScheduler.leader(ground.app())
-
-
 # -- a beat
-
-
-def it_may_ask_who_leads(ground: Ground) -> None:
-    assert read_status(ground.app()).backlog == 0
 
 
 def _it_runs_the_schedule(ground: Ground, **settings: Any) -> None:
@@ -491,11 +443,6 @@ def it_runs_the_schedule(ground: Ground) -> None:
 
 def it_runs_the_schedule_without_a_lock(ground: Ground) -> None:
     _it_runs_the_schedule(ground, redbeat_history=2, redbeat_lock_key=None)
-
-
-def it_runs_in_another_database(ground: Ground) -> None:
-    with leader(ground.app(database=3)) as scheduler:
-        scheduler.tick()
 
 
 def it_stands_by(ground: Ground) -> None:
@@ -628,39 +575,31 @@ def it_gathers_metrics(ground: Ground) -> None:
 # -- a worker that tracks runs
 
 
-def it_tracks_runs(ground: Ground) -> None:
-    names, runs = Keys(), Runs(Store(ground.app()))
-    running = names.about("report").running
-    for number, outcome in enumerate(("succeeded", "failed", "retrying")):
-        run = json.dumps({"due": "1.000000", "state": "sent", "sent": "2.000000", "pause": 1, "workflow": 1})
-        ground.admin.hset(running, mapping={"one": run, "": '{"due":"2.000000"}'})
-        ground.admin.lpush(names.about("report").history, '{"at":2.0,"due":1.000000,"id":"one"}')
-        delivery = Delivery("report", "one", "1.000000", f"token-{number}", "celery@test", overlap="skip")
+def track_runs_of_a_worker(ground: Ground, part: Keys) -> None:
+    """Begin, renew and end runs of `report` as a worker does. One fails, is reported twice, one succeeds."""
+    about, runs = part.about("report"), Runs(Store(ground.app()))
+    run = {"due": "1.000000", "state": "sent", "sent": "2.000000", "pause": 1, "workflow": 1}
+    for outcome, failures in (("failed", "1"), ("retrying", "1"), ("succeeded", None)):
+        ground.admin.hset(about.running, mapping={"one": json.dumps(run), "": '{"due":"2.000000"}'})
+        ground.admin.lpush(about.history, '{"at":2.0,"due":1.000000,"id":"one"}')
+        delivery = Delivery("report", "one", "1.000000", f"of-{outcome}", "celery@test", overlap="skip")
         assert runs.begin(delivery, 30_000).answer is Answer.GO
         assert runs.is_mine(delivery)
         assert runs.begin(delivery._replace(token="another"), 30_000).answer is Answer.BUSY
-        child = delivery._replace(task_id="child", root="one", token=f"child-{number}")
-        runs.note_child(child, "child")
         assert runs.renew([(delivery, 1.0)], 30_000, "celery@test", '"pool":"prefork"') == {}
+        child = delivery._replace(task_id="child", root="one", token=f"child-of-{outcome}")
+        runs.note_child(child, "child")
         runs.begin(child, 30_000)
-        runs.end([End(child, "succeeded"), End(delivery, outcome, "ValueError: no", 1.5)])
+        runs.end([End(child, "succeeded")])
+        for _ in range(2):
+            runs.end([End(delivery, outcome, "ValueError: no", 1.5)])
+        assert ground.admin.get(about.failing) == failures
     runs.forget_worker("celery@test")
-    assert ground.admin.get(names.about("report").failing) == "1"
-    kept: Any = ground.admin.lrange(names.about("report").history, 0, -1)
-    assert {json.loads(one).get("outcome") for one in kept} == {"succeeded", "failed", None}
-    assert ground.admin.xlen(names.events) >= 5
-    assert ground.admin.xlen(names.failures) == 1
+    assert ground.admin.xlen(part.failures) == 1
 
 
-def it_counts_a_failure_that_is_delivered_twice_once(ground: Ground) -> None:
-    names, runs = Keys(), Runs(Store(ground.app()))
-    delivery = Delivery("report", "one", "1.000000", "token", "celery@test")
-    run = json.dumps({"due": "1.000000", "state": "sent", "sent": "2.000000"})
-    ground.admin.hset(names.about("report").running, "one", run)
-    runs.begin(delivery, 30_000)
-    for _ in range(2):
-        runs.end([End(delivery, "failed")])
-    assert ground.admin.get(names.about("report").failing) == "1"
+def it_tracks_runs(ground: Ground) -> None:
+    track_runs_of_a_worker(ground, Keys())
 
 
 def it_tracks_runs_in_another_database(ground: Ground) -> None:
@@ -734,67 +673,51 @@ def _broker_url(ground: Ground) -> str:
 
 
 BEAT: tuple[Claim, ...] = (
-    it_may_ask_who_leads, it_runs_the_schedule, it_runs_the_schedule_without_a_lock,
-    it_runs_in_another_database, it_stands_by, it_ends_entries, it_tells_what_has_happened,
-    it_ends_runs_that_are_lost, it_holds_back_runs, it_gathers_metrics, it_sends_stored_messages,
-    it_says_that_it_shares_the_shards,
-)  # fmt: skip
+    *(it_asks_in_another_database, it_runs_the_schedule, it_runs_the_schedule_without_a_lock),
+    *(it_stands_by, it_ends_entries, it_tells_what_has_happened, it_ends_runs_that_are_lost),
+    *(it_holds_back_runs, it_gathers_metrics, it_sends_stored_messages, it_says_that_it_shares_the_shards),
+)
 STATUS: tuple[Claim, ...] = (
-    it_asks_who_leads, it_counts_stored_messages, it_asks_in_another_database, it_names_a_key_of_another_type,
-    it_looks_where_entries_are, it_sees_who_shares_the_shards,
-)  # fmt: skip
+    *(it_asks_who_leads, it_counts_stored_messages, it_asks_in_another_database),
+    *(it_reads_the_layout, it_sees_who_shares_the_shards),
+)
+CHANGES: tuple[Claim, ...] = (
+    *(it_works_in_another_database, it_saves_and_deletes_many, it_keeps_calendars),
+    *(it_changes_and_runs_by_name, it_gives_up_runs, it_applies_files_and_puts_a_schedule_back),
+    *(it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_locates_entries_that_move),
+)
 QUEUES: tuple[Claim, ...] = (it_pushes_to_a_queue_that_expires, it_takes_back_what_only_one_of_two_queues_got)
 #: user to what it may do
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "writer": (
-        it_saves_moves_and_deletes, it_works_in_another_database, it_saves_and_deletes_many,
-        it_keeps_calendars, it_changes_and_pauses, it_awaits_entries, it_runs_entries_by_hand,
-        it_finds_entries, it_notes_what_is_deleted_before_its_first_run,
-        it_applies_files_and_puts_a_schedule_back, it_follows_the_recipes,
-        it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_lists_what_became_of_runs,
-        it_gives_up_runs, it_writes_down_who_changes_what, it_stores_messages_and_takes_them_away,
-        it_looks_where_entries_are, it_looks_where_entries_are_that_move,
+        *(*CHANGES, it_saves_moves_and_deletes, it_follows_the_recipes, it_looks_at_last_outcomes),
+        *(it_writes_down_who_changes_what, it_stores_messages_and_takes_them_away, it_reads_the_layout),
     ),
     "later": (
         *(it_stores_messages_of_any_kind, it_stores_messages_in_another_database),
-        *(it_looks_where_entries_are, it_looks_where_messages_are_that_move),
+        *(it_reads_the_layout, it_locates_messages_that_move),
     ),
     "viewer": (
-        it_looks_at_entries, it_looks_at_runs, it_lists_what_became_of_runs, it_looks_at_calendars,
-        it_looks_at_stored_messages, it_looks_where_entries_are_that_move, *STATUS,
+        *(it_looks_at_entries, it_looks_at_runs, it_looks_at_stored_messages),
+        *(it_locates_entries_that_move, *STATUS),
     ),
     "status": STATUS,
     "worker": (
         *(it_tracks_runs, it_tracks_runs_in_another_database),
-        *(it_counts_a_failure_that_is_delivered_twice_once, it_looks_where_entries_are),
-        it_looks_where_runs_are_of_entries_that_move,
+        *(it_reads_the_layout, it_locates_runs_of_entries_that_move),
     ),
-    "dashboard": (
-        *LOOKING, *CHANGING, it_works_in_another_database, it_saves_and_deletes_many, it_keeps_calendars,
-        it_changes_and_pauses, it_runs_entries_by_hand, it_gives_up_runs,
-        it_applies_files_and_puts_a_schedule_back, it_keeps_to_the_overlap_of_what_it_runs_by_hand,
-        it_looks_where_entries_are_that_move,
-    ),
-    "dashboard_read_only": (*LOOKING, it_asks_in_another_database, it_looks_where_entries_are_that_move),
+    "dashboard": (*LOOKING, *CHANGING, *CHANGES),
+    "dashboard_read_only": (*LOOKING, it_asks_in_another_database, it_locates_entries_that_move),
     "beat": BEAT,
     "beat_exactly_once": (*BEAT, it_delivers_exactly_once, *QUEUES),
     "beat_and_broker": (*BEAT, it_uses_the_broker_itself, *QUEUES),
-}  # fmt: skip
-#: what the rules of 3.0 don't allow
+}
+#: claims that the rules of 3.0 do not allow
 SINCE_3_0: tuple[Claim, ...] = (
-    it_keeps_to_the_overlap_of_what_it_runs_by_hand,
-    it_lists_what_became_of_runs,
-    it_gives_up_runs,
-    it_gathers_metrics,
-    it_writes_down_who_changes_what,
-    it_notes_what_is_deleted_before_its_first_run,
-    it_stores_messages_and_takes_them_away,
-    it_looks_at_stored_messages,
-    it_counts_stored_messages,
-    it_looks_where_entries_are,
-    it_looks_where_entries_are_that_move,
-    it_looks_where_messages_are_that_move,
-    it_looks_where_runs_are_of_entries_that_move,
-    it_sees_who_shares_the_shards,
+    *(it_keeps_to_the_overlap_of_what_it_runs_by_hand, it_looks_at_last_outcomes, it_gives_up_runs),
+    *(it_gathers_metrics, it_writes_down_who_changes_what, it_saves_moves_and_deletes),
+    *(it_stores_messages_and_takes_them_away, it_looks_at_stored_messages, it_counts_stored_messages),
+    *(it_reads_the_layout, it_locates_entries_that_move, it_locates_messages_that_move),
+    *(it_locates_runs_of_entries_that_move, it_sees_who_shares_the_shards),
     it_says_that_it_shares_the_shards,
 )

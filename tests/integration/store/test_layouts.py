@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
-import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,22 @@ from redbeat.keys import Keys
 from redbeat.layout import Layout, shard_of
 from redbeat.leadership.shares import Shares
 from redbeat.leadership.status import read_status
+from redbeat.reshard.resharding import Resharding
 from redbeat.store.layouts import Layouts
 from redbeat.store.members import Members
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
+from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_beat, write_app
+from tests.support.command_line import call, run
 from tests.support.committing import commits_of, committing, push, target_of
+from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.rights import Ground
 from tests.support.schedule import write_raw
+from tests.support.servers import Server
 
 LAYOUT, GENERATION = Keys().layout, Keys().generation
 #: what is in one of the first four of 16 shards no more
@@ -43,7 +49,7 @@ def hourly(app: Celery, name: str = "report") -> Entry:
     return Entry(name, "echo", 3600, app=app)
 
 
-def write_layout(client: redis.Redis, shards: int, generation: int, **fields: Any) -> Layout:
+def write_whole_layout(client: redis.Redis, shards: int, generation: int, **fields: Any) -> Layout:
     """Write a layout, and tell all its parts; nobody expects what those hold that are no more."""
     former = int(fields.get("former", 0)) or None
     layout = Layout(Keys(), shards or None, generation, former, is_moving=fields.get("state") == "moving")
@@ -62,9 +68,7 @@ def places_of(client: redis.Redis, name: str = "report") -> list[str]:
     return sorted(client.scan_iter(match=f"*:{name}", _type="hash"))
 
 
-def test_the_first_writer_writes_the_layout_and_the_generations_of_what_it_writes_to(
-    make_app: MakeApp, client: redis.Redis
-) -> None:
+def test_first_writer_writes_the_layout_and_the_generations(make_app: MakeApp, client: redis.Redis) -> None:
     app = make_app(redbeat_shards=4)
     hourly(app).save()
     assert client.hgetall(LAYOUT) == {"shards": "4", "generation": "1"}
@@ -74,7 +78,7 @@ def test_the_first_writer_writes_the_layout_and_the_generations_of_what_it_write
 
 
 @pytest.mark.parametrize("kept", ["redbeat::schedule", "redbeat::later", "redbeat::downgraded"])
-def test_a_schedule_with_entries_is_divided_by_reshard_alone(
+def test_schedule_with_entries_is_not_sharded_by_a_setting(
     make_app: MakeApp, client: redis.Redis, kept: str
 ) -> None:
     if kept == "redbeat::downgraded":
@@ -87,7 +91,7 @@ def test_a_schedule_with_entries_is_divided_by_reshard_alone(
     assert client.keys() == [kept]
 
 
-def test_of_many_first_writers_with_different_numbers_one_decides(
+def test_first_writers_with_different_numbers_of_shards_agree_on_one(
     make_app: MakeApp, client: redis.Redis, chance: random.Random
 ) -> None:
     apps = [make_app(redbeat_shards=chance.choice([1, 2, 3, 4, 16, 64])) for _ in range(8)]
@@ -114,26 +118,18 @@ def test_of_many_first_writers_with_different_numbers_one_decides(
     assert {ensure_conf(app).layout.guard for app in apps} == {layout.guard}
 
 
-def test_without_the_setting_nothing_is_read_or_written_of_layouts(app: Celery, client: redis.Redis) -> None:
-    hourly(app).save()
-    assert ensure_conf(app).looked_at is None
-    assert not client.exists(LAYOUT, GENERATION)
-
-
-def test_a_layout_that_was_lost_is_written_again_with_a_later_generation(
-    make_app: MakeApp, client: redis.Redis
-) -> None:
-    write_layout(client, 4, 7)
+def test_lost_layout_is_written_again_with_a_later_generation(make_app: MakeApp, client: redis.Redis) -> None:
+    write_whole_layout(client, 4, 7)
     client.delete(LAYOUT)
     client.delete(GENERATION)  # it needn't have been a part of the last layouts
     hourly(make_app(redbeat_shards=4)).save()
     assert client.hgetall(LAYOUT) == {"shards": "4", "generation": "8"}
 
 
-def test_a_layout_that_was_lost_is_not_written_with_another_number(
+def test_lost_layout_is_not_written_with_another_number_of_shards(
     make_app: MakeApp, client: redis.Redis
 ) -> None:
-    write_layout(client, 4, 7)
+    write_whole_layout(client, 4, 7)
     client.delete(LAYOUT, GENERATION)
     for shards in (2, 16):
         with pytest.raises(StoreRefused, match=r'holds "7 4".*redbeat::layout is missing'):
@@ -141,20 +137,18 @@ def test_a_layout_that_was_lost_is_not_written_with_another_number(
     assert not client.exists(LAYOUT)
 
 
-def test_a_generation_that_is_later_than_the_layout_is_an_error_that_says_so(
-    make_app: MakeApp, client: redis.Redis
-) -> None:
-    write_layout(client, 4, 7)
+def test_generation_later_than_the_layout_is_an_error(make_app: MakeApp, client: redis.Redis) -> None:
+    write_whole_layout(client, 4, 7)
     for shard in range(4):
         client.set(f"{{redbeat:{shard}}}::generation", "9 4")
     with pytest.raises(StoreRefused, match=r'holds "9 4", which is later than what redbeat::layout says'):
         hourly(make_app(redbeat_shards=4)).save()
 
 
-def test_a_writer_with_old_settings_follows_with_one_warning(
+def test_writer_with_an_outdated_setting_follows_and_warns_once(
     make_app: MakeApp, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    layout = write_layout(client, 16, 3)
+    layout = write_whole_layout(client, 16, 3)
     app = make_app(redbeat_shards=4)
     for number in range(5):
         hourly(app, f"entry-{number}").save()
@@ -168,51 +162,20 @@ def test_a_writer_with_old_settings_follows_with_one_warning(
     )
 
 
-def test_a_script_that_has_set_up_no_logging_shows_that_warning_once(
-    app: Celery, client: redis.Redis, tmp_path: Path
-) -> None:
-    write_layout(client, 16, 3)
-    script = tmp_path / "script.py"
-    script.write_text(
-        f"""from celery import Celery
-from celery.schedules import schedule
-from redbeat import RedBeatSchedulerEntry as Entry
-app = Celery("app", broker="memory://")
-app.conf.update(redbeat_redis_url={app.conf.redbeat_redis_url!r}, redbeat_shards=4)
-for number in range(5):
-    Entry(f"entry-{{number}}", "echo", schedule(60), app=app).save()
-"""
-    )
-    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=60)
-    assert [line[:80] for line in ran.stderr.splitlines()] == [
-        "redbeat_shards is 4, and the schedule in Redis is divided into 16 shards (redbea"
-    ]
-
-
-@pytest.mark.parametrize("look", [lambda app: len(list(Entry.list(app))), Entry.count], ids=["list", "count"])
-def test_a_program_without_the_setting_lists_and_counts_what_is_divided(
-    make_app: MakeApp, client: redis.Redis, look: Callable[[Celery], int]
-) -> None:
-    write_layout(client, 4, 2)
-    for number in range(5):
-        hourly(make_app(redbeat_shards=4), f"entry-{number}").save()
-    assert look(make_app()) == 5
-
-
-def test_a_writer_without_the_setting_follows_once_it_is_refused(app: Celery, client: redis.Redis) -> None:
+def test_writer_without_the_setting_follows_after_a_refusal(app: Celery, client: redis.Redis) -> None:
     hourly(app, "before").save()
     client.delete("redbeat::schedule", "redbeat:before")
-    layout = write_layout(client, 4, 1)
+    layout = write_whole_layout(client, 4, 1)
     hourly(app).save()
     assert places_of(client) == [layout.keys.entry("report")]
 
 
-def test_from_shards_to_none(make_app: MakeApp, client: redis.Redis) -> None:
+def test_writer_follows_a_schedule_that_is_no_longer_sharded(make_app: MakeApp, client: redis.Redis) -> None:
     app = make_app(redbeat_shards=4)
     entry = hourly(app)
     entry.save()
     client.delete(entry.key)
-    write_layout(client, 0, 2)
+    write_whole_layout(client, 0, 2)
     entry.save()
     assert places_of(client) == ["redbeat:report"]
     assert client.zcard("redbeat::schedule") == 1
@@ -220,8 +183,8 @@ def test_from_shards_to_none(make_app: MakeApp, client: redis.Redis) -> None:
     assert places_of(client) == []
 
 
-def test_a_part_that_doesn_t_know_its_generation_is_told(make_app: MakeApp, client: redis.Redis) -> None:
-    layout = write_layout(client, 4, 5)
+def test_shard_without_a_generation_gets_the_current_one(make_app: MakeApp, client: redis.Redis) -> None:
+    layout = write_whole_layout(client, 4, 5)
     home = layout.keys.home("report")
     client.delete(home.generation)
     hourly(make_app(redbeat_shards=4)).save()
@@ -229,7 +192,7 @@ def test_a_part_that_doesn_t_know_its_generation_is_told(make_app: MakeApp, clie
     assert places_of(client) == [home.entry("report")]
 
 
-def test_an_earlier_generation_is_raised_and_a_later_one_stays(app: Celery, client: redis.Redis) -> None:
+def test_generation_is_raised_and_never_lowered(app: Celery, client: redis.Redis) -> None:
     layouts, part = Layouts(Store(app)), Keys("{redbeat:1}:", guard="10 4")
     for held, then in (
         ("9 16", "10 4"),
@@ -244,30 +207,30 @@ def test_an_earlier_generation_is_raised_and_a_later_one_stays(app: Celery, clie
         assert layouts.raise_generation(part) == client.get(part.generation) == then
 
 
-def test_a_store_of_one_part_goes_on_while_the_part_is_one_of_the_layout_s(
+def test_store_of_a_shard_raises_when_the_layout_no_longer_has_it(
     make_app: MakeApp, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    before = write_layout(client, 4, 1)
+    before = write_whole_layout(client, 4, 1)
     app = make_app(redbeat_shards=4)
     whole = Store(app)
     store = whole.of_part(whole.parts[1])
     fence = Fence(before.parts[1].lock, "token", 60_000)
     store.renew_lock(fence)
-    write_layout(client, 16, 2, former=4, state="moving")
+    write_whole_layout(client, 16, 2, former=4, state="moving")
     store.renew_lock(fence)
     assert store.keys == Keys("{redbeat:1}:", guard="2 16 from 4", shared_prefix="redbeat:")
-    write_layout(client, 1, 3)
+    write_whole_layout(client, 1, 3)
     with pytest.raises(LayoutChanged, match=r"What is under {redbeat:1}: isn't part of the schedule"):
         store.renew_lock(fence)
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-def test_a_batch_whose_commits_were_refused_is_committed_all_the_same(
+def test_commits_refused_by_a_new_layout_are_committed_again(
     app: Celery, client: redis.Redis, broker: redis.Redis, is_streamed: bool
 ) -> None:
     store = Store(app)
     commits = commits_of(client, [[push("queue", number)] for number in range(250)])
-    write_layout(client, 4, 1, former=0, state="moving")
+    write_whole_layout(client, 4, 1, former=0, state="moving")
     part = store.of_part(Part(Keys()))
     target = target_of(broker)
     if is_streamed:
@@ -281,9 +244,9 @@ def test_a_batch_whose_commits_were_refused_is_committed_all_the_same(
     assert broker.llen("queue") == 250
 
 
-def test_a_claim_ahead_that_was_refused_is_made_in_the_ordinary_way(app: Celery, client: redis.Redis) -> None:
+def test_fetch_ahead_refused_by_a_new_layout_is_made_again(app: Celery, client: redis.Redis) -> None:
     write_raw(client, "due")
-    write_layout(client, 4, 1, former=0, state="moving")
+    write_whole_layout(client, 4, 1, former=0, state="moving")
     part = Store(app).of_part(Part(Keys()))
     ahead = part.claim_ahead(Fence(), 10, (0, 1 << 30), [])
     assert ahead is not None
@@ -291,10 +254,10 @@ def test_a_claim_ahead_that_was_refused_is_made_in_the_ordinary_way(app: Celery,
     assert [row.key for row in part.claim_due(Fence(), 10).rows] == ["redbeat:due"]
 
 
-def test_a_process_never_sees_that_the_layout_changes_all_the_time(
+def test_writer_under_constant_layout_changes_loses_no_write(
     make_app: MakeApp, client: redis.Redis, chance: random.Random
 ) -> None:
-    write_layout(client, 4, 1)
+    write_whole_layout(client, 4, 1)
     is_over, app, raised = threading.Event(), make_app(redbeat_shards=4), [1]
 
     def raise_again_and_again() -> None:
@@ -322,18 +285,12 @@ def test_a_process_never_sees_that_the_layout_changes_all_the_time(
     assert sorted(found) == sorted(keys.entry(f"entry-{number}") for number in range(1, 100, 2))
 
 
-def test_a_layout_that_is_missing_while_its_parts_know_of_one_is_an_error_that_says_so(
-    app: Celery, client: redis.Redis
+def test_writer_after_the_loss_of_all_data_writes_a_new_layout(
+    make_app: MakeApp, client: redis.Redis
 ) -> None:
-    client.set(GENERATION, "3 4")
-    with pytest.raises(StoreRefused, match=r'redbeat::generation holds "3 4".*redbeat::layout is missing'):
-        hourly(app).save()
-
-
-def test_all_data_may_be_lost_at_any_time(make_app: MakeApp, client: redis.Redis) -> None:
     app = make_app(redbeat_shards=4)
     hourly(app).save()
-    write_layout(client, 4, 9)
+    write_whole_layout(client, 4, 9)
     hourly(app).save()
     client.flushdb()
     hourly(app).save()
@@ -341,8 +298,8 @@ def test_all_data_may_be_lost_at_any_time(make_app: MakeApp, client: redis.Redis
     assert len(places_of(client)) == 1
 
 
-def test_an_entry_is_where_it_was_or_at_home_while_others_are_moved(app: Celery, client: redis.Redis) -> None:
-    layout = write_layout(client, 4, 2, former=0, state="moving")
+def test_entry_during_a_move_is_located_where_it_exists(app: Celery, client: redis.Redis) -> None:
+    layout = write_whole_layout(client, 4, 2, former=0, state="moving")
     home = layout.keys.entry
     client.hset("redbeat:left", "definition", "{}")
     client.hset(home("moved"), "definition", "{}")
@@ -351,10 +308,10 @@ def test_an_entry_is_where_it_was_or_at_home_while_others_are_moved(app: Celery,
     assert store.locate(["left", "moved", "new"]) == ["redbeat:left", home("moved"), home("new")]
 
 
-def test_one_on_its_way_is_waited_for(
+def test_entry_that_is_being_moved_is_waited_for(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = write_layout(client, 4, 2, former=0, state="moving")
+    layout = write_whole_layout(client, 4, 2, former=0, state="moving")
     client.hset(Keys().moving, "report", "{}")
     store = Store(app)
     Layouts(store).look()
@@ -371,24 +328,26 @@ def test_one_on_its_way_is_waited_for(
         store.locate(["report"])
 
 
-def test_who_only_reads_looks_again_for_an_entry_that_isn_t_there(
+def test_reader_of_a_missing_entry_reads_the_layout_again(
     make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redbeat.store.store.MOVE_LOOK_SECONDS", 0)
     app, other = make_app(redbeat_shards=4), make_app(redbeat_shards=16)
     hourly(app, "first").save()
-    write_layout(client, 16, 2)
+    write_whole_layout(client, 16, 2)
     hourly(other, APART).save()
     assert Entry.from_key(ensure_conf(app).keys.entry(APART), app=app).name == APART
     assert ensure_conf(app).layout.shards == 16
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redis.Redis, shards: int) -> None:
+def test_lister_reads_the_layout_again_after_a_while(
+    make_app: MakeApp, client: redis.Redis, shards: int
+) -> None:
     app, other = make_app(redbeat_shards=shards), make_app(redbeat_shards=16)
     config = ensure_conf(app)
     assert [*Members(Store(app)).entries()] == []
-    write_layout(client, 16, 2)
+    write_whole_layout(client, 16, 2)
     hourly(other, APART).save()
     assert [*Members(Store(app)).entries()] == []
     config.look_seconds = 0.0
@@ -396,19 +355,19 @@ def test_who_only_lists_looks_again_now_and_then(make_app: MakeApp, client: redi
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_who_only_reads_the_status_looks_again_now_and_then(
+def test_status_reader_reads_the_layout_again_after_a_while(
     make_app: MakeApp, client: redis.Redis, shards: int
 ) -> None:
     app = make_app(redbeat_shards=shards)
     hourly(app).save()
     assert len(read_status(app).shards) == shards
-    write_layout(client, 16, 2)
+    write_whole_layout(client, 16, 2)
     ensure_conf(app).look_seconds = 0.0
     assert len(read_status(app).shards) == 16
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_a_beat_that_stands_by_looks_again_now_and_then(
+def test_standby_reads_the_layout_again_after_a_while(
     make_app: MakeApp, client: redis.Redis, shards: int
 ) -> None:
     """It writes nothing but that it is there."""
@@ -420,7 +379,7 @@ def test_a_beat_that_stands_by_looks_again_now_and_then(
     shares = Shares(store, config.lock_key, Timing(10.0))
     shares.set_parts([store.of_part(part) for part in store.parts])
     assert shares.look() == []
-    write_layout(client, 16, 2)
+    write_whole_layout(client, 16, 2)
     config.look_seconds = 0.0
 
     def has_followed() -> bool:
@@ -431,7 +390,7 @@ def test_a_beat_that_stands_by_looks_again_now_and_then(
     shares.resign()
 
 
-def test_who_may_not_read_the_layout_asks_once(ground: Ground) -> None:
+def test_user_without_the_right_to_the_layout_asks_once(ground: Ground) -> None:
     ground.let(["+@all", "~redbeat:[^:]*", "~redbeat::schedule"])
     app = ground.app()
     ensure_conf(app).look_seconds = 0.0
@@ -440,3 +399,119 @@ def test_who_may_not_read_the_layout_asks_once(ground: Ground) -> None:
     assert [what for _, what in ground.refusals()] == [LAYOUT]
     hourly(app).save()
     assert places_of(ground.admin) == ["redbeat:report"]
+
+
+DIFFERENT = {
+    "another number": (4, 16, "redbeat_shards is 4, and the schedule in Redis is divided into 16 shards"),
+    "unset": (None, 16, "redbeat_shards isn't set, and the schedule in Redis is divided into 16 shards"),
+}
+FOLLOWS = "This process uses what is in Redis"
+#: the number of shards before and after a reshard
+CHANGES = [(None, 8), (8, 4)]
+
+
+def waiting(broker: redis.Redis) -> list[Any]:
+    """The arguments of the messages that wait on the queue."""
+    bodies = [json.loads(one)["body"] for one in broker.lrange("celery", 0, -1)]
+    return [json.loads(b64decode(body))[0] for body in bodies]
+
+
+def write_layout(client: redis.Redis, shards: int, generation: int = 2, **fields: Any) -> None:
+    client.hset(LAYOUT, mapping={"shards": shards, "generation": generation, **fields})
+
+
+@pytest.mark.parametrize(("ours", "found", "sentence"), DIFFERENT.values(), ids=DIFFERENT)
+def test_beat_with_another_number_than_the_first_layout_exits_and_writes_nothing(
+    valkey: Server, tmp_path: Path, ours: int | None, found: int, sentence: str
+) -> None:
+    with valkey.client(db=1) as client:
+        write_layout(client, found, generation=1)
+        write_app(tmp_path, "module", valkey.url(0), redbeat_redis_url=valkey.url(1), redbeat_shards=ours)
+        with celery_beat(tmp_path, "module") as beat:
+            assert beat.wait() == 78
+            assert sentence in beat.output()
+            assert not has_traceback(beat.output())
+        assert client.keys() == [LAYOUT]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("old", "new"), CHANGES)
+def test_programs_with_the_former_number_follow_a_reshard_and_warn_once(
+    valkey: Server, make_app: MakeApp, tmp_path: Path, old: int | None, new: int | None
+) -> None:
+    urls = {"broker_url": valkey.url(0), "redbeat_redis_url": valkey.url(1)}
+    app = make_app(**urls, redbeat_shards=old)
+    names = [f"entry-{number}" for number in range(20)]
+    Entry.save_many(Entry(name, "echo", 1, args=[name], app=app) for name in names)
+    Resharding(app, new).run()
+    statics = {"static": {"task": "echo", "schedule": 1, "args": ["static"]}}
+    settings = {"redbeat_redis_url": valkey.url(1), "redbeat_shards": old, "beat_schedule": statics}
+    write_app(tmp_path, "module", valkey.url(0), **settings)
+    layout = ensure_conf(make_app(**urls, redbeat_shards=new)).layout
+    with celery_beat(tmp_path, "module") as beat, valkey.client(db=0) as broker:
+        eventually(lambda: {*names, "static"} <= {args[0] for args in waiting(broker)})
+        for arguments in (["status"], ["list"], ["pause", "entry-1"], ["resume", "entry-1"], ["count"]):
+            done = run([sys.executable, "-m", "celery", "-A", "module", "redbeat", *arguments], cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert done.stderr.count(FOLLOWS) == 1, done.stderr
+        writer = make_app(**urls, redbeat_shards=old)
+        Entry("new", "echo", 1, args=["new"], app=writer).save()
+        eventually(lambda: "new" in {args[0] for args in waiting(broker)})
+        assert beat.output().count(FOLLOWS) == 1
+    assert not has_traceback(beat.output())
+    with valkey.client(db=1) as client:
+        schedules = set(client.scan_iter("*:schedule", _type="zset"))
+        assert schedules <= {keys.schedule for keys in layout.parts}
+        members = {key for key_of_part in schedules for key in client.zrange(key_of_part, 0, -1)}
+        assert members == {layout.keys.entry(name) for name in [*names, "static", "new"]}
+
+
+@pytest.mark.parametrize("shards", [4, 16])
+def test_beat_starts_with_either_number_during_a_move(
+    make_scheduler: MakeScheduler, client: redis.Redis, shards: int
+) -> None:
+    write_layout(client, 16, former=4, state="moving")
+    scheduler = make_scheduler(redbeat_shards=shards)
+    assert {part.guard for part in ensure_conf(scheduler.app).layout.parts} == {"2 16 from 4"}
+    assert len(ensure_conf(scheduler.app).layout.parts) == 16
+    assert {client.get(key) for key in client.scan_iter(match="*:generation")} == {"2 16 from 4"}
+
+
+@pytest.mark.parametrize(("ours", "found", "sentence"), DIFFERENT.values(), ids=DIFFERENT)
+def test_command_with_another_number_than_the_first_layout_fails(
+    make_app: MakeApp,
+    client: redis.Redis,
+    ours: int | None,
+    found: int,
+    sentence: str,
+) -> None:
+    write_layout(client, found, generation=1)
+    done = call(make_app(redbeat_shards=ours), "count")
+    assert (done.exit_code, done.stdout) == (78, "")
+    assert done.stderr.startswith(f"Error: {sentence}")
+
+
+def test_command_with_only_a_url_reads_the_layout(
+    make_app: MakeApp, client: redis.Redis, server: Server
+) -> None:
+    app = make_app(redbeat_shards=4)
+    Entry("report", "echo", 3600, app=app).save()
+    done = call(Celery(set_as_current=False), "--url", server.url(1), "list", "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert '"name": "report"' in done.stdout
+
+
+def test_command_that_needs_no_schedule_reads_no_layout(make_app: MakeApp) -> None:
+    app = make_app(redbeat_redis_url="redis://127.0.0.1:1/0", redbeat_shards=4)
+    assert call(app, "monitoring").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"shards": "many"}, {"shards": "-1"}, {"generation": "0"}, {"shards": "4097"}, {"former": "x"}],
+)
+def test_invalid_layout_is_an_error(make_app: MakeApp, client: redis.Redis, fields: dict[str, str]) -> None:
+    client.hset(LAYOUT, mapping={"shards": 4, "generation": 1, **fields})
+    with pytest.raises(Exception, match="redbeat::layout holds something that is no layout of a schedule"):
+        Entry("report", "echo", 3600, app=make_app(redbeat_shards=4)).save()
+    assert client.keys() == [LAYOUT]

@@ -1,24 +1,28 @@
-"""Commits that are sent while the rest of their batch is made, and whose replies are read at the end."""
+"""Commits of many entries: recorded and pushed together or not at all, in order, and in short scripts."""
 
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import redis
 import redis.connection
+import redis.exceptions
 from celery import Celery
 from fakeredis import FakeRedis
 
 from redbeat.connection.retry import RetryingConnection, without_retry
 from redbeat.connection.stream import MIN_CONNECTIONS
-from redbeat.errors import LockLost, StoreRefused
+from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
 from redbeat.store import commits as module
-from redbeat.store.records import Claimed, Commit, Fence, Target
+from redbeat.store import rounds
+from redbeat.store.records import NOWHERE, Claimed, Clear, Commit, Committed, Fence, LockStatus, Push
+from redbeat.store.rounds import CommitAsked, commit_together
 from redbeat.store.scripts import CALL_COMMITS
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
@@ -26,10 +30,126 @@ from tests.support.committing import commits_of, committing, push, states, targe
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
 from tests.support.proxy import Loss, Proxy
-from tests.support.schedule import LOCK
+from tests.support.schedule import LOCK, SCHEDULE
 from tests.support.servers import Server
 from tests.support.ticks import memory_app
 from tests.support.topologies import ClusterTopology, SentinelTopology
+
+
+@pytest.mark.parametrize("count", [1, CALL_COMMITS + 1, 5 * CALL_COMMITS])
+def test_commits_of_a_batch_take_one_round_trip_in_short_scripts(
+    app: Celery, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    store, target = Store(app), target_of(client)
+    store.commit_runs(Fence(), commits_of(client, [[push("queue", "first")]]), target)  # loads the script
+    broker.delete("queue")
+    commits = commits_of(client, [[push("queue", number)] for number in range(count)])
+    client.config_resetstat()
+    with counting_round_trips(monkeypatch) as round_trips:
+        assert store.commit_runs(Fence(), commits, target).results == [True] * count
+        assert round_trips() == 1
+    statistics: Any = client.info("commandstats")
+    assert statistics["cmdstat_evalsha"]["calls"] == -(-count // CALL_COMMITS)
+    assert broker.lrange("queue", 0, -1) == [str(number) for number in reversed(range(count))]
+
+
+@pytest.mark.parametrize("rights", ["+@all", "-zmscore"])
+def test_commit_records_the_decision_of_each_entry(
+    app: Celery, client: redis.Redis, server: Server, chance: random.Random, rights: str
+) -> None:
+    """Whether many entries share a decision or none do."""
+    commits, expected, number_of_decisions = [], {}, chance.choice([1, 3, 1000])
+    for number in range(250):
+        key, decision = f"redbeat:entry-{number}", chance.randrange(number_of_decisions)
+        meta, score = f'{{"before": {decision}}}', f"{decision % 7 + 5}.5"
+        client.hset(key, mapping={"definition": f'{{"of": {number}}}', "meta": meta, "error": "{}"})
+        client.zadd(SCHEDULE, {key: float(score)})
+        has_changed = chance.random() < 0.2
+        claimed = Claimed(key, score, f'{{"of": {number + has_changed}}}', meta, score=score)
+        pushes = (push(f"queue-{decision % 3}", number),) if decision % 4 else ()
+        new_error = [None, Clear.FIELD, f'"{decision}"'][decision % 3]
+        new_meta, records = f'{{"after": {decision}}}', (f'"due":{decision}', f'"due":{number}')
+        commit = Commit(claimed, f"{decision + 100}", new_meta, new_error, True, pushes, records=records)
+        commits.append(commit)
+        error = {None: "{}", Clear.FIELD: None}.get(new_error, new_error)
+        expected[key] = (
+            [meta, "{}", float(score), 0] if has_changed else [new_meta, error, decision + 100.0, 2]
+        )
+    client.execute_command("ACL SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", rights)
+    try:
+        with server.client(db=1, username="limited", password="secret") as limited:
+            results = Store(app, limited).commit_runs(Fence(), commits, target_of(client)).results
+    finally:
+        client.execute_command("ACL DELUSER", "limited")
+    assert results == [expected[commit.claimed.key][-1] == 2 for commit in commits]
+    found = {
+        key: [
+            *client.hmget(key, "meta", "error"),
+            client.zscore(SCHEDULE, key),
+            client.llen(key.replace("redbeat:", "redbeat::history:")),
+        ]
+        for key in expected
+    }
+    assert found == expected
+
+
+def test_commit_pushes_to_each_queue_in_the_order_of_the_entries(
+    app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    pushes = [
+        [push("a", 0)],
+        [push("b", 1)],
+        [push("a", 2), push("b", 2)],
+        [push("a", 3), Push("pexpire", "a", 60_000)],
+        [push("a", 4)],
+        [push("b", 5)],
+        [push("b", 6), push("a", 6)],
+        [push("a", 7)],
+    ]
+    committed = Store(app).commit_runs(Fence(), commits_of(client, pushes), target_of(client))
+    assert committed.results == [True] * 8
+    assert broker.lrange("a", 0, -1) == list("764320")
+    assert broker.lrange("b", 0, -1) == list("6521")
+    assert broker.pttl("a") > 0
+    assert states(client, 8) == ["recorded"] * 8
+
+
+def test_commit_with_a_queue_of_the_wrong_type_leaves_only_its_runs_due(
+    app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    broker.set("text", "not a list")
+    pushes = [
+        [push("a", 0)],
+        [push("text", 1)],
+        [push("a", 2), push("text", 2)],
+        [push("text", 3)],
+        [push("a", 4)],
+    ]
+    results = Store(app).commit_runs(Fence(), commits_of(client, pushes), target_of(client)).results
+    assert [result is True for result in results] == [True, False, False, False, True]
+    assert all("WRONGTYPE" in str(result) for result in results if result is not True)
+    assert broker.lrange("a", 0, -1) == ["4", "0"]
+    assert broker.get("text") == "not a list"
+    assert states(client, 5) == ["recorded", "due", "due", "due", "recorded"]
+
+
+@pytest.mark.parametrize("right", ["-zadd", "%R~redbeat:entry-3"])
+def test_commit_without_a_right_pushes_nothing(
+    app: Celery, client: redis.Redis, broker: redis.Redis, server: Server, right: str
+) -> None:
+    commits = commits_of(client, [[push("queue", number)] for number in range(5)])
+    target = target_of(client)
+    own = [f"~redbeat:entry-{number}" for number in (0, 1, 2, 4)] + ["~queue", "~redbeat::*"]
+    own += [right] if right.startswith("%") else ["~redbeat:entry-3", right]
+    client.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">secret", "+@all", *own)
+    try:
+        with server.client(db=1, username="limited", password="secret") as limited, suppress(StoreRefused):
+            Store(app, limited).commit_runs(Fence(), commits, target)
+        assert states(client, 5) == ["due"] * 5
+        assert broker.llen("queue") == 0
+    finally:
+        client.execute_command("ACL", "DELUSER", "limited")
+
 
 FENCE = Fence(LOCK, "mine", 60_000)
 
@@ -78,7 +198,7 @@ def counting_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         yield read
 
 
-def test_pieces_are_recorded_and_pushed_before_anybody_waits_for_them(
+def test_stream_of_commits_is_recorded_before_its_replies_are_read(
     store: Store, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pieces, target = pieces_of(client, 100, 1, CALL_COMMITS + 20), target_of(client)
@@ -101,7 +221,7 @@ def test_pieces_are_recorded_and_pushed_before_anybody_waits_for_them(
     assert in_use(store.client) == 0
 
 
-def test_what_has_changed_is_told_at_its_place(
+def test_stream_of_commits_returns_results_in_order(
     store: Store, client: redis.Redis, broker: redis.Redis
 ) -> None:
     broker.set("text", "no list")
@@ -118,22 +238,7 @@ def test_what_has_changed_is_told_at_its_place(
     assert arrived(broker) == [0, 2, 4]
 
 
-def test_nothing_written_is_nothing_recorded(store: Store) -> None:
-    with committing(store, FENCE) as commits:
-        commits.write([])
-        assert commits.finish().results == []
-
-
-def test_messages_for_another_server_stay(store: Store, client: redis.Redis, broker: redis.Redis) -> None:
-    [piece] = pieces_of(client, 2)
-    with committing(store, FENCE, Target("other", 1, 0)) as commits:
-        commits.write(piece)
-        committed = commits.finish()
-    assert (committed.is_moved, committed.results) == (True, [False, False])
-    assert arrived(broker) == []
-
-
-def test_few_replies_are_left_on_their_way(
+def test_stream_of_commits_leaves_few_replies_unread(
     store: Store, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else they could fill all buffers between here and the server, and both would wait for each other."""
@@ -160,7 +265,7 @@ def kill_clients(client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("meddle", [flush_scripts, kill_clients])
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_what_happens_to_the_server_in_between_neither_loses_nor_doubles_a_run(
+def test_stream_of_commits_survives_a_disturbed_server_without_lost_or_doubled_runs(
     store: Store,
     client: redis.Redis,
     broker: redis.Redis,
@@ -188,7 +293,7 @@ def test_what_happens_to_the_server_in_between_neither_loses_nor_doubles_a_run(
 
 @pytest.mark.parametrize("loss", ["request", "reply"])
 @pytest.mark.parametrize("retry_period", [None, 60])
-def test_a_call_that_is_lost_or_answered_in_vain_neither_loses_nor_doubles_a_run(
+def test_stream_of_commits_survives_a_lost_request_or_reply_without_lost_or_doubled_runs(
     app: Celery,
     server: Server,
     client: redis.Redis,
@@ -216,7 +321,7 @@ def test_a_call_that_is_lost_or_answered_in_vain_neither_loses_nor_doubles_a_run
     assert states(client, 120) == ["recorded"] * 120
 
 
-def test_a_lock_that_is_lost_in_between_is_told_at_the_end(
+def test_stream_of_commits_after_a_lost_lock_raises_and_writes_nothing_more(
     store: Store, client: redis.Redis, broker: redis.Redis
 ) -> None:
     pieces = pieces_of(client, 100, 100, 100)
@@ -234,7 +339,7 @@ def test_a_lock_that_is_lost_in_between_is_told_at_the_end(
     assert client.get(LOCK) == "another's"
 
 
-def test_a_lock_that_was_gone_is_held_again_for_its_full_time(store: Store, client: redis.Redis) -> None:
+def test_stream_of_commits_retakes_an_expired_lock(store: Store, client: redis.Redis) -> None:
     [piece] = pieces_of(client, 1)
     client.delete(LOCK)
     with committing(store, FENCE, target_of(client)) as commits:
@@ -244,7 +349,7 @@ def test_a_lock_that_was_gone_is_held_again_for_its_full_time(store: Store, clie
     assert client.pttl(LOCK) > 10_000
 
 
-def test_a_server_that_refuses_to_write_is_asked_again_in_the_ordinary_way(
+def test_stream_of_commits_to_a_read_only_server_raises_and_leaves_runs_due(
     store: Store, client: redis.Redis, broker: redis.Redis
 ) -> None:
     pieces = pieces_of(client, 2, 2)
@@ -262,7 +367,7 @@ def test_a_server_that_refuses_to_write_is_asked_again_in_the_ordinary_way(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_a_batch_that_ends_early_leaves_no_command_and_no_reply_behind(
+def test_stream_of_commits_that_ends_early_leaves_no_command_and_no_reply(
     make_app: MakeApp, server: Server, client: redis.Redis, broker: redis.Redis, error: type[BaseException]
 ) -> None:
     with Proxy((server.host, server.port)) as way:
@@ -285,7 +390,7 @@ def test_a_batch_that_ends_early_leaves_no_command_and_no_reply_behind(
     assert set(states(client, 200)) == {"recorded"}
 
 
-def test_a_batch_that_ends_early_while_the_server_is_silent_does_not_wait_for_ever(
+def test_stream_of_commits_that_ends_early_does_not_wait_for_a_silent_server(
     make_app: MakeApp, server: Server, client: redis.Redis
 ) -> None:
     with Proxy((server.host, server.port)) as way:
@@ -306,7 +411,7 @@ def test_a_batch_that_ends_early_while_the_server_is_silent_does_not_wait_for_ev
 
 
 @pytest.mark.parametrize("step", ["send_packed_command", "read_response"])
-def test_an_interruption_while_it_sends_or_reads_leaves_no_reply_behind(
+def test_stream_of_commits_that_is_interrupted_leaves_no_reply(
     store: Store, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     pieces = pieces_of(client, 100, 100)
@@ -342,27 +447,12 @@ def few_connections(server: Server) -> Any:
     return redis.Redis(connection_pool=pool)
 
 
-def single_connection(server: Server) -> Any:
-    return redis.Redis.from_url(server.url(1), decode_responses=True, single_connection_client=True)
-
-
 def subclass(server: Server) -> Any:
     return Subclass.from_url(server.url(1), decode_responses=True)
 
 
-def watched(server: Server) -> Any:
-    client = redis.Redis.from_url(server.url(1), decode_responses=True)
-    client.execute_command = client.execute_command  # type: ignore[method-assign] # as tools do that watch it
-    return client
-
-
-def test_they_are_sent_at_once_through_a_unix_socket(make_app: Callable[..., Celery]) -> None:
-    with Server(unix_socket=True) as server:
-        record_twice(Store(make_app(redbeat_redis_url=server.unix_url(1))), is_direct=True)
-
-
-@pytest.mark.parametrize("make", [few_connections, single_connection, subclass, watched])
-def test_a_client_that_may_need_all_its_commands_gets_them_in_the_ordinary_way(
+@pytest.mark.parametrize("make", [few_connections, subclass])
+def test_client_that_may_change_commands_gets_commits_one_call_after_the_other(
     app: Celery,
     server: Server,
     client: redis.Redis,
@@ -394,10 +484,6 @@ def binary(server: Server) -> AbstractContextManager[Any]:
     return redis.Redis.from_url(server.url(1))
 
 
-def blocking(server: Server) -> AbstractContextManager[Any]:
-    return redis.Redis(connection_pool=redis.BlockingConnectionPool.from_url(server.url(1)))
-
-
 def resp3(server: Server) -> AbstractContextManager[Any]:
     knows = (
         "protocol" in inspect.signature(redis.connection.AbstractConnection).parameters
@@ -406,8 +492,8 @@ def resp3(server: Server) -> AbstractContextManager[Any]:
     return redis.Redis.from_url(server.url(1), decode_responses=True, **options)
 
 
-@pytest.mark.parametrize("make", [binary, blocking, resp3])
-def test_a_plain_client_of_any_kind_sends_them_at_once(
+@pytest.mark.parametrize("make", [binary, resp3])
+def test_plain_client_streams_commits(
     app: Celery,
     server: Server,
     client: redis.Redis,
@@ -425,13 +511,13 @@ def test_a_plain_client_of_any_kind_sends_them_at_once(
             assert commits.finish().results == [True] * 200
 
 
-def test_behind_sentinels_they_are_sent_at_once(sentinel: SentinelTopology) -> None:
+def test_commits_behind_sentinels_are_streamed(sentinel: SentinelTopology) -> None:
     options = {"service_name": sentinel.service_name}
     store = Store(memory_app(redbeat_redis_url=sentinel.url(), redbeat_redis_options=options))
     record_twice(store, is_direct=True)
 
 
-def test_in_a_cluster_they_are_recorded_at_the_end(cluster: ClusterTopology) -> None:
+def test_commits_in_a_cluster_are_recorded_at_the_end(cluster: ClusterTopology) -> None:
     store = Store(memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True}))
     record_twice(store, is_direct=False)
 
@@ -460,3 +546,45 @@ def record_twice(store: Store, *, is_direct: bool) -> None:
             commits.write(pieces[0])
             eventually(lambda: recorded() == 100)
             assert commits.finish().results == [True] * 100
+
+
+REPLY = [b"ok", 0, b"1", [], b""]
+AWAY = redis.exceptions.ConnectionError("away for a test")
+
+
+@pytest.mark.parametrize(
+    ("replies", "error", "expected", "count"),
+    [
+        ([AWAY] * 4, StoreUnavailable("unreachable"), [False] * 4, 1),
+        ([AWAY] * 4, None, [True] * 4, 4),
+        ([REPLY, AWAY, REPLY, AWAY], None, [True, False, True, False], 0),
+    ],
+    ids=["all stay away", "all return", "some are away"],
+)
+def test_commits_of_shards_wait_once_for_unreachable_nodes(
+    make_app: MakeApp,
+    monkeypatch: pytest.MonkeyPatch,
+    replies: list[Any],
+    error: Exception | None,
+    expected: list[bool],
+    count: int,
+) -> None:
+    """Nodes are tried again, one call each, only if none has answered."""
+    store, retried = Store(make_app(redbeat_shards=4)), []
+
+    def retry() -> Committed:
+        retried.append(True)
+        if error is not None:
+            raise error
+        return Committed(LockStatus.HELD, is_moved=False, results=[True])
+
+    monkeypatch.setattr(rounds, "call_on_nodes", lambda _client, _calls: replies)
+    commits = [Commit(Claimed(part.keys.entry("one"), "1"), "2") for part in store.parts]
+    found = commit_together(
+        [
+            CommitAsked(store.of_part(part), Fence(), [commit], NOWHERE, retry)
+            for part, commit in zip(store.parts, commits, strict=True)
+        ]
+    )
+    assert [isinstance(one, Committed) for one in found] == expected
+    assert len(retried) == count

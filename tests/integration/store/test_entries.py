@@ -1,0 +1,450 @@
+"""Scripts that read and write many entries, and the members of the schedule: order, content, shards."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat.beat.pace import OTHERS
+from redbeat.config.config import ensure_conf
+from redbeat.errors import LockLost
+from redbeat.keys import Keys
+from redbeat.store.calendars import Calendars
+from redbeat.store.claims import CALL_ENTRIES
+from redbeat.store.members import Members
+from redbeat.store.orphans import Orphans
+from redbeat.store.owners import Owners
+from redbeat.store.parts import Part
+from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence, KeyType, Write
+from redbeat.store.scripts.orphans import Remains
+from redbeat.store.scripts.repairs import Member
+from redbeat.store.store import Store
+from tests.conftest import MakeApp
+from tests.support.doctoring import everything
+from tests.support.proxy import Proxy
+from tests.support.schedule import LOCK, SCHEDULE, SELDOM, calls_of, write_burst, write_raw
+from tests.support.servers import Server
+
+KEYS = Keys()
+DEFINITION = json.dumps({"task": "echo", "schedule": {"__type__": "interval", "every": 60}})
+#: in an order in which what comes of one would spoil the next
+NAMES = ("good", "gone", "changed", "text", "good2", "unscheduled", "other-score", "gone2", "list", "last")
+
+
+def furnish(client: redis.Redis) -> None:
+    """Entries that are as they were claimed, and others that aren't any more."""
+    for name in NAMES:
+        entry, history, backfilled = KEYS.about(name)[:3]
+        if name.startswith("gone"):
+            pass
+        elif name in ("text", "list"):
+            client.set(entry, "x") if name == "text" else client.rpush(entry, "x")
+        else:
+            definition = DEFINITION + " " * (name == "changed")
+            client.hset(entry, mapping={"definition": definition, "meta": "{}", "error": name, "owner": name})
+        client.rpush(history, name)
+        client.sadd(backfilled, name)
+        client.sadd(KEYS.statics, name)
+        client.sadd(KEYS.static_owners, f"app\t{name}")
+        if name != "unscheduled":
+            client.zadd(KEYS.schedule, {entry: 7 if name == "other-score" else 5})
+
+
+def commit_all(store: Store, names: list[str]) -> list[Any]:
+    endings = {"good2": Ending.DELETE, "last": Ending.UNSCHEDULE}
+    commits = [
+        Commit(
+            Claimed(KEYS.about(name).entry, "5", DEFINITION, "{}", score="5"),
+            endings.get(name, "65"),
+            new_meta=json.dumps({"of": name}),
+            new_error=Clear.FIELD if name == "good" else name,
+            is_for_this_definition=True,
+        )
+        for name in names
+    ]
+    return store.commit_runs(Fence(), commits).results
+
+
+def read_all(store: Store, names: list[str]) -> list[Any]:
+    return store.read_entries([KEYS.about(name).entry for name in names])[1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"definition": DEFINITION, "meta": "{}", "policy": "{}", "error": "{}"},
+        {"definition": "a\0b", "meta": "{}\0{}\0"},
+        {"definition": DEFINITION, "meta": "{}", "revision": ""},
+        {"meta": "é\udcff"},
+    ],
+)
+@pytest.mark.parametrize("score", [None, 5.5, float("inf")])
+def test_entry_of_any_content_is_read_unchanged(
+    app: Celery, client: redis.Redis, fields: dict[str, str], score: float | None
+) -> None:
+    key = KEYS.entry("one")
+    texts = {name: text.encode("utf-8", "surrogateescape") for name, text in fields.items()}
+    for meta_sha1 in (hashlib.sha1(texts.get("meta", b"")).hexdigest(), ""):
+        client.hset(key, mapping={**texts, "meta_sha1": meta_sha1})
+        if score is not None:
+            client.zadd(KEYS.schedule, {key: score})
+        [stored] = Store(app).read_entries([key])[1]
+        found = {name: getattr(stored, name) for name in ("definition", "meta", "policy", "error")}
+        assert {name: text for name, text in found.items() if text is not None} == {
+            name: text for name, text in fields.items() if name != "revision"
+        }
+        assert (stored.score, stored.type, stored.unread_bytes) == (score, KeyType.HASH, 0)
+        assert stored.is_meta_foreign == ("meta" in fields and not meta_sha1)
+        assert bool(stored.revision) == ("revision" in fields)
+
+
+def put_all_away(store: Store, names: list[str]) -> list[Any]:
+    claimed = [replace(one, definition=DEFINITION) if one.is_hash else one for one in read_all(store, names)]
+    return store.put_away([(one.key, one) for one in claimed], "mark").results
+
+
+def drop_all(store: Store, names: list[str]) -> list[Any]:
+    keys = [KEYS.about(name).entry for name in names]
+    return Members(store).drop([Member(key, key) for key in keys])
+
+
+def remove_all_orphans(store: Store, names: list[str]) -> list[Any]:
+    remains = [
+        Remains(about.entry, about.entry, name, [f"app\t{name}"], about.beside)
+        for name, about in zip(names, map(KEYS.about, names), strict=True)
+    ]
+    return [1] * Orphans(store).remove(remains)
+
+
+def delete_all(store: Store, names: list[str]) -> list[Any]:
+    return [1] * store.delete_entries([KEYS.about(name).entry for name in names])
+
+
+def read_all_owners(store: Store, names: list[str]) -> list[Any]:
+    return Owners(store).read([KEYS.about(name).entry for name in names])
+
+
+@pytest.mark.parametrize(
+    "do", [commit_all, read_all, put_all_away, drop_all, remove_all_orphans, delete_all, read_all_owners]
+)
+def test_script_treats_each_of_many_entries_as_if_alone(
+    app: Celery, client: redis.Redis, do: Callable[[Store, list[str]], list[Any]]
+) -> None:
+    store = Store(app)
+    furnish(client)
+    before = everything(client)
+    together = do(store, [*NAMES])
+    found = everything(client)
+    client.flushdb()
+    furnish(client)
+    assert [one for name in NAMES for one in do(store, [name])] == together
+    assert everything(client) == found
+    assert (found == before) == (do in (read_all, read_all_owners)), "it has done something"
+
+
+META = '{"last_run_at": null, "total_run_count": 0}'
+
+#: fields of an entry's hash, and what a claim tells of them; most entries have the first
+SHAPES: list[tuple[dict[str, str], dict[str, Any]]] = [
+    ({"definition": DEFINITION, "meta": META}, {}),
+    ({"definition": DEFINITION, "meta": META, "meta_sha1": "other", "owner": "me"}, {}),
+    ({"definition": DEFINITION, "meta": ""}, {}),
+    ({"definition": DEFINITION, "meta": META, "policy": "{}"}, {}),
+    ({"definition": DEFINITION, "meta": META, "error": "{}"}, {}),
+    ({"definition": DEFINITION}, {}),
+    ({"meta": META}, {}),
+    ({"definition": "nul\0", "meta": META}, {}),
+    ({"definition": DEFINITION, "meta": "\0\0"}, {}),
+    ({"definition": "", "meta": META, "policy": ""}, {}),
+    ({"definition": "é\udcff", "meta": META}, {}),
+    ({"other": "field"}, {}),
+    ({}, {"type": KeyType.NONE}),
+]
+
+
+def write(client: redis.Redis, key: str, score: float, fields: dict[str, str]) -> None:
+    if fields:
+        stored = {name: text.encode("utf-8", "surrogateescape") for name, text in fields.items()}
+        client.hset(key, mapping=stored)
+    client.zadd(SCHEDULE, {key: score})
+
+
+def test_fetch_returns_rows_of_any_content_in_the_order_of_due_times(
+    app: Celery, client: redis.Redis, chance: random.Random
+) -> None:
+    expected = []
+    for number in range(200):
+        fields, others = SHAPES[0] if chance.random() < 0.7 else chance.choice(SHAPES)
+        key = f"redbeat:entry-{number}" + "\0" * (chance.random() < 0.1)
+        write(client, key, number + 1, fields)
+        texts = {name: fields.get(name) for name in ("definition", "meta", "policy", "error")}
+        expected.append(Claimed(key, str(number + 1), **texts, score=str(number + 1), **others))
+    assert Store(app).claim_due(Fence(), 1000).rows == expected
+
+
+@pytest.mark.parametrize("rights", ["+@all", "-zmscore"])
+def test_fetch_merges_a_bare_name_with_its_entry(
+    app: Celery, client: redis.Redis, server: Server, rights: str
+) -> None:
+    """Scores of many members are asked for by one command, if the user may."""
+    for number in range(6):
+        write(client, f"redbeat:entry-{number}", number + 1, SHAPES[0][0])
+    later = 4e9
+    client.zadd(SCHEDULE, {"entry-1": 5.5, "entry-2": later, "entry-5": 0.5, "entry-4": 0})
+    client.execute_command("ACL SETUSER", "claiming", "on", ">secret", "~*", "&*", "+@all", rights)
+    client.acl_log_reset()
+    try:
+        with server.client(db=1, username="claiming", password="secret") as claiming:
+            rows = Store(app, claiming).claim_due(Fence(), 4).rows
+        assert [row.key[8:] for row in rows] == ["entry-4", "entry-5", "entry-0", "entry-1"]
+        assert client.acl_log() == []
+    finally:
+        client.execute_command("ACL DELUSER", "claiming")
+    left = dict(client.zrange(SCHEDULE, 0, -1, withscores=True))
+    assert left.keys() == {"entry-2", *(f"redbeat:entry-{number}" for number in range(6))}
+    assert left["entry-2"] == later, "it isn't due"
+
+
+FETCH_FENCE = Fence(LOCK, "mine", 10_000)
+
+
+@pytest.fixture
+def store(app: Celery, client: redis.Redis) -> Store:
+    client.set(LOCK, "mine")
+    store = Store(app, client)
+    store.claim_due(FETCH_FENCE, 1)  # now the server knows the script
+    return store
+
+
+def write_due(client: redis.Redis, count: int, is_together: bool) -> list[str]:
+    """Write entries that are due, and return their names in the order in which they are claimed."""
+    names = write_burst(client, count)
+    if is_together:
+        client.zadd(SCHEDULE, {f"redbeat:{name}": 1 for name in names})
+        names.sort()
+    return names
+
+
+@pytest.mark.parametrize("is_together", [False, True], ids=["one after the other", "at one due time"])
+def test_fetch_ahead_returns_the_entries_after_the_pending_ones(
+    store: Store, client: redis.Redis, is_together: bool
+) -> None:
+    names = write_due(client, 2 * CALL_ENTRIES + 100, is_together)
+    pending = store.claim_due(FETCH_FENCE, 50).rows
+    ahead = store.claim_ahead(FETCH_FENCE, 2 * CALL_ENTRIES, OTHERS, pending)
+    assert ahead is not None
+    claim = ahead.read()
+    assert claim is not None
+    assert [row.key for row in claim.rows] == [f"redbeat:{name}" for name in names[50:-50]]
+    assert (claim.has_more, claim.is_ahead) == (True, True)
+    assert client.zcard("redbeat::schedule") == len(names)
+
+
+@pytest.mark.parametrize("is_together", [False, True], ids=["one after the other", "at one due time"])
+@pytest.mark.parametrize("committed", [20, 50])
+def test_fetch_ahead_overtaken_by_commits_skips_no_entry(
+    store: Store, client: redis.Redis, is_together: bool, committed: int
+) -> None:
+    """Commands of two connections may arrive in another order than they were sent."""
+    names = write_due(client, 100, is_together)
+    pending = store.claim_due(FETCH_FENCE, 50).rows
+    client.zadd(SCHEDULE, {row.key: 4e9 for row in pending[:committed]})
+    ahead = store.claim_ahead(FETCH_FENCE, 10, OTHERS, pending)
+    assert ahead is not None
+    claim = ahead.read()
+    assert claim is not None
+    wanted = names[50:60] if committed < 50 else []
+    assert [row.key for row in claim.rows] == [f"redbeat:{name}" for name in wanted]
+    assert claim.has_more
+
+
+def test_fetch_ahead_after_a_lost_lock_raises(store: Store, client: redis.Redis) -> None:
+    write_burst(client, 3)
+    client.set(LOCK, "another's")
+    ahead = store.claim_ahead(FETCH_FENCE, 10, OTHERS, pending=[])
+    assert ahead is not None
+    with pytest.raises(LockLost):
+        ahead.read()
+
+
+def test_fetch_ahead_without_the_script_returns_nothing(store: Store, client: redis.Redis) -> None:
+    write_burst(client, 3)
+    client.script_flush()
+    ahead = store.claim_ahead(FETCH_FENCE, 10, OTHERS, pending=[])
+    assert ahead is not None
+    assert ahead.read() is None
+    assert len(store.claim_due(FETCH_FENCE, 10).rows) == 3
+
+
+def test_fetch_ahead_that_is_closed_leaves_no_reply(
+    make_app: MakeApp, store: Store, server: Server, client: redis.Redis
+) -> None:
+    write_burst(client, 3)
+    with Proxy((server.host, server.port)) as way:
+        far = Store(make_app(redbeat_redis_url=way.url(server.url(1))))
+        far.look()
+        way.delay_seconds = 0.2
+        made = calls_of(client, "evalsha")
+        ahead = far.claim_ahead(FETCH_FENCE, 10, OTHERS, pending=[])
+        assert ahead is not None
+        ahead.close()
+        # a late one would take back the lock that beat has released
+        assert calls_of(client, "evalsha") == made + 1
+        ahead.close()
+        assert far.client.echo("its own reply") == "its own reply"
+
+
+@pytest.mark.parametrize("never", [0, 3, 40])
+def test_page_of_members_starts_at_any_place_and_continues_after_a_moved_one(
+    app: Celery, client: redis.Redis, chance: random.Random, never: int
+) -> None:
+    scores = [-1.0] * (never - never // 2) + [-2.5] * (never // 2) + [0.0] * 5 + [9e9] * 30
+    scores += [chance.uniform(0, 1e9) for _ in range(20)]
+    client.zadd(SCHEDULE, {f"redbeat:{chance.random()}é": score for score in scores})
+    client.zadd(SCHEDULE, {b"redbeat:\xff": 9e9})
+    members = Members(Store(app))
+    rows = list(chain.from_iterable(members.in_order()))
+    assert len(rows) == never + 56
+    for offset in range(len(rows) + 2):
+        count = chance.randint(0, 70)
+        assert members.slice(offset, count) == rows[offset : offset + count], (offset, count)
+    for place in chance.sample(range(len(rows)), 12):
+        member, score = rows[place]
+        assert members.place_after(member, score) == place + 1
+        moved = chance.choice([-3.0, 1.0, 1e10])
+        client.zadd(SCHEDULE, {member.encode("utf-8", "surrogateescape"): moved})
+        before = sum(1 for row in chain.from_iterable(members.in_order()) if row in rows[:place])
+        is_before = (moved < 0, moved) < (score < 0, score)
+        assert members.place_after(member, score) == before + is_before
+        client.zadd(SCHEDULE, {member.encode("utf-8", "surrogateescape"): score})
+    client.delete(SCHEDULE)
+    assert members.slice(0, 5) == []
+    assert members.place_after("redbeat:gone", 5.0) == 0
+
+
+PLAIN = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}'
+
+
+@pytest.fixture
+def sharded(make_app: Callable[..., Celery]) -> Store:
+    return Store(make_app(redbeat_shards=2))
+
+
+@pytest.fixture
+def one(sharded: Store) -> Part:
+    return sharded.parts[0]
+
+
+@pytest.fixture
+def other(sharded: Store) -> Part:
+    return sharded.parts[1]
+
+
+def names_in(part: Part, sharded: Store, count: int) -> list[str]:
+    """Return names whose entries are in a part."""
+    names = (str(number) for number in itertools.count())
+    return [*islice((name for name in names if sharded.parts.of(name) == part), count)]
+
+
+def add(sharded: Store, part: Part, scores: dict[str, float]) -> list[str]:
+    """Make entries, and members of the schedule; return their keys."""
+    keys = [part.keys.about(name).entry for name in scores]
+    with sharded.client.pipeline() as pipeline:
+        for key, score in zip(keys, scores.values(), strict=True):
+            pipeline.hset(key, "definition", PLAIN)
+            pipeline.zadd(part.keys.schedule, {key: score})
+        pipeline.execute()
+    return keys
+
+
+def test_members_of_two_shards_come_in_one_order(
+    sharded: Store, one: Part, other: Part, chance: random.Random
+) -> None:
+    scores: dict[str, float] = {}
+    for part, count in ((one, 1_300), (other, 700)):
+        names = [f"{chance.random()}" for _ in range(count)]
+        mine = {name: chance.choice([-1, 0, chance.uniform(-9, 9), 10**9]) for name in names}
+        scores |= dict(zip(add(sharded, part, mine), mine.values(), strict=True))
+    pages = list(Members(sharded).in_order())
+    rows = list(chain.from_iterable(pages))
+    assert [len(page) for page in pages] == [500] * 4
+    assert rows == sorted(scores.items(), key=lambda row: (row[1] < 0, row[1], row[0].encode()))
+    due = list(chain.from_iterable(Members(sharded).in_order(5)))
+    assert due == [row for row in rows if 0 <= row[1] <= 5]
+    assert dict(chain.from_iterable(Members(sharded).scan())) == scores
+    assert Members(sharded).count() == len(scores)
+    for place in (0, 1, 7, 60, 500, 900, 1_100, 1_990, 1_999, 2_000):
+        assert Members(sharded).slice(place, 7) == rows[place : place + 7]
+    for place in (0, 70, 900, 1_999):
+        member, score = rows[place]
+        assert Members(sharded).place_after(member, score) == place + 1
+        sharded.client.zrem(sharded.parts.of(member).keys.schedule, member)
+        assert Members(sharded).place_after(member, score) == place, "it is gone"
+        sharded.client.zadd(sharded.parts.of(member).keys.schedule, {member: score})
+    _, found = sharded.read_entries([key for key, _ in rows])
+    assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
+
+
+def test_entries_of_two_shards_are_written_and_removed_in_theirs(
+    sharded: Store, one: Part, other: Part, client: redis.Redis
+) -> None:
+    of_each = [[part.keys.entry(name) for name in names_in(part, sharded, 9)] for part in (one, other)]
+    keys = [*chain.from_iterable(zip(*of_each, strict=True))]
+    outcomes = sharded.write_entries(keys, lambda _stored, _now: Write(PLAIN, "{}", 5.0))
+    assert outcomes == ["new"] * 18
+    assert (client.zcard(one.keys.schedule), client.zcard(other.keys.schedule)) == (9, 9)
+    assert Members(sharded).scores_of(keys) == [5.0] * 18
+    assert sharded.read_entry(keys[1])[1].score == 5.0
+    seen = 0
+    while members := Members(sharded).first(4):
+        seen += len(members)
+        Members(sharded).remove(members)
+    assert seen == 18
+    assert sharded.delete_entries(keys) == 18
+    assert client.keys("*}:[0-9]*") == []
+
+
+def test_owners_statics_and_histories_are_found_in_each_shard(
+    sharded: Store, one: Part, other: Part, client: redis.Redis
+) -> None:
+    names = [names_in(part, sharded, 3) for part in (one, other)]
+    firsts, filed, gone = zip(*names, strict=True)
+    Owners(sharded).change_statics(Fence(), "add", "app", firsts)
+    for part, (_, named, lost) in zip((one, other), names, strict=True):
+        assert client.scard(part.keys.statics) == 1
+        client.sadd(part.keys.owner("team"), named)
+        client.rpush(part.keys.about(lost).history, "{}")
+    client.hset(sharded.keys.calendar("all"), "about", "")
+    statics = Owners(sharded).statics()
+    assert statics.names == set(firsts)
+    assert statics.owners == dict.fromkeys(firsts, frozenset(["app"]))
+    assert Owners(sharded).static_among([*gone, *firsts]) == [*firsts]
+    assert Owners(sharded).are_of("app", [*gone, *firsts]) == [False, False, True, True]
+    assert Owners(sharded).names_of("team") == set(filed)
+    assert Calendars(sharded).names() == ["all"]
+    assert sharded.read_downgraded() == {}, "celery-redbeat 2.x reads no shards"
+    kept = {name: key for kind, name, key in Orphans(sharded).candidates() if kind == "history"}
+    assert kept == {name: sharded.keys.about(name).history for name in gone}
+
+
+def test_schedule_without_shards_uses_the_configured_key(app: Celery, client: redis.Redis) -> None:
+    config = ensure_conf(app)
+    config.schedule_key = "elsewhere"
+    write_raw(client, "report", schedule=SELDOM, score=None)
+    client.zadd("elsewhere", {"redbeat:report": 5})
+    (part,) = Store(app).parts
+    assert part.keys is config.keys
+    assert list(Members(Store(app)).in_order()) == [[("redbeat:report", 5.0)]]
+
+
+# -- whatever is done with an entry, its keys are given by one function of its name
