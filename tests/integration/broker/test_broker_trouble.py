@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
+from redbeat.broker.connection import Broker
+from redbeat.errors import StoreUnavailable
+from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.integration.conftest import MakeScheduler
-from tests.support.logs import AWAY, BACK, warnings_in
+from tests.support.apps import celery_beat, write_app
+from tests.support.deadlines import patience
+from tests.support.logs import AWAY, BACK, errors_in, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
-from tests.support.schedule import LOCK, counts_of, due_count, expected_id, messages, sent_names, write_burst
+from tests.support.schedule import (
+    LOCK,
+    SCHEDULE,
+    SELDOM,
+    counts_of,
+    due_count,
+    expected_id,
+    messages,
+    score_of,
+    sent_dues,
+    sent_names,
+    server_now,
+    write_burst,
+    write_raw,
+)
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
+from tests.support.ticks import memory_app
 
 TIMEOUT_SECONDS = 1.0
 
@@ -37,7 +64,7 @@ def make_proxied(make_scheduler: MakeScheduler, second: Server, proxy: Proxy) ->
 
 
 @pytest.fixture
-def broker(second: Server) -> Iterator[redis.Redis]:
+def second_broker(second: Server) -> Iterator[redis.Redis]:
     """A client of the broker that goes another way."""
     with second.client() as connected:
         yield connected
@@ -80,10 +107,10 @@ def trouble_of(second: Server, proxy: Proxy, kind: str) -> Iterator[None]:
 
 @pytest.mark.few_cases(3)
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_runs_wait_for_a_second_server_in_trouble(
+def test_runs_wait_for_a_broker_in_trouble_and_go_out_in_order(
     make_proxied: MakeScheduler,
     client: redis.Redis,
-    broker: redis.Redis,
+    second_broker: redis.Redis,
     second: Server,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
@@ -110,7 +137,7 @@ def test_runs_wait_for_a_second_server_in_trouble(
     print(f"redbeat_publish_timeout is {TIMEOUT_SECONDS} s, the longest tick slept for {slowest:.2f} s")
     assert slowest < TIMEOUT_SECONDS + 1
     eventually(lambda: scheduler.tick() > 1)
-    sent = messages(broker)
+    sent = messages(second_broker)
     by_id = Counter(message["headers"]["id"] for message in sent)
     assert len(by_id) == 100
     order = [message["headers"]["redbeat_entry"] for message in sent]
@@ -123,46 +150,11 @@ def test_runs_wait_for_a_second_server_in_trouble(
     assert back.endswith(BACK)
 
 
-def test_a_connection_dropped_while_idle_costs_nothing(
-    make_proxied: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    proxy: Proxy,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    scheduler = make_proxied()
-    names = [f"entry-{number}" for number in range(20)]
-    for _ in range(2):
-        write_burst(client, names)
-        assert scheduler.tick() > 1
-        proxy.drop()
-    assert sent_names(broker) == names * 2
-    assert warnings_in(caplog) == []
-
-
-def test_a_slow_broker_is_not_one_that_is_away(
-    make_proxied: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    proxy: Proxy,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    scheduler = make_proxied(redbeat_publish_timeout=2, redbeat_batch_size=20)
-    proxy.delay_seconds = 0.1
-    names = write_burst(client, 60)
-    ticks = 1
-    while scheduler.tick() == 0:
-        ticks += 1
-    assert sent_names(broker) == names
-    assert ticks <= 4  # the last one finds nothing
-    assert warnings_in(caplog) == []
-
-
 @pytest.mark.parametrize("loss", ["request", "reply"])
-def test_a_connection_cut_amid_the_messages_loses_nothing(
+def test_connection_cut_between_messages_loses_no_run(
     make_proxied: MakeScheduler,
     client: redis.Redis,
-    broker: redis.Redis,
+    second_broker: redis.Redis,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
     loss: Any,
@@ -172,17 +164,17 @@ def test_a_connection_cut_amid_the_messages_loses_nothing(
     cut = proxy.cut_on(expected_id("entry-7", 8).encode(), loss)
     eventually(lambda: scheduler.tick() > 1)
     assert cut.is_set()
-    sent = sent_names(broker)
+    sent = sent_names(second_broker)
     print(f"{loss} lost: {len(sent) - 20} doubled")
     assert list(dict.fromkeys(sent)) == names
     assert len(warnings_in(caplog)) <= 1
 
 
 @pytest.mark.parametrize("trouble", ["frozen", "killed"])
-def test_at_most_once_a_broker_in_trouble_costs_few_runs_and_little_time(
+def test_at_most_once_broker_in_trouble_costs_one_small_batch(
     make_proxied: MakeScheduler,
     client: redis.Redis,
-    broker: redis.Redis,
+    second_broker: redis.Redis,
     second: Server,
     proxy: Proxy,
     caplog: pytest.LogCaptureFixture,
@@ -200,5 +192,211 @@ def test_at_most_once_a_broker_in_trouble_costs_few_runs_and_little_time(
         assert due_count(client) == 80
     lost = sum("Lost a run" in error for error in warnings_in(caplog))
     eventually(lambda: scheduler.tick() > 1)
-    assert sent_names(broker) == [*["before"] * (trouble == "frozen"), *names[20:]]
+    assert sent_names(second_broker) == [*["before"] * (trouble == "frozen"), *names[20:]]
     assert lost == 20
+
+
+@pytest.fixture
+def way(server: Server) -> Iterator[Proxy]:
+    """The way to the one server that has both schedule and broker."""
+    with Proxy((server.host, server.port)) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def urls(server: Server, way: Proxy) -> dict[str, str]:
+    """Both by that way."""
+    return {"broker_url": way.url(server.url(0)), "redbeat_redis_url": way.url(server.url(1))}
+
+
+def write_backlog(client: redis.Redis, urls: dict[str, str], directory: Path, **settings: Any) -> list[str]:
+    """Write an app whose beat goes that way, and 6000 entries that are due; return their names."""
+    write_app(directory, "module", redbeat_batch_size=50, **urls, **settings)
+    return write_burst(client, 6000)
+
+
+@pytest.mark.parametrize("retry_period", [None, 10])
+@pytest.mark.parametrize(("loss", "position"), [("request", 250), ("reply", 250), ("reply", 990)])
+def test_commit_whose_connection_is_cut_neither_loses_nor_doubles_a_run(
+    urls: dict[str, str],
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    way: Proxy,
+    loss: Any,
+    retry_period: float | None,
+    position: int,
+) -> None:
+    options = {} if retry_period is None else {"retry_period": retry_period}
+    settings = {**urls, "redbeat_redis_options": options, "redbeat_batch_size": 100}
+    names = write_burst(client, 1000)
+    write_raw(client, "before", score=0.5, schedule=SELDOM)
+    scheduler = make_scheduler(**settings)
+    cut = way.cut_on(expected_id(f"entry-{position}", 1 + position).encode(), loss)
+    ends = 0
+    while True:
+        try:
+            delay_seconds = scheduler.tick()
+            if delay_seconds > 1:
+                break
+            if retry_period is None:
+                way.refuse()  # new connections: what is cut stays so
+        except StoreUnavailable:  # this beat ends, and another one follows
+            ends += 1
+            way.heal()
+            scheduler.close()
+            client.delete(LOCK)
+            scheduler = make_scheduler(**settings)
+    assert cut.is_set()
+    print(f"{ends} beats ended by it")
+    if retry_period is not None:
+        assert ends == 0
+    assert sent_names(broker) == ["before", *names]
+    assert counts_of(client, names) == {1: 1000}
+
+
+@pytest.mark.parametrize(("retry_period", "enabled"), [(None, True), (10, True), (None, False)])
+def test_commit_of_one_entry_cut_twice_is_not_its_error(
+    urls: dict[str, str],
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    way: Proxy,
+    caplog: pytest.LogCaptureFixture,
+    retry_period: float | None,
+    enabled: bool,
+) -> None:
+    """A network that hiccups may do that, and so may a server that starts again."""
+    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}  # newer clients try again by themselves
+    if retry_period is not None:
+        options["retry_period"] = retry_period
+    scheduler = make_scheduler(redbeat_redis_options=options, **urls)
+    write_raw(client, "alone", score=1.5, enabled=enabled)
+    cut = way.cut_on(b"redbeat:alone", "request", times=2)
+    scheduler.tick()
+    assert cut.is_set()
+    assert sent_names(broker) == ["alone"] * enabled
+    assert (score_of(client, "alone") or 0) > server_now(client)
+    assert client.hget("redbeat:alone", "error") is None
+    assert errors_in(caplog) == []
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_beat_process_whose_server_is_frozen(
+    urls: dict[str, str], client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
+) -> None:
+    names = write_backlog(client, urls, tmp_path, redbeat_redis_options={"retry_period": -1})
+    frozen = way.freeze_on(expected_id("entry-720", 721).encode())  # in a message, with its commit
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(frozen.is_set, interval=0.001)
+        took = beat.seconds_to_end()
+        assert beat.returncode == 0, beat.output()
+    print(f"it ended in {took:.2f} s")
+    assert took < patience(8)
+    way.thaw()
+    client.delete(LOCK)
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: not due_count(client))
+    assert sent_names(broker) == names
+    assert counts_of(client, names) == {1: 6000}
+
+
+@pytest.mark.slow
+@pytest.mark.few_cases(1)
+@pytest.mark.parametrize("lock", ["lock", "no lock"])
+def test_beat_process_without_its_broker_keeps_the_lock_and_sends_later(
+    valkey: Server, second: Server, tmp_path: Path, lock: str
+) -> None:
+    settings = {} if lock == "lock" else {"redbeat_lock_key": None}
+    write_app(tmp_path, "module", second.url(), redbeat_redis_url=valkey.url(1), **settings)
+    with celery_beat(tmp_path, "module") as beat, valkey.client(db=1) as client:
+        write_raw(client, "first")
+        with second.client() as broker:
+            eventually(lambda: sent_names(broker) == ["first"])
+        token = client.get(LOCK)
+        second.kill()
+        due = server_now(client) - 0.5
+        names = [f"entry-{number}" for number in range(6)]
+        for number, name in enumerate(names):
+            write_raw(client, name, score=due + number / 100)
+        beat.wait_for(AWAY)
+        retried = server_now(client) + 2.5
+        eventually(lambda: server_now(client) > retried)  # several attempts later
+        assert client.get(LOCK) == token
+        assert beat.output().count(AWAY) == 1
+        assert beat.output().count("Traceback") == 0
+        assert [client.hget(f"redbeat:{name}", "error") for name in names] == [None] * 6
+
+        second.restart()
+        with second.client() as broker:
+            eventually(lambda: len(sent_names(broker)) >= 6)
+            assert sent_names(broker) == names
+            dues = sent_dues(broker)
+        expected = [due + number / 100 for number in range(6)]
+        assert [moment.timestamp() for moment in dues] == pytest.approx(expected, abs=1e-4)
+        beat.wait_for(BACK)
+        eventually(lambda: client.zcount(SCHEDULE, "-inf", server_now(client) + 60) == 0)
+        assert beat.output().count(BACK) == 1
+        lines = beat.output().count("\n")
+        print(f"{lines} lines of log in all")
+        assert lines < 40
+
+
+def test_beat_process_started_without_its_broker_sends_later_and_ends_at_once(
+    valkey: Server, second: Server, tmp_path: Path
+) -> None:
+    write_app(tmp_path, "module", second.url(), redbeat_redis_url=valkey.url(1))
+    with valkey.client(db=1) as client, second.client() as broker:
+        for is_back in (False, True):
+            second.kill()
+            with celery_beat(tmp_path, "module") as beat:
+                write_raw(client, "entry", score=1)
+                beat.wait_for(AWAY)
+                if is_back:
+                    second.restart()
+                    eventually(lambda: sent_names(broker) == ["entry"])
+                else:
+                    assert beat.stop() == 0
+                    assert client.get(LOCK) is None
+                    assert client.zscore(SCHEDULE, "redbeat:entry") == 1
+
+
+@pytest.mark.parametrize(("lock_timeout", "is_woken"), [(1, False), (None, True)], ids=["1-s", "woken"])
+def test_unreachable_broker_is_tried_once_a_second(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    lock_timeout: float | None,
+    is_woken: bool,
+) -> None:
+    app = make_app_without_broker(client, redbeat_lock_timeout=lock_timeout)
+    scheduler = make_scheduler(app)
+    acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler, stop=lambda: None), signal=None)
+    tried_at: list[float] = []
+    is_back = Broker.is_back
+
+    def note_try(broker: Broker) -> bool:
+        tried_at.append(time.monotonic())
+        return is_back(broker)
+
+    monkeypatch.setattr(Broker, "is_back", note_try)
+    write_raw(client, "entry", score=1.5)
+    ticks = 0
+    while len(tried_at) < 3:
+        if is_woken:
+            client.publish("redbeat::wake", "")
+        assert scheduler.tick() == 0, "it waits by itself"
+        ticks += 1
+    pauses = [later - earlier for earlier, later in pairwise(tried_at)]
+    print(f"{ticks} ticks, pauses of {', '.join(f'{pause:.2f}' for pause in pauses)} s")
+    assert min(pauses) > 0.9
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+    assert sum(AWAY in line for line in lines) == 1
+    assert len(lines) < 10, lines
+
+
+def make_app_without_broker(client: redis.Redis, **settings: Any) -> Celery:
+    options = client.connection_pool.connection_kwargs
+    url = f"redis://{options['host']}:{options['port']}/{options['db']}"
+    return memory_app(broker_url="redis://127.0.0.1:1", redbeat_redis_url=url, **settings)

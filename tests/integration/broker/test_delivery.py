@@ -9,6 +9,8 @@ from unittest import mock
 
 import pytest
 import redis
+from celery import Celery
+from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from redbeat.broker import delivery
@@ -16,9 +18,11 @@ from redbeat.broker.delivery import Delivery
 from redbeat.store.records import Target
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
+from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
+from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
@@ -43,7 +47,7 @@ OF_ANOTHER_SERVER = Target("0" * 40, 1, 0)
 
 
 @pytest.mark.parametrize("database", [0, 1], ids=["another db", "one db"])
-def test_on_one_server_message_and_record_are_one_step(
+def test_run_on_one_server_is_pushed_and_recorded_by_one_script(
     server: Server, make_scheduler: MakeScheduler, client: redis.Redis, database: int
 ) -> None:
     scheduler = make_scheduler(broker_url=server.url(database))
@@ -62,9 +66,7 @@ def test_on_one_server_message_and_record_are_one_step(
     assert field(client, "entry", "meta")["total_run_count"] == 2
 
 
-def test_a_server_is_known_by_its_run_id_and_not_by_its_name(
-    valkey: Server, make_scheduler: MakeScheduler
-) -> None:
+def test_server_is_identified_by_its_run_id(valkey: Server, make_scheduler: MakeScheduler) -> None:
     by_name = f"redis://localhost:{valkey.port}/0"
     assert EXACTLY in make_scheduler(broker_url=by_name, redbeat_redis_url=valkey.url(1)).info
     with Server(unix_socket=True) as server:
@@ -72,7 +74,7 @@ def test_a_server_is_known_by_its_run_id_and_not_by_its_name(
         assert EXACTLY in make_scheduler(broker_url=by_socket, redbeat_redis_url=server.url(1)).info
 
 
-def test_on_two_servers_a_batch_is_sent_in_one_round_trip_before_it_is_recorded(
+def test_batch_for_another_server_is_sent_in_one_round_trip_and_then_recorded(
     server: Server, other: Server, make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     scheduler = make_scheduler(broker_url=other.url(0))
@@ -94,13 +96,13 @@ def test_on_two_servers_a_batch_is_sent_in_one_round_trip_before_it_is_recorded(
     assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
 
 
-def test_in_a_cluster_and_without_redis_delivery_is_at_least_once(cluster: ClusterTopology) -> None:
+def test_delivery_in_a_cluster_is_at_least_once(cluster: ClusterTopology) -> None:
     app = memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True})
     with leader(app) as scheduler:
         assert AT_LEAST in scheduler.info
 
 
-def test_behind_sentinels_delivery_is_exactly_once(sentinel: SentinelTopology) -> None:
+def test_delivery_behind_sentinels_is_exactly_once(sentinel: SentinelTopology) -> None:
     app = memory_app(
         broker_url=sentinel.url(db=0), broker_transport_options={"master_name": sentinel.service_name}
     )
@@ -109,13 +111,7 @@ def test_behind_sentinels_delivery_is_exactly_once(sentinel: SentinelTopology) -
         assert ". messages -> compiled" in scheduler.info
 
 
-def test_a_broker_that_cannot_be_asked_leaves_it_open_in_the_banner(server: Server) -> None:
-    app = memory_app(broker_url="redis://127.0.0.1:1/0", redbeat_redis_url=server.url(1))
-    with leader(app) as scheduler:
-        assert ". delivery -> known when schedule and broker can be reached" in scheduler.info
-
-
-def test_a_commit_on_another_server_than_it_was_for_pushes_nothing(
+def test_commit_on_another_server_than_intended_pushes_nothing(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_raw(client, "before", schedule=SELDOM)
@@ -131,7 +127,7 @@ def test_a_commit_on_another_server_than_it_was_for_pushes_nothing(
     assert field(client, "after", "meta")["total_run_count"] == 1
 
 
-def test_two_servers_that_were_one_are_waited_for_and_then_believed(
+def test_broker_that_became_another_server_is_doubted_and_then_used(
     scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
@@ -158,7 +154,7 @@ def test_two_servers_that_were_one_are_waited_for_and_then_believed(
     ["~redbeat:* +@all", "~* +@all -lpush", "~* +@all -info", "~* +@all -select"],
     ids=["no queue", "no LPUSH", "no INFO", "no SELECT in scripts"],
 )
-def test_a_schedule_whose_user_may_not_push_is_delivered_by_the_brokers_user(
+def test_schedule_user_without_rights_to_queues_delivers_at_least_once(
     server: Server,
     make_scheduler: MakeScheduler,
     client: redis.Redis,
@@ -183,7 +179,7 @@ def test_a_schedule_whose_user_may_not_push_is_delivered_by_the_brokers_user(
 
 
 @pytest.mark.parametrize("broker_is", ["same", "other"])
-def test_a_queue_that_is_no_list_holds_up_its_own_runs_only(
+def test_queue_of_the_wrong_type_holds_up_its_own_runs_only(
     server: Server, other: Server, make_scheduler: MakeScheduler, client: redis.Redis, broker_is: str
 ) -> None:
     broker_server = server if broker_is == "same" else other
@@ -211,7 +207,7 @@ def test_a_queue_that_is_no_list_holds_up_its_own_runs_only(
     assert field(client, "held", "meta")["total_run_count"] == 6
 
 
-def test_a_message_for_several_queues_goes_to_all_of_them_or_none(
+def test_message_for_two_queues_goes_to_both_or_none(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Twice(RedBeatScheduler):
@@ -247,7 +243,7 @@ def at_most_once(
         yield {"redbeat_delivery": "at_most_once", "broker_url": broker_server.url(0)}, broker
 
 
-def test_at_most_once_records_a_run_before_it_is_sent(
+def test_at_most_once_run_is_recorded_before_it_is_sent(
     at_most_once: tuple[dict[str, Any], redis.Redis], make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     settings, broker = at_most_once
@@ -262,21 +258,7 @@ def test_at_most_once_records_a_run_before_it_is_sent(
     assert field(client, "last", "meta")["total_run_count"] == 1
 
 
-def test_what_was_sent_before_an_end_amid_a_batch_is_recorded_and_the_rest_stays_due(
-    make_scheduler: MakeScheduler, client: redis.Redis
-) -> None:
-    scheduler = make_scheduler(
-        scheduler=Ending, broker_url="memory://"
-    )  # nothing is collected: it sends at once
-    write_burst(client, ["first", "last", "unreached"])
-    with pytest.raises(KeyboardInterrupt):
-        scheduler.tick()
-    assert field(client, "first", "meta")["total_run_count"] == 1
-    due = client.zrangebyscore(SCHEDULE, 0, server_now(client))
-    assert due == ["redbeat:last", "redbeat:unreached"]
-
-
-def test_at_most_once_sends_nothing_of_what_somebody_has_changed_meanwhile(
+def test_at_most_once_entry_deleted_after_the_fetch_is_not_sent(
     at_most_once: tuple[dict[str, Any], redis.Redis], make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     settings, broker = at_most_once
@@ -295,7 +277,7 @@ def test_at_most_once_sends_nothing_of_what_somebody_has_changed_meanwhile(
     assert sent_names(broker) == ["first", "third"]
 
 
-def test_at_most_once_says_which_run_it_lost(
+def test_at_most_once_lost_run_is_named_in_the_log(
     at_most_once: tuple[dict[str, Any], redis.Redis],
     make_scheduler: MakeScheduler,
     client: redis.Redis,
@@ -313,3 +295,107 @@ def test_at_most_once_says_which_run_it_lost(
     assert "held" in lost
     assert "at_most_once" in lost
     assert "WRONGTYPE" in lost
+
+
+def said_of_delivery(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the log says of delivery, oldest first."""
+    return [record.getMessage() for record in caplog.records if "Delivery: " in record.getMessage()]
+
+
+def send(scheduler: RedBeatScheduler, client: redis.Redis, name: str) -> None:
+    """Let an entry be due, and tick until it is sent."""
+    write_raw(client, name, schedule=SELDOM)
+    while not scheduler.tick():
+        pass
+
+
+@pytest.mark.parametrize("missing", [["-info"], ["resetkeys", "~redbeat:*"]], ids=["INFO", "the queue"])
+def test_missing_right_is_tried_again_with_the_next_connection(
+    server: Server,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    missing: list[str],
+) -> None:
+    caplog.set_level(logging.INFO)
+    client.execute_command("ACL SETUSER", "schedule", "reset", "on", ">secret", "~*", "&*", "+@all", *missing)
+    scheduler = make_scheduler(redbeat_redis_url=f"redis://schedule:secret@127.0.0.1:{server.port}/1")
+    for name in ("first", "second"):
+        send(scheduler, client, name)
+        scheduler._broker.close()  # noqa: SLF001 - as when it was away; here it is the server of the schedule
+    assert said_of_delivery(caplog) == ["beat: Delivery: at least once, each run with one task id."]
+    warnings = warnings_in(caplog)
+    assert len(warnings) == len(set(warnings)), "a right that is still missing is no news"
+
+    client.execute_command("ACL SETUSER", "schedule", "~*", "+@all")
+    for name in ("third", "fourth"):
+        send(scheduler, client, name)
+    assert said_of_delivery(caplog) == [
+        "beat: Delivery: at least once, each run with one task id.",
+        "beat: Delivery: exactly once.",
+    ]
+    assert sent_names(broker) == ["first", "second", "third", "fourth"]
+
+
+def line_of(app: Celery, scheduler: type[RedBeatScheduler] = RedBeatScheduler) -> str:
+    """The banner's line about messages."""
+    lines = scheduler(app, lazy=True).info.splitlines()
+    [found] = [line for line in lines if ". messages -> " in line]
+    assert found.startswith("    . messages -> ")
+    return found.partition(" -> ")[2]
+
+
+def route(*args: Any, **kwargs: Any) -> None: ...
+
+
+class Overriding(RedBeatScheduler):
+    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_async(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reasons"),
+    [
+        ({}, []),
+        ({"broker_url": "redis://127.0.0.1:1/0"}, []),
+        ({"broker_url": "memory://"}, ["the broker is neither Redis nor RabbitMQ"]),
+        ({"redbeat_lock_key": None}, ["redbeat_lock_key is None"]),
+        ({"redbeat_delivery": "at_most_once"}, ["redbeat_delivery is 'at_most_once'"]),
+        ({"task_routes": "no.such.route"}, ["task_routes has a function: no.such.route"]),
+        ({"task_routes": {5: "queue"}}, ["task_routes can't be used: TypeError: "]),
+        (
+            {"task_send_sent_event": True, "task_compression": "zlib", "task_routes": [route]},
+            ["task_send_sent_event", "task_compression", f"task_routes has a function: {__name__}.route"],
+        ),
+    ],
+    ids=lambda value: ",".join(value) or "no settings" if isinstance(value, dict) else "",
+)
+def test_banner_names_every_setting_that_rules_out_templates(
+    make_app: MakeApp, settings: dict[str, Any], reasons: list[str]
+) -> None:
+    found = line_of(make_app(**settings)).partition("one by one: ")[2].split("; ")
+    assert len(found) == max(len(reasons), 1)
+    assert all(one.startswith(reason) for one, reason in zip(found, reasons or [""], strict=True))
+
+
+def test_banner_names_user_code_that_rules_out_templates_and_escapes_it(app: Celery) -> None:
+    def note(**said: Any) -> None: ...
+
+    note.__qualname__ = "note\n    . lock -> none"
+    before_task_publish.connect(note)
+    try:
+        found = line_of(app, Overriding)
+    finally:
+        before_task_publish.disconnect(note)
+    assert f"{__name__}.Overriding overrides apply_async" in found
+    assert rf"a receiver of before_task_publish: {__name__}.note\n    . lock -> none" in found
+
+
+def test_banner_with_unconfirmed_messages_to_rabbitmq_says_one_by_one(
+    make_app: MakeApp, rabbitmq: RabbitMQ
+) -> None:
+    app = make_app(broker_url=rabbitmq.url())
+    assert line_of(app).startswith("compiled")
+    app.conf.broker_transport_options = {"confirm_publish": False}
+    assert line_of(app) == "one by one: confirm_publish is False"

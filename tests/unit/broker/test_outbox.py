@@ -1,22 +1,32 @@
-"""The outbox on channels of every kind: kombu's own on a fake server, and such as kombu may have one day."""
+"""The outbox on Redis channels, also of other versions of kombu, and confirms and frames of AMQP."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
+import amqp.basic_message
+import amqp.method_framing
 import fakeredis
 import pytest
+from amqp.exceptions import MessageNacked
+from amqp.serialization import dumps
 from celery import Celery
 from celery.schedules import schedule
-from kombu import Connection, Exchange, Producer, Queue
+from kombu import Connection, Exchange, Producer
 from kombu.transport import TRANSPORT_ALIASES
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.broker import confirms
 from redbeat.broker import outbox as outbox_module
+from redbeat.broker.confirms import Confirms, Publication
+from redbeat.broker.frames import publish_frames
 from redbeat.broker.outbox import Outbox
 from redbeat.process.memory import Memory
 from redbeat.store.records import Push
@@ -95,7 +105,7 @@ def _body(text: Any) -> str:
 # -- kombu as it is
 
 
-def test_a_message_is_collected_and_not_sent(channel: Any, broker: Any) -> None:
+def test_published_message_is_collected_and_not_sent(channel: Any, broker: Any) -> None:
     outbox = outbox_of(channel)
     with outbox.collecting() as pushes:
         publish(channel, "", headers={"name": "a"})
@@ -104,7 +114,7 @@ def test_a_message_is_collected_and_not_sent(channel: Any, broker: Any) -> None:
     assert broker.keys() == []
 
 
-def test_what_was_collected_can_be_sent_later(channel: Any, broker: Any) -> None:
+def test_collected_messages_are_sent_together_with_an_outcome_each(channel: Any, broker: Any) -> None:
     outbox = outbox_of(channel)
     with outbox.collecting() as pushes:
         publish(channel, "", headers={"name": "a"})
@@ -115,33 +125,7 @@ def test_what_was_collected_can_be_sent_later(channel: Any, broker: Any) -> None
     assert queued(broker) == ["a", "a"]
 
 
-@pytest.mark.parametrize("is_before", [True, False], ids=["before", "after"])
-def test_outside_of_collecting_the_channel_is_kombus_own(channel: Any, broker: Any, is_before: bool) -> None:
-    outbox = outbox_of(channel)
-    if not is_before:
-        with outbox.collecting():
-            publish(channel, "", headers={"name": "collected"})
-    publish(channel, "", headers={"name": "sent"})
-    assert queued(broker) == ["sent"]
-    Queue("other", Exchange("direct"), routing_key="key")(channel).declare()
-    publish(channel, "", exchange="direct", routing_key="key", headers={"name": "routed"})
-    assert queued(broker, "other") == ["routed"]
-    received = channel.basic_get("q", no_ack=True)
-    assert received.headers["name"] == "sent"
-    assert channel.queue_purge("other") == 1
-
-
-def test_after_a_failure_the_channel_is_kombus_own_again(channel: Any, broker: Any) -> None:
-    outbox = outbox_of(channel)
-    with suppress(KeyError), outbox.collecting() as pushes:
-        publish(channel, "", headers={"name": "a"})
-        publish(channel, "", headers={"name": "never"}, compression="no-such")
-    assert bodies(pushes) == [("q", "a")]
-    publish(channel, "", headers={"name": "b"})
-    assert queued(broker) == ["b"]
-
-
-def test_a_fan_out_is_sent_at_once(channel: Any, broker: Any) -> None:
+def test_fan_out_is_sent_at_once(channel: Any, broker: Any) -> None:
     outbox = outbox_of(channel)
     Exchange("fan", type="fanout")(channel).declare()
     with broker.pubsub() as pubsub:
@@ -154,102 +138,7 @@ def test_a_fan_out_is_sent_at_once(channel: Any, broker: Any) -> None:
     assert pushes == []
 
 
-def test_bindings_are_looked_up_once_a_batch(channel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[str] = []
-    get_table = channel.get_table
-    monkeypatch.setattr(channel, "get_table", lambda exchange: looks.append(exchange) or get_table(exchange))
-    Queue("one", Exchange("topics", type="topic"), routing_key="#")(channel).declare()
-    outbox = outbox_of(channel)
-    for _ in range(2):
-        outbox.forget_tables()
-        for _ in range(3):
-            with outbox.collecting() as pushes:
-                publish(channel, "", exchange="topics", routing_key="a", headers={"name": "m"})
-            assert bodies(pushes) == [("one", "m")]
-    assert looks == ["topics", "topics"]
-    Queue("two", Exchange("topics", type="topic"), routing_key="a")(channel).declare()
-    with outbox.collecting() as pushes:
-        publish(channel, "", exchange="topics", routing_key="a", headers={"name": "m"})
-    assert sorted(bodies(pushes)) == [("one", "m"), ("two", "m")]
-
-
-@pytest.mark.skipif(not hasattr(Producer, "batch"), reason="this kombu has no batches of its own")
-def test_kombus_own_batches_still_work_in_the_block(channel: Any, broker: Any) -> None:
-    producer = Producer(channel, auto_declare=False)
-    outbox = outbox_of(channel)
-    with outbox.collecting() as pushes:
-        with producer.batch():
-            producer.publish("", routing_key="q", headers={"name": "a"})
-        publish(channel, "", headers={"name": "b"})
-    assert sorted([*queued(broker), *(name for _, name in bodies(pushes))]) == ["a", "b"]
-
-
 # -- kombu as it may be one day
-
-
-def test_an_event_that_is_written_in_an_unknown_way_is_sent_at_once_and_once(broker: Any) -> None:
-    class UnknownEventChannel(FakeChannel):
-        def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
-            with self.conn_or_acquire() as client:
-                client.xadd(f"stream:{exchange}", {"event": json.dumps(message)})
-
-    with channel_of(UnknownEventChannel) as channel:
-        outbox = outbox_of(channel)
-        Exchange("celeryev", type="fanout")(channel).declare()
-        for _ in range(2):
-            with outbox.collecting() as pushes:
-                publish(channel, "", headers={"name": "a"})
-                publish(channel, "", exchange="celeryev", routing_key="task.sent")
-            assert (bodies(pushes), outbox.events) == ([("q", "a")], [])
-        assert not outbox.has_given_up
-    assert broker.xlen("stream:celeryev") == 2
-
-
-def test_another_transport_has_no_outbox(caplog: pytest.LogCaptureFixture) -> None:
-    with Connection("memory://") as connection:
-        assert Outbox.of(connection.channel()) is None
-    assert caplog.messages == []
-
-
-def test_a_channel_that_lacks_something_has_no_outbox_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(2):
-        with channel_of(NoSuchPutChannel) as channel:
-            assert Outbox.of(channel) is None
-    (said,) = caplog.messages
-    assert "(get_table)" in said
-    assert said.endswith(ONE_BY_ONE)
-
-
-def test_a_prefix_that_the_client_puts_in_another_way_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
-    with channel_of(FakeChannel, global_keyprefix="pre:") as channel:
-        assert Outbox.of(channel) is None
-    assert "_prefix_args" in caplog.text
-
-
-def test_an_unknown_command_is_sent_at_once_and_once(broker: Any, caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(2):  # the second is a new connection
-        with channel_of(UnknownCommandChannel) as channel:
-            outbox = outbox_of(channel)
-            for _ in range(2):
-                with outbox.collecting() as pushes:
-                    publish(channel, "")
-                assert pushes == []
-            assert outbox.has_given_up
-    assert (broker.xlen("stream:q"), broker.exists("q")) == (4, 0)
-    (said,) = caplog.messages
-    assert "by xadd" in said
-    assert said.endswith(ONE_BY_ONE)
-
-
-def test_a_channel_that_writes_its_own_way_has_sent(broker: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with channel_of(OwnWayChannel) as channel:
-        outbox = outbox_of(channel)
-        for name in ("a", "b"):
-            with outbox.collecting() as pushes:
-                publish(channel, "", headers={"name": name})
-            assert pushes == []
-    assert queued(broker) == ["a", "b"]
-    assert len(caplog.messages) == 1
 
 
 # -- the same, by ticks
@@ -275,7 +164,7 @@ def tick(app: Celery, scheduler_class: type[RedBeatScheduler] = RedBeatScheduler
 
 
 @pytest.mark.parametrize("channel_class", [FakeChannel, OwnWayChannel, NoSuchPutChannel])
-def test_each_run_arrives_once_whatever_the_channel_does(
+def test_run_arrives_once_on_a_channel_of_another_kombu(
     app: Celery, broker: Any, monkeypatch: pytest.MonkeyPatch, channel_class: type[FakeChannel]
 ) -> None:
     monkeypatch.setattr(FakeTransport, "Channel", channel_class)
@@ -283,7 +172,7 @@ def test_each_run_arrives_once_whatever_the_channel_does(
     assert queued(broker) == ["a", "b", "c"]
 
 
-def test_each_run_arrives_once_by_an_unknown_command(
+def test_run_arrives_once_on_a_channel_with_an_unknown_command(
     app: Celery, broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(FakeTransport, "Channel", UnknownCommandChannel)
@@ -293,7 +182,7 @@ def test_each_run_arrives_once_by_an_unknown_command(
     assert [message.endswith(ONE_BY_ONE) for message in caplog.messages].count(True) == 1
 
 
-def test_a_producer_property_of_a_subclass_sends_at_once(app: Celery, broker: Any) -> None:
+def test_scheduler_with_a_producer_property_sends_at_once(app: Celery, broker: Any) -> None:
     class WithItsOwn(RedBeatScheduler):
         early: tuple[int, ...] = ()
 
@@ -314,7 +203,7 @@ def test_a_producer_property_of_a_subclass_sends_at_once(app: Celery, broker: An
     assert scheduler.early == (1, 2, 3)
 
 
-def test_a_producer_class_that_sends_elsewhere_is_left_to_it(app: Celery, broker: Any) -> None:
+def test_producer_class_that_sends_elsewhere_is_used(app: Celery, broker: Any) -> None:
     class Elsewhere(Producer):
         def publish(self, body: Any, **options: Any) -> None:
             broker.rpush("elsewhere", options["headers"]["name"])
@@ -327,7 +216,7 @@ def test_a_producer_class_that_sends_elsewhere_is_left_to_it(app: Celery, broker
     assert (broker.lrange("elsewhere", 0, -1), queued(broker)) == (["a", "b", "c"], [])
 
 
-def test_a_producer_class_that_changes_messages_is_collected_with_changes(app: Celery, broker: Any) -> None:
+def test_producer_class_that_changes_messages_is_used(app: Celery, broker: Any) -> None:
     class Upper(Producer):
         def publish(self, body: Any, headers: Any, **options: Any) -> Any:
             return super().publish(body, headers={**headers, "name": headers["name"].upper()}, **options)
@@ -338,3 +227,144 @@ def test_a_producer_class_that_changes_messages_is_collected_with_changes(app: C
 
     tick(app, WithItsClass)
     assert queued(broker) == ["A", "B", "C"]
+
+
+class AmqpConnection:
+    """Keeps what is written, and says at each look what it was given to say."""
+
+    confirm_publish = True
+    connected = True
+    frame_max = 4096
+    bytes_sent = 0
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.transport = SimpleNamespace(having_timeout=lambda _: nullcontext(), write=self._write)
+        self.say: list[Any] = []
+
+    def _write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def drain_events(self, timeout: float | None = None) -> None:
+        if not self.say:
+            raise TimeoutError
+        self.say.pop(0)()
+
+
+class AmqpChannel:
+    """As much of a channel of py-amqp as confirms need."""
+
+    channel_id = 7
+
+    def __init__(self) -> None:
+        self.connection = AmqpConnection()
+        self.events: dict[str, set[Any]] = defaultdict(set)
+
+    def confirm_select(self) -> None:
+        pass
+
+    def open(self) -> None:
+        pass
+
+    def tell(self, event: str, *args: Any) -> None:
+        for callback in self.events[event]:
+            callback(*args)
+
+
+def message_of(number: int) -> Any:
+    return amqp.basic_message.Message("x", application_headers={"redbeat_entry": f"entry-{number}"})
+
+
+@pytest.mark.parametrize("again", range(5))
+def test_confirm_reaches_its_own_publication_in_any_order(
+    chance: random.Random, monkeypatch: pytest.MonkeyPatch, again: int
+) -> None:
+    monkeypatch.setattr(confirms, "FIRST_ALONE", 0)
+    forgotten: list[Any] = []
+    channel = AmqpChannel()
+    inflight = Confirms(channel, forgotten.extend)
+    count = chance.randint(1, 100)
+    published: dict[int, Publication] = {}
+    for number in range(1, count + 1):
+        with inflight.deferring() as published[number]:
+            inflight.declared = [number]
+            inflight.publish(message_of(number), "", "queue", mandatory=True)
+    fates = {number: chance.choice(["ack", "ack", "ack", "nack", "return"]) for number in published}
+    returned = [number for number, fate in fates.items() if fate == "return"]
+    chance.shuffle(returned)
+    for number in returned:  # a message comes back before its confirm
+        returns = ("basic_return", None, "", "queue", message_of(number))
+        channel.connection.say.append(lambda returns=returns: channel.tell(*returns))
+    channel.connection.say += answers(channel, fates, chance)
+    inflight.settle(1)
+    for number, publication in published.items():
+        kind = {"ack": type(None), "nack": MessageNacked, "return": LookupError}[fates[number]]
+        assert type(publication.failure) is kind, number
+        assert publication.unconfirmed == 0
+        assert publication.is_confirmed is (fates[number] == "ack")
+    assert sorted(forgotten) == [number for number, fate in fates.items() if fate != "ack"]
+
+
+def answers(channel: AmqpChannel, fates: dict[int, str], chance: random.Random) -> Iterable[Any]:
+    """Acks and nacks of all, in any order, and many at once where all before are of one kind."""
+    said = []
+    left = {number: "nack" if fate == "nack" else "ack" for number, fate in fates.items()}
+    while left:
+        kind = next(iter(left.values()))
+        run = []
+        for number, fate in left.items():
+            if fate != kind:
+                break
+            run.append(number)
+        if chance.random() < 0.3:
+            last = chance.choice(run)
+            told, is_multiple = [number for number in run if number <= last], True
+        else:
+            last = chance.choice(list(left))
+            told, is_multiple = [last], False
+        event = (f"basic_{left[last]}", last, is_multiple)
+        said.append(lambda event=event: channel.tell(*event))
+        for number in told:
+            del left[number]
+    return said
+
+
+def test_reopened_channel_loses_unconfirmed_publications(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(confirms, "FIRST_ALONE", 0)
+    channel = AmqpChannel()
+    inflight = Confirms(channel, lambda _: None)
+    with inflight.deferring() as before:
+        inflight.publish(message_of(1), "", "queue")
+    channel.open()  # as py-amqp does when the broker has closed it
+    with inflight.deferring() as after:
+        inflight.publish(message_of(2), "", "queue")
+    channel.connection.say.append(lambda: channel.tell("basic_ack", 1, False))
+    inflight.settle(1)
+    assert before.is_lost
+    assert not before.is_confirmed
+    assert after.is_confirmed
+
+
+@pytest.mark.parametrize("again", range(5))
+def test_frames_are_those_that_py_amqp_writes(chance: random.Random, again: int) -> None:
+    def text(most: int) -> str:
+        return "".join(chance.choices("abcä€😀", k=chance.randint(0, most)))
+
+    values: list[Any] = [None, True, 1, -(2**40), 1.5, "ä", b"\x00", {"a": [1, {"b": None}]}, ["x", 2], ""]
+    channel = AmqpChannel()
+    for _ in range(50):
+        headers = {text(20) + str(number): chance.choice(values) for number in range(chance.randint(0, 9))}
+        properties = {"priority": 0, "delivery_mode": 2, "correlation_id": text(9), "expiration": "1000"}
+        body: Any = text(chance.choice([0, 10, 3000]))
+        arguments = (text(20), text(20), chance.random() < 0.5, chance.random() < 0.5)
+
+        def message(body: Any = body, headers: Any = headers, properties: Any = properties) -> Any:
+            return amqp.basic_message.Message(body, application_headers=headers, **properties)
+
+        frames = publish_frames(channel, message(), *arguments)
+        channel.connection.written.clear()
+        write = amqp.method_framing.frame_writer(channel.connection, channel.connection.transport)
+        write(1, channel.channel_id, (60, 40), dumps("Bssbb", (0, *arguments)), message())
+        assert frames == b"".join(channel.connection.written)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
-import signal
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 import pytest
-from celery import Celery, Task
+from celery import Celery
 from celery.backends.base import DisabledBackend
+from hypothesis import given
+from hypothesis import strategies as st
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
-from redbeat.broker import compiler, holes, shapes
+from redbeat.broker import compiler
 from redbeat.broker.compiler import Compiler, Message, Values
+from redbeat.broker.template import Template, find_difference, name_of
+from redbeat.broker.wrappers import is_known_wrapper
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
 
@@ -58,26 +58,13 @@ def compiled(compiling: Compiling, *args: Any, **kwargs: Any) -> Message:
     return message
 
 
-@contextmanager
-def traced() -> Iterator[list[int]]:
-    """Yield a list that has, after the block, how many bytes were allocated in it and are still in use."""
-    kept: list[int] = []
-    tracemalloc.start()
-    try:
-        yield kept
-        gc.collect()
-        kept.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_message_is_that_of_apply_async(compiling: Compiling) -> None:
+def test_message_from_a_template_is_that_of_apply_async(compiling: Compiling) -> None:
     by_apply_async, compiled = compiling.make_both(call_of("a", args=[1, "ä"], kwargs={"x": [None]}))
     assert compiled == by_apply_async
     assert compiled != ()
 
 
-def test_queues_are_declared_as_by_apply_async(compiling: Compiling, broker: Any) -> None:
+def test_template_declares_its_queue_as_apply_async_does(compiling: Compiling, broker: Any) -> None:
     compiled(compiling, queue="another")
     assert broker.keys("_kombu.binding.*") == ["_kombu.binding.another"]
     assert broker.smembers("_kombu.binding.another") == {"another\x06\x16\x06\x16another"}
@@ -86,37 +73,14 @@ def test_queues_are_declared_as_by_apply_async(compiling: Compiling, broker: Any
     assert {key: broker.type(key) for key in broker.scan_iter()} == before
 
 
-def test_ten_thousand_entries_of_a_task_take_three_rehearsals(compiling: Compiling) -> None:
-    for number in range(10_000):
-        compiled(compiling, f"entry-{number}")
-    assert len(compiling.rehearsals) == 3
-
-
-def test_the_size_of_a_message_is_what_it_takes(compiling: Compiling) -> None:
-    calls = [call_of(f"entry-{number}", args=[number], kwargs={"text": "x" * 50}) for number in range(1000)]
-    for call in calls[:2]:
-        compiling.compile(call)
-    gc.collect()  # frees the memory that Python keeps for new objects, and doesn't tell of
-    tracemalloc.start(4)  # the shape is that near; further frames cost more than the compiling
-    try:
-        messages: list[Any] = [compiling.compile(call) for call in calls]
-        snapshot = tracemalloc.take_snapshot()
-    finally:
-        tracemalloc.stop()
-    made = snapshot.filter_traces([tracemalloc.Filter(True, shapes.__file__, all_frames=True)])
-    taken = sum(trace.size for trace in made.traces)
-    told = sum(message.size_bytes for message in messages)
-    assert told * 0.9 < taken < told * 1.1
-
-
-def test_arguments_that_do_not_fit_are_left_to_apply_async(compiling: Compiling) -> None:
+def test_call_with_wrong_arguments_gets_no_template(compiling: Compiling) -> None:
     assert isinstance(compiling.compile(call_of("fits", "typed", [1])), Message)
     reason = compiling.compile(call_of("does not", "typed", [1, 2, 3]))
     assert "TypeError" in str(reason)
     assert isinstance(compiling.compile(call_of("fits, too", "typed", [1, 2])), Message)
 
 
-def test_a_changed_setting_drops_messages_with_the_next_batch(compiling: Compiling) -> None:
+def test_changed_setting_drops_templates_with_the_next_batch(compiling: Compiling) -> None:
     message = compiled(compiling)
     assert compiling.compiler.is_current(message)
     compiling.app.conf.task_default_queue = "other"
@@ -128,27 +92,7 @@ def test_a_changed_setting_drops_messages_with_the_next_batch(compiling: Compili
     assert by_compiler[0].queue == "other"
 
 
-def test_a_task_with_an_apply_async_of_its_own_is_left_alone(compiling: Compiling) -> None:
-    class Counting(Task):
-        sent = 0
-
-        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-            Counting.sent += 1
-            return super().apply_async(*args, **kwargs)
-
-    @compiling.app.task(name="counting", base=Counting, shared=False)
-    def counting() -> None:
-        """Never runs here."""
-
-    compiling.begin_batch()
-    reason = compiling.compile(call_of("a", "counting"))
-    assert str(reason).endswith("Counting overrides apply_async")
-    assert Counting.sent == 0
-
-
-def test_a_task_that_gets_an_apply_async_of_its_own_drops_its_messages(
-    compiling: Compiling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patched_task_drops_its_templates(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
     message = compiled(compiling)
     task = compiling.app.tasks["echo"]
     monkeypatch.setattr(type(task), "apply_async", lambda *args, **kwargs: None, raising=False)
@@ -157,16 +101,15 @@ def test_a_task_that_gets_an_apply_async_of_its_own_drops_its_messages(
     assert str(compiling.compile(call_of())).endswith("overrides apply_async")
 
 
-def test_a_run_is_the_same_wherever_its_values_come_from(compiling: Compiling) -> None:
+def test_message_with_quotes_in_its_values_is_that_of_apply_async(compiling: Compiling) -> None:
     call = call_of(task_id="it's \" mine")
     by_apply_async, compiled = compiling.make_both(call, values_of(call)._replace(due='"'))
     assert compiled == by_apply_async
 
 
-@pytest.mark.parametrize("lifetime", [None, 90, 0.5])
-@pytest.mark.parametrize("queue", [60, 0.25, 3600.0])
+@pytest.mark.parametrize(("lifetime", "queue"), [(None, 0.25), (90, 60), (0.5, 3600.0)])
 @pytest.mark.parametrize("options", [{}, {"expires": 100}, {"headers": {"mine": 1}}], ids=str)
-def test_a_message_that_expires_on_its_queue_is_that_of_apply_async(
+def test_message_that_expires_is_that_of_apply_async(
     compiling: Compiling, queue: float, lifetime: float | None, options: dict[str, Any]
 ) -> None:
     """Entries with one limit or two, or none, each of another length, have different messages."""
@@ -182,7 +125,7 @@ def test_a_message_that_expires_on_its_queue_is_that_of_apply_async(
 
 
 @pytest.mark.parametrize("expires", [-1, datetime(2030, 1, 1, tzinfo=timezone.utc), "2030-01-01"])
-def test_a_task_that_expires_at_a_time_is_left_to_apply_async(compiling: Compiling, expires: Any) -> None:
+def test_task_that_expires_at_a_date_gets_no_template(compiling: Compiling, expires: Any) -> None:
     """When that is earlier than what the policy says depends on the time."""
 
     @compiling.app.task(name="ending", shared=False, expires=expires)
@@ -210,7 +153,9 @@ def test_a_task_that_expires_at_a_time_is_left_to_apply_async(compiling: Compili
         {"task_id": 5},
     ],
 )
-def test_some_options_are_left_to_apply_async(compiling: Compiling, options: dict[str, Any]) -> None:
+def test_option_that_a_template_cannot_express_gets_none(
+    compiling: Compiling, options: dict[str, Any]
+) -> None:
     assert isinstance(compiling.compile(call_of(**options)), str)
 
 
@@ -221,7 +166,7 @@ def messages_about(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if "aren't compiled" in message]
 
 
-def test_a_value_that_changes_from_run_to_run_is_named_and_never_compiled(
+def test_field_that_changes_with_each_run_is_named_and_gets_no_template(
     compiling: Compiling, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
@@ -235,7 +180,7 @@ def test_a_value_that_changes_from_run_to_run_is_named_and_never_compiled(
     assert len(compiling.rehearsals) == 2
 
 
-def test_a_value_that_depends_on_the_entry_in_an_unknown_way_drops_the_first_message(
+def test_field_that_depends_on_the_entry_in_an_unknown_way_drops_the_template(
     compiling: Compiling, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
@@ -254,39 +199,7 @@ def test_a_value_that_depends_on_the_entry_in_an_unknown_way_drops_the_first_mes
     assert len(messages_about(caplog)) == 1
 
 
-def test_a_reason_that_is_a_sentence_has_one_full_stop(
-    compiling: Compiling, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level("INFO")
-
-    def fail(*_args: Any, **_options: Any) -> None:
-        raise LookupError("There is no tenant.")
-
-    monkeypatch.setattr(compiling, "send", fail)
-    compiling.compile(call_of())
-    [message] = messages_about(caplog)
-    assert message.endswith("There is no tenant.")
-    assert not message.endswith("..")
-
-
-def test_a_version_that_describes_arguments_in_another_way_compiles_nothing(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("celery.app.amqp.saferepr", lambda value, *args, **kwargs: repr(value))
-    compiling = Compiling(app)
-    compiling.begin_batch()
-    assert "describes arguments" in str(compiling.compile_only(call_of()))
-    assert compiling.rehearsals == []
-
-
-def test_wrong_settings_are_left_to_apply_async(app: Celery) -> None:
-    app.conf.task_routes = [("echo", {"queue": "x"}, "one too many")]
-    compiling = Compiling(app)
-    compiling.begin_batch()
-    assert "ValueError" in str(compiling.compile_only(call_of()))
-
-
-def test_what_fails_in_one_batch_is_tried_again_in_the_next(compiling: Compiling) -> None:
+def test_template_that_could_not_be_made_is_tried_again_in_the_next_batch(compiling: Compiling) -> None:
     compiling.app.amqp.queues.create_missing = False
     for _ in range(2):
         assert "QueueNotFound" in str(compiling.compile(call_of(queue="missing")))
@@ -296,15 +209,7 @@ def test_what_fails_in_one_batch_is_tried_again_in_the_next(compiling: Compiling
     assert isinstance(compiling.compile(call_of(queue="missing")), Message)
 
 
-def test_task_sent_events_are_left_to_apply_async(app: Celery, broker: Any) -> None:
-    app.conf.task_send_sent_event = True
-    compiling = Compiling(app)
-    compiling.begin_batch()
-    assert compiling.compile(call_of()) == "task_send_sent_event is set"
-    assert compiling.rehearsals == []
-
-
-def test_kinds_of_messages_are_bounded(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_templates_is_bounded(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "MAX_SHAPES", 3)
     monkeypatch.setattr(compiler, "KEPT_BATCHES", 5)
     first = [compiled(compiling, queue=f"queue-{number}") for number in range(3)]
@@ -318,60 +223,7 @@ def test_kinds_of_messages_are_bounded(compiling: Compiling, monkeypatch: pytest
     assert compiling.compiler.is_current(compiled(compiling, queue="queue-0"))
 
 
-def test_a_shape_does_not_keep_the_arguments_of_its_first_entry(compiling: Compiling) -> None:
-    def arguments() -> list[Any]:
-        return [f"{number} {'x' * 1000}" for number in range(1000)]
-
-    with traced() as kept:
-        for number in range(10):
-            call = call_of(args=arguments(), queue=f"queue-{number}")
-            # as of an entry that is read anew
-            assert isinstance(
-                compiling.compiler.compile(
-                    call,
-                    lambda values, call=call: compiling.send(call._replace(args=arguments()), values),
-                ),
-                Message,
-            )
-        del call
-    assert kept[0] < 2_000_000  # of 10,000,000
-
-
-@pytest.mark.parametrize("length", [1, 5_000])
-def test_shapes_are_counted_as_what_they_take(compiling: Compiling, length: int) -> None:
-    compiled(compiling)
-    before = compiling.allowance.left_bytes
-    with traced() as kept:
-        for number in range(50):
-            compiled(compiling, task=f"task-{number}", args=["x" * length], cluster_id=f"{number}" * length)
-    counted = before - compiling.allowance.left_bytes
-    print(f"{counted:,} bytes are counted, {kept[0]:,} are taken")
-    assert counted > 0.7 * kept[0]
-    compiling.app.conf.timezone = "Asia/Tokyo"  # drops them
-    compiling.begin_batch()
-    assert compiling.allowance.left_bytes == compiling.allowance.max_bytes
-
-
-def test_a_message_that_is_kept_keeps_little_of_a_shape_that_was_dropped(compiling: Compiling) -> None:
-    def compile_and_drop(count: int) -> list[Message]:
-        found = []
-        for number in range(count):
-            found.append(compiled(compiling, task=f"task-{number}", app_id="x" * 30_000))
-            if number % 10 == 9:
-                compiling.app.conf.timezone = ["Asia/Tokyo", "UTC"][number // 10 % 2]  # drops all
-                compiling.begin_batch()
-        return found
-
-    compile_and_drop(20)  # what is cached for good
-    with traced() as kept:
-        messages = compile_and_drop(100)
-    assert not any(map(compiling.compiler.is_current, messages))
-    told = sum(message.size_bytes for message in messages)
-    print(f"{kept[0]:,} bytes are kept by messages of {told:,} bytes")
-    assert kept[0] < 100 * 30_000 / 10, "a shape holds its app_id"
-
-
-def test_kinds_of_messages_take_half_of_the_memory_that_is_allowed_at_most(compiling: Compiling) -> None:
+def test_memory_of_templates_is_bounded(compiling: Compiling) -> None:
     compiling.allowance.max_bytes = 60_000
     found = [compiling.compile(call_of(queue=f"queue-{number}")) for number in range(10)]
     made = [message for message in found if isinstance(message, Message)]
@@ -392,7 +244,7 @@ class OwnBackend(DisabledBackend):
         self.told.append(task_id)
 
 
-def test_a_result_backend_that_isnt_celerys_is_left_to_apply_async(compiling: Compiling) -> None:
+def test_result_backend_that_is_not_celerys_rules_out_templates(compiling: Compiling) -> None:
     compiling.app.conf.result_backend = f"{__name__}:OwnBackend"
     OwnBackend.told.clear()
     compiling.begin_batch()
@@ -403,7 +255,7 @@ def test_a_result_backend_that_isnt_celerys_is_left_to_apply_async(compiling: Co
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
-def test_after_a_rehearsal_that_fails_all_is_as_before(
+def test_failed_attempt_at_a_template_leaves_no_trace(
     compiling: Compiling, broker: Any, error: type[BaseException]
 ) -> None:
     def fail(values: Values) -> None:
@@ -417,30 +269,76 @@ def test_after_a_rehearsal_that_fails_all_is_as_before(
     assert broker.llen("q") == 1
 
 
-def test_a_rehearsal_that_sends_twice_is_no_message(compiling: Compiling, broker: Any) -> None:
-    def send_twice(values: Values) -> None:
-        compiling.send(call_of(), values)
-        compiling.send(call_of(), values)
-
-    assert compiling.compiler.compile(call_of(), send_twice) == "a run isn't one message to one queue"
-    assert broker.keys() == []
-
-
-def test_an_exit_amid_a_rehearsal_leaves_nothing_behind(compiling: Compiling, broker: Any) -> None:
-    def end(number: int, frame: object) -> None:
-        raise SystemExit
-
-    before = signal.signal(signal.SIGUSR1, end)
-    try:
-        with pytest.raises(SystemExit):
-            compiling.compiler.compile(call_of(), lambda _values: signal.raise_signal(signal.SIGUSR1))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert broker.keys() == []
-    by_apply_async, by_compiler = compiling.make_both(call_of())
-    assert by_compiler == by_apply_async
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=15,
+)
+DOCUMENTS = st.dictionaries(st.text(), JSON, min_size=2, max_size=6)
 
 
-def test_options_that_are_equal_and_are_written_otherwise_are_two_shapes() -> None:
-    keys = [holes.key_of(call_of(priority=value)) for value in (0.0, -0.0, 0, False)]
-    assert len(set(keys)) == 4
+@given(DOCUMENTS, st.data())
+def test_placeholders_are_filled_like_values_that_are_encoded(
+    document: dict[str, object], data: st.DataObject
+) -> None:
+    keys = data.draw(st.lists(st.sampled_from(sorted(document)), min_size=2, unique=True))
+    text = json.dumps(document)
+    template = Template(text, {(key,): position for position, key in enumerate(keys)})
+    assert template.fill(tuple(json.dumps(document[key]) for key in keys)) == text
+    others = {key: data.draw(JSON) for key in keys}
+    assert template.fill(tuple(map(json.dumps, others.values()))) == json.dumps({**document, **others})
+
+
+@pytest.mark.parametrize("text", ['{"a":1,"b":2}', '{"a": 1, "b": "ä"}', '{"a": 1, "a": 1, "b": 2}'])
+def test_json_that_python_writes_otherwise_gets_no_template(text: str) -> None:
+    with pytest.raises(ValueError, match="isn't written as"):
+        Template(text, {("a",): 0, ("b",): 1})
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ({"a": 1, "b": {"c": [1, 2]}}, None),
+        ({"a": 2, "b": {"c": [1, 2]}}, "a"),
+        ({"a": 1, "b": {"c": [1, 3]}}, "b.c.1"),
+        ({"a": 1, "b": {"c": [1]}}, "b.c"),
+        ({"a": 1, "b": {"c": [1, 2], "d": 0}}, "b.d"),
+        ({"a": 1}, "b"),
+        ({"a": True, "b": {"c": [1, 2]}}, "a"),
+        ({"b": {"c": [1, 2]}, "a": 1}, "text"),
+    ],
+)
+def test_first_difference_of_two_documents_is_named(other: object, name: str | None) -> None:
+    path = find_difference({"a": 1, "b": {"c": [1, 2]}}, other)
+    assert (None if path is None else name_of(path)) == name
+
+
+sentrys = pytest.importorskip("sentry_sdk.integrations.celery")
+wrap = getattr(sentrys, "_wrap_task_run", None) or sentrys._wrap_apply_async  # noqa: SLF001 - as in 2.0
+
+
+def wrapped_function() -> None:
+    """What is wrapped."""
+
+
+def wrap_by_another_library(function: Callable[[], None]) -> Callable[[], None]:
+    """A wrapper of another library, which forgets one of its variables."""
+    forgotten = 1
+
+    def wrapper(*args: Any) -> Any:
+        return function(*args) if args else forgotten  # noqa: F821
+
+    del forgotten
+    return wrapper
+
+
+def test_only_the_wrapper_of_sentry_counts_as_known() -> None:
+    task: Any = type("Task", (), {})()
+    wrapped = wrap(wrapped_function)
+    assert is_known_wrapper(wrapped, wrapped_function)
+    assert is_known_wrapper(wrap(wrapped), wrapped_function)
+    assert not is_known_wrapper(wrapped, task)
+    assert not is_known_wrapper(wrap_by_another_library(wrapped_function), wrapped_function)
+    assert not is_known_wrapper(wrap(wrap_by_another_library(wrapped_function)), wrapped_function)
+    assert not is_known_wrapper(wrapped_function, wrapped_function)
+    assert not is_known_wrapper(None, wrapped_function)

@@ -94,7 +94,7 @@ def assert_they_run_on(
 
 
 @pytest.mark.few_cases(1)
-def test_scheduled_tasks_reach_the_workers_of_their_queues_and_nobody_else(
+def test_runs_reach_the_workers_of_their_queues_and_no_others(
     server: Server, client: redis.Redis, tmp_path: Path, broker_url: str
 ) -> None:
     shop = tmp_path / "shop"
@@ -112,68 +112,3 @@ def test_scheduled_tasks_reach_the_workers_of_their_queues_and_nobody_else(
     }
     workers = {queue: f"{queue},all" for queue in ("celery", "video", "money")}
     assert_they_run_on(workers, expected, server, client, tmp_path, env={"BEAT": "1"})
-
-
-GUIDE = """
-from kombu import Exchange, Queue
-
-NEWS = Exchange("news", type="topic")
-
-class MyRouter:
-    def route_for_task(self, task, args=None, kwargs=None):
-        if task == "video.compress":
-            return {"queue": "video", "routing_key": "video.compress"}
-
-app.conf.update(
-    task_default_queue="default",
-    task_default_exchange="tasks",
-    task_default_exchange_type="topic",
-    task_default_routing_key="task.default",
-    task_queues=[
-        Queue("default", routing_key="task.#"),
-        Queue("feed_tasks", routing_key="feed.#"),
-        Queue("image_tasks", Exchange("mediatasks", type="direct"), routing_key="image.compress"),
-        Queue("video", Exchange("media", type="topic"), routing_key="video.#"),
-        Queue("usa", NEWS, routing_key="usa.#"),
-        Queue("weather", NEWS, routing_key="*.weather"),
-        Queue("norway", NEWS, routing_key="norway.#"),
-    ],
-    task_routes=[
-        {"feeds.tasks.import_feed": {"queue": "feed_tasks", "routing_key": "feed.import"}},
-        "module.MyRouter",
-    ],
-)
-
-def where(self):
-    note(self, self.request.hostname)
-
-for name in ("feeds.tasks.import_feed", "image.compress", "video.compress", "news.report"):
-    app.task(name=name, bind=True)(where)
-"""
-
-OF_THE_GUIDE: dict[str, Expected] = {
-    "import": ("feeds.tasks.import_feed", {}, ["feed_tasks"]),
-    "default": ("news.report", {}, ["default"]),
-    "image": (
-        "image.compress",
-        {"exchange": "mediatasks", "exchange_type": "direct", "routing_key": "image.compress"},
-        ["image_tasks"],
-    ),
-    "video": ("video.compress", {}, ["video"]),
-    "usa.news": ("news.report", {"queue": "usa", "routing_key": "usa.news"}, ["usa"]),
-    "usa.weather": ("news.report", {"queue": "usa", "routing_key": "usa.weather"}, ["usa", "weather"]),
-    "norway.weather": (
-        "news.report",
-        {"exchange": "news", "exchange_type": "topic", "routing_key": "norway.weather"},
-        ["norway", "weather"],
-    ),
-}
-
-
-@pytest.mark.few_cases(1)
-def test_the_examples_of_the_guide_are_run_by_the_workers_of_their_queues_and_by_no_other(
-    server: Server, client: redis.Redis, tmp_path: Path, broker_url: str
-) -> None:
-    write_app(tmp_path, "module", broker_url, server.url(2), GUIDE, redbeat_redis_url=server.url(1))
-    workers = {queue: queue for _, _, queues in OF_THE_GUIDE.values() for queue in queues}
-    assert_they_run_on(workers, OF_THE_GUIDE, server, client, tmp_path)

@@ -1,0 +1,357 @@
+"""The messages of a batch: signals, messages of user code among them, round trips, task-sent events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery, Task
+from celery.signals import after_task_publish, before_task_publish
+from kombu import Exchange, Producer, Queue
+
+from redbeat import RedBeatScheduler
+from tests.integration.conftest import MakeScheduler
+from tests.support.fidelity import Recording, counting_round_trips
+from tests.support.logs import logged, warnings_in
+from tests.support.polling import eventually
+from tests.support.schedule import (
+    SCHEDULE,
+    SELDOM,
+    counts_of,
+    field,
+    messages,
+    retry_now,
+    sent_names,
+    write_burst,
+    write_raw,
+)
+from tests.support.servers import Server
+
+
+@contextmanager
+def connected(signal: Any, receiver: Any) -> Iterator[None]:
+    signal.connect(receiver, weak=False)
+    try:
+        yield
+    finally:
+        signal.disconnect(receiver)
+
+
+@pytest.mark.parametrize(
+    ("signal", "sender"),
+    [(before_task_publish, "app"), (before_task_publish, "connection"), (after_task_publish, "pool")],
+    ids=["app", "connection", "pool"],
+)
+def test_message_sent_by_a_signal_handler_leaves_once_and_at_once(
+    make_scheduler: MakeScheduler, broker: redis.Redis, signal: Any, sender: str
+) -> None:
+    scheduler = make_scheduler(scheduler=Recording)
+    app, seen = scheduler.app, []
+
+    def send_note(headers: Any, **_: Any) -> None:
+        if headers["task"] == "note":
+            return
+        if sender == "app":
+            app.send_task("note", queue="notes")
+        elif sender == "pool":
+            with app.producer_pool.acquire() as producer:
+                app.send_task("note", queue="notes", producer=producer)
+        else:
+            with app.connection_for_write() as connection:
+                Producer(connection, auto_declare=False).publish("", routing_key="notes")
+        seen.append((broker.llen("notes"), broker.llen("celery")))
+
+    scheduler.broker = broker
+    for name in ("a", "b", "c"):
+        write_raw(app.redbeat_redis, name, schedule=SELDOM)
+    with connected(signal, send_note):
+        scheduler.tick()
+    assert seen == [(1, 0), (2, 0), (3, 0)]
+    assert sorted(sent_names(broker)) == ["a", "b", "c"]
+
+
+def test_task_that_fails_after_its_first_message_sends_none(
+    scheduler: RedBeatScheduler, broker: redis.Redis, client: redis.Redis
+) -> None:
+    failures = [RuntimeError("between two messages")]
+
+    class Twice(Task):
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            super().apply_async(["first"], kwargs, **options)
+            if failures:
+                raise failures.pop()
+            return super().apply_async(["second"], kwargs, **options)
+
+    scheduler.app.task(name="echo", base=Twice, shared=False)(_run)
+    write_raw(client, "entry", schedule=SELDOM, one_off=True)
+    scheduler.tick()
+    assert broker.llen("celery") == 0
+    retry_now(client, "entry")
+    scheduler.tick()
+    assert broker.llen("celery") == 2
+
+
+def _run(*args: Any, **kwargs: Any) -> None:
+    """Never runs here."""
+
+
+def write_many(client: redis.Redis, count: int) -> None:
+    with client.pipeline() as pipeline:
+        for number in range(count):
+            write_raw(pipeline, f"entry-{number}", schedule=SELDOM)
+        pipeline.execute()
+
+
+@pytest.mark.parametrize("settings", [{}, {"task_send_sent_event": True}], ids=["messages", "events"])
+@pytest.mark.parametrize("broker_is", ["same", "other"])
+def test_batch_takes_the_same_number_of_round_trips_at_any_size(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    server: Server,
+    other: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    broker_is: str,
+    settings: dict[str, Any],
+) -> None:
+    broker_server = server if broker_is == "same" else other
+    scheduler = make_scheduler(broker_url=broker_server.url(0), **settings)
+    write_many(client, 1)
+    scheduler.tick()  # connects
+    taken = []
+    for count in (10, 500):
+        write_many(client, count)
+        with counting_round_trips(monkeypatch) as sent:
+            scheduler.tick()
+            taken.append(sent())
+    with broker_server.client() as broker:
+        assert broker.llen("celery") == 511
+    assert taken[0] == taken[1] <= 4 + len(settings)
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        Exchange("elsewhere", passive=True),
+        Exchange("elsewhere", type="x-delayed-message"),
+        Exchange("celery", type="topic"),
+    ],
+    ids=["passive", "type of a plugin", "another type than that of another queue"],
+)
+def test_queue_with_an_impossible_exchange_fails_its_own_entries_alone(
+    make_scheduler: MakeScheduler, broker: redis.Redis, client: redis.Redis, exchange: Exchange
+) -> None:
+    queues = [Queue("celery"), Queue("bound", exchange, routing_key="key")]
+    write_burst(client, ["bad"], options={"queue": "bound"})
+    write_burst(client, ["good", "fine"])
+    make_scheduler(task_queues=queues).tick()
+    assert sent_names(broker) == ["good", "fine"]
+    assert client.hget("redbeat:good", "error") is None
+    assert field(client, "bad", "error")["attempts"] == 1
+
+
+EVENTS = {"task_send_sent_event": True}
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One event, and whether the message that it is about was on its queue by then."""
+
+    event: dict[str, Any]
+    is_queued: bool
+
+
+@contextmanager
+def receiving(app: Celery, broker: redis.Redis) -> Iterator[list[Heard]]:
+    """Yield a list of the task-sent events that Celery's own receiver hears; all of them after the block."""
+    heard: list[Heard] = []
+    is_over = threading.Event()
+
+    def hear(event: dict[str, Any]) -> None:
+        ids = [message["headers"]["id"] for message in messages(broker)]
+        heard.append(Heard(event, event["uuid"] in ids))
+
+    def listen() -> None:
+        with app.connection_for_read() as connection:
+            handlers = {"task-sent": hear, "the-end": lambda _event: is_over.set()}
+            receiver = app.events.Receiver(connection, handlers=handlers)
+            for _ in receiver.consume(limit=None, timeout=None, wakeup=False):
+                if is_over.is_set():
+                    return
+
+    before = broker.pubsub_numpat()
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    eventually(lambda: broker.pubsub_numpat() > before)
+    yield heard
+    with app.events.default_dispatcher() as dispatcher:
+        dispatcher.send("the-end")
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_most_once"])
+@pytest.mark.parametrize("broker_is", ["same", "other"])
+def test_task_sent_event_follows_its_message(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    server: Server,
+    other: Server,
+    broker_is: str,
+    delivery: str,
+) -> None:
+    broker_server = server if broker_is == "same" else other
+    scheduler = make_scheduler(broker_url=broker_server.url(0), redbeat_delivery=delivery, **EVENTS)
+    write_burst(client, 50)
+    with broker_server.client() as broker:
+        with receiving(scheduler.app, broker) as heard:
+            scheduler.tick()
+        sent = {message["headers"]["id"]: message["headers"] for message in messages(broker)}
+    assert len(sent) == 50
+    assert [one.event["uuid"] for one in heard] == list(sent)
+    assert all(one.is_queued for one in heard)
+    for one in heard:
+        headers = sent[one.event["uuid"]]
+        told = {name: one.event[name] for name in ("name", "args", "kwargs", "retries", "root_id", "queue")}
+        assert told == {
+            "name": headers["task"],
+            "args": headers["argsrepr"],
+            "kwargs": headers["kwargsrepr"],
+            "retries": 0,
+            "root_id": headers["id"],
+            "queue": "celery",
+        }
+
+
+class Deleting(RedBeatScheduler):
+    """Somebody deletes the entry `deleted` while its message waits for the record."""
+
+    client: redis.Redis
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        result = super().apply_async(entry, *args, **kwargs)
+        if entry.name == "deleted":
+            self.client.delete("redbeat:deleted")
+        if entry.name == "failing":
+            raise ValueError("after its message was made")
+        return result
+
+
+def test_run_that_is_not_sent_has_no_event(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler(scheduler=Deleting, **EVENTS)
+    scheduler.client = client
+    broker.set("spoilt", "a string")
+    write_raw(client, "refused", schedule=SELDOM, options={"queue": "spoilt"}, kwargs={"is": "refused"})
+    write_burst(client, ["first", "deleted", "failing", "last"])
+    with receiving(scheduler.app, broker) as heard:
+        eventually(lambda: scheduler.tick() >= 0 and sent_names(broker) == ["first", "last"])
+    assert [one.event["uuid"] for one in heard] == [one["headers"]["id"] for one in messages(broker)]
+
+
+class Ending(RedBeatScheduler):
+    """Ends when it is about to send `last`, as by a signal."""
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        if entry.name == "last":
+            raise KeyboardInterrupt
+        return super().apply_async(entry, *args, **kwargs)
+
+
+def test_beat_that_ends_during_a_batch_has_sent_the_events_of_sent_runs(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler(scheduler=Ending, redbeat_delivery="at_most_once", **EVENTS)
+    write_burst(client, ["first", "second", "last", "unreached"])
+    with receiving(scheduler.app, broker) as heard, pytest.raises(KeyboardInterrupt):
+        scheduler.tick()
+    assert sent_names(broker) == ["first", "second"]
+    assert len(heard) == 2
+
+
+def test_events_that_redis_refuses_cost_no_run_and_are_logged_once(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    server: Server,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def allow(*channels: str) -> None:
+        client.execute_command(
+            "ACL SETUSER", "silent", "reset", "on", ">secret", "~*", "+@all", "resetchannels", *channels
+        )
+
+    allow("&redbeat:*")
+    scheduler = make_scheduler(broker_url=f"redis://silent:secret@127.0.0.1:{server.port}/0", **EVENTS)
+    names = write_burst(client, 5)
+    for _ in range(3):
+        make_due(client, names)
+        scheduler.tick()
+    [said] = [text for text in warnings_in(caplog) if "task-sent events" in text]
+    assert "5 runs" in said
+    assert "channel" in said
+    allow("&*")
+    make_due(client, names)
+    with receiving(scheduler.app, broker) as heard:
+        scheduler.tick()
+    assert len(heard) == 5
+    allow()
+    make_due(client, names)
+    scheduler.tick()
+    assert counts_of(client, names) == Counter({5: 5})
+    assert len(messages(broker)) == 25
+    assert len([text for text in logged(caplog, 0) if "task-sent events" in text]) == 2
+
+
+def make_due(client: redis.Redis, names: list[str]) -> None:
+    client.zadd(SCHEDULE, {f"redbeat:{name}": time.time() - 5 for name in names})
+
+
+CLASSES: dict[str, tuple[Any, str]] = {
+    "task": (Task, "apply_async"),
+    "app": (Celery, "send_task"),
+    "producer": (Producer, "publish"),
+    "scheduler": (RedBeatScheduler, "apply_async"),
+}
+
+
+@pytest.mark.parametrize("part", [*CLASSES, "live channel", "before_task_publish", "after_task_publish"])
+def test_patch_or_receiver_is_called_for_each_run(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+) -> None:
+    """As tracing and tenant libraries do it, also after beat has started."""
+    scheduler, called = make_scheduler(), list[str]()
+    scheduler.app.task(name="echo", shared=False)(_run)
+    write_burst(client, 3)
+    scheduler.tick()
+    signal = {"before_task_publish": before_task_publish, "after_task_publish": after_task_publish}.get(part)
+    if signal is not None:
+        signal.connect(note := lambda **_: called.append(part))
+        monkeypatch.setattr(signal, "receivers", signal.receivers)
+    else:
+        live = scheduler.producer.channel, "_put"
+        owner, name = live if part == "live channel" else CLASSES[part]
+        original = getattr(owner, name)
+
+        def note(*args: Any, **kwargs: Any) -> Any:
+            called.append(part)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, note)
+    write_burst(client, 3)
+    scheduler.tick()
+    if signal is not None:
+        signal.disconnect(note)
+    assert len(called) >= 3
+    assert broker.llen("celery") == 6
