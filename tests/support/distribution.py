@@ -11,7 +11,7 @@ _LONG = (
     *("tests/integration/documentation/test_readme.py", "tests/integration/documentation/test_benchmarks.py"),
     *("tests/integration/runs/test_worker_endings.py", "tests/integration/runs/test_worker_runs.py"),
     *("tests/integration/singleton/test_singleton.py", "tests/integration/telemetry/test_prometheus.py"),
-    *("tests/unit/process/test_budget.py", "tests/unit/schedules/test_transitions.py"),
+    *("tests/integration/reshard/test_resharding.py", "tests/unit/schedules/test_transitions.py"),
     *("tests/integration/web/test_gallery.py", "tests/integration/web/test_browser_whole.py"),
     *("tests/unit/schedules/test_rrule_limits.py", "tests/unit/schedules/test_walltimes.py"),
 )

@@ -12,6 +12,12 @@ import time
 from binascii import crc_hqx
 from typing import Any
 
+import redis
+
+from redbeat.reshard.resharding import Report, Resharding
+from redbeat.store.store import Store
+from tests.conftest import MakeApp
+
 BASE = b"redbeat:"
 #: what is kept for an entry under its name
 OF_ENTRIES = re.compile(rb":(history|backfilled|running|failing):")
@@ -250,3 +256,40 @@ def _value(client: Any, key: bytes) -> Any:
         b"none": lambda: None,
     }
     return reads[kind]()
+
+
+class Killed(BaseException):
+    """What ends a mover between two round trips, as kill -9 would."""
+
+
+class Mortal(Store):
+    """A store that dies after some round trips."""
+
+    left = 10**9
+
+    def on_round_trip(self) -> None:  # type: ignore[override]
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+
+def reshard(make_app: MakeApp, shards: int | None, chance: random.Random | None = None) -> tuple[Report, int]:
+    """Do it, killed now and then; return the report, and how often it was killed."""
+    killed = 0
+    while True:
+        store = Mortal(make_app())
+        store.left = chance.choice([1, 5, 20, 60]) + chance.randrange(20) if chance else 10**9
+        try:
+            return Resharding(store.config.app, shards, store).run(), killed
+        except Killed:
+            killed += 1
+            if killed > 500:
+                raise AssertionError("it gets nowhere") from None
+            if killed > 20:
+                chance = None
+
+
+def hidden_keys(raw: redis.Redis) -> list[bytes]:
+    """The keys of what is hidden, in any part; entries may have names like them."""
+    found = raw.scan_iter("*:moving*", count=1000)
+    return sorted(key for key in found if re.match(rb"(redbeat:|\{redbeat:\d+\}:):moving", key))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -12,6 +11,7 @@ import pytest
 from redbeat.errors import RedBeatError
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.process.background import BackgroundThread
+from redbeat.process.memory import Memory
 from tests.support.polling import eventually
 
 LONG_SECONDS = 3600.0
@@ -36,7 +36,7 @@ def names() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
-def test_it_runs_once_however_often_it_is_started_and_stop_waits_for_its_end(
+def test_thread_started_twice_runs_once_and_stop_waits_for_its_end(
     made: Make,
 ) -> None:
     ended = []
@@ -63,7 +63,7 @@ def test_it_runs_once_however_often_it_is_started_and_stop_waits_for_its_end(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_one_that_has_died_is_started_again(
+def test_thread_that_has_died_is_started_again(
     made: Make,
 ) -> None:
     deaths = [SystemError("as a timeout of gevent's")]
@@ -81,7 +81,7 @@ def test_one_that_has_died_is_started_again(
     assert thread.is_running
 
 
-def test_a_wake_ends_a_wait_and_none_is_lost_before_one(
+def test_wake_ends_a_wait_also_when_it_came_before(
     made: Make,
 ) -> None:
     waits = threading.Semaphore(0)
@@ -98,39 +98,7 @@ def test_a_wake_ends_a_wait_and_none_is_lost_before_one(
     assert waits.acquire(timeout=60)
 
 
-def test_one_that_is_at_work_is_not_waited_for_longer_than_asked(
-    made: Make,
-) -> None:
-    done = threading.Event()
-
-    def work() -> None:
-        done.wait(60)
-
-    thread = made(work)
-    thread.start()
-    assert not thread.stop()
-    assert not thread.stop(0.01)
-    assert thread.is_over
-    done.set()
-    assert thread.stop(60.0)
-
-
-def test_it_is_over_in_a_process_that_was_forked_off(made: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def work() -> None:
-        thread.wait(LONG_SECONDS)
-
-    thread = made(work)
-    thread.start()
-    parent = os.getpid()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: parent + 1)
-        assert thread.is_over
-        assert thread.wait(LONG_SECONDS)
-    assert not thread.is_over
-
-
-def test_what_it_survives_is_logged_once_for_each_type_until_its_text_changes(
+def test_error_is_logged_once_until_its_text_changes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     thread = BackgroundThread("redbeat-test", lambda: None)
@@ -155,3 +123,20 @@ def test_what_it_survives_is_logged_once_for_each_type_until_its_text_changes(
     events = [one.redbeat for one in records]  # type: ignore[attr-defined]
     assert events[0] == {"event": TELEMETRY_FAILED.name, "part": "It", "reason": "ValueError: a"}
     assert events[-1]["reason"] == "that's all"
+
+
+def test_memory_reports_a_text_once_until_it_changes() -> None:
+    memory = Memory[str, str]()
+    told = [memory.is_news("lock", words) for words in ("gone", "gone", "", "", "gone")]
+    assert told == [True, False, True, False, True]
+    assert memory.is_news("broker", "gone")
+
+
+def test_memory_is_emptied_by_one_key_too_many() -> None:
+    memory = Memory[int, str](limit=3)
+    for number in (1, 2, 3, 3, 2, 1):
+        memory[number] = "again"
+    assert sorted(memory) == [1, 2, 3]
+    memory[4] = "one more"
+    assert list(memory) == [4]
+    assert memory.is_news(1, "again")

@@ -1,36 +1,84 @@
-"""Another number while a change is under way, two commands at once, Ctrl-C: it is said what happens."""
+"""Beat and reshard processes during a reshard: each run is sent once, and only one command moves entries."""
 
 from __future__ import annotations
 
 import random
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 import redis
+from celery import Celery
 
 from redbeat.errors import ReshardRefused
 from redbeat.reshard.resharding import Resharding
 from tests.conftest import MakeApp
-from tests.integration.reshard.test_hidden import hidden_keys
-from tests.integration.reshard.test_resharding import Killed, Mortal, reshard
-from tests.support.apps import celery_command, write_app
+from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.resharded import fill, read_all
+from tests.support.resharded import (
+    Killed,
+    Mortal,
+    fill,
+    hidden_keys,
+    read_all,
+    reshard,
+)
 from tests.support.servers import Server
+from tests.support.steady import Steady
+
+STEADY = Steady(200, 2.0)
+
+
+def app_of(server: Server) -> Celery:
+    app = Celery("test", set_as_current=False)
+    app.conf.update(broker_url=server.url(0), redbeat_redis_url=server.url(1))
+    return app
+
+
+@contextmanager
+def beats(directory: Path, count: int) -> Iterator[list[Process]]:
+    with ExitStack() as at_end:
+        started = [celery_beat(directory, "module") for _ in range(count)]
+        for beat in started:
+            at_end.callback(beat.kill)
+        yield started
+
+
+@pytest.mark.slow
+@pytest.mark.few_cases(1)
+@pytest.mark.parametrize("count", [1, 2])
+def test_beat_processes_send_each_run_once_during_reshards(
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    tmp_path: Path,
+    chance: random.Random,
+    count: int,
+) -> None:
+    STEADY.write(client, time.time() + 1)
+    Resharding(app_of(server), 3).run()
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_shards=3)
+    with beats(tmp_path, count) as running:
+        eventually(lambda: len(STEADY.dues(broker)) == STEADY.entries, 60, message="they don't begin")
+        for shards in chance.sample([2, 5, 8, 16], 2):
+            report = Resharding(app_of(server), shards).run()
+            print(report)
+            assert report.unled == []
+        sent = broker.llen("celery")
+        eventually(lambda: broker.llen("celery") > sent + 2 * STEADY.entries, 60, message="they don't go on")
+        for beat in running:
+            assert beat.is_running
+            assert not has_traceback(beat.output()), beat.output()
+    assert STEADY.faults(STEADY.dues(broker)) == []
+
 
 ENTRIES = 2_000
 LAYOUT = "redbeat::layout"
-
-
-@pytest.fixture
-def raw(valkey: Server) -> Iterator[redis.Redis]:
-    with valkey.client(db=1, decode_responses=False) as client:
-        yield client
 
 
 @pytest.fixture
@@ -44,7 +92,7 @@ def command(directory: Path, shards: int) -> Process:
 
 
 @pytest.mark.parametrize("state", [b"moving", b"settling"])
-def test_the_old_number_has_to_wait_as_any_other_and_comes_then(
+def test_reshard_back_to_the_former_number_waits_for_the_current_one(
     make_app: MakeApp, raw: redis.Redis, chance: random.Random, state: bytes
 ) -> None:
     fill(raw, chance, 40)
@@ -70,7 +118,8 @@ def test_the_old_number_has_to_wait_as_any_other_and_comes_then(
     assert read_all(raw) == (before, [])
 
 
-def test_of_two_commands_at_once_one_makes_the_change_and_the_other_says_so(
+@pytest.mark.slow
+def test_two_reshard_commands_at_once_make_one_change(
     directory: Path, raw: redis.Redis, chance: random.Random
 ) -> None:
     fill(raw, chance, ENTRIES)
@@ -92,7 +141,8 @@ def test_of_two_commands_at_once_one_makes_the_change_and_the_other_says_so(
     assert [*raw.scan_iter("*}::mover")] == []
 
 
-def test_ctrl_c_leaves_nothing_hidden_and_the_same_command_goes_on(
+@pytest.mark.slow
+def test_ctrl_c_in_a_reshard_command_leaves_nothing_hidden(
     directory: Path, raw: redis.Redis, chance: random.Random
 ) -> None:
     fill(raw, chance, ENTRIES)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,28 +13,27 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.beat.misplaced import sweep
 from redbeat.config.config import ensure_conf
-from redbeat.errors import ReshardRefused, StoreRefused
+from redbeat.errors import ReshardRefused, StoreCorrupt, StoreRefused
 from redbeat.reshard.resharding import Resharding
 from redbeat.reshard.sweeping import Sweeper
 from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.integration.reshard.test_hidden import hidden_keys
-from tests.integration.reshard.test_resharding import Killed, Mortal, reshard
 from tests.support.command_line import call
-from tests.support.resharded import fill, part_of, read_all
-from tests.support.servers import Server
+from tests.support.resharded import (
+    Killed,
+    Mortal,
+    fill,
+    part_of,
+    read_all,
+    reshard,
+)
 
 LAYOUT = "redbeat::layout"
 WAYS = [(None, 4), (4, None), (4, 9), (9, 4)]
 Breaks = Callable[[redis.Redis], object]
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[redis.Redis]:
-    with server.client(db=1, decode_responses=False) as client:
-        yield client
 
 
 def kill_amid(
@@ -64,7 +64,7 @@ def findings(app: Celery, *arguments: str) -> dict[str, Any]:
 @pytest.mark.few_cases(3)
 @pytest.mark.parametrize("state", [b"moving", b"settling"])
 @pytest.mark.parametrize(("former", "shards"), WAYS, ids=lambda one: f"{one or 'none'}")
-def test_a_layout_that_is_lost_while_it_changes_is_written_again_by_who_goes_on_with_that(
+def test_layout_lost_during_a_reshard_is_written_again_by_the_resumed_one(
     make_app: MakeApp,
     raw: redis.Redis,
     chance: random.Random,
@@ -89,25 +89,7 @@ def test_a_layout_that_is_lost_while_it_changes_is_written_again_by_who_goes_on_
     assert read_all(raw) == (before, [])
 
 
-@pytest.mark.parametrize("setting", [None, 4])
-def test_a_layout_that_is_lost_while_entries_move_is_written_again_by_who_writes(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random, setting: int | None
-) -> None:
-    """With the setting as it was before, as well as with the new one."""
-    fill(raw, chance, 40)
-    before, _ = read_all(raw)
-    layout = kill_amid(make_app, raw, 4, b"moving")
-    raw.delete(LAYOUT)
-    Entry("late", "echo", 3600, app=make_app(redbeat_shards=setting)).save()
-    assert raw.hgetall(LAYOUT) == layout
-    reshard(make_app, 4)
-    after, wrong = read_all(raw)
-    assert wrong == []
-    assert before.items() <= after.items()
-    assert after.keys() - before.keys() == {b"late", b":schedule late"}
-
-
-def test_a_beat_that_leads_writes_a_lost_layout_again_and_goes_on_meanwhile(
+def test_lost_layout_is_written_again_by_a_leader(
     make_app: MakeApp, raw: redis.Redis, chance: random.Random
 ) -> None:
     fill(raw, chance, 40)
@@ -124,7 +106,7 @@ def test_a_beat_that_leads_writes_a_lost_layout_again_and_goes_on_meanwhile(
 
 
 @pytest.mark.parametrize("state", [b"moving", b"settling"])
-def test_a_layout_that_is_an_earlier_one_again_after_a_failover_is_written_as_the_parts_know_it(
+def test_layout_that_a_failover_set_back_is_written_as_the_shards_know_it(
     make_app: MakeApp, raw: redis.Redis, chance: random.Random, state: bytes
 ) -> None:
     """Its node has lost the last write, and others' have it."""
@@ -167,7 +149,7 @@ SPOILT: dict[str, Breaks] = {
 @pytest.mark.few_cases(3)
 @pytest.mark.parametrize("state", [b"moving", b"settling", b""])
 @pytest.mark.parametrize("how", SPOILT)
-def test_the_doctor_writes_a_layout_again_that_was_lost_or_overwritten(
+def test_lost_or_invalid_layout_is_repaired_by_doctor(
     make_app: MakeApp, raw: redis.Redis, how: str, state: bytes
 ) -> None:
     save_some(make_app)
@@ -192,7 +174,7 @@ def test_the_doctor_writes_a_layout_again_that_was_lost_or_overwritten(
     assert entries_in(raw) == before
 
 
-def test_one_part_that_somebody_has_changed_by_hand_is_outvoted(make_app: MakeApp, raw: redis.Redis) -> None:
+def test_generation_of_one_shard_changed_by_hand_is_outvoted(make_app: MakeApp, raw: redis.Redis) -> None:
     app = make_app(redbeat_shards=4)
     Entry("report", "echo", 3600, app=app).save()
     home = part_of(b"report", 4).decode()
@@ -209,24 +191,7 @@ def test_one_part_that_somebody_has_changed_by_hand_is_outvoted(make_app: MakeAp
     assert findings(make_app(redbeat_shards=4)).keys() <= known
 
 
-def test_a_part_that_knows_another_number_in_the_same_generation_is_told(
-    make_app: MakeApp, raw: redis.Redis
-) -> None:
-    app = make_app(redbeat_shards=4)
-    Entry("report", "echo", 3600, app=app).save()
-    generation = f"{part_of(b'report', 4).decode()}:generation"
-    raw.set(generation, "1 7")
-    assert findings(app)["generation"]["about"] == generation
-    call(app, "doctor", "--fix")
-    assert raw.get(generation) == b"1 4"
-    raw.set(generation, "1 7")
-    Entry("report", "echo", 60, app=app).save()
-    assert raw.get(generation) == b"1 4"
-
-
-def test_what_the_doctor_says_of_parts_that_contradict_each_other_can_be_followed(
-    make_app: MakeApp, raw: redis.Redis
-) -> None:
+def test_advice_of_doctor_about_contradicting_shards_works(make_app: MakeApp, raw: redis.Redis) -> None:
     save_some(make_app)
     reshard(make_app, 4)
     before = entries_in(raw)
@@ -247,50 +212,52 @@ def test_what_the_doctor_says_of_parts_that_contradict_each_other_can_be_followe
     assert entries_in(raw) == before
 
 
-def test_parts_whose_generations_are_gone_or_differ_are_told_by_who_goes_on(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("generation", "soon"), ("shards", "99999999"), ("state", "odd")],
+)
+def test_invalid_layout_stops_a_reshard_and_no_beat(
+    make_app: MakeApp, raw: redis.Redis, field: str, text: str
 ) -> None:
-    """A node was lost without a replica, or a reshard was killed as it told the parts."""
-    fill(raw, chance, 40)
-    reshard(make_app, 9)
-    before, _ = read_all(raw)
-    kill_amid(make_app, raw, 4, b"moving")
-    for shard in (0, 2, 7):
-        raw.delete(f"{{redbeat:{shard}}}::generation")
-    raw.set("{redbeat:5}::generation", "1 9")
-    Entry("late", "echo", 3600, app=make_app(redbeat_shards=9)).save()
-    raw.delete(LAYOUT)
-    reshard(make_app, 4)
-    after, wrong = read_all(raw)
-    assert wrong == []
-    assert before.items() <= after.items()
+    Entry("report", "echo", timedelta(hours=1), app=make_app()).save()
+    Resharding(make_app(), 4).run()
+    store = Store(make_app(redbeat_shards=4))
+    Layouts(store).look()
+    raw.hset("redbeat::layout", field, text)
+    sweep(Sweeper(store))
+    with pytest.raises(StoreCorrupt, match="redbeat::layout"):
+        Resharding(make_app(), 4).run()
 
 
-@pytest.mark.parametrize("state", [b"moving", b"settling"])
-def test_the_doctor_finds_what_is_hidden_and_brings_it_back(
-    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, state: bytes
+@pytest.mark.parametrize("text", ["{}", "\xff", '{"at":"1","id":"a","kept":[]}'])
+def test_invalid_hidden_entry_stops_a_reshard_and_no_beat(
+    make_app: MakeApp, raw: redis.Redis, text: str
 ) -> None:
-    save_some(make_app)
-    reshard(make_app, 4)
-    before = entries_in(raw)
-    raw.hset("{redbeat:3}::totals", "a:sent", 7)
-
-    class Dying(Mortal):
-        def on_round_trip(self) -> None:  # type: ignore[override]
-            if raw.hget(LAYOUT, "state") == state and hidden_keys(raw):
-                raise Killed
-
-    store = Dying(make_app())
+    Entry("report", "echo", timedelta(hours=1), app=make_app()).save()
+    dying = Mortal(make_app())
+    dying.left = 22
     with pytest.raises(Killed):
-        Resharding(store.config.app, 2, store).run()
-    monkeypatch.setattr("redbeat.diagnostics.checks.shards.HIDDEN_SECONDS", 0)
-    monkeypatch.setattr("redbeat.reshard.hidden.HIDDEN_SECONDS", 0.1)
-    app = make_app(redbeat_shards=2)
-    found = findings(app)["hidden"]
-    assert (found["severity"], found["fixable"]) == ("error", True)
-    assert "moved on" in call(app, "doctor", "--fix").output
-    assert "hidden" not in findings(app)
-    assert hidden_keys(raw) == []
-    reshard(make_app, 2)
-    raw.delete("{redbeat:1}::totals")
-    assert entries_in(raw) == before
+        Resharding(dying.config.app, 4, dying).run()
+    assert raw.hget("redbeat::layout", "state") == b"moving"
+    raw.hset("redbeat::moving", "odd", text)
+    store = Store(make_app(redbeat_shards=4))
+    Layouts(store).look()
+    sweep(Sweeper(store))
+    with pytest.raises(StoreCorrupt, match="redbeat::moving: odd stands there"):
+        Resharding(make_app(), 4).run()
+    raw.hdel("redbeat::moving", "odd")
+    Resharding(make_app(), 4).run()
+    assert len([*raw.scan_iter("{redbeat:?}:report")]) == 1
+
+
+@pytest.mark.parametrize("key", ["moving", "left", "arrived"])
+def test_key_of_a_reshard_with_the_wrong_type_is_named(make_app: MakeApp, raw: redis.Redis, key: str) -> None:
+    Entry("x", "echo", timedelta(hours=1), app=make_app()).save()
+    Resharding(make_app(), 4).run()
+    for shard in range(4):
+        raw.rpush(f"{{redbeat:{shard}}}::{key}", "odd")
+    with pytest.raises(StoreCorrupt, match=rf"redbeat:\d\}}::{key} holds something that is no"):
+        Resharding(make_app(), 2).run()
+    raw.delete(*(f"{{redbeat:{shard}}}::{key}" for shard in range(4)))
+    Resharding(make_app(), 2).run()
+    assert len([*raw.scan_iter("{redbeat:?}:x")]) == 1
