@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import BaseSchedule, crontab, schedule
+from celery.schedules import BaseSchedule, crontab
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.errors import EntryError, EntryTooExpensive
-from redbeat.schedules import clocked, rrule
-from redbeat.testing import SimulatedRun, entries_of, simulate
+from redbeat.schedules import clocked
+from redbeat.testing import assert_runs, entries_of, simulate
 from tests.support.played import play
 
 UTC = timezone.utc
@@ -69,12 +67,6 @@ def test_a_task_id_is_the_one_of_the_real_run(fake_app: Celery) -> None:
     assert [run.task_id for run in simulate(own, begin, end)] == [None]
 
 
-def test_both_ends_count_as_in_runs_between(app: Celery) -> None:
-    entry = Entry("report", "proj.report", "0 0 * * *", timezone="America/New_York", app=app)
-    begin, end = datetime(2026, 3, 7, 5, tzinfo=UTC), datetime(2026, 3, 10, 4, tzinfo=UTC)
-    assert [run.due for run in simulate(entry, begin, end)] == list(entry.runs_between(begin, end))
-
-
 def test_a_new_interval_counts_from_the_start(app: Celery) -> None:
     entry = Entry("sync", "proj.sync", 3600, app=app)
     assert times(simulate(entry, "2026-06-01 10:17", "2026-06-01 12:30")) == ["Mon 01 11:17", "Mon 01 12:17"]
@@ -82,13 +74,6 @@ def test_a_new_interval_counts_from_the_start(app: Celery) -> None:
     assert times(simulate(old, "2026-06-01 10:17", "2026-06-01 12:00")) == ["Mon 01 11:05"]
     assert entry.last_run_at is not None
     assert entry.last_run_at.year != 2026 or entry.last_run_at.month != 6, "it isn't changed"
-
-
-def test_naive_times_are_in_the_apps_zone(app: Celery) -> None:
-    app.conf.timezone = "Asia/Tokyo"
-    entry = Entry("report", "proj.report", "0 9 * * *", app=app)
-    [run] = simulate(entry, datetime(2026, 6, 1, 8), datetime(2026, 6, 1, 10, tzinfo=ZoneInfo("Asia/Tokyo")))
-    assert run.due == datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def test_each_time_that_is_left_out_has_its_reason(app: Celery) -> None:
@@ -143,50 +128,31 @@ def test_missed_runs_are_made_up_for_as_misfire_says(app: Celery) -> None:
     }
 
 
-def test_missed_runs_beyond_max_runs_have_that_reason(app: Celery) -> None:
-    outages = [("2026-06-01 09:30", "2026-06-01 13:30")]
-    entry = Entry("sync", "proj.sync", "0 * * * *", misfire="all", max_runs=2, app=app)
-    runs = list(simulate(entry, "2026-06-01 09:30", "2026-06-01 14:00", outages=outages))
-    over = "it has run 2 times (max_runs)"
-    assert [(run.outcome, run.why) for run in runs] == [("sent", "")] * 2 + [("skipped", over)] * 3
-
-
-def test_run_exactly_as_late_as_allowed_is_skipped_as_beat_looks_a_moment_later(app: Celery) -> None:
-    outages = [("2026-06-01 09:30", "2026-06-01 10:01")]
-    entry = Entry("sync", "proj.sync", "0 * * * *", misfire="skip", misfire_grace_time=60, app=app)
-    runs = list(simulate(entry, "2026-06-01 09:30", "2026-06-01 11:30", outages=outages))
-    assert [run.outcome for run in runs] == ["skipped", "sent"]
-
-
-def test_durations_decide_what_overlaps(app: Celery) -> None:
-    def simulated(overlap: Any, **fields: Any) -> list[str]:
-        entry = Entry("sync", "proj.sync", "*/10 * * * *", overlap=overlap, app=app, **fields)
-        runs = simulate(
-            entry, "2026-06-01 10:00", "2026-06-01 10:40", durations={"sync": timedelta(minutes=14)}
-        )
-        return [
-            f"{run.local:%M} {run.outcome}" + (f" {run.sent_at:%M}-{run.ends_at:%M}" if run.is_sent else "")
-            for run in runs
-        ]
-
-    assert simulated("allow") == [
-        "00 succeeded 00-14", "10 succeeded 10-24", "20 succeeded 20-34", "30 succeeded 30-44",
-        "40 succeeded 40-54",
-    ]  # fmt: skip
-    assert simulated("skip") == [
-        "00 succeeded 00-14", "10 skipped", "20 succeeded 20-34", "30 skipped", "40 succeeded 40-54",
-    ]  # fmt: skip
-    assert simulated("buffer_one") == [
-        "00 succeeded 00-14", "10 succeeded 14-28", "20 succeeded 28-42", "30 succeeded 42-56", "40 skipped",
-    ]  # fmt: skip
-    assert simulated("replace") == [
-        "00 revoked 00-10", "10 revoked 10-20", "20 revoked 20-30", "30 revoked 30-40", "40 succeeded 40-54",
-    ]  # fmt: skip
-    assert simulated("skip", max_runtime=300) == [
-        "00 succeeded 00-14", "10 succeeded 10-24", "20 succeeded 20-34", "30 succeeded 30-44",
-        "40 succeeded 40-54",
-    ]  # fmt: skip
-    assert simulated("skip", max_runtime=300, revoke_overdue=True)[0] == "00 revoked 00-05"
+@pytest.mark.parametrize(
+    ("overlap", "fields", "expected"),
+    [
+        ("allow", {}, ["00 succeeded 00-14", "10 succeeded 10-24", "20 succeeded 20-34"]),
+        ("skip", {}, ["00 succeeded 00-14", "10 skipped", "20 succeeded 20-34"]),
+        ("buffer_one", {}, ["00 succeeded 00-14", "10 succeeded 14-28", "20 succeeded 28-42"]),
+        ("replace", {}, ["00 revoked 00-10", "10 revoked 10-20", "20 succeeded 20-34"]),
+        ("skip", {"max_runtime": 300}, ["00 succeeded 00-14", "10 succeeded 10-24", "20 succeeded 20-34"]),
+        (
+            "skip",
+            {"max_runtime": 300, "revoke_overdue": True},
+            ["00 revoked 00-05", "10 revoked 10-15", "20 revoked 20-25"],
+        ),
+    ],
+)
+def test_durations_decide_what_overlaps(
+    app: Celery, overlap: Any, fields: dict[str, Any], expected: list[str]
+) -> None:
+    entry = Entry("sync", "proj.sync", "*/10 * * * *", overlap=overlap, app=app, **fields)
+    durations = {"sync": timedelta(minutes=14)}
+    runs = simulate(entry, "2026-06-01 10:00", "2026-06-01 10:20", durations=durations)
+    assert [
+        f"{run.local:%M} {run.outcome}" + (f" {run.sent_at:%M}-{run.ends_at:%M}" if run.is_sent else "")
+        for run in runs
+    ] == expected
 
 
 def test_a_run_that_no_worker_begins_holds_back_others_for_its_queue_timeout(app: Celery) -> None:
@@ -204,45 +170,17 @@ def test_a_run_that_no_worker_begins_holds_back_others_for_its_queue_timeout(app
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    "fields",
     [
-        ({"start": "tomorrow"}, "start: 'tomorrow' is no time"),
-        ({"end": 5}, "end: must be a datetime or a text"),
-        ({"end": "2020-01-01"}, "end: 2020-01-01 is before start"),
-        ({"durations": {"reprot": 1}}, r"durations: none of the entries is called 'reprot'.*report"),
-        ({"durations": {"report": -1}}, "durations: report: must be a timedelta, a number of seconds"),
-        ({"durations": {"report": float("inf")}}, "durations: report"),
-        ({"durations": {"report": timedelta(-1)}}, "durations: report"),
-        ({"outages": [("2026-06-02", "2026-06-01")]}, "outages: .* ends before it begins"),
-        ({"outages": [("x", "2026-06-01")]}, "outages: 'x' is no time"),
+        {"task": "t"},
+        {"task": "t", "schedule": "61 * * * *"},
+        {"task": "t", "schedule": 60, "colour": "red"},
+        {"task": "t", "schedule": 60, "overlap": "maybe"},
     ],
 )
-def test_wrong_arguments_are_named(app: Celery, arguments: dict[str, Any], problem: str) -> None:
-    entry = Entry("report", "proj.report", 60, app=app)
-    with pytest.raises(ValueError, match=problem):
-        simulate(entry, **{"start": "2026-06-01", "end": "2026-06-02", **arguments})
-
-
-@pytest.mark.parametrize("wrong", [None, "report", 5, {"report": 1}, ["report"], [None]])
-def test_what_is_no_entry_is_named(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="simulate takes a Celery app, an entry or several entries"):
-        simulate(wrong, "2026-06-01", "2026-06-02")
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"task": "t"}, "broken"),
-        ({"task": "t", "schedule": "61 * * * *"}, "broken: .*61"),
-        ({"task": "t", "schedule": 60, "colour": "red"}, "broken: .*colour"),
-        ({"task": "t", "schedule": 60, "args": [object()]}, "broken"),
-        ({"task": "t", "schedule": 60, "overlap": "maybe"}, "broken: overlap"),
-        (5, "broken"),
-    ],
-)
-def test_an_entry_that_beat_would_refuse_is_refused_by_name(app: Celery, fields: Any, problem: str) -> None:
+def test_an_entry_that_beat_would_refuse_is_refused_by_name(app: Celery, fields: Any) -> None:
     app.conf.beat_schedule = {"broken": fields}
-    with pytest.raises(EntryError, match=problem):
+    with pytest.raises(EntryError, match="broken"):
         list(simulate(app, "2026-06-01", "2026-06-02"))
 
 
@@ -279,49 +217,96 @@ def test_entries_that_are_stored_go_on_where_they_are(fake_app: Celery) -> None:
         simulate(Entry.list(fake_app), "2026-06-01 12:00", "2026-06-01 13:10")
 
 
-def test_no_entries_have_no_runs(app: Celery) -> None:
-    assert list(simulate([], "2026-06-01", "2026-06-02")) == []
-    assert list(simulate(app, "2026-06-01", "2026-06-02")) == []
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"start": "tomorrow"}, "start: 'tomorrow'"),
+        ({"end": "2020-01-01"}, "end: 2020-01-01"),
+        ({"durations": {"reprot": 1}}, "durations: .*'reprot'"),
+        ({"durations": {"report": float("inf")}}, "durations: report"),
+        ({"outages": [("2026-06-02", "2026-06-01")]}, "outages: "),
+    ],
+)
+def test_an_invalid_argument_is_named(app: Celery, arguments: dict[str, Any], named: str) -> None:
+    entry = Entry("report", "proj.report", 60, app=app)
+    with pytest.raises(ValueError, match=named):
+        simulate(entry, **{"start": "2026-06-01", "end": "2026-06-02", **arguments})
 
 
-def test_runs_are_computed_when_they_are_asked_for(app: Celery) -> None:
-    app.conf.beat_schedule = {
-        f"entry-{number}": {"task": "t", "schedule": 1.0 + number / 1000} for number in range(100)
-    }
-    began_at = time.process_time()
-    runs: list[SimulatedRun] = list(islice(simulate(app, "2026-01-01", "3000-01-01"), 1000))
-    assert time.process_time() - began_at < 2, "a thousand years aren't walked through"
-    assert [run.due for run in runs] == sorted(run.due for run in runs)
+BERLIN = ZoneInfo("Europe/Berlin")
+WHEN = "At 07:30, Monday through Friday (Europe/Berlin)"
+SPAN = "Fri 2026-03-27 07:30:00 +0100 to Wed 2026-04-01 07:30:00 +0200"
 
 
-MIX: dict[str, tuple[Any, dict[str, Any]]] = {
-    "crontab */5": (crontab("*/5"), {}),
-    "crontab workdays": (crontab("0,30", "8-17", "mon-fri"), {}),
-    "interval": (schedule(60), {}),
-    "rrule": (rrule("MINUTELY", dtstart=datetime(2020, 1, 1), interval=10), {}),
-    "in a window": (crontab("*/5"), {"start_time": "2026-01-03T00:00", "end_time": "2026-02-01T00:00"}),
-    "with jitter": (crontab("*/5"), {"jitter": 30}),
-    "with overlap": (crontab("*/5"), {"overlap": "buffer_one"}),
-}
+def report(app: Celery, **fields: Any) -> Entry:
+    return Entry("report", "proj.report", "30 7 * * mon-fri", timezone="Europe/Berlin", app=app, **fields)
+
+
+def test_times_are_in_the_entrys_zone_in_any_form_and_order(app: Celery) -> None:
+    friday = datetime(2026, 3, 27, 6, 30, tzinfo=timezone.utc)
+    assert_runs(report(app), ["2026-03-31 07:30", friday, datetime(2026, 3, 30, 7, 30)])
+    assert_runs(report(app), [friday.astimezone(BERLIN)], start="2026-03-27", end="2026-03-30 07:29")
+    assert_runs(report(app), [], start="2026-03-28", end="2026-03-30")
+
+
+def test_a_new_interval_begins_where_it_is_expected(app: Celery) -> None:
+    entry = Entry("sync", "proj.sync", 3600, app=app)
+    assert_runs(entry, ["2026-06-01 12:17", "2026-06-01 13:17"])
+    assert_runs(entry, ["2026-06-01 13:00"], start="2026-06-01 12:00", end="2026-06-01 13:59")
+    with pytest.raises(AssertionError, match=r"\+ Mon 2026-06-01 13:17:00"):
+        assert_runs(entry, ["2026-06-01 12:17", "2026-06-01 14:17"])
+
+
+def test_it_says_what_is_missing_and_why_and_what_is_too_many(app: Celery) -> None:
+    holidays = {"holidays": Calendar("holidays", ["2026-03-30"])}
+    with pytest.raises(AssertionError) as caught:
+        assert_runs(
+            report(app, exclude="holidays"),
+            ["2026-03-27 07:30", "2026-03-28 07:30", "2026-03-30 07:30", "2026-04-01 07:30"],
+            calendars=holidays,
+        )
+    assert str(caught.value).splitlines() == [
+        f"report ({WHEN}, except on holidays) doesn't run as expected from {SPAN} "  # noqa: ISC004
+        "(- is missing, + isn't expected):",
+        "  Fri 2026-03-27 07:30:00 +0100",
+        "- Sat 2026-03-28 07:30:00 +0100   its schedule has no such time",
+        "- Mon 2026-03-30 07:30:00 +0200   skipped: excluded by its calendar holidays",
+        "+ Tue 2026-03-31 07:30:00 +0200",
+        "  Wed 2026-04-01 07:30:00 +0200",
+    ]
+
+
+def test_the_reason_of_a_run_that_is_held_back_is_said(app: Celery) -> None:
+    entry = Entry("sync", "proj.sync", "*/10 * * * *", overlap="skip", app=app)
+    expected = ["2026-06-01 10:00", "2026-06-01 10:10"]
+    with pytest.raises(
+        AssertionError, match=r"10:10:00 \+0000   skipped: the run of 2026-06-01 10:00:00 UTC was at work"
+    ):
+        assert_runs(entry, expected, durations={"sync": 700})
+    assert_runs(entry, expected, durations={"sync": 600})
+
+
+def test_of_a_million_differences_some_are_shown(app: Celery) -> None:
+    entry = Entry("sync", "proj.sync", 1, app=app)
+    with pytest.raises(AssertionError) as caught:
+        assert_runs(entry, ["2026-06-01", "2027-06-01"])
+    lines = str(caught.value).splitlines()
+    assert len(lines) < 30
+    assert lines[-1] == "  ... and more"
 
 
 @pytest.mark.parametrize(
-    "outages", [[], [("2026-01-05", "2026-01-05 12:00"), ("2026-01-10", "2026-01-10 00:05")]]
+    ("expected", "span", "named"),
+    [
+        ([], {"start": "2026-06-01"}, "expected: "),
+        (["soon"], {}, "expected: 'soon'"),
+        ("2026-06-01 07:30", {}, "expected: must be a list"),
+        (["2026-06-01 07:30"] * 2, {}, "expected: .*07:30"),
+        (["2026-06-01 07:30"], {"end": "2026-05-01", "start": "2026-04-01"}, "between start and end"),
+    ],
 )
-def test_it_yields_50_000_runs_in_a_second_of_processor_time(app: Celery, outages: Any) -> None:
-    """In a zone with summer time; the figures of each kind are printed."""
-    entries = [
-        Entry(name, "t", rule, timezone="Europe/Berlin", app=app, **fields)
-        for name, (rule, fields) in MIX.items()
-    ]
-    rates = {}
-    for name, chosen in {"all of them": entries, **{entry.name: [entry] for entry in entries}}.items():
-        durations = {entry.name: 400 for entry in chosen if entry.policy.overlap != "allow"}
-        end = "2026-01-20" if name == "all of them" else "2026-01-06"
-        began_at = time.process_time()
-        count = sum(
-            1 for _ in simulate(chosen, "2026-01-01", end, durations=durations or None, outages=outages)
-        )
-        rates[name] = count / (time.process_time() - began_at)
-        print(f"{name:20} {count:8,} runs, {rates[name]:10,.0f} in a second of processor time")
-    assert rates["all of them"] > 50_000
+def test_an_invalid_expectation_is_named(
+    app: Celery, expected: Any, span: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        assert_runs(report(app), expected, **span)
