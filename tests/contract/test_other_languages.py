@@ -37,7 +37,12 @@ TASK = "proj.tasks.make-report"
 Recipe = Callable[[str], str]
 
 
-@pytest.fixture(params=["redis-cli.sh", "entries.mjs", "entries.pl", "entries.py"])
+OTHERS = [
+    pytest.param(name, marks=pytest.mark.services) for name in ("redis-cli.sh", "entries.mjs", "entries.pl")
+]
+
+
+@pytest.fixture(params=["entries.py", *OTHERS])
 def recipe(request: pytest.FixtureRequest, server: Server, tmp_path: Path) -> Recipe:
     """Run a recipe's sub-command, as the ACL user that the documentation proposes for writers."""
     source = RECIPES / request.param

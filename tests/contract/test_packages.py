@@ -27,6 +27,8 @@ from tests.support.polling import eventually
 from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
 SCHEMAS = Path("docs", "schema")  # redbeat/schema, once it is built
 SOURCES = ("redbeat", str(SCHEMAS), "pyproject.toml", "setup.py", "README.rst", "LICENSE")
 

@@ -163,7 +163,7 @@ def test_the_next_run_begins_when_the_process_of_a_killed_task_has_ended(
     assert overlaps == []
 
 
-ENTRIES = 500
+ENTRIES = 500 if IS_LONG else 100
 ROUNDS = 200 if IS_LONG else 4
 FINAL = ["succeeded", "failed", "revoked", "expired", "rejected", "ignored"]
 INTERVAL = {"__type__": "interval", "every": 60}

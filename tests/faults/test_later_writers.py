@@ -175,6 +175,7 @@ def test_a_message_stored_again_while_it_is_sent_is_sent_as_it_was_stored_last(
     assert left_of_messages(client) == []
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("lock_key", ["redbeat:lock", None])
 def test_many_writers_and_beats_at_once_send_each_message_once(
     make_app: MakeApp,

@@ -87,7 +87,7 @@ def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, bu
     return kills
 
 
-@pytest.mark.few_cases(2)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("is_killed", [True, False], ids=["server killed", "only the connection"])
 @pytest.mark.parametrize("burst_class", [Burst, StoredBurst])
 def test_a_server_killed_before_its_replies(

@@ -254,7 +254,9 @@ def test_the_fixtures_do_what_they_say(tmp_path: Path, options: list[str]) -> No
 URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
 
 
-@pytest.mark.parametrize("variables", [(), URLS], ids=["settings", "environment"])
+@pytest.mark.parametrize(
+    "variables", [(), pytest.param(URLS, marks=pytest.mark.slow)], ids=["settings", "environment"]
+)
 def test_an_app_of_a_project_is_put_on_the_server_and_restored(
     tmp_path: Path, variables: tuple[str, ...]
 ) -> None:
@@ -268,6 +270,7 @@ def test_an_app_of_a_project_is_put_on_the_server_and_restored(
     assert passed(pytest_in(tmp_path, PYTHONPATH=str(tmp_path), **environment)).startswith("3 passed")
 
 
+@pytest.mark.slow
 def test_a_run_of_others_loads_it_and_imports_nothing_of_redbeat(tmp_path: Path) -> None:
     """With all other plugins that are installed."""
     (tmp_path / "test_light.py").write_text(
