@@ -1,86 +1,67 @@
-"""Every way to reach one server: each form of URL and option saves an entry there and sends its run."""
+"""Ways to reach Redis: URLs, passwords, providers, TLS, injected clients, forks, event loops."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import datetime, timezone
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from redis import credentials
 from redis.credentials import UsernamePasswordCredentialProvider
 
-from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry, aio
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar
 from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from redbeat.schedulers import get_redis
 from tests.faults.children import run_child
-from tests.support.certificates import Certificates
+from tests.support.apps import celery_beat, celery_command, write_app
+from tests.support.logs import has_traceback
+from tests.support.polling import eventually
 from tests.support.servers import Server
 from tests.support.ticks import assert_entry_runs, memory_app
+from tests.support.topologies import ClusterTopology, SentinelTopology
 
 PASSWORD = "p@ss:w/rd#%"
 QUOTED_PASSWORD = "p%40ss%3Aw%2Frd%23%25"
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Server]:
-    """A server with a password for all, a user of its own and a socket."""
+def guarded_session() -> Iterator[Server]:
+    """A server with a password, the user rick and a socket."""
     with Server("valkey", unix_socket=True, requirepass=PASSWORD) as server:
         with server.client() as client:
-            client.acl_setuser("rick", enabled=True, passwords=[f"+{PASSWORD}"], keys="*", commands=["+@all"])
-            client.execute_command("ACL SETUSER", "rick", "allchannels")
+            client.execute_command("ACL SETUSER", "rick", "on", f">{PASSWORD}", "~*", "&*", "+@all")
         yield server
 
 
-# -- plain
+@pytest.fixture
+def guarded(guarded_session: Server) -> Server:
+    guarded_session.flush()
+    return guarded_session
 
 
-@pytest.mark.parametrize("scheme", ["redis", "valkey", "REDIS"])
-def test_a_url_of_each_scheme_reaches_its_database(server: Server, scheme: str) -> None:
-    app = memory_app(redbeat_redis_url=f"{scheme}://{server.host}:{server.port}/3")
-    assert_entry_runs(app)
+# -- URLs and credentials
+
+
+@pytest.mark.parametrize("scheme", ["redis", "valkey"])
+def test_url_reaches_its_database(server: Server, scheme: str) -> None:
+    assert_entry_runs(memory_app(redbeat_redis_url=f"{scheme}://{server.host}:{server.port}/3"))
     assert server.client(db=3).exists("redbeat:report")
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["unix://{userinfo}{path}?db=2", "redis+socket://{userinfo}{path}?virtual_host=2"],
-    ids=["unix", "redis+socket"],
-)
-def test_a_socket_reaches_its_database(guarded: Server, url: str) -> None:
-    guarded.flush()
-    app = memory_app(redbeat_redis_url=url.format(userinfo=f":{QUOTED_PASSWORD}@", path=guarded.socket_path))
-    assert_entry_runs(app)
-    assert guarded.client(db=2).exists("redbeat:report")
-
-
-def test_the_schedule_is_on_the_broker_when_nothing_else_is_said(valkey: Server) -> None:
+def test_schedule_is_on_the_broker_by_default(valkey: Server) -> None:
     assert_entry_runs(memory_app(broker_url=valkey.url(4)))
     assert valkey.client(db=4).exists("redbeat:report")
-
-
-# -- who connects
-
-
-@pytest.mark.parametrize(
-    ("userinfo", "options"),
-    [
-        (f":{QUOTED_PASSWORD}@", {}),
-        (f"rick:{QUOTED_PASSWORD}@", {}),
-        ("", {"password": PASSWORD}),
-        ("", {"username": "rick", "password": PASSWORD}),
-    ],
-    ids=["password in URL", "user in URL", "password option", "user option"],
-)
-def test_a_password_with_special_characters_is_accepted(
-    guarded: Server, userinfo: str, options: dict[str, Any]
-) -> None:
-    guarded.flush()
-    url = f"redis://{userinfo}{guarded.host}:{guarded.port}/1"
-    app = memory_app(redbeat_redis_url=url, redbeat_redis_options=options)
-    assert_entry_runs(app)
-    user = "rick" if "rick" in url or options.keys() - {"password"} else "default"
-    assert get_redis(app).acl_whoami() == user
 
 
 class Rick(UsernamePasswordCredentialProvider):
@@ -91,7 +72,7 @@ class Rick(UsernamePasswordCredentialProvider):
 
 
 class Silent(Rick):
-    """Can't be made, with an error that quotes the password."""
+    """Raises an error that quotes the password."""
 
     def __init__(self) -> None:
         raise RuntimeError(PASSWORD)
@@ -100,29 +81,32 @@ class Silent(Rick):
 RICK = f"{__name__}.Rick"
 
 
-@pytest.mark.parametrize("userinfo", ["", "somebody:else@"])
 @pytest.mark.parametrize(
-    ("query", "settings"),
+    ("url", "options", "user"),
     [
-        ("", {"redbeat_redis_options": {"credential_provider": Rick()}}),
-        ("", {"redbeat_redis_options": {"credential_provider": Rick}}),
-        ("", {"redbeat_redis_options": {"credential_provider": RICK}}),
-        (f"?credential_provider={RICK}", {}),
-        (f"?credential_provider={RICK}", {"redbeat_redis_options": {"retry_period": 1}}),
+        ("unix://:{password}@{path}?db=1", {}, "default"),
+        ("redis+socket://:{password}@{path}?virtual_host=1", {}, "default"),
+        ("redis://rick:{password}@{address}/1", {}, "rick"),
+        ("redis://{address}/1", {"password": PASSWORD}, "default"),
+        ("redis://{address}/1", {"username": "rick", "password": PASSWORD}, "rick"),
+        ("redis://{address}/1", {"credential_provider": Rick()}, "rick"),
+        ("redis://{address}/1", {"credential_provider": Rick}, "rick"),
+        ("redis://somebody:else@{address}/1", {"credential_provider": RICK}, "rick"),
+        (f"redis://{{address}}/1?credential_provider={RICK}", {"retry_period": 1}, "rick"),
     ],
-    ids=["object", "class", "dotted path", "URL", "URL with other options"],
 )
-def test_a_credential_provider_is_asked_however_it_is_given(
-    guarded: Server, userinfo: str, query: str, settings: dict[str, Any]
+def test_credentials_are_used_wherever_they_are_given(
+    guarded: Server, url: str, options: dict[str, Any], user: str
 ) -> None:
-    guarded.flush()
-    url = f"redis://{userinfo}{guarded.host}:{guarded.port}/1{query}"
-    app = memory_app(redbeat_redis_url=url, **settings)
+    address = f"{guarded.host}:{guarded.port}"
+    url = url.format(password=QUOTED_PASSWORD, path=guarded.socket_path, address=address)
+    app = memory_app(redbeat_redis_url=url, redbeat_redis_options=options)
     assert_entry_runs(app)
-    assert get_redis(app).acl_whoami() == "rick"
+    assert get_redis(app).acl_whoami() == user
+    assert guarded.client(db=1).exists("redbeat:report")
 
 
-def test_the_credential_provider_of_a_redis_broker_is_used_for_a_schedule_on_it(guarded: Server) -> None:
+def test_credential_provider_of_the_broker_is_used_for_a_schedule_on_it(guarded: Server) -> None:
     url = f"redis://{guarded.host}:{guarded.port}/1"
     options = {"broker_transport_options": {"credential_provider": RICK}}
     assert get_redis(memory_app(broker_url=url, **options)).acl_whoami() == "rick"
@@ -144,7 +128,7 @@ def test_the_credential_provider_of_a_redis_broker_is_used_for_a_schedule_on_it(
         (7, "must be a redis.CredentialProvider, such a class or its dotted path, got int"),
     ],
 )
-def test_a_credential_provider_that_cannot_be_used_is_a_configuration_error(
+def test_unusable_credential_provider_is_a_configuration_error(
     guarded: Server, provider: Any, said: str
 ) -> None:
     app = memory_app(
@@ -158,79 +142,152 @@ def test_a_credential_provider_that_cannot_be_used_is_a_configuration_error(
     assert PASSWORD not in str(caught.value)
 
 
-def test_an_option_that_the_client_has_not_is_a_configuration_error(valkey: Server) -> None:
-    app = memory_app(redbeat_redis_url=valkey.url(), redbeat_redis_options={"sokcet_timeout": 1})
-    with pytest.raises(ConfigurationError, match="sokcet_timeout"):
-        get_redis(app).ping()
+PROVIDER = """
+import os
+import threading
+import time
+
+import redis
+from redis.auth.token import SimpleToken
+from redis.credentials import StreamingCredentialProvider
+
+ADMIN = redis.Redis(host={host!r}, port={port}, db=0)
+
+
+class Rotating(StreamingCredentialProvider):
+    def __init__(self):
+        self.callbacks = []
+        self.token = "first"
+        self.thread = None
+
+    def get_credentials(self):
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.rotate, daemon=True)
+            self.thread.start()
+        return "beat", self.token
+
+    def on_next(self, callback):
+        self.callbacks.append(callback)
+
+    def on_error(self, callback):
+        pass
+
+    def is_streaming(self):
+        return True
+
+    def rotate(self):
+        name = f"rotations:{{os.getpid()}}"
+        while True:
+            time.sleep(0.2)
+            count = ADMIN.incr(name)
+            before, token = self.token, f"token-{{os.getpid()}}-{{count}}"
+            ADMIN.acl_setuser("beat", enabled=True, passwords=[f"+{{token}}"])
+            self.token, now = token, time.time() * 1000
+            for callback in list(self.callbacks):
+                try:
+                    callback(SimpleToken(self.token, now + 60_000, now, {{"oid": "beat"}}))
+                except Exception as exc:
+                    ADMIN.rpush("refused", repr(exc))
+            if count > 1:
+                ADMIN.acl_setuser("beat", enabled=True, passwords=[f"-{{before}}"])
+            if count % 5 == 0 and is_ending:
+                ADMIN.execute_command("CLIENT", "KILL", "USER", "beat")
+
+
+provider, is_ending = Rotating(), True
+"""
+
+
+OPTIONS = """
+app.conf.redbeat_redis_options = {{"credential_provider": provider, "protocol": {protocol}}}
+"""
+
+
+INJECTED = """
+is_ending = False
+app.redbeat_redis = redis.Redis(
+    host={host!r}, port={port}, db=1, protocol={protocol}, credential_provider=provider
+)
+"""
+
+
+ROTATIONS = 25
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(credentials, "StreamingCredentialProvider"), reason="redis-py is too old")
+@pytest.mark.parametrize("given", [OPTIONS, INJECTED], ids=["as an option", "in an injected client"])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_rotating_credentials_end_no_beat_and_wake_ups_still_arrive(
+    server: Server, tmp_path: Path, protocol: int, given: str
+) -> None:
+    with server.client() as admin, server.client(db=1) as schedule:
+        admin.acl_setuser(
+            "beat", enabled=True, passwords=["+first"], keys="*", channels="*", categories=["+@all"]
+        )
+        source = (PROVIDER + given).format(host=server.host, port=server.port, protocol=protocol)
+        url = f"redis://{server.host}:{server.port}/1"
+        write_app(tmp_path, "module", server.url(0), extra=source, redbeat_redis_url=url)
+        first = celery_beat(tmp_path, "module")
+        with first:
+            first.wait_for("beat: Acquired lock")
+            with celery_beat(tmp_path, "module") as second:
+                beats = [first, second]
+
+                def are_rotated() -> bool:
+                    assert all(beat.is_running for beat in beats), [beat.output() for beat in beats]
+                    counts = [admin.get(f"rotations:{beat.pid}") for beat in beats]
+                    return all(int(count or 0) >= ROTATIONS for count in counts)
+
+                eventually(are_rotated, timeout=60)
+                eventually(lambda: schedule.publish("redbeat::wake", "x") == 2)
+            assert second.returncode == 0
+        assert first.returncode == 0
+        for beat in beats:
+            assert not has_traceback(beat.output()), beat.output()
+        admin.acl_deluser("beat")
 
 
 # -- TLS
 
 
-@pytest.fixture
-def certificates(tls: Server) -> Certificates:
+def tls_settings(tls: Server, place: str) -> dict[str, Any]:
+    """Return settings that name the authority in one of five places."""
     assert tls.certificates
-    return tls.certificates
-
-
-@pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
-def test_tls_works_with_the_authority_in_the_url(
-    tls: Server, certificates: Certificates, scheme: str
-) -> None:
-    url = f"{scheme}://{tls.host}:{tls.port}/1?ssl_ca_certs={certificates.ca}"
-    assert_entry_runs(memory_app(redbeat_redis_url=url))
-
-
-def test_tls_works_with_the_authority_in_the_options(tls: Server, certificates: Certificates) -> None:
-    options = {"ssl_ca_certs": str(certificates.ca)}
-    assert_entry_runs(memory_app(redbeat_redis_url=tls.url(1), redbeat_redis_options=options))
-
-
-@pytest.mark.parametrize("scheme", ["redis", "rediss"])
-@pytest.mark.parametrize("cert_reqs", [ssl.CERT_REQUIRED, "CERT_REQUIRED", "required"], ids=repr)
-def test_tls_works_with_the_use_ssl_of_celery_users(
-    tls: Server, certificates: Certificates, scheme: str, cert_reqs: Any
-) -> None:
-    use_ssl = {"ssl_cert_reqs": cert_reqs, "ssl_ca_certs": str(certificates.ca)}
-    url = f"{scheme}://{tls.host}:{tls.port}/1"
-    assert_entry_runs(memory_app(redbeat_redis_url=url, redbeat_redis_use_ssl=use_ssl))
-
-
-def test_tls_is_that_of_the_broker_when_nothing_else_is_said(tls: Server, certificates: Certificates) -> None:
-    use_ssl = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(certificates.ca)}
-    assert_entry_runs(memory_app(broker_url=tls.url(), broker_use_ssl=use_ssl))
-
-
-@pytest.mark.parametrize("knows_another", [False, True], ids=["no authority", "another authority"])
-def test_a_certificate_that_cannot_be_verified_is_refused(
-    tls: Server, certificates: Certificates, knows_another: bool
-) -> None:
-    options = {"ssl_ca_certs": str(certificates.stranger_ca)} if knows_another else {}
-    app = memory_app(redbeat_redis_url=tls.url(1), redbeat_redis_options=options)
-    with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        RedBeatSchedulerEntry("report", "tasks.report", 60, app=app).save()
+    url, plain = tls.url(1), tls.url(1).replace("rediss:", "redis:")
+    ca, use_ssl = str(tls.certificates.ca), {"ssl_ca_certs": str(tls.certificates.ca)}
+    required = {**use_ssl, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return {
+        "url": {"redbeat_redis_url": f"{url.replace('rediss:', 'valkeys:')}?ssl_ca_certs={ca}"},
+        "options": {"redbeat_redis_url": url, "redbeat_redis_options": use_ssl},
+        "redbeat_redis_use_ssl": {"redbeat_redis_url": plain, "redbeat_redis_use_ssl": required},
+        "broker_use_ssl": {"broker_url": url, "broker_use_ssl": required},
+        "not verified": {"redbeat_redis_url": f"{url}?ssl_cert_reqs=none"},
+        "broker, not verified": {"broker_url": url, "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_NONE}},
+    }[place]
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"redbeat_redis_url": "{url}?ssl_cert_reqs=none"},
-        {"redbeat_redis_url": "{url}?ssl_cert_reqs=CERT_NONE"},
-        {"redbeat_redis_url": "{url}", "redbeat_redis_options": {"ssl_cert_reqs": "none"}},
-        {"redbeat_redis_url": "{url}", "redbeat_redis_use_ssl": {"ssl_cert_reqs": ssl.CERT_NONE}},
-        {"broker_url": "{url}", "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_NONE}},
-    ],
-    ids=["URL", "URL, Celery's word", "option", "redbeat_redis_use_ssl", "broker_use_ssl"],
+    "place",
+    ["url", "options", "redbeat_redis_use_ssl", "broker_use_ssl", "not verified", "broker, not verified"],
 )
-def test_certificates_are_not_verified_when_told_so(tls: Server, settings: dict[str, Any]) -> None:
-    url_filled = {
-        name: value.format(url=tls.url(1)) if isinstance(value, str) else value
-        for name, value in settings.items()
-    }
-    assert_entry_runs(memory_app(**url_filled))
+def test_tls_is_set_up_from_url_options_or_use_ssl(tls: Server, place: str) -> None:
+    assert_entry_runs(memory_app(**tls_settings(tls, place)))
 
 
-def test_a_client_certificate_is_presented_when_the_server_wants_one(tls: Server) -> None:
+@pytest.mark.parametrize("knows_another", [False, True], ids=["no authority", "another authority"])
+def test_unverifiable_certificate_is_refused(tls: Server, knows_another: bool) -> None:
+    assert tls.certificates
+    options = {"ssl_ca_certs": str(tls.certificates.stranger_ca)} if knows_another else {}
+    app = memory_app(redbeat_redis_url=tls.url(1), redbeat_redis_options=options)
+    with pytest.raises(StoreUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        RedBeatSchedulerEntry("report", "tasks.report", 60, app=app).save()
+    with pytest.raises(StoreUnavailable, match=r"CERTIFICATE_VERIFY_FAILED|Error 1 connecting"):
+        asyncio.run(Entry.aget("report", app))
+
+
+@pytest.mark.services
+def test_client_certificate_is_presented_to_a_server_that_wants_one(tls: Server) -> None:
     with Server("redis", tls=True, tls_auth_clients=True) as strict:
         assert strict.certificates
         files = {
@@ -241,10 +298,10 @@ def test_a_client_certificate_is_presented_when_the_server_wants_one(tls: Server
         assert_entry_runs(memory_app(redbeat_redis_url=strict.url(), redbeat_redis_use_ssl=files))
 
 
-# -- one client
+# -- one client for each app and process
 
 
-def test_an_app_has_one_client_made_when_it_is_first_used(valkey: Server) -> None:
+def test_app_has_one_client_made_at_its_first_use(valkey: Server) -> None:
     app = memory_app(redbeat_redis_url=valkey.url(1), redbeat_redis_options={"client_name": "the-only"})
     entry = RedBeatSchedulerEntry("report", "tasks.report", 60, app=app)
     assert getattr(app, "redbeat_redis", None) is None, "a child made by fork would share its connections"
@@ -256,22 +313,16 @@ def test_an_app_has_one_client_made_when_it_is_first_used(valkey: Server) -> Non
     assert names.count("the-only") == 1, "each command is sent when the one before is done"
 
 
-def test_an_injected_client_is_used(valkey: Server, redis: Server) -> None:
+def test_injected_client_is_used(valkey: Server, redis: Server) -> None:
     app = memory_app(redbeat_redis_url=redis.url(1))
-    app.redbeat_redis = valkey.client(db=5)
+    app.redbeat_redis = valkey.client(db=5, decode_responses=False)
     assert_entry_runs(app)
     assert valkey.client(db=5).exists("redbeat:report")
     assert not redis.client(db=1).keys()
 
 
-def test_an_injected_client_may_leave_replies_undecoded(valkey: Server) -> None:
-    app = memory_app(redbeat_redis_url=valkey.url(1))
-    app.redbeat_redis = valkey.client(db=1, decode_responses=False)
-    assert_entry_runs(app)
-
-
 @pytest.mark.parametrize("is_used_before", [False, True], ids=["unused", "used before the fork"])
-def test_parent_and_child_of_a_fork_both_reach_the_schedule(valkey: Server, is_used_before: bool) -> None:
+def test_parent_and_child_of_a_fork_reach_the_schedule(valkey: Server, is_used_before: bool) -> None:
     app = memory_app(redbeat_redis_url=valkey.url(1))
     if is_used_before:
         RedBeatSchedulerEntry("before", "tasks.report", 60, app=app).save()
@@ -284,3 +335,151 @@ def test_parent_and_child_of_a_fork_both_reach_the_schedule(valkey: Server, is_u
     assert run_child(lambda: save("child", range(200)), lambda: save("parent", islice(own, 1))) == 0
     save("parent", own)
     assert valkey.client(db=1).zcard("redbeat::schedule") == 400 + is_used_before
+
+
+REPLACED = """
+import redbeat.schedulers
+
+given = redis.Redis(host={host!r}, port={port}, db=3)
+redbeat.schedulers.get_redis = lambda app=None: given
+Scheduler = redbeat.schedulers.RedBeatScheduler
+"""
+
+
+CHOSEN = """
+from redbeat import RedBeatScheduler
+
+
+class Scheduler(RedBeatScheduler):
+    def setup_schedule(self):
+        self.app.redbeat_redis = redis.Redis(host={host!r}, port={port}, db=3)
+        super().setup_schedule()
+        self.update_from_dict({{"own": {{"task": "echo", "schedule": 60}}}})
+"""
+
+
+@pytest.fixture
+def unwanted() -> Iterator[socket.socket]:
+    """Listen at the address that the settings name: no connection may arrive."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        listening.setblocking(False)
+        yield listening
+
+
+@pytest.mark.parametrize("source", [REPLACED, CHOSEN], ids=["replaced", "chosen"])
+def test_beat_and_commands_connect_by_the_given_client_only(
+    server: Server, tmp_path: Path, unwanted: socket.socket, source: str
+) -> None:
+    extra = source.format(host=server.host, port=server.port) + (
+        "app.conf.beat_schedule = {'often': {'task': 'echo', 'schedule': 0.5}}"
+    )
+    url = f"redis://127.0.0.1:{unwanted.getsockname()[1]}/0"
+    write_app(
+        tmp_path, "module", server.url(0), extra=extra, redbeat_redis_url=url, redbeat_http="127.0.0.1:0"
+    )
+    with server.client() as broker, server.client(db=3) as schedule:
+        with celery_beat(tmp_path, "module", scheduler="module.Scheduler") as beat:
+            eventually(lambda: int(broker.llen("celery")) > 3)  # type: ignore[arg-type]
+            assert schedule.get("redbeat::lock")
+            if source is CHOSEN:
+                eventually(lambda: schedule.exists("redbeat:own"))
+            else:
+                listed = celery_command(tmp_path, "module", "redbeat", "list")
+                assert listed.wait() == 0, listed.output()
+                assert "often" in listed.output()
+        assert beat.returncode == 0, beat.output()
+    with pytest.raises(BlockingIOError):
+        unwanted.accept()
+
+
+# -- event loops
+
+
+MakeApp = Callable[[pytest.FixtureRequest], Celery]
+
+
+def plain(request: pytest.FixtureRequest) -> Celery:
+    server: Server = request.getfixturevalue("valkey")
+    return memory_app(redbeat_redis_url=server.url(3))
+
+
+def with_tls(request: pytest.FixtureRequest) -> Celery:
+    server: Server = request.getfixturevalue("tls")
+    assert server.certificates
+    use_ssl = {"ssl_cert_reqs": "CERT_REQUIRED", "ssl_ca_certs": str(server.certificates.ca)}
+    url = server.url(1).replace("rediss:", "redis:")
+    # sixteen handshakes at once take long on a busy machine
+    options = {"socket_connect_timeout": 60}
+    return memory_app(redbeat_redis_url=url, redbeat_redis_use_ssl=use_ssl, redbeat_redis_options=options)
+
+
+def behind_sentinel(request: pytest.FixtureRequest) -> Celery:
+    topology: SentinelTopology = request.getfixturevalue("sentinel")
+    return memory_app(
+        redbeat_redis_url=topology.url(2), redbeat_redis_options={"service_name": topology.service_name}
+    )
+
+
+def in_a_cluster(request: pytest.FixtureRequest) -> Celery:
+    cluster: ClusterTopology = request.getfixturevalue("cluster")
+    host, port = cluster.startup_nodes[0]
+    return memory_app(redbeat_redis_url=f"redis-cluster://{host}:{port}")
+
+
+def as_an_injected_client_does(request: pytest.FixtureRequest) -> Celery:
+    server: Server = request.getfixturevalue("valkey")
+    app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
+    app.redbeat_redis = server.client(db=3, decode_responses=False)
+    return app
+
+
+async def use(app: Celery) -> None:
+    """Use scripts, pipelines, scans, calendars, and many calls at once."""
+    await aio.run(Calendar("holidays", ["2033-01-01"], app=app).save)
+    await Entry("report", "tasks.report", "30 7 * * *", app=app, exclude="holidays").asave()
+    await asyncio.gather(*(Entry(f"e{one}", "tasks.report", 60, app=app).asave() for one in range(40)))
+    assert len(await Entry.alist(app)) == await Entry.acount(app) == 41
+    found = await Entry.aget("report", app)
+    await found.apause("for now", datetime(2033, 1, 1, tzinfo=timezone.utc), "ada")
+    assert [entry.name async for entry in Entry.alist(app, state="paused")] == ["report"]
+    await found.aresume()
+    await found.adelete()
+    assert [*await found.ahistory(), *await found.aruns()] == []
+    assert await aio.run(lambda: found.rank) is None
+    assert await aio.run(Calendar.names, app) == ["holidays"]
+    assert await Entry.aclear(app) == 40
+
+
+@pytest.mark.parametrize("make_app", [plain, as_an_injected_client_does, behind_sentinel, in_a_cluster])
+def test_event_loop_reaches_each_topology_and_leaves_nothing_open(
+    make_app: MakeApp, request: pytest.FixtureRequest
+) -> None:
+    app = make_app(request)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(use(app))
+        asyncio.run(use(app))
+    assert make_app is as_an_injected_client_does or not hasattr(app, "redbeat_redis"), "it has blocked"
+
+
+def test_event_loop_reaches_a_tls_server(tls: Server, request: pytest.FixtureRequest) -> None:
+    asyncio.run(use(with_tls(request)))
+
+
+@pytest.mark.slow
+def test_event_loop_finds_the_new_master_after_a_failover(sentinel: SentinelTopology) -> None:
+    options = {"service_name": sentinel.service_name, "retry_period": 30}
+    app = memory_app(redbeat_redis_url=sentinel.url(2), redbeat_redis_options=options)
+
+    async def main() -> None:
+        await Entry("before", "tasks.report", 60, app=app).asave()
+        with sentinel.master().client() as master:
+            eventually(lambda: int(master.wait(1, 1000)) == 1)
+        waiting = asyncio.to_thread(sentinel.fail_over)
+        task = asyncio.create_task(waiting)
+        while not task.done():
+            await asyncio.sleep(0.05)
+        await Entry("after", "tasks.report", 60, app=app).asave()
+        assert {entry.name for entry in await Entry.alist(app)} == {"before", "after"}
+
+    asyncio.run(main())

@@ -118,6 +118,7 @@ def test_stopping_beat_is_healthy_and_not_ready(server: Server, tmp_path: Path) 
         assert beat.wait() == 0
 
 
+@pytest.mark.slow
 def test_runs_are_in_time_under_load_on_the_endpoint(server: Server, tmp_path: Path) -> None:
     often = {f"often-{number}": {"task": "echo", "schedule": 0.1} for number in range(5)}
     beat, port = start(tmp_path, server, "module", beat_schedule=often, redbeat_log_format="json")
@@ -154,6 +155,7 @@ def test_runs_are_in_time_under_load_on_the_endpoint(server: Server, tmp_path: P
         assert not has_traceback(beat.output()), beat.output()
 
 
+@pytest.mark.slow
 def test_beats_without_redis_are_alive_and_not_ready(tmp_path: Path) -> None:
     settings = {**SHORT, "redbeat_redis_options": {"retry_period": -1}}
     alone = {"redbeat_lock_key": None, "redbeat_key_prefix": "other:"}
@@ -195,6 +197,7 @@ def test_beats_without_redis_are_alive_and_not_ready(tmp_path: Path) -> None:
         assert PASSWORD not in "".join(beat.output() for beat in beats)
 
 
+@pytest.mark.slow
 def test_hanging_beat_is_not_alive_and_a_paused_one_is(
     server: Server, tmp_path: Path, client: redis.Redis
 ) -> None:

@@ -153,7 +153,7 @@ ALL_WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-WRONG = some_of(ALL_WRONG, 2)
+WRONG = some_of(ALL_WRONG, 1)
 
 
 #: starts beats one after another, as forks of a process that has imported everything

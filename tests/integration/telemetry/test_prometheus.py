@@ -35,6 +35,7 @@ from tests.support.servers import Server
 from tests.support.tracked import Tracked
 
 MONITORING = Path(__file__).parents[3] / "redbeat" / "telemetry" / "monitoring"
+pytestmark = pytest.mark.services
 JOB = "redbeat"
 TAKEOVER_SECONDS = 5
 

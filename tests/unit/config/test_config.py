@@ -1,10 +1,12 @@
-"""What each setting may be, what it is when unset, and what is said about a wrong value."""
+"""Settings: defaults, allowed and refused values, masked passwords, and where they come from."""
 
 from __future__ import annotations
 
 import logging
+import random
 import re
 import traceback
+from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -15,21 +17,17 @@ from celery import Celery
 from redbeat.config import SETTINGS, RedBeatConfig, ensure_conf
 from redbeat.config.address import Address
 from redbeat.config.masking import sanitize_url
+from redbeat.config.timing import MIN_LOCK_SECONDS, MIN_TAKEOVER_SECONDS, Timing
 from redbeat.connection import get_redis
+from redbeat.connection.client import build_client
 from redbeat.errors import ConfigurationError
 from tests.support.ticks import memory_app
 
 REDIS = "redis://127.0.0.1:1/0"
+
+
 ROOT = Path(__file__).parents[3]
 
-#: attribute of RedBeatConfig, value when nothing is set
-DEFAULTS = {
-    "key_prefix": "redbeat:", "schedule_key": "redbeat::schedule", "statics_key": "redbeat::statics",
-    "shards": None, "lock_key": "redbeat::lock", "lock_timeout": None, "takeover_after": 8,
-    "lock_lost": "exit", "redis_url": REDIS, "redis_use_ssl": False, "redbeat_redis_options": {},
-    "key_expiry_check": "error",
-    "batch_size": 500, "max_entry_bytes": 1_048_576, "message_cache_bytes": 67_108_864, "lookahead": 5,
-}  # fmt: skip
 
 #: setting to values that its attribute has as they are given
 TAKEN: dict[str, list[Any]] = {
@@ -64,6 +62,8 @@ TAKEN: dict[str, list[Any]] = {
     "redbeat_publish_timeout": [2],
     "redbeat_wait_replicas": [0, 2],
 }
+
+
 ALLOWED: list[tuple[str, Any, str, Any]] = [
     *((name, value, SETTINGS[name].attribute, value) for name in TAKEN for value in TAKEN[name]),
     ("redbeat_redis_url", None, "redis_url", REDIS),
@@ -87,6 +87,8 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_http", "unix:/run/redbeat/beat.sock", "http", Address(path="/run/redbeat/beat.sock")),
     ("redbeat_http", "unix:///run/beat.sock", "http", Address(path="/run/beat.sock")),
 ]
+
+
 REFUSED: dict[str, list[Any]] = {
     "redbeat_redis_url": ["amqp://h", "no URL", ["redis://h"]],
     "redbeat_redis_options": ["retry", {1: 2}, *({"retry_period": n} for n in (-2, "soon", float("nan")))],
@@ -137,28 +139,12 @@ def configured(**settings: Any) -> RedBeatConfig:
     return RedBeatConfig(app)
 
 
-@pytest.mark.parametrize(("attribute", "expected"), DEFAULTS.items())
-def test_an_attribute_of_2x_has_its_default(attribute: str, expected: Any) -> None:
-    assert getattr(configured(), attribute) == expected
-
-
 @pytest.mark.parametrize(("setting", "value", "attribute", "expected"), ALLOWED)
-def test_an_allowed_value_is_used(setting: str, value: Any, attribute: str, expected: Any) -> None:
+def test_allowed_value_is_used(setting: str, value: Any, attribute: str, expected: Any) -> None:
     assert getattr(configured(**{setting: value}), attribute) == expected
 
 
-@pytest.mark.parametrize(("setting", "value"), [(name, value) for name in REFUSED for value in REFUSED[name]])
-def test_a_wrong_value_is_refused_in_words(setting: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        configured(**{setting: value})
-    message = str(caught.value)
-    assert caught.value.setting == setting
-    assert message.startswith(f"{setting}: ")
-    assert SETTINGS[setting].allowed in message
-    assert SETTINGS[setting].is_secret or repr(value) in message
-
-
-def test_every_setting_is_tried_with_allowed_and_with_wrong_values() -> None:
+def test_tables_of_values_have_every_setting() -> None:
     assert {row[0] for row in ALLOWED} == REFUSED.keys() == SETTINGS.keys()
 
 
@@ -174,7 +160,7 @@ def test_every_setting_is_tried_with_allowed_and_with_wrong_values() -> None:
         ("broker_transport_options", {"sentinel_kwargs": "hunter2", "retry_period": "hunter2"}),
     ],
 )
-def test_an_error_shows_no_secret(setting: str, value: Any) -> None:
+def test_error_shows_no_secret(setting: str, value: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         configured(**{setting: value})
     assert setting in str(caught.value)
@@ -191,31 +177,8 @@ def test_an_error_shows_no_secret(setting: str, value: Any) -> None:
         ("sentinel://:{}@a:1;b:2", "sentinel://:**@a:1;b:2"),
     ],
 )
-def test_a_password_is_masked_in_a_badly_quoted_url(password: str, template: str, expected: str) -> None:
+def test_password_is_masked_in_a_badly_quoted_url(password: str, template: str, expected: str) -> None:
     assert sanitize_url(template.format(password)) == expected
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("redis://h:1/0", "redis://h:1/0"),
-        ("unix:///tmp/x.sock?db=1", "unix:///tmp/x.sock?db=1"),
-        ("redis://user@h", "redis://user@h"),
-        ("redis://h?password=hunter2&db=1", "redis://h?password=**&db=1"),
-        ("redis://h?db=1&password=hunter2", "redis://h?db=1&password=**"),
-    ],
-)
-def test_a_url_is_shown_as_it_is_but_for_the_password(url: str, shown: str) -> None:
-    assert sanitize_url(url) == shown
-
-
-@pytest.mark.parametrize(
-    "name", ["password", "Password", "PASSWORD", "ssl_password", "SSL_Password", "sentinel_password"]
-)
-@pytest.mark.parametrize("separator", ["?", "?db=1&"])
-def test_a_password_in_the_query_of_a_url_is_masked(name: str, separator: str) -> None:
-    masked = sanitize_url(f"rediss://h:1/2{separator}{name}=hunter2&ssl_cert_reqs=none")
-    assert masked == f"rediss://h:1/2{separator}{name}=**&ssl_cert_reqs=none"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +188,7 @@ def test_a_password_in_the_query_of_a_url_is_masked(name: str, separator: str) -
         "redis://:hunter2/more@h:1/1", "rediss://:more/hunter2@h/abc",
     ],
 )  # fmt: skip
-def test_a_database_that_is_no_number_is_refused_without_the_password(url: str) -> None:
+def test_invalid_database_number_is_refused_without_the_password(url: str) -> None:
     with pytest.raises(ConfigurationError, match="redbeat_redis_url") as caught:
         get_redis(memory_app(redbeat_redis_url=url))
     shown = "".join(traceback.format_exception(caught.value, chain=True))
@@ -241,7 +204,7 @@ def test_a_database_that_is_no_number_is_refused_without_the_password(url: str) 
         ("redbeat_zzzzzzzzzzzzzzzzzz", "RedBeat has no such setting."),
     ],
 )
-def test_an_unknown_setting_is_warned_of_once_with_the_nearest_name(
+def test_unknown_setting_is_one_warning_with_the_nearest_name(
     caplog: pytest.LogCaptureFixture, setting: str, nearest: str
 ) -> None:
     app = Celery("test", broker=REDIS, set_as_current=False)
@@ -256,27 +219,7 @@ def test_an_unknown_setting_is_warned_of_once_with_the_nearest_name(
     ]
 
 
-def test_known_settings_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    configured(redbeat_lock_timeout=5, redbeat_batch_size=1, beat_max_loop_interval=5)
-    assert caplog.records == []
-
-
-@pytest.mark.parametrize("name", ["lock_key", "redbeat_lock_key", "REDBEAT_LOCK_KEY"])
-def test_2x_ways_to_ask_for_a_setting_work(name: str) -> None:
-    config = configured(redbeat_lock_key="mine")
-    assert config.is_key_in_conf(name) is name.lower().startswith("redbeat_")
-    assert config.either_or(name, "other") == ("mine" if config.is_key_in_conf(name) else "other")
-    assert config.schedule == config.app.conf.beat_schedule
-
-
-def test_every_setting_is_a_declared_attribute_and_every_attribute_a_setting() -> None:
-    of_the_app = {"app", "schedule_key", "statics_key"}
-    attributes = {setting.attribute for setting in SETTINGS.values()}
-    assert set(RedBeatConfig.__annotations__) == attributes | of_the_app
-    assert vars(configured()).keys() >= attributes | of_the_app
-
-
-def test_the_example_shows_every_setting_with_its_default() -> None:
+def test_exampleconf_has_every_setting_with_its_default() -> None:
     source = (ROOT / "exampleconf.py").read_text("utf-8")
     shown = dict(re.findall(r"^#? ?(redbeat_\w+) = (.+)$", source, re.MULTILINE))
     lock_key = {"redbeat_lock_key": "redbeat::lock"}  # its default depends on the prefix
@@ -285,9 +228,198 @@ def test_the_example_shows_every_setting_with_its_default() -> None:
     }
 
 
-def test_the_documentation_renders_the_table_itself() -> None:
-    page = (ROOT / "docs" / "configuration.rst").read_text("utf-8")
-    directive = (ROOT / "docs" / "_ext" / "settings.py").read_text("utf-8")
-    names = re.findall(r'add_directive\("([\w-]+)"', directive)
-    assert any(f".. {name}::" in page for name in names)
-    assert "SETTINGS" in directive
+@pytest.mark.parametrize(("setting", "value"), [(name, value) for name in REFUSED for value in REFUSED[name]])
+def test_refused_value_is_an_error_that_names_setting_and_value(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        configured(**{setting: value})
+    assert caught.value.setting == setting
+    assert SETTINGS[setting].is_secret or repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("unix:///tmp/x.sock?db=1", "unix:///tmp/x.sock?db=1"),
+        ("redis://user@h", "redis://user@h"),
+        ("redis://h?password=hunter2&db=1", "redis://h?password=**&db=1"),
+        ("rediss://h:1/2?db=1&SSL_Password=hunter2", "rediss://h:1/2?db=1&SSL_Password=**"),
+        ("redis://h?sentinel_password=hunter2", "redis://h?sentinel_password=**"),
+    ],
+)
+def test_url_is_shown_but_for_passwords(url: str, shown: str) -> None:
+    assert sanitize_url(url) == shown
+
+
+@pytest.mark.parametrize("name", ["lock_key", "redbeat_lock_key", "REDBEAT_LOCK_KEY"])
+def test_setting_is_read_by_the_methods_of_2x(name: str) -> None:
+    config = configured(redbeat_lock_key="mine")
+    assert config.is_key_in_conf(name) is name.lower().startswith("redbeat_")
+    assert config.either_or(name, "other") == ("mine" if config.is_key_in_conf(name) else "other")
+    assert config.schedule == config.app.conf.beat_schedule
+
+
+# -- sources
+
+
+GIVEN = {
+    "broker_url": REDIS, "redbeat_redis_url": "redis://127.0.0.1:1/1",
+    "redbeat_redis_options": {"retry_period": 3}, "redbeat_redis_use_ssl": True, "redbeat_key_prefix": "app:",
+    "redbeat_lock_key": None, "redbeat_lock_timeout": 77, "redbeat_key_expiry_check": "warn",
+    "redbeat_batch_size": 7,
+}  # fmt: skip
+UPPER = {name.upper(): value for name, value in GIVEN.items()}
+IN_NAMESPACE = {f"CELERY_{name}": value for name, value in UPPER.items()}
+OWN = {name: value for name, value in GIVEN.items() if name.startswith("redbeat_")}
+
+
+def bare_app() -> Celery:
+    return Celery("test", set_as_current=False)
+
+
+def values(app: Celery) -> dict[str, Any]:
+    return {
+        name: value for name, value in vars(RedBeatConfig(app)).items() if name not in ("app", "_explicit")
+    }
+
+
+def from_object(settings: dict[str, Any], *, is_looked_at: bool = False, **options: Any) -> Celery:
+    app = bare_app()
+    assert not is_looked_at or app.conf.timezone is None
+    app.config_from_object(settings, **options)
+    return app
+
+
+def given_also(app: Celery, settings: dict[str, Any]) -> Celery:
+    for name, value in settings.items():
+        setattr(app.conf, name, value)
+    return app
+
+
+SPELLINGS: dict[str, Callable[[], Celery]] = {
+    "namespace": lambda: from_object(IN_NAMESPACE, namespace="CELERY"),
+    "namespace, looked at before": lambda: from_object(IN_NAMESPACE, is_looked_at=True, namespace="CELERY"),
+    "lower-case namespace": lambda: from_object({f"my_{n}": GIVEN[n] for n in GIVEN}, namespace="my"),
+    "celery 3": lambda: from_object(UPPER),
+    "mixed case": lambda: from_object({"broker_url": REDIS, **{name.title(): OWN[name] for name in OWN}}),
+    "namespace and plain": lambda: given_also(from_object(IN_NAMESPACE, namespace="CELERY"), OWN),
+    "attributes": lambda: given_also(bare_app(), GIVEN),
+}
+
+
+@pytest.mark.parametrize("variable", [None, "CELERY_BROKER_URL"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_every_spelling_gives_the_same_configuration(
+    spelling: str, variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable is not None:  # `celery -b URL` sets it
+        monkeypatch.setenv(variable, REDIS)
+    expected = values(from_object(GIVEN))
+    assert (expected["lock_key"], expected["batch_size"]) == (None, 7)
+    assert values(SPELLINGS[spelling]()) == expected
+
+
+def of_app(**settings: Any) -> RedBeatConfig:
+    app = bare_app()
+    app.conf.update(settings)
+    return RedBeatConfig(app)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"broker_url": "redis://a", "redbeat_redis_url": "redis://b"}, "redis://b"),
+        ({"broker_url": ["redis://a", "redis://b"]}, "redis://a;redis://b"),
+        ({"broker_write_url": "redis://w", "broker_read_url": "redis://r"}, "redis://w"),
+        ({"broker_read_url": "redis://r"}, "redis://r"),
+    ],
+)
+def test_redis_url_is_that_of_the_broker_by_default(settings: dict[str, Any], expected: str) -> None:
+    assert of_app(**settings).redis_url == expected
+
+
+@pytest.mark.parametrize("settings", [{}, {"broker_url": "amqp://user:hunter2@rabbit//"}])
+def test_broker_other_than_redis_needs_redbeat_redis_url(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^redbeat_redis_url .*'amqp://") as caught:
+        build_client(of_app(**settings))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_broker_options_are_taken_over_unless_there_are_own_ones() -> None:
+    known = {"retry_period": 5, "sentinel_kwargs": {"password": "x"}}
+    of_broker = {**known, "master_name": "main", "visibility_timeout": 3600, "global_keyprefix": "x"}
+    taken = of_app(broker_url=REDIS, broker_transport_options=of_broker).redbeat_redis_options
+    assert taken == {**known, "service_name": "main"}
+    own = {"socket_timeout": 1, "master_name": "main"}
+    config = of_app(broker_url=REDIS, broker_transport_options=of_broker, redbeat_redis_options=own)
+    assert config.redbeat_redis_options == {"socket_timeout": 1, "service_name": "main"}
+    assert own == {"socket_timeout": 1, "master_name": "main"}
+
+
+@pytest.mark.parametrize(
+    ("broker", "expected"),
+    [("rediss://h", {"ca": 1}), (["rediss://h"], {"ca": 1}), ("amqps://h", False), ("memory://", False)],
+)
+def test_broker_use_ssl_is_taken_over_from_redis_brokers_only(broker: Any, expected: Any) -> None:
+    config = of_app(broker_url=broker, broker_use_ssl={"ca": 1}, redbeat_redis_url=REDIS)
+    assert config.redis_use_ssl == expected
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"redbeat_redis_url": "redis-cluster://h:1"},
+        {"redbeat_redis_options": {"cluster": True}},
+        {"redbeat_redis_options": {"startup_nodes": [{"host": "h", "port": 1}]}},
+    ],
+)
+def test_cluster_has_a_prefix_with_a_hash_tag(cluster: dict[str, Any]) -> None:
+    config = of_app(broker_url=REDIS, **cluster)
+    assert config.is_cluster
+    assert (config.key_prefix, config.lock_key) == ("{redbeat}:", "{redbeat}::lock")
+    mine = of_app(broker_url=REDIS, redbeat_key_prefix="my{app}:", **cluster)
+    assert mine.schedule_key == "my{app}::schedule"
+    for prefix in ("redbeat:", "{}redbeat:", "}redbeat{:"):
+        with pytest.raises(ConfigurationError, match="hash tag") as caught:
+            of_app(broker_url=REDIS, redbeat_key_prefix=prefix, **cluster)
+        assert caught.value.setting == "redbeat_key_prefix"
+
+
+# -- times that follow from the lock
+
+
+SEED = random.randrange(10**9)
+
+
+def timings() -> list[Timing]:
+    print(f"seed {SEED}")
+    rng = random.Random(SEED)
+    locks = [MIN_LOCK_SECONDS, 1.5, 2, 2.9, 3, 5, 7.9, 8, 10, 60, 1500, 10**9]
+    locks += [10 ** rng.uniform(0, 9) for _ in range(2_000)]
+    takeovers = [None, MIN_TAKEOVER_SECONDS, 8, 10**9, MIN_TAKEOVER_SECONDS * 10 ** rng.uniform(0, 8)]
+    return [Timing(lock, takeover) for lock in locks for takeover in takeovers]
+
+
+def test_times_keep_their_order_for_every_lock() -> None:
+    for timing in timings():
+        lock, renewal = timing.lock_seconds, timing.renewal_seconds
+        may_be_replaced = timing.replaced_after_seconds
+        assert 3 * renewal < lock, timing
+        assert renewal < timing.fresh_seconds <= may_be_replaced / 2, timing
+        assert timing.slack_seconds < renewal, timing
+        assert renewal + timing.look_seconds + timing.slack_seconds < may_be_replaced, timing
+        assert 2 * timing.look_seconds <= timing.look_gap_seconds <= may_be_replaced / 2, timing
+        assert 3 * timing.look_seconds < timing.stuck_seconds, timing
+        for wanted in (0.1, 10, 3600):
+            assert timing.fresh_seconds + timing.publish_seconds(wanted) < lock, timing
+            assert timing.connect_seconds(wanted) < timing.stuck_seconds, timing
+
+
+@pytest.mark.parametrize(
+    ("lock_seconds", "expected"),
+    [(1, (0.25, 0.5, 0.25, 0.5)), (8, (2, 4, 1, 4)), (25, (2, 4, 1, 4)), (1500, (2, 4, 1, 4))],
+)
+def test_times_shrink_with_short_locks_only(lock_seconds: float, expected: tuple[float, ...]) -> None:
+    timing = Timing(lock_seconds, takeover_seconds=8)
+    found = (timing.renewal_seconds, timing.fresh_seconds, timing.look_seconds, timing.look_gap_seconds)
+    assert found == expected

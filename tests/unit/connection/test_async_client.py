@@ -1,10 +1,15 @@
-"""One client of asyncio's for each app and event loop: injected, or made by the settings."""
+"""asyncio: one client for each app and event loop; blocking code waits without blocking the loop."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
+import threading
+import time
+import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import fakeredis
@@ -20,7 +25,9 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import aio
 from redbeat.connection.async_client import MAX_COMMANDS, AsyncRetryUnlessRefused
 from redbeat.connection.client import CLIENT_DEFAULTS
-from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
+from redbeat.connection.waiting import drive, pause, wait_for
+from redbeat.errors import ConfigurationError, EntryTooExpensive, StoreUnavailable
+from redbeat.process import budget
 from tests.support.ticks import memory_app
 
 
@@ -37,7 +44,7 @@ def entry_of(app: Celery, name: str = "report", **fields: Any) -> Entry:
     return Entry(name, "tasks.report", 60, app=app, **fields)
 
 
-def test_an_event_loop_has_one_client_and_another_loop_has_another() -> None:
+def test_event_loop_has_one_client_of_its_own() -> None:
     app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
 
     async def twice() -> tuple[Any, Any]:
@@ -50,7 +57,7 @@ def test_an_event_loop_has_one_client_and_another_loop_has_another() -> None:
     assert isinstance(first, redis.asyncio.Redis)
 
 
-def test_a_client_is_made_by_the_settings_as_that_of_beat_is() -> None:
+def test_async_client_has_the_settings_of_the_blocking_one() -> None:
     options = {"client_name": "shop", "socket_timeout": 3, "ssl_cert_reqs": ssl.CERT_NONE}
     app = memory_app(redbeat_redis_url="valkeys://u:p%40ss@h:7/2", redbeat_redis_options=options)
 
@@ -68,7 +75,7 @@ def test_a_client_is_made_by_the_settings_as_that_of_beat_is() -> None:
     assert found["ssl_cert_reqs"] == "none"
 
 
-def test_the_retry_of_the_options_becomes_one_of_asyncios() -> None:
+def test_retry_option_becomes_an_async_one() -> None:
     options = {"retry": Retry(ConstantBackoff(0), 7)}
     app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0", redbeat_redis_options=options)
 
@@ -80,7 +87,7 @@ def test_the_retry_of_the_options_becomes_one_of_asyncios() -> None:
     assert retry._retries == 7  # noqa: SLF001 - it has no other name
 
 
-def test_other_settings_make_another_client_also_in_the_same_event_loop() -> None:
+def test_changed_settings_make_another_client() -> None:
     app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
 
     async def ports() -> list[int]:
@@ -92,21 +99,7 @@ def test_other_settings_make_another_client_also_in_the_same_event_loop() -> Non
     assert asyncio.run(ports()) == [1, 2]
 
 
-def test_an_injected_client_is_used_and_left_open() -> None:
-    app = memory_app()
-
-    async def main() -> str | None:
-        app.redbeat_redis_async = fakeredis.FakeAsyncRedis()
-        await entry_of(app).asave()
-        assert aio.get_redis(app) is app.redbeat_redis_async
-        await aio.aclose(app)
-        assert await app.redbeat_redis_async.exists("redbeat:report")
-        return (await Entry.aget("report", app)).task
-
-    assert asyncio.run(main()) == "tasks.report"
-
-
-def test_a_function_is_called_once_in_each_event_loop(async_app: Celery) -> None:
+def test_injected_function_is_called_once_in_each_event_loop(async_app: Celery) -> None:
     made: list[Any] = []
     make = async_app.redbeat_redis_async
     async_app.redbeat_redis_async = lambda: made.append(make()) or made[-1]
@@ -120,25 +113,6 @@ def test_a_function_is_called_once_in_each_event_loop(async_app: Celery) -> None
     assert asyncio.run(Entry.acount(async_app)) == 6
 
 
-def test_another_client_that_is_injected_later_takes_its_place(async_app: Celery) -> None:
-    async def main() -> list[int]:
-        await entry_of(async_app).asave()
-        before = await Entry.acount(async_app)
-        async_app.redbeat_redis_async = fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())
-        return [before, await Entry.acount(async_app)]
-
-    assert asyncio.run(main()) == [1, 0]
-
-
-def test_a_fake_that_was_injected_for_beat_is_enough(fake_app: Celery) -> None:
-    async def main() -> list[str]:
-        await entry_of(fake_app).asave()
-        return [entry.name async for entry in Entry.alist(fake_app)]
-
-    assert asyncio.run(main()) == ["report"]
-    assert Entry.get("report", fake_app).task == "tasks.report"
-
-
 @pytest.mark.parametrize(
     "client",
     [
@@ -150,7 +124,7 @@ def test_a_fake_that_was_injected_for_beat_is_enough(fake_app: Celery) -> None:
     ],
     ids=["TLS", "socket", "TCP"],
 )
-def test_a_real_client_that_was_injected_for_beat_has_a_copy(client: redis.Redis) -> None:
+def test_injected_blocking_client_is_copied(client: redis.Redis) -> None:
     app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
     app.redbeat_redis = client
 
@@ -189,7 +163,7 @@ def reconnecting(connection: Any) -> None:
     ],
     ids=["subclass", "redis_connect_func", "sentinel"],
 )
-def test_one_that_has_no_copy_is_refused_as_it_would_block(client: Any) -> None:
+def test_injected_client_that_cannot_be_copied_is_refused(client: Any) -> None:
     app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
     app.redbeat_redis = client
     with pytest.raises(
@@ -198,31 +172,7 @@ def test_one_that_has_no_copy_is_refused_as_it_would_block(client: Any) -> None:
         asyncio.run(entry_of(app).asave())
 
 
-def test_the_client_of_code_that_blocks_is_no_injected_one() -> None:
-    app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0")
-    with pytest.raises(StoreUnavailable):
-        entry_of(app).save()
-    with pytest.raises(StoreUnavailable):
-        asyncio.run(entry_of(app).asave())
-
-
-def test_apps_have_clients_of_their_own_also_within_one_call(async_app: Celery) -> None:
-    other = memory_app()
-    other.redbeat_redis_async = fakeredis.FakeAsyncRedis
-
-    def copy() -> int:
-        for entry in Entry.list(async_app):
-            Entry(entry.name, entry.task, entry.schedule, app=other).save()
-        return Entry.count(other)
-
-    async def main() -> int:
-        await entry_of(async_app).asave()
-        return await aio.run(copy)
-
-    assert asyncio.run(main()) == 1
-
-
-def test_no_more_commands_are_on_their_way_than_a_client_has_connections(async_app: Celery) -> None:
+def test_concurrent_commands_are_limited(async_app: Celery) -> None:
     most, now = 0, 0
     make = async_app.redbeat_redis_async
 
@@ -264,7 +214,7 @@ def test_no_more_commands_are_on_their_way_than_a_client_has_connections(async_a
         ({"redbeat_redis_url": "http://x"}, ConfigurationError, "redbeat_redis_url"),
     ],
 )
-def test_what_cannot_be_reached_is_told_in_the_words_that_beat_uses(
+def test_async_errors_are_those_of_blocking_calls(
     settings: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     app = memory_app(**{"redbeat_redis_url": "redis://127.0.0.1:1/0", **settings})
@@ -273,19 +223,7 @@ def test_what_cannot_be_reached_is_told_in_the_words_that_beat_uses(
     assert "s3cret" not in str(told.value)
 
 
-def test_an_option_with_a_wrong_value_is_a_wrong_setting_and_not_waited_for() -> None:
-    options = {"socket_connect_timeout": "soon", "retry_period": -1}
-    app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0", redbeat_redis_options=options)
-    with pytest.raises(ConfigurationError, match="socket_connect_timeout must be a number"):
-        asyncio.run(Entry.aget("report", app))
-
-
-def test_a_coroutine_is_awaited_and_not_run() -> None:
-    with pytest.raises(TypeError, match="await asave itself"):
-        asyncio.run(aio.run(entry_of(memory_app()).asave))
-
-
-def test_what_would_read_after_the_call_is_refused(async_app: Celery) -> None:
+def test_lazy_result_of_aio_run_is_refused(async_app: Celery) -> None:
     async def main() -> list[str | None]:
         await entry_of(async_app).asave()
         with pytest.raises(TypeError, match=r"await aio\.run\(list, \.\.\.\)"):
@@ -295,17 +233,147 @@ def test_what_would_read_after_the_call_is_refused(async_app: Celery) -> None:
     assert asyncio.run(main()) == ["report"]
 
 
-def test_where_no_loop_of_asyncios_runs_that_is_said() -> None:
+def test_async_call_without_an_event_loop_is_refused() -> None:
     coroutine = Entry.aget("report", memory_app())
     with pytest.raises(RuntimeError, match="an event loop of asyncio, and none runs here"):
         coroutine.send(None)
 
 
-def test_a_refusal_of_the_server_is_one_of_the_store(async_app: Celery) -> None:
-    class Refusing(fakeredis.FakeAsyncRedis):
-        async def evalsha(self, *words: Any) -> Any:
-            raise redis.exceptions.NoPermissionError("no permissions")
+# -- code that waits
 
-    async_app.redbeat_redis_async = Refusing
-    with pytest.raises(StoreRefused, match="no permissions"):
-        asyncio.run(entry_of(async_app).asave())
+
+WORD: ContextVar[str] = ContextVar("word", default="")
+
+
+async def answer(value: Any) -> Any:
+    await asyncio.sleep(0)
+    if isinstance(value, BaseException):
+        raise value
+    return value
+
+
+def test_errors_pass_between_waiting_code_and_its_task() -> None:
+    def survive() -> str:
+        with pytest.raises(KeyError):
+            wait_for(answer(KeyError("no")))
+        return str(wait_for(answer("still here")))
+
+    assert asyncio.run(drive(survive)) == "still here"
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(drive(lambda: 1 / wait_for(answer(0))))
+
+
+def test_other_tasks_run_during_a_pause() -> None:
+    seen: list[str] = []
+
+    def two_steps(name: str) -> None:
+        seen.append(f"{name} 1")
+        pause(0.01)
+        seen.append(f"{name} 2")
+
+    async def both() -> None:
+        await asyncio.gather(drive(lambda: two_steps("a")), drive(lambda: two_steps("b")))
+
+    asyncio.run(both())
+    assert sorted(seen[:2]) == ["a 1", "b 1"]
+    assert sorted(seen[2:]) == ["a 2", "b 2"]
+
+
+def test_cancelled_task_cancels_its_code_and_clean_up_may_wait() -> None:
+    steps: list[str] = []
+
+    def work() -> None:
+        try:
+            pause(60)
+        except asyncio.CancelledError:
+            steps.append("cancelled")
+            pause(0)
+            steps.append("cleaned up")
+            raise
+
+    async def main() -> None:
+        task = asyncio.create_task(drive(work))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert steps == ["cancelled", "cleaned up"]
+
+
+def test_expensive_computation_runs_in_a_thread_and_may_wait() -> None:
+    def compute() -> tuple[bool, Any]:
+        return threading.current_thread() is threading.main_thread(), wait_for(answer("in the loop"))
+
+    assert asyncio.run(drive(lambda: budget.limited("key", compute))) == (False, "in the loop")
+    assert budget.limited("key", threading.current_thread) is threading.main_thread()
+
+
+def test_computation_over_its_budget_is_stopped_while_the_loop_runs() -> None:
+    def compute() -> None:
+        while True:
+            pass
+
+    async def main() -> int:
+        turns = 0
+        task = asyncio.create_task(drive(lambda: budget.limited("key", compute)))
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        with pytest.raises(EntryTooExpensive):
+            await task
+        return turns
+
+    assert asyncio.run(main()) > 5, "50 ms in turns of the interpreter's switch interval and more"
+
+
+def test_task_created_by_waiting_code_is_driven_by_itself() -> None:
+    made: list[asyncio.Task[Any]] = []
+    slept: list[float] = []
+
+    async def blocks_and_is_driven() -> Any:
+        time.sleep = slept.append  # type: ignore[assignment]
+        try:
+            pause(2)  # it has the context of the code, but isn't that code
+            assert budget.limited("key", threading.current_thread) is threading.main_thread()
+        finally:
+            time.sleep = original
+        return await drive(lambda: wait_for(answer("driven by its own task")))
+
+    def work() -> None:
+        made.append(asyncio.get_running_loop().create_task(blocks_and_is_driven()))
+        pause(0.01)
+
+    async def main(is_eager: bool) -> Any:
+        if is_eager:
+            asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        await drive(work)
+        return await made.pop()
+
+    original = time.sleep
+    for is_eager in {False, hasattr(asyncio, "eager_task_factory")}:
+        assert asyncio.run(main(is_eager)) == "driven by its own task"
+    assert set(slept) == {2}
+
+
+def test_ended_or_abandoned_code_leaves_no_references() -> None:
+    class Held:
+        pass
+
+    found: list[weakref.ref[Held]] = []
+
+    def work() -> None:
+        held = Held()
+        found.append(weakref.ref(held))
+        pause(0 if len(found) == 1 else 60)
+
+    async def main() -> None:
+        await drive(work)
+        given_up = drive(work)
+        given_up.send(None)
+        given_up.close()
+
+    asyncio.run(main())
+    gc.collect()
+    assert [one() for one in found] == [None, None]

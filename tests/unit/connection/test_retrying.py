@@ -1,4 +1,4 @@
-"""RetryingConnection: what is tried again, for how long, and what is said about it. The clock is a fake."""
+"""Retries of Redis commands: what is retried, for how long, and what is logged. The clock is a fake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from redbeat.connection.retry import (
     is_reset,
     is_transient,
 )
-from redbeat.store import scripts as lua
 from tests.support.ticks import memory_app
 
 AWAY = exceptions.ConnectionError("away")
@@ -91,7 +90,7 @@ class FlakyPipeline:
     ],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_a_command_is_tried_again_until_redis_is_back(clock: Clock, error: Exception) -> None:
+def test_command_is_retried_until_redis_is_back(clock: Clock, error: Exception) -> None:
     client = Flaky(error, error, error)
     assert RetryingConnection(60, client).get("k") == "value"
     assert client.calls == [("get", "k")] * 4
@@ -99,15 +98,7 @@ def test_a_command_is_tried_again_until_redis_is_back(clock: Clock, error: Excep
     assert max(clock.pauses) <= RetryingConnection.RETRY_MAX_WAIT
 
 
-def test_a_script_is_tried_again(clock: Clock) -> None:
-    client = Flaky(AWAY, AWAY)
-    assert lua.release_lock("lock", "token", wake="wake").ask(RetryingConnection(60, client))
-    assert len(client.calls) == 3
-
-
-def test_a_registered_script_and_a_lock_of_the_redis_client_are_tried_again(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_registered_script_and_client_lock_are_retried(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     flaky = Flaky(AWAY, AWAY)
     monkeypatch.setattr(redis.Redis, "evalsha", lambda self, *values: flaky.evalsha(*values))
     monkeypatch.setattr(redis.Redis, "set", lambda self, *values, **options: flaky.get("lock"))
@@ -119,7 +110,7 @@ def test_a_registered_script_and_a_lock_of_the_redis_client_are_tried_again(
     assert len(flaky.calls) == 5
 
 
-def test_a_pipeline_is_sent_whole_again_on_a_fresh_pipeline(clock: Clock) -> None:
+def test_pipeline_is_retried_as_a_whole(clock: Clock) -> None:
     client = Flaky(AWAY, AWAY)
     with RetryingConnection(60, client).pipeline(transaction=False) as pipeline:
         assert pipeline.set("a", "1").set("b", "2", nx=True) is pipeline
@@ -130,33 +121,19 @@ def test_a_pipeline_is_sent_whole_again_on_a_fresh_pipeline(clock: Clock) -> Non
     assert client.calls == [(False, False, commands)] * 3 + [(False, True, [])]
 
 
-def test_a_pipeline_left_early_sends_nothing(clock: Clock) -> None:
-    client = Flaky()
-    pipeline = RetryingConnection(60, client).pipeline()
-    with pipeline:
-        pipeline.set("a", "1")
-    assert (len(pipeline), client.calls) == (0, [])
-
-
 @pytest.mark.parametrize("name", ["watch", "multi", "unwatch"])
-def test_a_pipeline_that_needs_answers_in_between_is_refused(name: str) -> None:
+def test_pipeline_with_watch_or_multi_is_refused(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"no {name}; use the client's transaction"):
         getattr(RetryingConnection(60, Flaky()).pipeline(), name)
 
 
 @pytest.mark.parametrize("period", [0, 0.05, 10, 60])
-def test_after_the_period_it_gives_up_with_the_clients_error(clock: Clock, period: float) -> None:
+def test_retries_end_after_the_period_with_the_error_of_the_client(clock: Clock, period: float) -> None:
     client = Flaky(AWAY, is_endless=True)
     with pytest.raises(exceptions.ConnectionError, match="away"):
         RetryingConnection(period, client).get("k")
     assert period <= clock.now - 1000 <= period + RetryingConnection.RETRY_MAX_WAIT
     assert len(client.calls) == len(clock.pauses) + 1
-
-
-def test_minus_one_is_for_ever(clock: Clock) -> None:
-    client = Flaky(*[AWAY] * 500)
-    assert RetryingConnection(-1, client).get("k") == "value"
-    assert clock.now - 1000 > 200
 
 
 @pytest.mark.parametrize(
@@ -169,66 +146,14 @@ def test_minus_one_is_for_ever(clock: Clock) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_trying_again_does_not_help_is_not_tried_again(clock: Clock, error: Exception) -> None:
+def test_lasting_error_is_not_retried(clock: Clock, error: Exception) -> None:
     client = Flaky(error)
     with pytest.raises(type(error)):
         RetryingConnection(-1, client).get("k")
     assert (len(client.calls), clock.pauses) == (1, [])
 
 
-def test_a_cluster_whose_nodes_refuse_the_password_is_not_waited_for() -> None:
-    """Its client says that it can't be connected, and puts what a node has said behind that."""
-    for cause, expected in ((exceptions.AuthenticationError("WRONGPASS"), False), (AWAY, True)):
-        wrapped = exceptions.RedisClusterException("Redis Cluster cannot be connected.")
-        wrapped.__cause__ = cause
-        assert is_transient(wrapped) is expected
-
-
-def test_a_client_that_was_sent_from_node_to_node_has_lost_no_connection() -> None:
-    """Nor is the request at fault, which is tried again: a slot is on its way to another node."""
-    moving = exceptions.ClusterError("TTL exhausted.")
-    assert is_transient(moving)
-    assert not is_reset(moving)
-    assert is_reset(exceptions.ConnectionError("reset by peer"))
-
-
-@pytest.mark.parametrize(
-    "code", ["OOM", "NOREPLICAS", "MISCONF", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "BUSY", "READONLY"]
-)
-def test_a_refusal_that_passes_is_transient_by_its_code_only(code: str) -> None:
-    assert is_transient(exceptions.ResponseError(f"{code} not at the moment"))
-    assert not is_transient(exceptions.ResponseError(f"ERR {code} not at the moment"))
-
-
-def test_a_refusal_inside_a_script_is_told_by_what_redis_6_puts_at_the_end() -> None:
-    text = "Error running script (call to f_0123): @user_script:4: @user_script: 4: -{} You can't write"
-    assert is_transient(exceptions.ResponseError(text.format("READONLY")))
-    assert not is_transient(exceptions.ResponseError(text.format("WRONGTYPE")))
-
-
-def test_errors_with_a_class_of_their_own_are_told_apart() -> None:
-    passing = (
-        "ReadOnlyError", "BusyLoadingError", "OutOfMemoryError", "ClusterDownError", "TimeoutError",
-        "TryAgainError",
-    )  # fmt: skip
-    lasting = (
-        "AuthenticationError", "NoPermissionError", "AuthenticationWrongNumberOfArgsError", "DataError",
-    )  # fmt: skip
-    classes = {name: getattr(exceptions, name, None) for name in (*passing, *lasting)}
-    for name, error in classes.items():  # some are in newer versions of the redis client only
-        assert error is None or is_transient(error("as it is")) is (name in passing), name
-
-
-@pytest.mark.parametrize("name", ["MovedError", "AskError"])
-def test_a_slot_at_another_node_passes_also_where_the_cluster_s_client_fails_over_it(name: str) -> None:
-    told = getattr(exceptions, name)("1234 127.0.0.1:7001")
-    assert is_transient(told)
-    uncovered = exceptions.SlotNotCoveredError("no node")
-    uncovered.__context__ = told
-    assert is_transient(uncovered)
-
-
-def test_an_outage_is_logged_when_it_begins_and_ends(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_outage_is_logged_when_it_begins_and_ends(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "celery.beat"):
         RetryingConnection(-1, Flaky(*[AWAY] * 50)).get("k")
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
@@ -237,14 +162,7 @@ def test_an_outage_is_logged_when_it_begins_and_ends(clock: Clock, caplog: pytes
     ]
 
 
-def test_what_is_no_call_passes_through(clock: Clock) -> None:
-    retrying = RetryingConnection(60, Flaky())
-    assert retrying.answer_to_everything == 42
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = retrying.nothing
-
-
-def test_making_a_client_is_tried_again_too(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_making_a_cluster_client_is_retried(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     errors: list[Exception] = [AWAY, AWAY]
 
     def from_url(*args: Any, **options: Any) -> Any:
@@ -257,15 +175,6 @@ def test_making_a_client_is_tried_again_too(clock: Clock, monkeypatch: pytest.Mo
     app = memory_app(redbeat_redis_url="redis-cluster://h", redbeat_redis_options=options)
     assert get_redis(app).get("k") == "value"
     assert len(clock.pauses) == 2
-
-
-@pytest.mark.parametrize("retry_period", [0, 5, -1])
-def test_with_a_retry_period_the_apps_client_is_wrapped(retry_period: float) -> None:
-    app = memory_app(redbeat_redis_url="redis://h", redbeat_redis_options={"retry_period": retry_period})
-    client = get_redis(app)
-    assert isinstance(client, RetryingConnection)
-    assert client.retry_period == retry_period
-    assert isinstance(client.wrapped_connection, redis.Redis)
 
 
 class Breaking:
@@ -296,7 +205,7 @@ def watched(client: Breaking, retry_period: float | None) -> WatchedConnection:
 
 
 @pytest.mark.parametrize("retry_period", [None, 60, -1])
-def test_a_request_that_breaks_its_connection_thrice_while_others_are_answered_is_given_up(
+def test_request_that_breaks_its_connection_three_times_is_given_up(
     clock: Clock, retry_period: float | None
 ) -> None:
     client = Breaking(breaks=9)
@@ -306,29 +215,62 @@ def test_a_request_that_breaks_its_connection_thrice_while_others_are_answered_i
     assert clock.pauses == [HICCUP_SECONDS]
 
 
-@pytest.mark.parametrize("retry_period", [None, 60, -1])
-def test_one_that_breaks_twice_is_not_the_reason(clock: Clock, retry_period: float | None) -> None:
-    client = Breaking(breaks=2)
-    assert watched(client, retry_period).large() == "done"
-    assert client.calls == [*["large", "small"] * 2, "large"]
-
-
-@pytest.mark.parametrize("retry_period", [None, 60, -1])
-def test_one_that_breaks_once_is_sent_again_at_once(clock: Clock, retry_period: float | None) -> None:
-    client = Breaking(breaks=1)
-    assert watched(client, retry_period).large() == "done"
-    assert client.calls == ["large", "small", "large"]
-    assert not clock.pauses
-
-
-def test_a_server_that_is_away_is_waited_for_however_often_the_request_breaks(clock: Clock) -> None:
+def test_server_that_is_away_is_waited_for_however_often_the_request_breaks(clock: Clock) -> None:
     client = Breaking(breaks=7, away=7)
     assert watched(client, -1).large() == "done"
     assert client.calls == [*["large", "small"] * 7, "large"]
     assert len(clock.pauses) == 7
 
 
-def test_a_server_that_is_away_is_not_waited_for_without_a_period(clock: Clock) -> None:
-    with pytest.raises(exceptions.ConnectionError, match="reset"):
-        watched(Breaking(breaks=1, away=1), None).large()
-    assert not clock.pauses
+def caused_by(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+IN_SCRIPT = "Error running script (call to f_0123): @user_script:4: @user_script: 4: -{} You can't write"
+MOVED = exceptions.MovedError("1234 127.0.0.1:7001")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        *(
+            (exceptions.ResponseError(f"{code} now"), True)
+            for code in ("OOM", "NOREPLICAS", "MISCONF", "READONLY")
+        ),
+        *((exceptions.ResponseError(f"{code} now"), True) for code in ("MASTERDOWN", "TRYAGAIN", "BUSY")),
+        (exceptions.ResponseError("ERR OOM now"), False),
+        (exceptions.ResponseError(IN_SCRIPT.format("READONLY")), True),
+        (exceptions.ResponseError(IN_SCRIPT.format("WRONGTYPE")), False),
+        *(
+            (getattr(exceptions, name)("x"), True)
+            for name in ("BusyLoadingError", "TryAgainError", "OutOfMemoryError")
+        ),
+        *((getattr(exceptions, name)("x"), False) for name in ("NoPermissionError", "DataError")),
+        (
+            caused_by(exceptions.RedisClusterException("x"), exceptions.AuthenticationError("WRONGPASS")),
+            False,
+        ),
+        (caused_by(exceptions.RedisClusterException("x"), AWAY), True),
+        (exceptions.ClusterError("TTL exhausted."), True),
+        (MOVED, True),
+        (exceptions.AskError("1234 127.0.0.1:7001"), True),
+        (caused_by(exceptions.SlotNotCoveredError("no node"), MOVED), True),
+    ],
+    ids=repr,
+)
+def test_error_is_transient_by_its_class_code_or_cause(error: Exception, expected: bool) -> None:
+    assert is_transient(error) is expected
+    if isinstance(error, exceptions.ClusterError):
+        assert not is_reset(error), "a slot on its way to another node breaks no connection"
+
+
+@pytest.mark.parametrize("retry_period", [None, 60, -1])
+@pytest.mark.parametrize("breaks", [1, 2])
+def test_request_that_breaks_its_connection_once_or_twice_is_sent_again(
+    clock: Clock, retry_period: float | None, breaks: int
+) -> None:
+    client = Breaking(breaks=breaks)
+    assert watched(client, retry_period).large() == "done"
+    assert client.calls == [*["large", "small"] * breaks, "large"]
+    assert len(clock.pauses) == breaks - 1

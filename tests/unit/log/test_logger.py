@@ -1,15 +1,18 @@
-"""What is logged as celery.beat is printable, whoever logs it, and every call of ours is logged so."""
+"""The logger celery.beat: foreign text gives a terminal no orders, and every record is one line of JSON."""
 
 from __future__ import annotations
 
 import ast
-import builtins
 import io
+import json
 import logging
+import pickle
+import random
 import sys
 import time
 import traceback
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +22,16 @@ import pytest
 from celery import Celery
 
 import redbeat
+from redbeat.log.events import ATTRIBUTE, RUN_SENT, LogEvent
+from redbeat.log.formatter import MAX_MESSAGE, MAX_TRACEBACK, JsonFormatter
 from redbeat.log.logger import MAX_VALUE, PrintableRecords, logger, printable_traceback
 from tests.support.command_line import run
 from tests.support.documents import ROOT
 from tests.support.hostile import HOSTILE, HOSTILE_SHOWN, find_orders
 
-PACKAGE = Path(redbeat.__file__).parent
-SOURCES = sorted(PACKAGE.rglob("*.py"))
-METHODS = ("debug", "info", "warning", "error", "exception", "critical", "log", "warn", "fatal")
-
 
 class Foreign:
-    """Something whose text comes from elsewhere."""
+    """Has the text of another program."""
 
     def __str__(self) -> str:
         return HOSTILE
@@ -40,7 +41,7 @@ class Foreign:
 
 @pytest.fixture
 def output() -> Iterator[io.StringIO]:
-    """What a handler of the root logger writes, as Celery formats it."""
+    """Collect what a handler of the root logger writes in Celery's format."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter(Celery(set_as_current=False).conf.worker_log_format))
@@ -54,7 +55,7 @@ def output() -> Iterator[io.StringIO]:
 
 @pytest.mark.parametrize("value", [HOSTILE, Foreign(), ValueError(HOSTILE), [Foreign()], HOSTILE.encode()])
 @pytest.mark.parametrize("place", ["%s", "%r"])
-def test_a_value_that_gives_orders_is_escaped(output: io.StringIO, value: Any, place: str) -> None:
+def test_control_characters_of_values_are_escaped(output: io.StringIO, value: Any, place: str) -> None:
     words = {"%s": "beat: %s and %d", "%r": "beat: %r and %d"}[place]
     logger.warning(words, value, 5)
     words = {"%s": "beat: %(it)s and 5", "%r": "beat: %(it)r and 5"}[place]
@@ -64,22 +65,16 @@ def test_a_value_that_gives_orders_is_escaped(output: io.StringIO, value: Any, p
     assert written.count("title") == written.count("and 5\n") == 2
 
 
-def test_values_that_print_stay_what_they_are(caplog: pytest.LogCaptureFixture) -> None:
-    values = ("report", 5, 1.5, None, ValueError("no"), ["a"], b"\x00")
-    logger.warning("beat: %s %d %.1f %s %s %s %s", *values)
+def test_printable_values_are_not_changed(caplog: pytest.LogCaptureFixture) -> None:
+    values = ("report", 5, 1.5, None, ValueError("no"), ["a"], b"\x00", "a\x1bb")
+    logger.warning("beat: %s %d %.1f %s %s %s %s %s", *values)
     [record] = caplog.records
-    assert record.args is not None
-    assert all(arg is value for arg, value in zip(record.args, values, strict=True))
+    assert isinstance(record.args, tuple)
+    assert all(arg is value for arg, value in zip(record.args[:-1], values, strict=False))
+    assert record.args[-1] == "a\\x1bb"
 
 
-def test_a_name_in_a_record_is_text_that_can_be_used(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO", "celery.beat"):
-        logger.info("Scheduler: Sending due task %s (%s)", "a\x1bb", "tasks.report")
-    assert caplog.records[0].args == ("a\\x1bb", "tasks.report")
-    assert caplog.messages == ["Scheduler: Sending due task a\\x1bb (tasks.report)"]
-
-
-def test_a_long_value_is_shortened(output: io.StringIO) -> None:
+def test_long_value_is_shortened(output: io.StringIO) -> None:
     logger.warning("beat: %s", "x" * 10_000_000)
     logger.warning("beat: %s", ValueError("\x1b" * 10_000_000))
     assert all(len(line) < 5 * MAX_VALUE for line in output.getvalue().splitlines())
@@ -95,7 +90,7 @@ def _raise_in_a_chain() -> None:
         raise ValueError(HOSTILE) from exc
 
 
-def test_tracebacks_are_python_s_with_messages_on_one_line(output: io.StringIO) -> None:
+def test_traceback_is_that_of_python_with_escaped_messages(output: io.StringIO) -> None:
     with pytest.raises(ValueError, match="title") as caught:
         _raise_in_a_chain()
     usual = "".join(traceback.format_exception(caught.value))
@@ -106,7 +101,7 @@ def test_tracebacks_are_python_s_with_messages_on_one_line(output: io.StringIO) 
     assert f"ValueError: {HOSTILE_SHOWN}" in written
 
 
-def test_an_endless_chain_of_exceptions_is_logged(output: io.StringIO) -> None:
+def test_endless_chain_of_exceptions_is_logged(output: io.StringIO) -> None:
     first = last = ValueError("0")
     for number in range(5000):
         last.__context__ = ValueError(str(number))
@@ -116,27 +111,7 @@ def test_an_endless_chain_of_exceptions_is_logged(output: io.StringIO) -> None:
     assert output.getvalue().count("ValueError:") == 5001
 
 
-def test_a_group_of_exceptions_is_logged_with_its_members(output: io.StringIO) -> None:
-    group = getattr(builtins, "ExceptionGroup", None)
-    if group is None:
-        pytest.skip("this Python has no groups of exceptions")
-    logger.error("beat: failed", exc_info=group("several", [OSError(HOSTILE), KeyError("two")]))
-    assert find_orders(output.getvalue()) == []
-    assert "KeyError: 'two'" in output.getvalue()
-
-
-def test_a_value_without_a_text_is_the_formatter_s_trouble() -> None:
-    class Broken:
-        def __str__(self) -> str:
-            raise RuntimeError("no text")
-
-    broken = Broken()
-    record = logging.LogRecord("celery.beat", 30, __file__, 1, "%s", (broken,), None)
-    assert PrintableRecords().filter(record)
-    assert record.args == (broken,)
-
-
-def test_celery_s_own_lines_pass_through_it(output: io.StringIO) -> None:
+def test_lines_of_celery_are_escaped(output: io.StringIO) -> None:
     celery.beat.logger.info("Scheduler: Sending due task %s (%s)", HOSTILE, HOSTILE)
     celery.beat.error("Message Error: %s\n%s", ValueError(HOSTILE), [HOSTILE], exc_info=True)
     celery.apps.beat.logger.critical("beat raised exception %s: %r", ValueError, ValueError(HOSTILE))
@@ -144,7 +119,7 @@ def test_celery_s_own_lines_pass_through_it(output: io.StringIO) -> None:
     assert celery.beat.logger is celery.apps.beat.logger is logger
 
 
-#: in a process of its own, all of whose logging it changes
+#: changes all logging of its process
 SET_UP_ANEW = """\
 import logging.config
 
@@ -159,7 +134,7 @@ print([type(one).__name__ for one in logger.filters])
 """
 
 
-def test_it_stays_when_logging_is_set_up_anew() -> None:
+def test_filter_stays_when_logging_is_set_up_again() -> None:
     done = run([sys.executable, "-c", SET_UP_ANEW], ROOT)
     assert done.stdout == "['PrintableRecords']\n", done.stderr
 
@@ -171,85 +146,9 @@ web_logger.error("Nobody can be let in: %s", "a\\nb")
 """
 
 
-def test_what_the_dashboard_logs_is_seen_where_nobody_has_set_up_logging() -> None:
+def test_dashboard_log_is_on_stderr_without_logging_set_up() -> None:
     done = run([sys.executable, "-c", MOUNTED], ROOT)
     assert done.stderr == "Nobody can be let in: a\\nb\n"
-
-
-# -- no call can forget it
-
-
-def test_there_is_one_logger() -> None:
-    makers = {
-        path.name
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call) and _called(node) in ("getLogger", "get_logger", "get_task_logger")
-    }
-    assert makers == {"logger.py", "log_format.py", "server.py"}, (
-        "the second looks at Celery's handlers, the third filters uvicorn's log; neither logs there"
-    )
-
-
-def test_every_call_logs_words_of_its_own_and_foreign_text_as_values() -> None:
-    calls = [call for path in SOURCES for call in _log_calls(path)]
-    assert len(calls) > 60
-    for path, call in calls:
-        has_level = isinstance(call.func, ast.Attribute) and call.func.attr == "log"
-        words = call.args[has_level]
-        assert _is_constant(words), f"{path}:{call.lineno}: not a constant, but {ast.unparse(words)}"
-
-
-def test_every_module_that_logs_uses_that_logger() -> None:
-    for path in SOURCES:
-        if path.name == "logger.py" or not list(_log_calls(path)):
-            continue
-        name = "web_logger as logger" if "web" in path.relative_to(PACKAGE).parts else "logger"
-        assert f"from redbeat.log.logger import {name}\n" in path.read_text("utf-8"), path
-
-
-def test_nothing_is_printed_but_by_the_session_of_a_command() -> None:
-    places = {
-        str(path.relative_to(PACKAGE))
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call)
-        and (
-            ast.unparse(node.func) in ("print", "Console", "sys.stdout.write", "sys.stderr.write")
-            or (_owner(node) == "click" and _called(node) in ("echo", "secho", "confirm", "prompt"))
-        )
-    }
-    places.discard("beat/standard_streams.py")  # what another library has printed, as one record of the log
-    assert places <= {"cli/session.py", "cli/confirmation.py", "cli/progress.py", "process/exit_codes.py"}
-
-
-def _log_calls(path: Path) -> Iterator[tuple[Path, ast.Call]]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if (
-            isinstance(node, ast.Call)
-            and _owner(node) in ("logger", "logging", "log")
-            and (_called(node) in METHODS or not isinstance(node.func, ast.Attribute))
-        ):
-            yield path, node
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-
-
-def _owner(call: ast.Call) -> str:
-    """The name before the dot; where a method was chosen first, as (logger.info if … else …)(…), 'logger'."""
-    if isinstance(call.func, ast.Attribute):
-        return getattr(call.func.value, "id", "")
-    if isinstance(call.func, ast.IfExp):
-        return getattr(getattr(call.func.body, "value", None), "id", "")
-    return getattr(call.func, "id", "")
-
-
-def _is_constant(words: ast.expr) -> bool:
-    if isinstance(words, ast.IfExp):
-        return _is_constant(words.body) and _is_constant(words.orelse)
-    return isinstance(words, ast.Constant) and isinstance(words.value, str)
 
 
 def test_times_in_messages_have_the_zone_of_the_timestamps(
@@ -273,3 +172,180 @@ def test_times_in_messages_have_the_zone_of_the_timestamps(
         "beat: not a time: 2026-13-31 07:30:00 UTC",
         "beat: due at 2026-01-31 07:30:00 UTC",
     ]
+
+
+SOURCES = sorted(Path(redbeat.__file__).parent.rglob("*.py"))
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+
+
+def log_calls() -> Iterator[tuple[Path, ast.Call]]:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(ast.Name("logger"), method)) if method in LOG_METHODS:
+                    yield path, node
+
+
+def test_log_calls_have_constant_messages_with_foreign_text_as_values() -> None:
+    calls = list(log_calls())
+    assert len(calls) > 60
+    for path, call in calls:
+        message: Any = call.args[getattr(call.func, "attr", "") == "log"]
+        branches = [message.body, message.orelse] if isinstance(message, ast.IfExp) else [message]
+        assert all(isinstance(one, ast.Constant) for one in branches), f"{path}:{call.lineno}"
+
+
+# -- JSON
+
+
+class Silent:
+    """Raises when its text is asked for."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Endless(dict[str, Any]):
+    """A mapping that JSON does not know."""
+
+
+#: values of any kind
+VALUES: list[Any] = [
+    HOSTILE, "\x1b[31mred\x1b[0m", "two\nlines\r\n\u2028\x85", "\ud83d", "\udc80x", b"\xff\x00bytes",
+    bytearray(b"a"), float("nan"), float("inf"), 10**5000, -(2**63), True, None, 1e300, "x" * 1_000_000,
+    Silent(), object(), [1, "\ud800", [2, [3]]], ("a", float("nan")), {"a": {1, 2}}, {b"k": 1}, Endless(),
+    datetime.max, set(), "\N{GRINNING FACE}\u202e\u0000", ValueError(HOSTILE), lambda: 0,
+]  # fmt: skip
+
+
+def record_of(message: Any, *args: Any, **attributes: Any) -> logging.LogRecord:
+    record = logging.LogRecord("any", logging.INFO, __file__, 1, message, args, None)
+    record.__dict__.update(attributes)
+    return record
+
+
+def line_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Read a record as strict JSON on one line of ASCII."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(word)
+
+    text = JsonFormatter().format(record)
+    assert text.isascii()
+    assert text.isprintable()
+    line: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    text.encode("utf-8")
+    json.dumps(line, ensure_ascii=False).encode("utf-8")  # no half of a character
+    return line
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_record_with_any_value_is_one_line_of_json(value: Any) -> None:
+    for record in (
+        record_of(value),
+        record_of("%s and %r", value, value),
+        record_of("%d", value),
+        record_of("%s", value, value),
+        record_of("sent", redbeat={"event": value, "due": value, "entry": [value, value], "x": value}),
+        record_of("sent", redbeat={value if isinstance(value, str) else "k": 1}),
+        record_of("sent", redbeat=value, exc_info=(RuntimeError, RuntimeError(value), None)),
+        record_of("sent", exc_info=value, stack_info="a\nb", exc_text="from\nelsewhere"),
+        record_of("sent", levelname=value, name=value, process=value),
+    ):
+        line = line_of(record)
+        assert {"timestamp", "level", "logger", "message", "process"} <= line.keys()
+
+
+def test_random_record_is_one_line_of_json(chance: random.Random) -> None:
+    for _ in range(300):
+        told = {
+            chance.choice(["due", "entry", "n", "message", "level"]): chance.choice(VALUES) for _ in range(4)
+        }
+        message = chance.choice(["%s %s", "%d %s", "%", "%(x)s", "a", "\ud800%s"])
+        line_of(record_of(message, *chance.choices(VALUES, k=chance.randint(0, 3)), redbeat=told))
+
+
+def test_json_record_has_event_fields_and_times_in_utc() -> None:
+    east = datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    told = RUN_SENT.of(entry="e", due=0.5)
+    told["redbeat"] |= {"until": east, "count": 3, "by": None, "message": "forged"}
+    record = record_of("a %s", "b", created=1_760_000_000.0129, **told)
+    expected = {
+        "timestamp": "2025-10-09T08:53:20.012Z",
+        "level": "INFO",
+        "logger": "any",
+        "message": "a b",
+        "process": record.process,
+        "event": "redbeat.run.sent",
+        "entry": "e",
+        "due": "1970-01-01T00:00:00.500Z",
+        "until": "2025-12-31T23:00:00.000Z",
+        "count": 3,
+    }
+    assert line_of(record) == line_of(pickle.loads(pickle.dumps(record))) == expected
+
+
+def test_long_texts_are_cut_and_a_traceback_at_its_beginning() -> None:
+    try:
+        exec("\n" * 10 + "raise ValueError('v' * 5000)")
+    except ValueError:
+        exc_info = sys.exc_info()
+    record = record_of("m" * 10**6, redbeat={"entry": "e" * 10**6}, exc_info=exc_info)
+    record.exc_text = "t" * 10**6 + "the end"
+    line = line_of(record)
+    assert len(line["message"]) == MAX_MESSAGE + 3
+    assert len(line["entry"]) == len(line["exception"]["message"]) == MAX_VALUE + 3
+    assert len(line["exception"]["traceback"]) == MAX_TRACEBACK
+    assert line["exception"]["traceback"].endswith("the end")
+    assert line["exception"]["type"] == "ValueError"
+
+
+def test_event_of_an_error_is_in_the_record_that_logs_it() -> None:
+    error = RuntimeError("lost")
+    setattr(error, ATTRIBUTE, {"event": "redbeat.leader.lost"})
+    lines: list[dict[str, Any]] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(line_of(record))  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        logger.critical("beat raised exception %r", error, exc_info=error)
+    finally:
+        logger.removeHandler(handler)
+    [line] = lines
+    assert line["event"] == "redbeat.leader.lost"
+    assert line["exception"]["message"] == "lost"
+
+
+def _constants() -> dict[str, LogEvent]:
+    found = vars(sys.modules["redbeat.log.events"])
+    return {name: value for name, value in found.items() if isinstance(value, LogEvent)}
+
+
+def test_events_are_logged_with_their_documented_level_and_fields() -> None:
+    constants, used = _constants(), set[str]()
+    said: dict[str, set[str]] = {name: set() for name in constants}
+    for source in SOURCES:
+        if source.name == "events.py" and source.parent.name == "log":
+            continue
+        tree = ast.parse(source.read_text("utf-8"))
+        used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in constants}
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if not (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)):
+                continue
+            name = call.func.value.id
+            if call.func.attr == "of" and name in constants:
+                given = {str(keyword.arg) for keyword in call.keywords}
+                assert given <= set(constants[name].fields), (source.name, name)
+                said[name] |= given
+            extra = next((one.value for one in call.keywords if one.arg == "extra"), None)
+            level = call.func.attr.upper()
+            if isinstance(extra, ast.Call) and isinstance(extra.func, ast.Attribute) and level != "LOG":
+                logs = getattr(extra.func.value, "id", "")
+                if logs in constants:
+                    assert level in constants[logs].levels, (source.name, logs)
+    assert used == constants.keys(), "each event is logged somewhere"
+    for name, fields in said.items():
+        if fields:
+            assert fields == set(constants[name].fields) or name in ("RUN_LOST", "RUN_SKIPPED"), name

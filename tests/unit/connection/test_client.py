@@ -1,4 +1,4 @@
-"""Which client is made for which URL and options. The redis classes are patched, as users patch them."""
+"""The Redis client: made for each URL and option, without passwords in errors, or an injected fake."""
 
 from __future__ import annotations
 
@@ -8,16 +8,26 @@ import traceback
 from types import SimpleNamespace
 from typing import Any
 
+import fakeredis
 import pytest
 import redis
 import redis.cluster
 import redis.connection
 import redis.sentinel
 from celery import Celery
+from celery.schedules import crontab
 
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
 from redbeat.connection.client import CLIENT_DEFAULTS, CommandPacker, get_redis, naming_the_server
-from redbeat.errors import ConfigurationError, StoreRefused, StoreUnavailable
+from redbeat.errors import (
+    ConfigurationError,
+    EntryNotFound,
+    LockNotAcquired,
+    StoreRefused,
+    StoreUnavailable,
+)
+from tests.support.ticks import assert_entry_runs, memory_app
 
 SECRET = "hunter2"
 
@@ -79,12 +89,12 @@ def client_of(url: str, use_ssl: Any = None, **options: Any) -> Made:
         ("rediss://h?ssl_cert_reqs=CERT_NONE&db=1", None, "rediss://h?ssl_cert_reqs=none&db=1"),
     ],
 )
-def test_a_url_is_put_as_the_client_understands(patched: None, url: str, use_ssl: Any, expected: str) -> None:
+def test_url_is_translated_for_redis_py(patched: None, url: str, use_ssl: Any, expected: str) -> None:
     made = client_of(url, use_ssl)
     assert (made.how, made.args) == ("redis", (expected,))
 
 
-def test_defaults_of_ours_give_way_to_options(patched: None) -> None:
+def test_options_override_our_defaults(patched: None) -> None:
     made = client_of("redis://h", socket_timeout=99, username="me", retry_period=None)
     retry, errors = made.options.pop("retry"), made.options.pop("retry_on_error")
     assert (retry._retries, errors) == (1, [redis.exceptions.ConnectionError])  # noqa: SLF001 - redis-py 4 has no other name for it
@@ -101,23 +111,9 @@ def test_defaults_of_ours_give_way_to_options(patched: None) -> None:
         ("EVALSHA", "0" * 40, 2, *["y" * 3_000] * 7, b"\xff\x00", ""), ("GET", memoryview(b"abc")),
     ],
 )  # fmt: skip
-def test_a_command_is_written_in_one_piece_as_the_client_writes_it_in_several(command: tuple[Any]) -> None:
+def test_packed_command_is_what_redis_py_packs_in_one_piece(command: tuple[Any]) -> None:
     own = redis.connection.Connection(encoding="utf-8")
     assert CommandPacker().pack(*command) == [b"".join(own.pack_command(*command))]
-
-
-def test_bytes_that_were_no_utf_8_are_written_as_they_were_read() -> None:
-    key = b"\xff\xfe".decode("utf-8", CLIENT_DEFAULTS["encoding_errors"])
-    assert CommandPacker().pack("GET", key) == CommandPacker().pack("GET", b"\xff\xfe")
-
-
-def test_what_redis_has_no_form_for_is_refused() -> None:
-    with pytest.raises(redis.exceptions.DataError):
-        CommandPacker().pack("SET", "key", {"a": 1})
-
-
-def test_a_unix_socket_gets_no_option_of_tcps(patched: None) -> None:
-    assert "socket_keepalive" not in client_of("unix:///tmp/x.sock").options
 
 
 @pytest.mark.parametrize(
@@ -127,26 +123,9 @@ def test_a_unix_socket_gets_no_option_of_tcps(patched: None) -> None:
         ("CERT_REQUIRED", "required"), ("Optional", "optional"), ("none", "none"), (None, "none"),
     ],
 )  # fmt: skip
-def test_certificate_words_of_celery_become_the_clients(patched: None, given: Any, expected: str) -> None:
+def test_ssl_cert_reqs_of_celery_is_translated(patched: None, given: Any, expected: str) -> None:
     assert client_of("redis://h", {"ssl_cert_reqs": given}).options["ssl_cert_reqs"] == expected
     assert client_of("rediss://h", ssl_cert_reqs=given).options["ssl_cert_reqs"] == expected
-
-
-@pytest.mark.parametrize("given", ["maybe", 7, ""])
-def test_another_word_for_certificates_is_refused(patched: None, given: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"must be none, optional or required, not") as caught:
-        client_of("rediss://h", {"ssl_cert_reqs": given})
-    assert caught.value.setting == "ssl_cert_reqs"
-
-
-def test_tls_options_may_leave_out_their_prefix(patched: None) -> None:
-    made = client_of("redis://h", {"ca_certs": "x", "ssl_keyfile": "y"})
-    assert (made.options["ssl_ca_certs"], made.options["ssl_keyfile"]) == ("x", "y")
-
-
-def test_tls_requires_certificates_unless_told_otherwise() -> None:
-    client = get_redis(app_for("rediss://h"))
-    assert client.connection_pool.make_connection().cert_reqs == ssl.CERT_REQUIRED
 
 
 SENTINELS = [("a", 26379), ("b", 1)]
@@ -162,25 +141,22 @@ SENTINELS = [("a", 26379), ("b", 1)]
         ("redis://ignored/3", {"sentinels": [["a", 26379], ["b", 1]], "service_name": "main"}),
     ],
 )
-def test_every_form_of_a_sentinel_url_is_understood(patched: None, url: str, options: dict[str, Any]) -> None:
+def test_sentinel_url_of_any_form_is_understood(patched: None, url: str, options: dict[str, Any]) -> None:
     made = client_of(url, **options)
     assert (made.how, made.args, made.service_name) == ("sentinel", (SENTINELS,), "main")
     assert made.options["db"] == 3
     assert not made.options.keys() & {"sentinels", "service_name", "master_name"}
 
 
-def test_a_sentinel_url_has_the_masters_password_and_the_sentinels_have_their_own(patched: None) -> None:
+def test_sentinel_url_has_the_password_of_the_master_and_sentinel_kwargs_that_of_sentinels(
+    patched: None,
+) -> None:
     made = client_of("sentinel://user:p%40ss@a", sentinel_kwargs={"password": "x", "socket_timeout": 2})
     assert (made.options["username"], made.options["password"]) == ("user", "p@ss")
     own = made.options["sentinel_kwargs"]
     assert (own["password"], own["socket_timeout"], own["socket_connect_timeout"]) == ("x", 2, 1)
     assert made.service_name == "master"
     assert client_of("sentinel://:url@a", password="option").options["password"] == "option"
-
-
-def test_sentinels_are_reached_with_tls_when_asked(patched: None) -> None:
-    assert client_of("sentinel://a", use_ssl=True).options["ssl"] is True
-    assert "ssl" not in client_of("sentinel://a").options
 
 
 @pytest.mark.parametrize(
@@ -192,25 +168,13 @@ def test_sentinels_are_reached_with_tls_when_asked(patched: None) -> None:
         ("redis-cluster://h:1", True, {}, "redis://h:1"),
     ],
 )
-def test_a_cluster_is_made_from_its_url(
+def test_cluster_client_is_made_from_its_url(
     patched: None, url: str, use_ssl: Any, options: dict[str, Any], expected: str
 ) -> None:
     made = client_of(url, use_ssl, **options)
     assert (made.how, made.args) == ("cluster url", (expected,))
     assert made.options.get("ssl") == use_ssl
     assert "cluster" not in made.options
-
-
-def test_a_cluster_is_made_from_its_nodes(patched: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis.cluster, "RedisCluster", make("cluster nodes").__func__)
-    made = client_of("redis-cluster://", startup_nodes=[{"host": "a", "port": "1"}, {"host": "b", "port": 2}])
-    assert (made.how, made.options["startup_nodes"]) == ("cluster nodes", ["a:1", "b:2"])
-
-
-@pytest.mark.parametrize("url", ["redis://h", "sentinel://h", "unix:///tmp/x"])
-def test_an_unknown_option_is_named_before_anything_is_connected(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="colour"):
-        get_redis(app_for(url, colour="red", password=SECRET))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +192,7 @@ def test_an_unknown_option_is_named_before_anything_is_connected(url: str) -> No
         (f"sentinel://:{SECRET}@h", {"colour": SECRET}),
     ],
 )
-def test_no_error_shows_a_password_nor_does_its_traceback(url: str, options: dict[str, Any]) -> None:
+def test_error_and_its_traceback_show_no_password(url: str, options: dict[str, Any]) -> None:
     app = app_for(url, **options)
     with pytest.raises(ConfigurationError, match=r"no client can be made for |must be a number") as caught:
         get_redis(app)
@@ -244,7 +208,7 @@ def test_no_error_shows_a_password_nor_does_its_traceback(url: str, options: dic
         (redis.exceptions.ResponseError("NOPERM no"), StoreRefused),
     ],
 )
-def test_client_errors_become_ours_and_name_the_server(error: Exception, expected: type[Exception]) -> None:
+def test_client_error_becomes_ours_and_names_the_server(error: Exception, expected: type[Exception]) -> None:
     config = ensure_conf(app_for(f"redis://:{SECRET}@some-host"))
     with pytest.raises(expected, match=r"redis://:\*\*@some-host") as caught, naming_the_server(config):
         raise error
@@ -252,20 +216,10 @@ def test_client_errors_become_ours_and_name_the_server(error: Exception, expecte
     assert SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize("reason", ["Redis hasn't answered within 2 s.", "Connection closed by server"])
-def test_where_nobody_waits_for_redis_the_advice_is_a_sentence_of_its_own(reason: str) -> None:
-    config = ensure_conf(app_for("redis://some-host"))
-    with pytest.raises(StoreUnavailable) as caught, naming_the_server(config):
-        raise redis.exceptions.ConnectionError(reason)
-    said = f"Redis at redis://some-host can't be used: {reason.removesuffix('.')}."
-    advice = "(To wait for Redis, set retry_period in redbeat_redis_options.)"
-    assert str(caught.value) == f"{said} {advice}"
-
-
 @pytest.mark.parametrize(
     "words", ["Authentication required.", "HELLO must be called with the client already authenticated, ..."]
 )
-def test_a_server_that_wants_a_password_names_the_setting_and_no_command(words: str) -> None:
+def test_missing_password_is_an_error_that_names_the_setting(words: str) -> None:
     config = ensure_conf(app_for("redis://some-host"))
     with pytest.raises(StoreRefused, match="it needs a password") as caught, naming_the_server(config):
         raise redis.exceptions.AuthenticationError(words)
@@ -273,17 +227,102 @@ def test_a_server_that_wants_a_password_names_the_setting_and_no_command(words: 
     assert words not in str(caught.value)
 
 
-def test_an_app_has_one_client(patched: None) -> None:
-    app = app_for("redis://h")
-    assert get_redis(app) is get_redis(app) is app.redbeat_redis
-    assert get_redis(app_for("redis://h")) is not app.redbeat_redis
-
-
 @pytest.mark.usefixtures("patched")
-def test_a_fork_makes_a_client_of_its_own_but_keeps_an_injected_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_makes_its_own_client_but_keeps_an_injected_one(monkeypatch: pytest.MonkeyPatch) -> None:
     app, injected = app_for("redis://h"), app_for("redis://h")
     injected.redbeat_redis = object()
     before, kept = get_redis(app), get_redis(injected)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert get_redis(app) is not before
     assert get_redis(injected) is kept is injected.redbeat_redis
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"ssl_cert_reqs": "maybe"}, "ssl_cert_reqs"), ({"colour": "red", "password": SECRET}, "colour")],
+)
+def test_invalid_option_is_an_error_that_names_it(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        get_redis(app_for("rediss://h", **options))
+
+
+# -- a fake that is injected
+
+
+def save(app: Celery, name: str = "x", **fields: Any) -> RedBeatSchedulerEntry:
+    return RedBeatSchedulerEntry(**{"name": name, "task": "t", "schedule": 60, "app": app, **fields}).save()
+
+
+def test_entry_is_saved_read_and_deleted_with_a_fake(fake_app: Celery) -> None:
+    saved = save(fake_app, args=[1], kwargs={"a": 2}, options={"queue": "q"}, schedule=crontab(hour={7, 13}))
+    found = RedBeatSchedulerEntry.from_key("redbeat:x", app=fake_app)
+    assert (found, found.args, found.kwargs, found.options) == (saved, [1], {"a": 2}, {"queue": "q"})
+    assert (found.rank, RedBeatSchedulerEntry.load_meta(saved.key, fake_app)["total_run_count"]) == (0, 0)
+    saved.delete()
+    with pytest.raises(KeyError, match="there is no such entry"):
+        RedBeatSchedulerEntry.from_key("redbeat:x", app=fake_app)
+
+
+@pytest.mark.parametrize("act", [lambda saved: saved.reschedule(), next], ids=["reschedule", "next"])
+def test_deleted_entry_is_not_written_again(fake_app: Celery, act: Any) -> None:
+    saved = save(fake_app)
+    saved.delete()
+    with pytest.raises(EntryNotFound):
+        act(saved)
+    assert not fake_app.redbeat_redis.exists(saved.key, "redbeat::schedule")
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+def test_tick_sends_due_runs_with_a_fake(decodes: bool) -> None:
+    app = memory_app()
+    app.redbeat_redis = fakeredis.FakeRedis(decode_responses=decodes)
+    assert_entry_runs(app)
+
+
+def test_tick_without_the_configured_lock_is_refused(fake_app: Celery) -> None:
+    with pytest.raises(LockNotAcquired, match="A tick without the lock redbeat::lock") as caught:
+        RedBeatScheduler(fake_app).tick()
+    assert isinstance(caught.value, AttributeError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "expected"),
+    [
+        ({}, {}, ("redbeat::lock", 1500, 300)),
+        ({"max_interval": 10}, {}, ("redbeat::lock", 50, 10)),
+        ({}, {"beat_max_loop_interval": 7}, ("redbeat::lock", 35, 7)),
+        ({}, {"redbeat_lock_timeout": 9}, ("redbeat::lock", 9, 300)),
+        ({"lock_timeout": 8}, {"redbeat_lock_timeout": 9}, ("redbeat::lock", 8, 300)),
+        ({"lock_timeout": 3}, {}, ("redbeat::lock", 3, 300)),
+        ({"lock_timeout": None}, {"redbeat_lock_timeout": 9}, ("redbeat::lock", 9, 300)),
+        ({"lock_timeout": 0}, {}, ("redbeat::lock", 1500, 300)),
+        ({"lock_key": "mine"}, {}, ("redbeat:mine", 1500, 300)),
+        ({"lock_key": "redbeat:mine"}, {"redbeat_lock_key": "other"}, ("redbeat:mine", 1500, 300)),
+        ({}, {"redbeat_lock_key": None}, (None, 1500, 300)),
+    ],
+)
+def test_lock_key_and_timeout_come_from_arguments_then_settings(
+    fake_app: Celery, arguments: dict[str, Any], settings: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    fake_app.conf.update(settings)
+    made = RedBeatScheduler(fake_app, lazy=True, **arguments)
+    assert (made.lock_key, made.lock_timeout, made.max_interval) == expected
+
+
+@pytest.mark.parametrize("lock_timeout", [0.9, -1, "soon", True, float("nan")])
+def test_invalid_lock_timeout_argument_is_refused_as_the_setting(fake_app: Celery, lock_timeout: Any) -> None:
+    with pytest.raises(ConfigurationError) as given:
+        RedBeatScheduler(fake_app, lock_timeout=lock_timeout)
+    with pytest.raises(ConfigurationError) as configured:
+        RedBeatScheduler(memory_app(redbeat_redis_url="redis://h", redbeat_lock_timeout=lock_timeout))
+    assert str(given.value).startswith("lock_timeout: ")
+    assert f"redbeat_{given.value}" == str(configured.value)
+    assert "1 or more" in str(given.value)
+    assert fake_app.redbeat_redis.keys() == []
+
+
+def test_banner_shows_server_and_lock_without_a_password(fake_app: Celery) -> None:
+    fake_app.conf.redbeat_redis_url = "redis://user:hunter2@h:1/0"
+    info = RedBeatScheduler(fake_app, lazy=True).info
+    assert "    . redis -> redis://user:**@h:1/0\n    . lock -> `redbeat::lock` " in info
+    assert "hunter2" not in info
