@@ -20,7 +20,7 @@ from redbeat.runs.caller import REST_SECONDS, Caller, UnansweredError, caller_of
 from redbeat.runs.deliveries import Ticket
 from redbeat.runs.keeper import Keeper
 from redbeat.runs.publishing import Present, at_work
-from redbeat.store.runs import Answer, Delivery, End, Runs
+from redbeat.store.runs import Delivery, End, Runs
 from tests.conftest import MakeApp
 from tests.support.polling import eventually
 from tests.support.progress import NAMES, Progress, history_of, running_of
@@ -79,14 +79,6 @@ def away(proxy: Proxy) -> None:
     proxy.drop()
 
 
-def test_a_worker_says_that_it_lives_though_it_has_nothing_to_do(kept: Keeper, progress: Progress) -> None:
-    eventually(lambda: WORKER in progress.runs.workers())
-    row = progress.runs.workers()[WORKER]
-    assert (row["pool"], row["lease"]) == ("test", 1.0)
-    kept.stop()
-    assert progress.runs.workers() == {}
-
-
 def test_outcomes_wait_for_redis_and_the_oldest_are_forgotten(
     kept: Keeper,
     proxy: Proxy,
@@ -130,30 +122,6 @@ def test_an_outcome_that_the_server_refuses_keeps_no_other_back(
     after = progress.started("after", "id")
     kept.end(End(after, "succeeded"))
     eventually(lambda: history_of(client, "after")[0].get("outcome") == "succeeded")
-
-
-def test_an_outcome_isnt_lost_if_redis_goes_away_amid_those_that_it_refuses(
-    kept: Keeper,
-    proxy: Proxy,
-    progress: Progress,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    well, end = progress.started("well", "id"), Runs.end
-    tries: list[int] = []
-
-    def end_and_go_away(self: Runs, ends: Any) -> None:
-        tries.append(len(ends))
-        if len(tries) == 2:  # the first that is delivered singly
-            raise StoreUnavailable("just now")
-        end(self, ends)
-
-    monkeypatch.setattr(Runs, "end", end_and_go_away)
-    proxy.freeze()
-    kept.end(End(well, "succeeded"))
-    kept.end(End(progress.delivery("bad\ud800", "id"), "succeeded"))
-    proxy.thaw()
-    eventually(lambda: history_of(client, "well")[0].get("outcome") == "succeeded")
 
 
 def test_what_is_left_is_delivered_when_the_worker_ends(
@@ -250,42 +218,6 @@ def test_after_an_error_nobody_waits_for_some_seconds(by_proxy: Celery, proxy: P
     assert caller.inquire(running, 20, is_patient=True) == "answered"
     assert time.monotonic() - failed_at < REST_SECONDS + 60
     assert caller.inquire(running, 20) == "answered", "an answer ends the rest"
-
-
-def test_a_connection_that_was_ended_while_it_was_idle_is_replaced_at_once(
-    by_proxy: Celery, proxy: Proxy
-) -> None:
-    caller = Caller(by_proxy)
-    assert caller.inquire(running, 20) == "answered"
-    proxy.drop()
-    assert caller.inquire(running, 20) == "answered"
-
-
-def test_an_error_about_one_run_keeps_no_other_from_asking(
-    by_proxy: Celery, client: redis.Redis, progress: Progress
-) -> None:
-    caller = Caller(by_proxy)
-    client.set(NAMES.about("broken").running, "no hash")
-    asked = {name: progress.delivery(name, "id") for name in ("broken", "job")}
-    progress.send("job", "id")
-    with pytest.raises(UnansweredError, match="running:broken"):
-        caller.inquire(lambda runs: runs.begin(asked["broken"], 30_000), 20)
-    assert caller.inquire(lambda runs: runs.begin(asked["job"], 30_000), 20).answer is Answer.GO
-
-
-def test_an_answer_that_comes_just_too_late_keeps_nobody_from_asking(by_proxy: Celery) -> None:
-    caller = Caller(by_proxy)
-    assert caller.inquire(running, 20) == "answered"
-    unanswered = 0
-    for turn in range(300):
-        try:
-            caller.inquire(running, 0)
-        except UnansweredError as exc:
-            unanswered += 1
-            if turn % 2:
-                exc.cancel()
-    assert unanswered
-    eventually(lambda: caller.inquire(running, 20) == "answered", retry_on=(UnansweredError,))
 
 
 def test_a_forked_process_asks_by_a_thread_of_its_own(by_proxy: Celery) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from threading import Barrier, Thread
@@ -13,7 +12,6 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat import track_runs
 from redbeat.errors import EntryBusy, EntryError, LockNotAcquired
 from redbeat.store.records import TrackedRun
 from redbeat.store.runs import Delivery
@@ -125,17 +123,6 @@ def test_what_could_not_be_sent_leaves_nothing_behind(
     assert not client.exists(NAMES.deadlines)
     WAYS[way](entry)
     assert len(entry.running()) == 1
-
-
-def test_with_overlap_allow_runs_by_hand_are_tracked_and_hold_nothing(
-    app: Celery, client: redis.Redis, broker: redis.Redis
-) -> None:
-    track_runs(app)
-    entry = Entry("plain", "echo", 60, queue_timeout=600, app=app).save()
-    for _ in range(2):
-        entry.trigger()
-    assert [run.state for run in entry.running()] == ["sent", "sent"]
-    assert {json.loads(text)["queue"] for text in client.hvals("redbeat::running:plain")} == {600}
 
 
 def test_of_two_who_rerun_at_once_one_sends_the_run(

@@ -119,15 +119,6 @@ def test_runs_of_all_entries_are_found_by_state_name_and_time(
         assert find_runs(app, [wanted], since=now + timedelta(hours=1)) == []
 
 
-def test_what_has_failed_is_found_when_the_history_has_forgotten_it(
-    app: Celery, plain: Entry, progress: Progress, client: redis.Redis
-) -> None:
-    progress.end(progress.started("entry", "one"), "failed", error="ValueError: no")
-    client.delete("redbeat::history:entry")
-    [run] = find_runs(app, ["failed"])
-    assert (run.name, run.task_id, run.error, run.outcome) == ("entry", "one", "ValueError: no", "failed")
-
-
 def test_spoilt_records_of_runs_are_left_out(plain: Entry, progress: Progress, client: redis.Redis) -> None:
     progress.started("entry", "good")
     for task_id, text in {

@@ -84,24 +84,6 @@ def test_what_has_failed_is_listed_over_all_shards_the_newest_first(
         runs.failures(BEGINNING, 100)
 
 
-@EVERY_PLACE
-def test_runs_in_progress_are_found_in_all_shards(
-    sharded: Celery, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = names_in_every_shard(sharded, 2)
-    for name in names:
-        Entry(name, "tasks.report", 60, app=sharded).save()
-    for delivery in deliveries_of(sharded, names):
-        Runs(Store(sharded)).begin(delivery, 30_000)
-    found = find_runs(sharded)
-    assert sorted(run.name for run in found) == sorted(names)
-    assert {run.state for run in found} == {"started"}
-    with at_most(6, place, monkeypatch):  # the clock, two of the runs, of their deadlines ...
-        find_runs(sharded)
-    given_up = Entry.from_key(Store(sharded).keys.entry(names[3]), sharded)
-    assert [run.state for run in given_up.running()] == ["started"]
-
-
 @pytest.mark.slow
 @pytest.mark.few_cases(1)
 @EVERY_PLACE

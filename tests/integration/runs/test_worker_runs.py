@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -19,10 +20,12 @@ from celery.app.defaults import NAMESPACES
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import track_runs
+from tests.support.deadlines import PATIENCE_SECONDS, patience
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.progress import NAMES, Progress
 from tests.support.proxy import Proxy
+from tests.support.schedule import server_now
 from tests.support.servers import Server
 from tests.support.tracked import LEASE_SECONDS, Tracked, can_terminate
 
@@ -114,29 +117,6 @@ def test_a_message_that_is_delivered_twice_is_put_back_until_the_first_one_has_e
     progress.end(first, "requeued")
     assert tracked.outcome(name)["outcome"] == "succeeded"
     assert tracked.work(name) == ["begin", "end"]
-
-
-@pytest.mark.slow
-def test_an_acknowledged_message_whose_first_delivery_lives_is_a_duplicate(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    progress, name = tracked.progress, beginning(tracked, "succeed", **SKIP)
-    first = other_delivery(progress, name)
-    assert progress.runs.begin(first, 30_000).answer.value == "go"
-    worker = start_worker()
-    tracked.publish(name, "succeed", limits=SKIP)
-
-    def is_dropped() -> bool:
-        progress.runs.renew([(first, 1.0)], 30_000, "celery@other")
-        return "isn't begun: its message was delivered twice" in worker.output()
-
-    eventually(is_dropped)
-    tracked.outcome(tracked.send("succeed"))
-    assert tracked.work(name) == []
-    progress.end(first, "succeeded")
-    past = tracked.outcome(name)
-    assert (past["outcome"], past["worker"]) == ("succeeded", "celery@other")
-    assert "late" not in past
 
 
 # -- what comes back late
@@ -298,23 +278,6 @@ def test_a_task_that_does_not_end_at_sigterm_is_killed(tracked: Tracked, start_w
     assert (past["outcome"], past["error"]) == ("revoked", "replaced by the next run")
 
 
-@pytest.mark.slow
-def test_a_pool_that_cannot_terminate_says_so_in_the_record_and_once_in_the_log(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    name = tracked.send("work_until", "done")
-    worker = start_worker("threads")
-    tracked.begun(name)
-    assert tracked.state(name, "started").is_soft
-    mark(tracked, name, "replaced")
-    worker.wait_for("can't terminate a task")
-    deadline = tracked.progress.deadline_of(name, f"{name}-id") or 0.0
-    eventually(lambda: (tracked.progress.deadline_of(name, f"{name}-id") or 0.0) > deadline + 1)
-    assert worker.output().count("can't terminate a task") == 1
-    tracked.client.set("done", 1)
-    assert tracked.outcome(name)["outcome"] == "succeeded"
-
-
 # -- Redis away
 
 
@@ -461,3 +424,116 @@ def test_a_run_that_failed_is_seen_and_rerun_until_it_succeeds(
     assert (again.task_id, again.due, again.rerun_of) == (result.id, failed.due, failed.task_id)
     assert (again.wait_seconds or 0) < 60, "counted from when it was sent, not from when it was due"
     assert entry.figures().failures_in_a_row == 0
+
+
+UNTOLD_SECONDS = 1.0
+SETTINGS = f"""
+import signal
+from celery.concurrency.asynpool import Worker
+from redbeat.runs import keeper
+
+keeper.UNTOLD_SECONDS = {UNTOLD_SECONDS}
+make_methods = Worker._make_child_methods
+
+def make_methods_that_stop_the_main_process(self, *args):
+    make_methods(self, *args)
+    wait_for_job = self.wait_for_job
+
+    def wait():
+        job = wait_for_job()
+        if job and os.path.exists("stop"):
+            os.kill(os.getppid(), 19)
+        return job
+
+    self.wait_for_job = wait
+
+Worker._make_child_methods = make_methods_that_stop_the_main_process
+
+"""
+
+
+@pytest.fixture
+def hanging(server: Server, proxy: Proxy, client: redis.Redis, tmp_path: Path) -> Iterator[Tracked]:
+    """An app with its own way to the broker."""
+    made = Tracked.write(
+        tmp_path,
+        proxy.url(server.url(0)),
+        server.url(1),
+        client,
+        extra=SETTINGS,
+        worker_cancel_long_running_tasks_on_connection_loss=True,
+    )
+    with made.app:
+        yield made
+
+
+def lease_of(tracked: Tracked, name: str) -> float:
+    """When the lease of an entry's run ends."""
+    ends_at = tracked.progress.deadline_of(name, f"{name}-id")
+    assert ends_at is not None
+    return ends_at
+
+
+def is_let_go(tracked: Tracked, name: str) -> bool:
+    """Whether the lease of an entry's run has run out."""
+    return lease_of(tracked, name) < server_now(tracked.client)
+
+
+@pytest.mark.slow
+def test_a_run_is_lost_when_its_task_has_ended_or_its_process_is_gone_and_one_at_work_is_not(
+    hanging: Tracked, proxy: Proxy, client: redis.Redis
+) -> None:
+    worker = hanging.worker("prefork", concurrency=4)
+    try:
+        first = hanging.begun(hanging.send("work_late", "hang"))
+        others = [hanging.send("work_until", key, limits=SKIP) for key in ("end", "never", "later")]
+        ends, dies, lasts = (hanging.begun(name) for name in others)
+        first_leases = {lease_of(hanging, name) for name in others}
+        # so their worker knows that they have begun
+        eventually(lambda: first_leases.isdisjoint(lease_of(hanging, name) for name in others))
+        is_frozen = proxy.freeze_on(b"ZREM")  # what acknowledges a message; Kombu has other reasons to ask
+        client.set("hang", 1)
+        assert is_frozen.wait(patience(PATIENCE_SECONDS))
+        assert hanging.outcome(first)["outcome"] == "succeeded", "then it is acknowledged, without an answer"
+        client.set("end", 1)
+        os.kill(hanging.pids(dies)[0], signal.SIGKILL)
+        eventually(lambda: is_let_go(hanging, ends) and is_let_go(hanging, dies))
+        assert not is_let_go(hanging, lasts)
+        hanging.progress.settle(at=server_now(client))
+        assert [hanging.outcome(name)["outcome"] for name in (ends, dies)] == ["lost", "lost"]
+        assert hanging.running(lasts)
+        told = worker.output()
+        assert all(f"The run {name}-id of {name} has ended" in told for name in (ends, dies))
+        assert told.count("it seems to hang") == 2
+
+        proxy.thaw()
+        eventually(lambda: hanging.past(ends).get("late") == "succeeded")
+        eventually(lambda: hanging.past(dies).get("late") == "failed")
+        client.set("later", 1)
+        assert hanging.outcome(lasts)["outcome"] == "succeeded"
+        assert not client.exists(NAMES.deadlines)
+    finally:
+        worker.kill()
+
+
+@pytest.mark.slow
+def test_a_task_at_work_keeps_its_lease_while_the_main_process_is_stopped(
+    hanging: Tracked, client: redis.Redis, tmp_path: Path
+) -> None:
+    """Stopped when the pool's process has got the task, and hasn't said so."""
+    worker = hanging.worker("prefork", concurrency=1)
+    try:
+        (tmp_path / "stop").touch()
+        name = hanging.begun(hanging.send("work_until", "end", limits=SKIP))
+        began_at = server_now(client)
+        eventually(lambda: server_now(client) > began_at + 3 * LEASE_SECONDS or is_let_go(hanging, name))
+        assert not is_let_go(hanging, name)
+        (tmp_path / "stop").unlink()
+        client.set("end", 1)
+        eventually(lambda: hanging.work(name) == ["begin", "end"])
+        eventually(lambda: is_let_go(hanging, name))
+        os.kill(worker.pid, signal.SIGCONT)
+        assert hanging.outcome(name)["outcome"] == "succeeded"
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+        worker.kill()

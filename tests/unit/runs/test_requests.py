@@ -132,15 +132,6 @@ def test_a_request_class_of_the_users_own_is_kept(app: Celery, job: Any, station
         assert Own.made == before + 1
 
 
-def test_what_was_put_in_is_taken_out_again(app: Celery, job: Any, station: Station) -> None:
-    before = job.Request, app.Task.Request
-    requests = Requests(app, station)
-    requests.put()
-    assert (job.Request, app.Task.Request) != before
-    requests.take_back()
-    assert (job.Request, app.Task.Request) == before
-
-
 def test_a_class_that_is_no_request_of_celerys_is_left_alone(
     app: Celery, job: Any, station: Station, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,27 +189,6 @@ def test_what_other_messages_cost_is_small_beside_their_requests(
         return lines_run(lambda: made(one, app=app, task=job, hostname="celery@test"))
 
     assert cost(plain) <= cost(tracked) <= cost(plain) + 10
-
-
-class Hostile(Exception):
-    @property
-    def __class__(self) -> Any:
-        raise RuntimeError("not even that")
-
-    @__class__.setter
-    def __class__(self, _value: Any) -> None:
-        pass
-
-
-def test_no_exception_keeps_an_outcome_from_being_noted(
-    app: Celery, job: Any, station: Station, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends: list[Any] = []
-    monkeypatch.setattr(station.keeper, "end", ends.append)
-    Requests(app, station).put()
-    request = quick_class(app, station)(message(**RUN), app=app, task=job, hostname="celery@test")
-    request._redbeat_end(SimpleNamespace(exception=Hostile()))  # noqa: SLF001
-    assert [end.outcome for end in ends] == ["failed"]
 
 
 # -- messages that have expired
