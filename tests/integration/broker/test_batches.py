@@ -14,7 +14,7 @@ import pytest
 import redis
 from celery import Celery, Task
 from celery.signals import after_task_publish, before_task_publish
-from kombu import Exchange, Producer, Queue
+from kombu import Producer
 
 from redbeat import RedBeatScheduler
 from tests.integration.conftest import MakeScheduler
@@ -25,7 +25,6 @@ from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
     counts_of,
-    field,
     messages,
     retry_now,
     sent_names,
@@ -133,27 +132,6 @@ def test_batch_takes_the_same_number_of_round_trips_at_any_size(
     with broker_server.client() as broker:
         assert broker.llen("celery") == 511
     assert taken[0] == taken[1] <= 4 + len(settings)
-
-
-@pytest.mark.parametrize(
-    "exchange",
-    [
-        Exchange("elsewhere", passive=True),
-        Exchange("elsewhere", type="x-delayed-message"),
-        Exchange("celery", type="topic"),
-    ],
-    ids=["passive", "type of a plugin", "another type than that of another queue"],
-)
-def test_queue_with_an_impossible_exchange_fails_its_own_entries_alone(
-    make_scheduler: MakeScheduler, broker: redis.Redis, client: redis.Redis, exchange: Exchange
-) -> None:
-    queues = [Queue("celery"), Queue("bound", exchange, routing_key="key")]
-    write_burst(client, ["bad"], options={"queue": "bound"})
-    write_burst(client, ["good", "fine"])
-    make_scheduler(task_queues=queues).tick()
-    assert sent_names(broker) == ["good", "fine"]
-    assert client.hget("redbeat:good", "error") is None
-    assert field(client, "bad", "error")["attempts"] == 1
 
 
 EVENTS = {"task_send_sent_event": True}

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from redbeat.broker.connection import Broker
 from redbeat.errors import StoreUnavailable
@@ -25,7 +23,7 @@ from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
-from tests.support.logs import AWAY, BACK, errors_in, warnings_in
+from tests.support.logs import AWAY, BACK, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import (
@@ -36,7 +34,6 @@ from tests.support.schedule import (
     due_count,
     expected_id,
     messages,
-    score_of,
     sent_dues,
     sent_names,
     server_now,
@@ -253,32 +250,6 @@ def test_commit_whose_connection_is_cut_neither_loses_nor_doubles_a_run(
         assert ends == 0
     assert sent_names(broker) == ["before", *names]
     assert counts_of(client, names) == {1: 1000}
-
-
-@pytest.mark.parametrize(("retry_period", "enabled"), [(None, True), (10, True), (None, False)])
-def test_commit_of_one_entry_cut_twice_is_not_its_error(
-    urls: dict[str, str],
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    way: Proxy,
-    caplog: pytest.LogCaptureFixture,
-    retry_period: float | None,
-    enabled: bool,
-) -> None:
-    """A network that hiccups may do that, and so may a server that starts again."""
-    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}  # newer clients try again by themselves
-    if retry_period is not None:
-        options["retry_period"] = retry_period
-    scheduler = make_scheduler(redbeat_redis_options=options, **urls)
-    write_raw(client, "alone", score=1.5, enabled=enabled)
-    cut = way.cut_on(b"redbeat:alone", "request", times=2)
-    scheduler.tick()
-    assert cut.is_set()
-    assert sent_names(broker) == ["alone"] * enabled
-    assert (score_of(client, "alone") or 0) > server_now(client)
-    assert client.hget("redbeat:alone", "error") is None
-    assert errors_in(caplog) == []
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from celery import Celery
 from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
-from redbeat.broker import delivery
 from redbeat.broker.delivery import Delivery
 from redbeat.store.records import Target
 from redbeat.store.store import Store
@@ -125,28 +124,6 @@ def test_commit_on_another_server_than_intended_pushes_nothing(
     scheduler.tick()
     assert sent_names(broker) == ["before", "after"]
     assert field(client, "after", "meta")["total_run_count"] == 1
-
-
-def test_broker_that_became_another_server_is_doubted_and_then_used(
-    scheduler: RedBeatScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    write_raw(client, "entry", schedule=SELDOM)
-    with monkeypatch.context() as after_a_failover:
-        after_a_failover.setattr(Delivery, "target", lambda _: OF_ANOTHER_SERVER)
-        assert scheduler.tick() == 0
-    monkeypatch.setattr("redbeat.broker.outbox.Outbox.server_id", lambda self: "f" * 40)
-    for _ in range(3):
-        assert scheduler.tick() == 1.0
-    assert sent_names(broker) == []
-    monkeypatch.setattr(delivery, "DOUBT_SECONDS", 0)
-    scheduler.tick()
-    assert sent_names(broker) == ["entry"]
-    assert caplog.text.count("beat: Delivery: at least once") == 1
 
 
 @pytest.mark.parametrize(

@@ -191,27 +191,6 @@ def test_generation_of_one_shard_changed_by_hand_is_outvoted(make_app: MakeApp, 
     assert findings(make_app(redbeat_shards=4)).keys() <= known
 
 
-def test_advice_of_doctor_about_contradicting_shards_works(make_app: MakeApp, raw: redis.Redis) -> None:
-    save_some(make_app)
-    reshard(make_app, 4)
-    before = entries_in(raw)
-    raw.delete(LAYOUT)
-    for shard in range(4):
-        raw.set(f"{{redbeat:{shard}}}::generation", f"5 {shard + 2}")
-    found = findings(make_app())["layout"]
-    assert not found["fixable"]
-    assert "contradict each other" in found["advice"]
-    with pytest.raises(ReshardRefused, match="doctor"):
-        Resharding(make_app(), 4).plan()
-    words = found["advice"].rpartition("redis-cli ")[2].rstrip(".").replace(" N ", " 4 ").split()
-    assert words[:2] == ["HSET", LAYOUT]
-    raw.execute_command(*words)
-    assert "layout" not in findings(make_app(redbeat_shards=4))
-    call(make_app(redbeat_shards=4), "doctor", "--fix")
-    reshard(make_app, 4)
-    assert entries_in(raw) == before
-
-
 @pytest.mark.parametrize(
     ("field", "text"),
     [("generation", "soon"), ("shards", "99999999"), ("state", "odd")],

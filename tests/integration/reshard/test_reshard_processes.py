@@ -13,20 +13,15 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.errors import ReshardRefused
 from redbeat.reshard.resharding import Resharding
-from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.resharded import (
-    Killed,
-    Mortal,
     fill,
     hidden_keys,
     read_all,
-    reshard,
 )
 from tests.support.servers import Server
 from tests.support.steady import Steady
@@ -78,7 +73,6 @@ def test_beat_processes_send_each_run_once_during_reshards(
 
 
 ENTRIES = 2_000
-LAYOUT = "redbeat::layout"
 
 
 @pytest.fixture
@@ -89,33 +83,6 @@ def directory(tmp_path: Path, valkey: Server) -> Path:
 
 def command(directory: Path, shards: int) -> Process:
     return celery_command(directory, "module", "redbeat", "reshard", "--to", str(shards), "--yes")
-
-
-@pytest.mark.parametrize("state", [b"moving", b"settling"])
-def test_reshard_back_to_the_former_number_waits_for_the_current_one(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random, state: bytes
-) -> None:
-    fill(raw, chance, 40)
-    reshard(make_app, 9)
-    before, _ = read_all(raw)
-
-    class Dying(Mortal):
-        def on_round_trip(self) -> None:  # type: ignore[override]
-            if raw.hget(LAYOUT, "state") == state:
-                self.left = min(self.left, 4) - 1
-            if self.left < 0:
-                raise Killed
-
-    store = Dying(make_app())
-    with pytest.raises(Killed):
-        Resharding(store.config.app, 4, store).run()
-    for other in (9, 5, None):
-        for what in (Resharding(make_app(), other).plan, Resharding(make_app(), other).run):
-            with pytest.raises(ReshardRefused, match=r"4 shards is under way \(from 9 shards\).*--to 4\."):
-                what()
-    reshard(make_app, 4)
-    reshard(make_app, 9)
-    assert read_all(raw) == (before, [])
 
 
 @pytest.mark.slow

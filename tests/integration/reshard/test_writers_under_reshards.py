@@ -294,19 +294,6 @@ def test_entries_written_in_eight_ways_under_reshards_exist_once(
         assert began + seconds - 1 <= score <= time.time() + seconds + 1, name
 
 
-def test_all_shards_know_of_a_move_before_the_first_write(make_app: MakeApp, client: redis.Redis) -> None:
-    """So who goes by the layout before is told, and doesn't look, or write, in the wrong place."""
-    Resharding(make_app(), 4).run()
-    stale, app = make_app(redbeat_shards=4), make_app(redbeat_shards=4)
-    for one in (stale, app):
-        Layouts(Store(one)).look()
-    generations = Generations(Store(make_app()))
-    assert generations.begin(generations.read(), 4, 16) is not None
-    Layouts(Store(app)).look()
-    store_message(app, *(f"{number}" for number in range(30)))
-    assert len(later.cancel([f"{number}" for number in range(30)], app=stale)) == 30
-
-
 def test_delayed_task_replaced_or_cancelled_under_reshards_exists_once(
     make_app: MakeApp, server: Server, client: redis.Redis, chance: random.Random
 ) -> None:

@@ -51,10 +51,6 @@ from tests.support.tracked import Tracked
 SHARDS = 7
 #: right to the part of kombu's Redis transport that needs it; not every version has it
 OF_KOMBU = {"+script|load": "_refresh_binding", "+pexpire": "_get_queue_expire"}
-BY_USER = pytest.mark.parametrize(
-    ("user", "claim"),
-    [pytest.param(user, claim, id=f"{user}-{claim.__name__}") for user in CLAIMS for claim in CLAIMS[user]],
-)
 
 _NOBODY_S = ("GET other", "SET other 1", "KEYS *", "CONFIG SET maxmemory 1", "PUBLISH other x", "FLUSHALL")
 _LEADERSHIP = ("SET redbeat::lock x", "DEL redbeat::lock", "SET redbeat::tick 1", "PUBLISH redbeat::lock x")
@@ -92,8 +88,10 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }
 
 
-@BY_USER
-@pytest.mark.few_cases(40)
+@pytest.mark.parametrize(
+    ("user", "claim"),
+    [pytest.param(user, claim, id=f"{user}-{claim.__name__}") for user in CLAIMS for claim in CLAIMS[user]],
+)
 def test_user_may_do_what_its_rule_is_for(ground: Ground, user: str, claim: Claim) -> None:
     claim(ground.of(user))
     assert ground.refusals() == []

@@ -10,16 +10,13 @@ from urllib.parse import quote
 
 import pytest
 
-from redbeat import RedBeatScheduler, track_runs
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat import track_runs
 from redbeat.config.timing import Timing
-from redbeat.entries.audit import audited
-from redbeat.entries.runs import find_runs
 from redbeat.errors import EntryNotFound, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout
 from redbeat.leadership.elector import Leadership
-from redbeat.leadership.status import read_status
 from redbeat.reshard.resharding import Resharding
 from redbeat.store import rights
 from redbeat.store.later import LaterStore
@@ -30,7 +27,6 @@ from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.command_line import call
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
-from tests.support.progress import Progress
 from tests.support.rights import (
     CLAIMS,
     PASSWORD,
@@ -44,7 +40,7 @@ from tests.support.rights import (
 )
 from tests.support.schedule import LOCK, sent_names
 from tests.support.stored import store
-from tests.support.ticks import leader, take_messages
+from tests.support.ticks import take_messages
 
 _BEAT = (
     "~redbeat:* resetchannels &redbeat::wake +select +eval +evalsha +time +config|get +publish +subscribe "
@@ -117,18 +113,8 @@ def test_beat_process_with_the_rules_of_3_0_warns_of_nothing(old: Ground, tmp_pa
 # -- features that are off without a right
 
 
-def wait_for_replicas(ground: Ground) -> None:
-    run_twice(ground, redbeat_wait_replicas=1)
-
-
 def send_in_one_step(ground: Ground) -> None:
     run_twice(ground, broker_url=ground.server.url(0), task_default_queue="celery")
-
-
-def start_twice(ground: Ground) -> None:
-    app = ground.app("beat")
-    for _ in range(2):
-        RedBeatScheduler(app).close()
 
 
 def wait_for_a_change(ground: Ground) -> None:
@@ -150,11 +136,6 @@ def run_a_tracked_task_by_hand(ground: Ground) -> None:
     assert len(take_messages(app)) == 2
 
 
-def delete_twice(ground: Ground) -> None:
-    app = ground.app()
-    assert [Entry.delete_many([name], app) for name in ("report", "other")] == [1, 1]
-
-
 def pause_twice(ground: Ground) -> None:
     app = ground.app()
     for name in ("report", "other"):
@@ -162,25 +143,10 @@ def pause_twice(ground: Ground) -> None:
     assert Entry.count(app, state="paused") == 2
 
 
-def audit_twice(ground: Ground) -> None:
-    app = ground.app()
-    for _ in range(2):
-        with audited(app, "ann", "cli", "delete", ["report"]):
-            pass
-    assert not ground.admin.exists("redbeat::audit")
-
-
 def lose_twice(ground: Ground) -> None:
     app = ground.app("beat")
     for _ in range(2):
         it_ends_runs_that_are_lost(ground, app)
-
-
-def list_runs_twice(ground: Ground) -> None:
-    Progress(ground.app("default"), ground.admin).started("report", "one")
-    app = ground.app("viewer")
-    for _ in range(2):
-        assert [run.task_id for run in find_runs(app)] == ["one"]
 
 
 def stand_by_twice(ground: Ground) -> None:
@@ -191,14 +157,6 @@ def stand_by_twice(ground: Ground) -> None:
     ground.admin.delete(LOCK)
     assert leadership.stand()
     leadership.resign()
-
-
-def ask_twice_who_leads(ground: Ground) -> None:
-    app = ground.app("status")
-    with leader(ground.app("default")):
-        for _ in range(2):
-            found = read_status(app)
-            assert (found.leader is not None, found.standbys) == (True, None)
 
 
 def gather_twice(ground: Ground) -> None:
@@ -214,17 +172,11 @@ WITHOUT: list[tuple[Feature, str, str, Callable[[Ground], None]]] = [
     (rights.HISTORIES, "beat", "+lpush", run_twice),
     (rights.HISTORIES, "beat", "+ltrim", run_twice),
     (rights.HISTORIES, "writer", "+ltrim", run_by_hand),
-    (rights.REMAINS, "writer", "~redbeat::history:*", delete_twice),
     (rights.WAKE_UPS, "beat", "+subscribe", wait_for_a_change),
     (rights.STANDBYS, "beat", "", stand_by_twice),
-    (rights.STANDBYS, "status", "", ask_twice_who_leads),
-    (rights.REPLICAS, "beat", "", wait_for_replicas),
-    (rights.EVICTION, "beat", "+config|get", start_twice),
     (rights.RUNS, "beat", "", lose_twice),
     (rights.EVENTS, "writer", "", pause_twice),
     (rights.BY_HAND, "writer", "", run_a_tracked_task_by_hand),
-    (rights.AUDIT, "writer", "", audit_twice),
-    (rights.IN_PROGRESS, "viewer", "", list_runs_twice),
     (rights.METRICS, "beat", "", gather_twice),
     (rights.PUSHES, "beat", "", send_in_one_step),
 ]

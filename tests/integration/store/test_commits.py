@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from celery import Celery
 from fakeredis import FakeRedis
 
 from redbeat.connection.retry import RetryingConnection, without_retry
-from redbeat.connection.stream import MIN_CONNECTIONS
 from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
 from redbeat.store import commits as module
 from redbeat.store import rounds
@@ -33,7 +31,7 @@ from tests.support.proxy import Loss, Proxy
 from tests.support.schedule import LOCK, SCHEDULE
 from tests.support.servers import Server
 from tests.support.ticks import memory_app
-from tests.support.topologies import ClusterTopology, SentinelTopology
+from tests.support.topologies import ClusterTopology
 
 
 @pytest.mark.parametrize("count", [1, CALL_COMMITS + 1, 5 * CALL_COMMITS])
@@ -339,33 +337,6 @@ def test_stream_of_commits_after_a_lost_lock_raises_and_writes_nothing_more(
     assert client.get(LOCK) == "another's"
 
 
-def test_stream_of_commits_retakes_an_expired_lock(store: Store, client: redis.Redis) -> None:
-    [piece] = pieces_of(client, 1)
-    client.delete(LOCK)
-    with committing(store, FENCE, target_of(client)) as commits:
-        commits.write(piece)
-        assert commits.finish().results == [True]
-    assert store.has_retaken_lock
-    assert client.pttl(LOCK) > 10_000
-
-
-def test_stream_of_commits_to_a_read_only_server_raises_and_leaves_runs_due(
-    store: Store, client: redis.Redis, broker: redis.Redis
-) -> None:
-    pieces = pieces_of(client, 2, 2)
-    with committing(store, FENCE, target_of(client)) as commits:
-        client.replicaof("127.0.0.1", 1)
-        try:
-            for piece in pieces:
-                commits.write(piece)
-            with pytest.raises(StoreRefused, match="read only"):
-                commits.finish()
-        finally:
-            client.replicaof("NO", "ONE")
-    assert in_use(store.client) == 0
-    assert states(client, 4) == ["due"] * 4
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_stream_of_commits_that_ends_early_leaves_no_command_and_no_reply(
     make_app: MakeApp, server: Server, client: redis.Redis, broker: redis.Redis, error: type[BaseException]
@@ -440,28 +411,19 @@ class Subclass(redis.Redis):
     """A user's own client, which may do anything with a command."""
 
 
-def few_connections(server: Server) -> Any:
-    pool = redis.BlockingConnectionPool.from_url(
-        server.url(1), max_connections=MIN_CONNECTIONS - 1, decode_responses=True
-    )
-    return redis.Redis(connection_pool=pool)
-
-
 def subclass(server: Server) -> Any:
     return Subclass.from_url(server.url(1), decode_responses=True)
 
 
-@pytest.mark.parametrize("make", [few_connections, subclass])
 def test_client_that_may_change_commands_gets_commits_one_call_after_the_other(
     app: Celery,
     server: Server,
     client: redis.Redis,
     broker: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
-    make: Callable[[Server], Any],
 ) -> None:
     pieces = pieces_of(client, 100, 150)
-    with make(server) as own, counting_round_trips(monkeypatch) as sent:
+    with subclass(server) as own, counting_round_trips(monkeypatch) as sent:
         target = target_of(client)
         store, before = Store(app, own), sent()
         with committing(store, Fence(), target) as commits:
@@ -478,43 +440,6 @@ def test_a_fake_records_them_too(app: Celery) -> None:
     with committing(store, Fence()) as commits:
         commits.write(commits_of(fake, [[], []]))
         assert commits.finish().results == [True, True]
-
-
-def binary(server: Server) -> AbstractContextManager[Any]:
-    return redis.Redis.from_url(server.url(1))
-
-
-def resp3(server: Server) -> AbstractContextManager[Any]:
-    knows = (
-        "protocol" in inspect.signature(redis.connection.AbstractConnection).parameters
-    )  # since redis-py 5
-    options: dict[str, Any] = {"protocol": 3} if knows else {}
-    return redis.Redis.from_url(server.url(1), decode_responses=True, **options)
-
-
-@pytest.mark.parametrize("make", [binary, resp3])
-def test_plain_client_streams_commits(
-    app: Celery,
-    server: Server,
-    client: redis.Redis,
-    broker: redis.Redis,
-    make: Callable[[Server], AbstractContextManager[Any]],
-) -> None:
-    with make(server) as own:
-        store, target = Store(app, own), target_of(client)
-        load_script(store)
-        pieces = pieces_of(client, 100, 100)
-        with committing(store, Fence(), target) as commits:
-            for piece in pieces:
-                commits.write(piece)
-            eventually(lambda: broker.llen("queue") == 200)
-            assert commits.finish().results == [True] * 200
-
-
-def test_commits_behind_sentinels_are_streamed(sentinel: SentinelTopology) -> None:
-    options = {"service_name": sentinel.service_name}
-    store = Store(memory_app(redbeat_redis_url=sentinel.url(), redbeat_redis_options=options))
-    record_twice(store, is_direct=True)
 
 
 def test_commits_in_a_cluster_are_recorded_at_the_end(cluster: ClusterTopology) -> None:

@@ -16,7 +16,6 @@ import redis
 from celery import Celery
 
 from redbeat.beat.pace import OTHERS
-from redbeat.config.config import ensure_conf
 from redbeat.errors import LockLost
 from redbeat.keys import Keys
 from redbeat.store.calendars import Calendars
@@ -26,13 +25,14 @@ from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part
 from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence, KeyType, Write
+from redbeat.store.scripts.later import MessageTexts, NewMessage, store_messages
 from redbeat.store.scripts.orphans import Remains
 from redbeat.store.scripts.repairs import Member
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.doctoring import everything
 from tests.support.proxy import Proxy
-from tests.support.schedule import LOCK, SCHEDULE, SELDOM, calls_of, write_burst, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, calls_of, write_burst
 from tests.support.servers import Server
 
 KEYS = Keys()
@@ -277,15 +277,6 @@ def test_fetch_ahead_after_a_lost_lock_raises(store: Store, client: redis.Redis)
         ahead.read()
 
 
-def test_fetch_ahead_without_the_script_returns_nothing(store: Store, client: redis.Redis) -> None:
-    write_burst(client, 3)
-    client.script_flush()
-    ahead = store.claim_ahead(FETCH_FENCE, 10, OTHERS, pending=[])
-    assert ahead is not None
-    assert ahead.read() is None
-    assert len(store.claim_due(FETCH_FENCE, 10).rows) == 3
-
-
 def test_fetch_ahead_that_is_closed_leaves_no_reply(
     make_app: MakeApp, store: Store, server: Server, client: redis.Redis
 ) -> None:
@@ -437,14 +428,24 @@ def test_owners_statics_and_histories_are_found_in_each_shard(
     assert kept == {name: sharded.keys.about(name).history for name in gone}
 
 
-def test_schedule_without_shards_uses_the_configured_key(app: Celery, client: redis.Redis) -> None:
-    config = ensure_conf(app)
-    config.schedule_key = "elsewhere"
-    write_raw(client, "report", schedule=SELDOM, score=None)
-    client.zadd("elsewhere", {"redbeat:report": 5})
-    (part,) = Store(app).parts
-    assert part.keys is config.keys
-    assert list(Members(Store(app)).in_order()) == [[("redbeat:report", 5.0)]]
-
-
 # -- whatever is done with an entry, its keys are given by one function of its name
+
+
+@pytest.mark.parametrize("gone", [[], ["one"]], ids=["all are stored", "one has moved"])
+def test_store_messages_that_must_exist_replaces_all_or_none(client: redis.Redis, gone: list[str]) -> None:
+    """Messages that are replaced in a former shard must not be stored there again once they have moved."""
+
+    def messages(text: str) -> list[NewMessage]:
+        return [NewMessage(one, 9e9, "{}", "{}", text, MessageTexts(text, "")) for one in ("one", "two")]
+
+    store_messages(KEYS, messages("old")).ask(client)
+    for task_id in gone:
+        client.delete(KEYS.stored_message(task_id))
+        client.zrem(KEYS.later, KEYS.stored_message(task_id))
+    before = everything(client)
+    assert store_messages(KEYS, messages("new"), must_exist=True).ask(client) == (0 if gone else 2)
+    if gone:
+        assert everything(client) == before
+    else:
+        found = [client.hget(KEYS.stored_message(task_id), "message") for task_id in ("one", "two")]
+        assert found == ["new", "new"]

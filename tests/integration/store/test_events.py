@@ -8,13 +8,11 @@ from celery import Celery
 
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys
-from redbeat.store.events import CLAIM_MS, LIFE_MS, READ_EVENTS, Events
+from redbeat.store.events import CLAIM_MS, READ_EVENTS, Events
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.support.schedule import LOCK
 from tests.support.shards import EVERY_PLACE, app_in, at_most, names_in_every_shard, parts_of
-from tests.support.ticks import memory_app
-from tests.support.topologies import ClusterTopology
 
 EVENTS, TOLD = "redbeat::events", "redbeat::events-read"
 NO_LOCK = Fence()
@@ -118,31 +116,6 @@ def test_position_beyond_all_events_starts_at_the_end(
     assert entries_in(events) == ["after"]
 
 
-def test_position_of_a_deleted_stream_starts_with_the_next_event(events: Events, client: redis.Redis) -> None:
-    quarantine(events, "before")
-    entries_in(events)
-    client.delete(EVENTS)
-    client.set(TOLD, f"{client.time()[0] + 3600}000-0")  # the server's clock was set back since
-    assert entries_in(events) == []
-    quarantine(events, "one", "two")
-    assert entries_in(events) == ["one", "two"]
-
-
-def test_claim_that_is_too_long_is_ignored(events: Events, client: redis.Redis) -> None:
-    entries_in(events)
-    quarantine(events, "one")
-    client.set(TOLD, f"0-0 other {client.time()[0] + 10 * CLAIM_MS:.3f}")
-    assert entries_in(events) == ["one"]
-
-
-def test_position_expires_a_week_after_the_last_read(events: Events, client: redis.Redis) -> None:
-    entries_in(events)
-    assert client.pttl(TOLD) > LIFE_MS - 60_000
-    client.pexpire(TOLD, LIFE_MS // 2 - 1)
-    entries_in(events)
-    assert client.pttl(TOLD) > LIFE_MS - 60_000
-
-
 def test_events_key_of_the_wrong_type_is_named(events: Events, client: redis.Redis) -> None:
     client.set(EVENTS, "no stream")
     quarantine(events, "one")
@@ -159,19 +132,6 @@ def test_event_about_a_name_that_is_not_utf8_is_added(events: Events) -> None:
     entries_in(events)
     quarantine(events, "caf\udce9", "tab\tü")
     events.add_paused([("sch\udcf6n", None)], None, None)
-
-
-def test_events_in_a_cluster_are_read_and_claimed(cluster: ClusterTopology) -> None:
-    options = {"cluster": True}
-    store = Store(memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options=options))
-    events, names = Events(store), store.keys
-    assert entries_in(events, names=names) == []
-    quarantine(events, "one", "two")
-    events.add_paused([("three", None)], "note", "ann")
-    assert entries_in(events, names=names) == ["one", "two", "three"]
-    assert entries_in(events, "b", names=names) is None
-    assert tell_all(events, names=names)
-    assert entries_in(events, "b", names=names) == []
 
 
 @EVERY_PLACE

@@ -22,7 +22,6 @@ from redbeat.errors import ConfigurationError, LayoutChanged, StoreRefused
 from redbeat.keys import Keys
 from redbeat.layout import Layout, shard_of
 from redbeat.leadership.shares import Shares
-from redbeat.leadership.status import read_status
 from redbeat.reshard.resharding import Resharding
 from redbeat.store.layouts import Layouts
 from redbeat.store.members import Members
@@ -30,14 +29,11 @@ from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call, run
 from tests.support.committing import commits_of, committing, push, target_of
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
-from tests.support.rights import Ground
-from tests.support.schedule import write_raw
 from tests.support.servers import Server
 
 LAYOUT, GENERATION = Keys().layout, Keys().generation
@@ -170,28 +166,6 @@ def test_writer_without_the_setting_follows_after_a_refusal(app: Celery, client:
     assert places_of(client) == [layout.keys.entry("report")]
 
 
-def test_writer_follows_a_schedule_that_is_no_longer_sharded(make_app: MakeApp, client: redis.Redis) -> None:
-    app = make_app(redbeat_shards=4)
-    entry = hourly(app)
-    entry.save()
-    client.delete(entry.key)
-    write_whole_layout(client, 0, 2)
-    entry.save()
-    assert places_of(client) == ["redbeat:report"]
-    assert client.zcard("redbeat::schedule") == 1
-    entry.delete()
-    assert places_of(client) == []
-
-
-def test_shard_without_a_generation_gets_the_current_one(make_app: MakeApp, client: redis.Redis) -> None:
-    layout = write_whole_layout(client, 4, 5)
-    home = layout.keys.home("report")
-    client.delete(home.generation)
-    hourly(make_app(redbeat_shards=4)).save()
-    assert client.get(home.generation) == "5 4"
-    assert places_of(client) == [home.entry("report")]
-
-
 def test_generation_is_raised_and_never_lowered(app: Celery, client: redis.Redis) -> None:
     layouts, part = Layouts(Store(app)), Keys("{redbeat:1}:", guard="10 4")
     for held, then in (
@@ -242,16 +216,6 @@ def test_commits_refused_by_a_new_layout_are_committed_again(
         found = part.commit_runs(Fence(), commits, target)
     assert found.results == [True] * 250
     assert broker.llen("queue") == 250
-
-
-def test_fetch_ahead_refused_by_a_new_layout_is_made_again(app: Celery, client: redis.Redis) -> None:
-    write_raw(client, "due")
-    write_whole_layout(client, 4, 1, former=0, state="moving")
-    part = Store(app).of_part(Part(Keys()))
-    ahead = part.claim_ahead(Fence(), 10, (0, 1 << 30), [])
-    assert ahead is not None
-    assert ahead.read() is None
-    assert [row.key for row in part.claim_due(Fence(), 10).rows] == ["redbeat:due"]
 
 
 def test_writer_under_constant_layout_changes_loses_no_write(
@@ -355,18 +319,6 @@ def test_lister_reads_the_layout_again_after_a_while(
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_status_reader_reads_the_layout_again_after_a_while(
-    make_app: MakeApp, client: redis.Redis, shards: int
-) -> None:
-    app = make_app(redbeat_shards=shards)
-    hourly(app).save()
-    assert len(read_status(app).shards) == shards
-    write_whole_layout(client, 16, 2)
-    ensure_conf(app).look_seconds = 0.0
-    assert len(read_status(app).shards) == 16
-
-
-@pytest.mark.parametrize("shards", [1, 4])
 def test_standby_reads_the_layout_again_after_a_while(
     make_app: MakeApp, client: redis.Redis, shards: int
 ) -> None:
@@ -388,17 +340,6 @@ def test_standby_reads_the_layout_again_after_a_while(
 
     eventually(has_followed)
     shares.resign()
-
-
-def test_user_without_the_right_to_the_layout_asks_once(ground: Ground) -> None:
-    ground.let(["+@all", "~redbeat:[^:]*", "~redbeat::schedule"])
-    app = ground.app()
-    ensure_conf(app).look_seconds = 0.0
-    for _ in range(3):
-        assert [*Members(Store(app)).entries()] == []
-    assert [what for _, what in ground.refusals()] == [LAYOUT]
-    hourly(app).save()
-    assert places_of(ground.admin) == ["redbeat:report"]
 
 
 DIFFERENT = {
@@ -466,17 +407,6 @@ def test_programs_with_the_former_number_follow_a_reshard_and_warn_once(
         assert members == {layout.keys.entry(name) for name in [*names, "static", "new"]}
 
 
-@pytest.mark.parametrize("shards", [4, 16])
-def test_beat_starts_with_either_number_during_a_move(
-    make_scheduler: MakeScheduler, client: redis.Redis, shards: int
-) -> None:
-    write_layout(client, 16, former=4, state="moving")
-    scheduler = make_scheduler(redbeat_shards=shards)
-    assert {part.guard for part in ensure_conf(scheduler.app).layout.parts} == {"2 16 from 4"}
-    assert len(ensure_conf(scheduler.app).layout.parts) == 16
-    assert {client.get(key) for key in client.scan_iter(match="*:generation")} == {"2 16 from 4"}
-
-
 @pytest.mark.parametrize(("ours", "found", "sentence"), DIFFERENT.values(), ids=DIFFERENT)
 def test_command_with_another_number_than_the_first_layout_fails(
     make_app: MakeApp,
@@ -489,21 +419,6 @@ def test_command_with_another_number_than_the_first_layout_fails(
     done = call(make_app(redbeat_shards=ours), "count")
     assert (done.exit_code, done.stdout) == (78, "")
     assert done.stderr.startswith(f"Error: {sentence}")
-
-
-def test_command_with_only_a_url_reads_the_layout(
-    make_app: MakeApp, client: redis.Redis, server: Server
-) -> None:
-    app = make_app(redbeat_shards=4)
-    Entry("report", "echo", 3600, app=app).save()
-    done = call(Celery(set_as_current=False), "--url", server.url(1), "list", "--json")
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert '"name": "report"' in done.stdout
-
-
-def test_command_that_needs_no_schedule_reads_no_layout(make_app: MakeApp) -> None:
-    app = make_app(redbeat_redis_url="redis://127.0.0.1:1/0", redbeat_shards=4)
-    assert call(app, "monitoring").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -130,18 +130,6 @@ def test_user_without_the_right_to_wait_is_warned_once(
     assert "lack rights (+wait" in warning
 
 
-def test_batch_after_a_script_flush_is_on_the_replica(
-    client: redis.Redis, replica: Server, make_scheduler: MakeScheduler
-) -> None:
-    scheduler = make_scheduler(redbeat_wait_replicas=1, **BATCH)
-    write_burst(client, NAMES[:20])
-    with replica.client(db=1) as copy:
-        for batch in (10, 20):
-            client.script_flush()
-            scheduler.tick()
-            assert counts_of(copy, NAMES)[1] == batch
-
-
 def test_at_most_once_record_is_on_the_replica_before_the_message_is_sent(
     server: Server, client: redis.Redis, replica: Server, make_scheduler: MakeScheduler
 ) -> None:

@@ -342,18 +342,6 @@ def test_signal_arrives_at_the_end_of_the_block(number: signal.Signals) -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_signal_arrives_where_the_block_allows_it() -> None:
-    steps: list[int] = []
-    with pytest.raises(Ended), hold_interrupts() as let_interrupt:
-        for step in range(3):
-            let_interrupt()
-            steps.append(step)
-            if step == 1:
-                signal.raise_signal(signal.SIGTERM)
-    assert steps == [0, 1]
-
-
-@pytest.mark.usefixtures("handlers")
 def test_signal_interrupts_a_blocking_call_after_a_while() -> None:
     steps = ["signal"]
     with pytest.raises(Ended), hold_interrupts(patience_seconds=0.1):
@@ -381,17 +369,6 @@ def test_many_signals_do_not_interrupt_a_firm_block() -> None:
             signal.raise_signal(signal.SIGINT)
         is_done = True
     assert is_done
-
-
-@pytest.mark.usefixtures("handlers")
-def test_signal_in_nested_blocks_arrives_after_the_outer_one() -> None:
-    steps: list[str] = []
-    with pytest.raises(Ended), hold_interrupts():
-        with hold_interrupts():
-            signal.raise_signal(signal.SIGTERM)
-            steps.append("inner")
-        steps.append("outer")
-    assert steps == ["inner", "outer"]
 
 
 @pytest.mark.usefixtures("handlers")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -14,7 +13,6 @@ import kombu
 import pytest
 import redis
 from celery import Celery
-from celery.beat import SchedulingError
 from celery.signals import before_task_publish
 from kombu.common import Broadcast
 
@@ -153,31 +151,6 @@ def test_connection_lost_while_idle_costs_no_run(
     assert warnings_in(caplog) == []
 
 
-class Killed(KeyboardInterrupt):
-    """Stands for SIGKILL: nothing of the scheduler's runs after it."""
-
-
-def test_at_most_once_crash_before_the_send_loses_and_never_doubles(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis
-) -> None:
-    class Dying(RedBeatScheduler):
-        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-            if entry.name == "entry-3":
-                raise Killed
-            return super().apply_async(entry, *args, **kwargs)
-
-    app.conf.redbeat_delivery = "at_most_once"
-    names = write_burst(client, 25)
-    scheduler = make_scheduler(app, scheduler=Dying)
-    with pytest.raises(Killed):
-        scheduler.tick()
-    scheduler.close()
-    make_scheduler(app).tick()
-    sent = names_of(take_messages(app))
-    assert sent == [*names[:3], *names[20:]]
-    assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
-
-
 # -- messages that RabbitMQ answers by ending the connection: they go last, and hold nobody up
 
 
@@ -207,21 +180,6 @@ def test_entry_behind_a_hundred_that_end_the_connection_is_sent_second(
     scheduler.tick()
     assert list(dict.fromkeys(tried))[:2] == ["bad-0", "good"]
     assert names_of(take_messages(app)) == ["good"]
-
-
-@pytest.mark.parametrize("lock", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
-def test_entry_that_failed_before_is_sent_last_by_another_beat(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, lock: dict[str, Any]
-) -> None:
-    app.conf.update(lock)
-    failure = {"reason": "it was refused", "since": "2026-01-01T00:00:00+00:00", "definition_sha1": "x"}
-    failure.update({"attempts": 3, "due": "1", "retry_at": "1"})  # type: ignore[dict-item]
-    write_raw(client, "failed", score=1, schedule=SELDOM)
-    client.hset("redbeat:failed", "error", json.dumps(failure))
-    write_burst(client, ["one", "two"])
-    make_scheduler(app).tick()
-    assert names_of(take_messages(app)) == ["one", "two", "failed"]
-    assert not client.hexists("redbeat:failed", "error")
 
 
 COUNT = 100
@@ -407,23 +365,6 @@ def test_runs_published_before_a_signal_are_recorded(
 # -- code of the user's on the way
 
 
-def test_apply_async_of_a_subclass_gets_the_error_of_its_own_message(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, trusting: None
-) -> None:
-    class Choosing(RedBeatScheduler):
-        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return super().apply_async(entry, *args, **kwargs)
-            except SchedulingError:
-                entry.options["queue"] = "celery"
-                return super().apply_async(entry, *args, **kwargs)
-
-    names = write_burst(client, 10, options={"queue": "full"})
-    make_scheduler(app, scheduler=Choosing).tick()
-    assert sorted(names_of(take_messages(app)) + names_of(take_messages(app, "full"))) == names
-    assert counts_of(client, names) == {1: 10}
-
-
 FAR = 10**10
 TO_NOBODY = {"exchange": "news", "exchange_type": "topic", "routing_key": "usa.weather"}
 
@@ -481,16 +422,6 @@ def test_message_that_needs_no_queue_is_sent(
     make_due(news_app, "entry")
     make_scheduler(news_app).tick()
     assert client.hget("redbeat:entry", "error") is None
-    assert field(client, "entry", "meta")["total_run_count"] == 1
-
-
-def test_unroutable_message_without_confirms_is_recorded_as_sent(
-    news_app: Celery, client: redis.Redis, make_scheduler: MakeScheduler
-) -> None:
-    news_app.conf.broker_transport_options = {"confirm_publish": False}
-    Entry("entry", "tasks.report", FAR, options=TO_NOBODY, app=news_app).save()
-    make_due(news_app, "entry")
-    make_scheduler(news_app).tick()
     assert field(client, "entry", "meta")["total_run_count"] == 1
 
 
