@@ -64,6 +64,6 @@ def push(queue: str, message: object) -> Push:
 
 @contextmanager
 def committing(store: Store, fence: Fence, target: Target = NOWHERE) -> Iterator[Commits]:
-    """What commits piece by piece, on a stream of its own; what can't be sent so is committed as ever."""
+    """Yield commits that are streamed. Those that cannot be streamed are sent at the end."""
     with CommitStream(store) as stream:
         yield store.commits(fence, target, lambda commits: store.commit_runs(fence, commits, target), stream)

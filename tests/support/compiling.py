@@ -1,4 +1,4 @@
-"""Runs of entries made both ways, by `apply_async` and compiled, as a batch of beat's makes them.
+"""Messages of runs, made by `apply_async` and from templates, as in a batch of a beat.
 
 What tells the two messages apart is a defect, but for the delivery tag, which is taken over from one to the
 other. If the time when they are made goes into them, let the app's clock stand still.
@@ -78,7 +78,7 @@ class Compiling:
         return self.scheduler.apply_async(entry, producer=self.broker.producer, advance=False)
 
     def pushes_of_apply_async(self, call: Call, values: Values) -> tuple[Push, ...]:
-        """What the ordinary way would push."""
+        """Return the pushes of `apply_async`."""
         with self.broker.sending(values.expiration_seconds) as pushes:
             self.send(call, values)
         return tuple(pushes)

@@ -161,7 +161,7 @@ def fill_own(client: Any, chance: random.Random, base: bytes = BASE) -> None:
 
 
 def read_own(client: Any, base: bytes = BASE) -> dict[str, Any]:
-    """What all parts together keep for no entry, wherever they do."""
+    """Return the data without an entry of all shards together."""
     found: dict[str, Any] = {"totals": {}, "figures": {}, "minutes": {}, "labels": {}, "workers": {}}
     found |= {"failures": [], "events": []}
     for prefix in (base, *(beginning_of(base) + b"%d}:" % shard for shard in range(32))):
@@ -259,7 +259,7 @@ def _value(client: Any, key: bytes) -> Any:
 
 
 class Killed(BaseException):
-    """What ends a mover between two round trips, as kill -9 would."""
+    """Raised between two round trips of a mover, in place of kill -9."""
 
 
 class Mortal(Store):

@@ -1,4 +1,4 @@
-"""What each ACL user of the documentation is promised to be able to do: its claims.
+"""Claims: what each documented ACL user must be able to do.
 
 A claim is a function of a Ground. It needs nothing but its user's rights, and all claims of a user together
 need all of them.
@@ -536,7 +536,7 @@ def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> Non
 
 
 def gathering_of(app: Celery) -> Gathering:
-    """What gathers metrics in a beat without a lock."""
+    """Return the part of a beat without a lock that gathers metrics."""
     leadership = Leadership(Store(app), None, Timing(30))
     return Gathering(app, lambda: (leadership,), LabelBook(queue_finder(app), 1), is_shown=True)
 

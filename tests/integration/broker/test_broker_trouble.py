@@ -1,4 +1,4 @@
-"""A Redis broker, on a server of its own, that fails in every way it can."""
+"""A Redis broker that is full, silent, killed or cut off: no run is lost, and beat keeps its lock."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TIMEOUT_SECONDS = 1.0
 
 @pytest.fixture
 def proxy(second: Server) -> Iterator[Proxy]:
-    """The way to the broker."""
+    """A proxy to the broker."""
     with Proxy((second.host, second.port)) as proxy:
         yield proxy
 
@@ -62,7 +62,7 @@ def make_proxied(make_scheduler: MakeScheduler, second: Server, proxy: Proxy) ->
 
 @pytest.fixture
 def second_broker(second: Server) -> Iterator[redis.Redis]:
-    """A client of the broker that goes another way."""
+    """A client of the broker that bypasses the proxy."""
     with second.client() as connected:
         yield connected
 
@@ -195,19 +195,19 @@ def test_at_most_once_broker_in_trouble_costs_one_small_batch(
 
 @pytest.fixture
 def way(server: Server) -> Iterator[Proxy]:
-    """The way to the one server that has both schedule and broker."""
+    """A proxy to the server of both schedule and broker."""
     with Proxy((server.host, server.port)) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def urls(server: Server, way: Proxy) -> dict[str, str]:
-    """Both by that way."""
+    """The settings to reach both through the proxy."""
     return {"broker_url": way.url(server.url(0)), "redbeat_redis_url": way.url(server.url(1))}
 
 
 def write_backlog(client: redis.Redis, urls: dict[str, str], directory: Path, **settings: Any) -> list[str]:
-    """Write an app whose beat goes that way, and 6000 entries that are due; return their names."""
+    """Write an app that uses the proxy, and 6000 due entries. Return their names."""
     write_app(directory, "module", redbeat_batch_size=50, **urls, **settings)
     return write_burst(client, 6000)
 

@@ -140,7 +140,7 @@ def test_schedule_user_without_rights_to_queues_delivers_at_least_once(
     rights: str,
 ) -> None:
     client.execute_command("ACL SETUSER", "limited", "reset", "on", ">secret", "&*", *rights.split())
-    home = 0 if "-select" in rights else 1  # without SELECT a client can't get to another database
+    home = 0 if "-select" in rights else 1  # without SELECT a client cannot use another database
     url = f"redis://limited:secret@127.0.0.1:{server.port}/{home}"
     scheduler = make_scheduler(redbeat_redis_url=url, broker_url=server.url(1 - home))
     schedule = broker if home == 0 else client
@@ -275,7 +275,7 @@ def test_at_most_once_lost_run_is_named_in_the_log(
 
 
 def said_of_delivery(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the log says of delivery, oldest first."""
+    """Return the log lines about delivery, oldest first."""
     return [record.getMessage() for record in caplog.records if "Delivery: " in record.getMessage()]
 
 

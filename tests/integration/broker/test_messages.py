@@ -189,7 +189,7 @@ EVERY_FORMAT = pytest.mark.parametrize("transport_options", FORMATS.values(), id
 
 
 def assert_a_batch_is_the_same(scheduler: Recording, broker: redis.Redis) -> Written:
-    """Send the batch either way; return what was written."""
+    """Send the batch by a tick and by direct calls. Return what was written."""
     add_tasks(scheduler.app)
     prepare(scheduler.app, BATCH)
     by_tick, directly = send_both_ways(scheduler, BATCH, broker)
@@ -426,7 +426,7 @@ def add_random_tasks(app: Celery, chance: Chance) -> None:
 
 
 def change_something(app: Celery, chance: Chance) -> None:
-    """What a program may do between two batches."""
+    """Change a setting, a queue or a task as a program may do between two batches."""
     task = app.tasks[chance.pick(["typed", "limited"])]
     queue = Queue("fast", Exchange("faster", delivery_mode=1), routing_key=chance.pick(["fast", "faster"]))
     chance.pick(
@@ -443,7 +443,7 @@ def change_something(app: Celery, chance: Chance) -> None:
 
 
 def assert_both_are_the_same(compiling: Compiling, call: Call, now: datetime) -> str:
-    """Make a run's message both ways. Return why there is no template for it, '' if there is one.
+    """Make a run's message with and without a template. Return why there is no template, '' if there is.
 
     As in beat, a run without a template is sent by `apply_async`, which may declare what is missing.
     """
@@ -504,7 +504,7 @@ def test_random_messages_from_templates_are_those_of_apply_async(
 
 
 def frames_of_apply_async(compiling: Compiling, call: Call, values: Values) -> list[bytes]:
-    """What the ordinary way would write to RabbitMQ."""
+    """Return the frames that `apply_async` writes to RabbitMQ."""
     confirms, producer = compiling.broker.confirms, compiling.broker.producer
     assert confirms is not None
     written: list[bytes] = []
@@ -518,13 +518,13 @@ def frames_of_apply_async(compiling: Compiling, call: Call, values: Values) -> l
 
 
 def frames_of_draft(compiling: Compiling, draft: str) -> list[bytes]:
-    """What the draft's message is written as."""
+    """Return the frames of a message that was made from a template."""
     message, info = message_of(draft)
     return [publish_frames(compiling.broker.producer.channel, message, **info)]
 
 
 def outcome(make: Callable[..., list[bytes]], *args: Any) -> list[bytes] | str:
-    """What is made, or the error, such as that of a header's name that is too long."""
+    """Return the frames, or the error, for example about a header's name that is too long."""
     try:
         return make(*args)
     except Exception as exc:  # noqa: BLE001 - whatever is raised is compared

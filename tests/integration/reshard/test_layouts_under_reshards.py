@@ -129,7 +129,7 @@ def save_some(make_app: MakeApp) -> None:
 
 
 def entries_in(raw: redis.Redis) -> dict[bytes, Any]:
-    """What is kept for entries; each is where it belongs."""
+    """Return the data of all entries, and check that each is in its shard."""
     raw.delete("redbeat::audit", "redbeat::unmoved:layout")  # what stood there instead is kept
     found, wrong = read_all(raw)
     assert wrong == []

@@ -134,7 +134,7 @@ def test_paused_mover_moves_nothing_after_another_has_resumed(
 
 
 def test_data_without_an_entry_is_merged_into_a_remaining_shard(make_app: MakeApp, raw: redis.Redis) -> None:
-    """What was counted stays counted, failures keep their times, and what wasn't told of yet will be."""
+    """Counts are added up, failures keep their times, and unread events stay unread."""
     reshard(make_app, 3)
     for shard in range(3):
         prefix = f"{{redbeat:{shard}}}:"

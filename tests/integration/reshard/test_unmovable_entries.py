@@ -1,4 +1,4 @@
-"""What can't be written to where it belongs stays whole where it is, and keeps nothing else from moving."""
+"""An entry that cannot be written to its new shard stays whole in the old one, and the others move."""
 
 from __future__ import annotations
 

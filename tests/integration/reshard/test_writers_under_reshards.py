@@ -198,7 +198,7 @@ class Writer(threading.Thread):
 
 
 def writers_of(make_app: MakeApp, is_over: threading.Event) -> list[Writer]:
-    """One of each way to write entries."""
+    """Return a writer for each way to write entries."""
 
     def entries(app: Celery, values: dict[str, int]) -> list[Entry]:
         return [Entry(name, "echo", timedelta(seconds=one), app=app) for name, one in values.items()]

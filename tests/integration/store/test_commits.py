@@ -281,7 +281,7 @@ def test_stream_of_commits_survives_a_disturbed_server_without_lost_or_doubled_r
         results = commits.finish().results
     assert len(results) == 300
     assert results[100:] == [True] * 200
-    # whoever loses a reply is told what the ordinary way tells: the entry isn't as it was claimed
+    # after a lost reply the commit is sent again, and finds the entry changed
     assert set(results[:100]) <= {True, False}
     assert sorted(arrived(broker)) == [*range(300)]
     assert states(client, 300) == ["recorded"] * 300

@@ -37,12 +37,12 @@ from tests.support.servers import Server
 
 KEYS = Keys()
 DEFINITION = json.dumps({"task": "echo", "schedule": {"__type__": "interval", "every": 60}})
-#: in an order in which what comes of one would spoil the next
+#: ordered so that a result for one entry would spoil the next one
 NAMES = ("good", "gone", "changed", "text", "good2", "unscheduled", "other-score", "gone2", "list", "last")
 
 
 def furnish(client: redis.Redis) -> None:
-    """Entries that are as they were claimed, and others that aren't any more."""
+    """Write entries that are unchanged since a fetch, and others that have changed."""
     for name in NAMES:
         entry, history, backfilled = KEYS.about(name)[:3]
         if name.startswith("gone"):
@@ -154,7 +154,7 @@ def test_script_treats_each_of_many_entries_as_if_alone(
 
 META = '{"last_run_at": null, "total_run_count": 0}'
 
-#: fields of an entry's hash, and what a claim tells of them; most entries have the first
+#: fields of an entry's hash, and what a fetch returns besides; most entries have the first
 SHAPES: list[tuple[dict[str, str], dict[str, Any]]] = [
     ({"definition": DEFINITION, "meta": META}, {}),
     ({"definition": DEFINITION, "meta": META, "meta_sha1": "other", "owner": "me"}, {}),

@@ -46,7 +46,7 @@ def hourly(app: Celery, name: str = "report") -> Entry:
 
 
 def write_whole_layout(client: redis.Redis, shards: int, generation: int, **fields: Any) -> Layout:
-    """Write a layout, and tell all its parts; nobody expects what those hold that are no more."""
+    """Write a layout and the generations of its shards, without moving entries."""
     former = int(fields.get("former", 0)) or None
     layout = Layout(Keys(), shards or None, generation, former, is_moving=fields.get("state") == "moving")
     client.delete(LAYOUT)

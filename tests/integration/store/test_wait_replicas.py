@@ -41,7 +41,7 @@ def wait_for_replica(master: redis.Redis) -> None:
 
 @contextmanager
 def paused(replica: Server) -> Iterator[None]:
-    """A replica that is there and doesn't answer."""
+    """Stop the replica's process for the block. Its connections stay open."""
     replica.process.signal(signal.SIGSTOP)
     try:
         yield

@@ -51,7 +51,7 @@ class OwnWayChannel(FakeChannel):
 
 
 class NoSuchPutChannel(FakeChannel):
-    """What the outbox needs of it is gone."""
+    """A channel of a kombu that lacks a method which the outbox needs."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "get_table":

@@ -159,9 +159,6 @@ def test_option_that_a_template_cannot_express_gets_none(
     assert isinstance(compiling.compile(call_of(**options)), str)
 
 
-# -- what isn't as expected
-
-
 def messages_about(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if "aren't compiled" in message]
 

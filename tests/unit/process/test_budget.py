@@ -258,7 +258,7 @@ def test_signal_during_a_waiting_call_arrives_soon() -> None:
 
 
 def test_logs_destructors_and_handlers_are_never_interrupted() -> None:
-    """A log with a lock that isn't taken by `with`, destructors, handlers of signals that come any time."""
+    """Tried with a log handler that takes a lock, destructors, and signals at random times."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chosen, begun, ended = random.Random(seed), Counter[str](), Counter[str]()
@@ -316,7 +316,7 @@ def test_logs_destructors_and_handlers_are_never_interrupted() -> None:
 
 
 class Ended(Exception):
-    """What the handler of these tests raises, as beat's raises SystemExit."""
+    """Raised by the handler of these tests, as SystemExit is by beat's."""
 
 
 @pytest.fixture

@@ -111,19 +111,19 @@ def test_keys_of_two_entries_are_disjoint() -> None:
     assert len(set(found)) == len(found) == len(names) * len(EntryKeys._fields)
 
 
-# -- what becomes of each kind of key when the schedule is divided otherwise
+# -- what a reshard does with each kind of key
 
-#: what a part keeps for each of its entries in one key of its own, which goes with the entry
+#: keys of a shard with a member per entry, which moves with the entry
 OF_ENTRIES = {
     *("schedule", "later", "statics", "static_owners", "downgraded"),
     *("deadlines", "expected", "streaks"),
 }
-#: what is a beat's or a mover's, and is needed in no other part
+#: keys of a beat or a mover, which stay
 OF_BEATS = {
     *("lock", "tick", "wake", "released", "standbys", "teller"),
     *("mover", "moving", "left", "arrived", "arriving"),
 }
-#: what isn't in parts, besides what says which layout this is
+#: keys that no shard has, besides those of the layout
 SHARED = {"layout", "beats", "audit", "unrun", "tokens", "pinged"}
 
 

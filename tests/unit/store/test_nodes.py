@@ -1,4 +1,4 @@
-"""Several parts are asked at once: one round trip a node; what a node can't answer is asked once more."""
+"""Calls to several shards: one round trip per node, and one more try for a node that fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting: ended by a message, by time, and by nothing else; a broken channel is survived."""
+"""A wait on the wake-up channel ends by a message or by time, also when the channel breaks."""
 
 from __future__ import annotations
 

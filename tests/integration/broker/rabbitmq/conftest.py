@@ -1,4 +1,4 @@
-"""Apps and schedulers whose broker is RabbitMQ, and a way to it that can be broken."""
+"""Apps and schedulers whose broker is RabbitMQ, and a proxy to it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def scheduler(app: Celery, make_scheduler: MakeScheduler) -> RedBeatScheduler:
 
 @pytest.fixture
 def proxy(rabbitmq: RabbitMQ) -> Iterator[Proxy]:
-    """The way to the node."""
+    """A proxy to the node."""
     with Proxy((rabbitmq.host, rabbitmq.port)) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def proxied_app(make_app: MakeApp, rabbitmq: RabbitMQ, proxy: Proxy) -> Celery:
-    """An app that takes that way."""
+    """An app that uses the proxy."""
     return make_app(broker_url=proxy.url(rabbitmq.url()))

@@ -151,7 +151,7 @@ def test_connection_lost_while_idle_costs_no_run(
     assert warnings_in(caplog) == []
 
 
-# -- messages that RabbitMQ answers by ending the connection: they go last, and hold nobody up
+# -- messages that make RabbitMQ close the connection go last
 
 
 #: RabbitMQ knows no such messages, and closes the connection (540)
@@ -360,9 +360,6 @@ def test_runs_published_before_a_signal_are_recorded(
         make_scheduler(app, scheduler=Ending).tick()
     assert names_of(take_messages(app)) == names[:MIDDLE]
     assert counts_of(client, names) == {1: MIDDLE, 0: COUNT - MIDDLE}
-
-
-# -- code of the user's on the way
 
 
 FAR = 10**10
