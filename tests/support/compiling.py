@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -116,9 +115,3 @@ def call_of(
     """A call of the task, by default without arguments."""
     headers = headers_of(Policy(expires_after=lifetime_seconds), queue_seconds)
     return Call(name, task, args or [], kwargs or {}, options, lifetime_seconds, queue_seconds, headers)
-
-
-def parts_of(push: Push) -> Mapping[str, Any]:
-    """The message of a push."""
-    parts: Mapping[str, Any] = json.loads(str(push.value))
-    return parts

@@ -13,7 +13,6 @@ import redis
 import redis.connection
 import redis.exceptions
 from celery import Celery
-from fakeredis import FakeRedis
 
 from redbeat.connection.retry import RetryingConnection, without_retry
 from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
@@ -434,43 +433,21 @@ def test_client_that_may_change_commands_gets_commits_one_call_after_the_other(
     assert arrived(broker) == [*range(250)]
 
 
-def test_a_fake_records_them_too(app: Celery) -> None:
-    fake = FakeRedis(decode_responses=True)
-    store = Store(app, fake)
-    with committing(store, Fence()) as commits:
-        commits.write(commits_of(fake, [[], []]))
-        assert commits.finish().results == [True, True]
-
-
 def test_commits_in_a_cluster_are_recorded_at_the_end(cluster: ClusterTopology) -> None:
     store = Store(memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True}))
-    record_twice(store, is_direct=False)
-
-
-def record_twice(store: Store, *, is_direct: bool) -> None:
     keys = [store.keys.about(f"entry-{number}").entry for number in range(150)]
-    pieces = [[Commit(Claimed(key, "5", "{}", "", score="5"), "65") for key in keys[:100]]]
-    pieces.append([Commit(Claimed(key, "5", "{}", "", score="5"), "65") for key in keys[100:]])
+    for key in keys:
+        store.client.hset(key, mapping={"definition": "{}", "meta": ""})
+    store.client.zadd(store.keys.schedule, dict.fromkeys(keys, 5))
 
     def recorded() -> int:
         return int(store.client.zcount(store.keys.schedule, 65, 65))
 
-    for _ in range(2):
-        for key in keys:
-            store.client.hset(key, mapping={"definition": "{}", "meta": ""})
-        store.client.zadd(store.keys.schedule, dict.fromkeys(keys, 5))
-        with committing(store, Fence()) as commits:
-            for piece in pieces:
-                commits.write(piece)
-            assert recorded() == 0 or is_direct
-            assert commits.finish().results == [True] * 150
-        assert recorded() == 150
-    if is_direct:  # the script is known by now
-        store.client.zadd(store.keys.schedule, dict.fromkeys(keys, 5))
-        with committing(store, Fence()) as commits:
-            commits.write(pieces[0])
-            eventually(lambda: recorded() == 100)
-            assert commits.finish().results == [True] * 100
+    with committing(store, Fence()) as commits:
+        commits.write([Commit(Claimed(key, "5", "{}", "", score="5"), "65") for key in keys])
+        assert recorded() == 0
+        assert commits.finish().results == [True] * 150
+    assert recorded() == 150
 
 
 REPLY = [b"ok", 0, b"1", [], b""]
