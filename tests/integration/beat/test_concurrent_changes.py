@@ -1,7 +1,9 @@
-"""What somebody else does to an entry between its claim and its commit stays as that somebody left it."""
+"""What changes between the fetch of an entry and its commit, in Redis or in the application."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import threading
 from collections import Counter
@@ -9,15 +11,23 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+import kombu
 import pytest
 import redis
+from celery import Celery, Task
 from celery.schedules import schedule
+from celery.signals import before_task_publish
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.keys import Keys
 from redbeat.store.records import Claimed, Clear, Commit, Fence
+from redbeat.store.scripts import commit_runs
 from redbeat.task_ids import task_id_of
+from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
+from tests.support.deadlines import patience
+from tests.support.polling import eventually
 from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
@@ -32,6 +42,8 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
+from tests.support.spikes import prepare, write_spike
+from tests.support.ticks import take_messages
 
 Change = Callable[[redis.Redis, Any], object]
 
@@ -83,16 +95,16 @@ def meddled(
     return make
 
 
-def test_200_entries_deleted_while_they_run_stay_deleted(
+def test_entries_deleted_while_they_run_stay_deleted(
     meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis, topology: str
 ) -> None:
     scheduler = meddled(lambda _, entry: entry.delete())
-    for number in range(200):
+    for number in range(50):
         write_raw(client, f"entry-{number}")
     scheduler.tick()
     scheduler.tick()
     # on one server message and record are one step, and the entries were gone by then
-    assert len(sent_names(broker)) == (200 if topology == "two-servers" else 0)
+    assert len(sent_names(broker)) == (50 if topology == "two-servers" else 0)
     assert client.keys("redbeat:entry-*") == []
     assert client.zcard(SCHEDULE) == 0
 
@@ -110,15 +122,7 @@ def test_an_entry_deleted_raw_while_it_runs_stays_deleted(
     assert client.exists("redbeat:entry") == 0
 
 
-def test_an_entry_taken_off_the_schedule_while_it_runs_is_not_put_back(
-    meddled: Callable[[Change], Meddled], client: redis.Redis
-) -> None:
-    write_raw(client, "entry")
-    meddled(lambda client, entry: client.zrem(SCHEDULE, entry.key)).tick()
-    assert score_of(client, "entry") is None
-
-
-def test_an_entry_saved_with_another_schedule_while_it_runs_keeps_that(
+def test_entry_saved_with_another_schedule_while_it_runs_keeps_it(
     meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis, topology: str
 ) -> None:
     def save(_: redis.Redis, entry: Any) -> None:
@@ -134,7 +138,7 @@ def test_an_entry_saved_with_another_schedule_while_it_runs_keeps_that(
     assert sent_names(broker) == (["entry"] if topology == "two-servers" else [])
 
 
-def test_an_entry_saved_unchanged_while_it_runs_is_not_sent_again(
+def test_entry_saved_unchanged_while_it_runs_is_sent_once(
     meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = meddled(lambda _, entry: Entry.from_key(entry.key, app=entry.app).save())
@@ -147,7 +151,7 @@ def test_an_entry_saved_unchanged_while_it_runs_is_not_sent_again(
     assert field(client, "entry", "meta")["total_run_count"] == 4
 
 
-def test_an_entry_rescheduled_while_it_runs_is_due_as_that_says(
+def test_entry_rescheduled_while_it_runs_keeps_that_time(
     meddled: Callable[[Change], Meddled], client: redis.Redis
 ) -> None:
     since = datetime.now(timezone.utc) + timedelta(days=1)
@@ -159,7 +163,7 @@ def test_an_entry_rescheduled_while_it_runs_is_due_as_that_says(
     assert stored.total_run_count == 3
 
 
-def test_an_entry_re_timed_by_zadd_while_it_runs_keeps_that_time(
+def test_entry_moved_by_zadd_while_it_runs_keeps_that_time(
     meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis, topology: str
 ) -> None:
     write_raw(client, "entry", meta=meta_json(datetime(2024, 1, 1), 3))
@@ -182,7 +186,7 @@ def test_a_run_whose_meta_was_rewritten_meanwhile_is_sent_with_its_record_or_not
     assert (len(sent_names(broker)), score_of(client, "entry") != 1) == (is_sent, is_sent)
 
 
-def test_an_entry_edited_by_hset_while_it_runs_keeps_the_edit(
+def test_entry_edited_by_hset_while_it_runs_keeps_the_edit(
     meddled: Callable[[Change], Meddled], client: redis.Redis
 ) -> None:
     edited = '{"task": "other", "schedule": {"__type__": "interval", "every": 5}}'
@@ -191,7 +195,7 @@ def test_an_entry_edited_by_hset_while_it_runs_keeps_the_edit(
     assert client.hget("redbeat:entry", "definition") == edited
 
 
-def test_an_entry_deleted_and_saved_anew_while_it_runs_is_the_new_one(
+def test_entry_deleted_and_saved_anew_while_it_runs_is_the_new_one(
     meddled: Callable[[Change], Meddled], client: redis.Redis
 ) -> None:
     def renew(_: redis.Redis, entry: Any) -> None:
@@ -204,26 +208,7 @@ def test_an_entry_deleted_and_saved_anew_while_it_runs_is_the_new_one(
     assert 0 < (score_of(client, "entry") or 0) - server_now(client) <= 60
 
 
-def test_an_entry_broken_or_disabled_while_it_runs_is_so_the_next_time(
-    meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis, topology: str
-) -> None:
-    scheduler = meddled(
-        lambda client, entry: client.hset(entry.key, "definition", "{oops" if "bad" in entry.name else OFF)
-    )
-    for name in ("bad", "off"):
-        write_raw(client, name)
-    scheduler.tick()
-    for name in ("bad", "off"):
-        client.zadd(SCHEDULE, {f"redbeat:{name}": 0})
-    scheduler.tick()
-    assert Counter(sent_names(broker)) == ({"bad": 1, "off": 1} if topology == "two-servers" else {})
-    assert "definition" in field(client, "bad", "error")["reason"]
-
-
-OFF = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}, "enabled": false}'
-
-
-def test_several_beats_without_a_lock_share_the_work_and_double_nothing(
+def test_beats_without_a_lock_send_each_run_once(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     settings: dict[str, Any] = {"redbeat_lock_key": None, "redbeat_batch_size": 7}
@@ -246,7 +231,7 @@ def test_several_beats_without_a_lock_share_the_work_and_double_nothing(
     assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
 
 
-def test_what_a_dead_beat_had_claimed_comes_back_when_its_lease_ends(
+def test_run_fetched_by_a_dead_beat_returns_when_its_lease_ends(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Dying(RedBeatScheduler):
@@ -274,7 +259,7 @@ def test_what_a_dead_beat_had_claimed_comes_back_when_its_lease_ends(
     assert not client.hexists("redbeat:entry", "lease")
 
 
-def test_a_score_written_after_a_lease_is_a_run_of_its_own(
+def test_score_written_after_a_lease_is_a_run_of_its_own(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     due = server_now(client) - 10
@@ -286,7 +271,7 @@ def test_a_score_written_after_a_lease_is_a_run_of_its_own(
 
 
 @pytest.mark.parametrize("lease", ["", "x", "1 2 3", "{score} ", "{score} -5", "{score} nan", "{score} ee"])
-def test_a_lease_that_makes_no_sense_is_ignored(
+def test_invalid_lease_is_ignored(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, lease: str
 ) -> None:
     write_raw(client, "entry", score=1.5, schedule=SELDOM)
@@ -295,7 +280,7 @@ def test_a_lease_that_makes_no_sense_is_ignored(
     assert [due.timestamp() for due in sent_dues(broker)] == [1.5]
 
 
-def test_a_run_that_fails_leaves_no_error_at_an_entry_corrected_meanwhile(
+def test_failed_run_leaves_no_error_at_an_entry_corrected_meanwhile(
     meddled: Callable[[Change], Meddled], client: redis.Redis
 ) -> None:
     corrected = json.dumps({"task": "echo", "schedule": SELDOM})
@@ -326,44 +311,113 @@ def claimed(make_scheduler: MakeScheduler, client: redis.Redis) -> tuple[RedBeat
     return scheduler, row
 
 
-def retime(client: redis.Redis) -> None:
-    client.zadd(SCHEDULE, {"redbeat:entry": 4e9})
+@pytest.mark.parametrize("changed", ["definition", "policy"])
+def test_entry_changed_as_its_pause_ends_keeps_the_change(client: redis.Redis, changed: str) -> None:
+    score = str(int(server_now(client)) - 1)
+    client.zadd(SCHEDULE, {"redbeat:entry": score})
+    client.hset("redbeat:entry", mapping={"definition": "d", "policy": "p"})
+    claimed = Claimed("redbeat:entry", score, "d", None, "p", score=score)
+    ended = Commit(
+        claimed, new_score="4000000000", new_meta="m", new_definition="new", new_policy=Clear.FIELD
+    )
+    client.hset("redbeat:entry", changed, "another")
+    before = client.hgetall("redbeat:entry")
+    assert commit_runs(client, Keys(), Fence(), [ended]).results == [True]  # the run is recorded
+    digest = hashlib.sha1(b"m").hexdigest()
+    assert client.hgetall("redbeat:entry") == {**before, "meta": "m", "meta_sha1": digest}
+    assert client.zscore(SCHEDULE, "redbeat:entry") == 4e9
 
 
-def claim_again(client: redis.Redis) -> None:
-    """As another beat does when the lease has ended; it has an error of its own to tell of."""
-    client.zadd(SCHEDULE, {"redbeat:entry": (score_of(client, "entry") or 0) + 30})
-    client.hset("redbeat:entry", "error", '{"reason": "of another beat"}')
+# -- the application changes while beat runs
 
 
-@pytest.mark.parametrize("change", [retime, claim_again])
-@pytest.mark.parametrize("new_error", ['{"reason": "new"}', Clear.FIELD])
-@pytest.mark.parametrize("is_for_this_definition", [True, False])
-def test_a_run_that_is_another_beats_or_has_another_time_by_now_changes_no_error(
-    claimed: tuple[RedBeatScheduler, Claimed],
+#: what a tracing tool may replace
+REPLACEABLE: dict[str, tuple[Any, str]] = {
+    "Task.apply_async": (Task, "apply_async"),
+    "Celery.send_task": (Celery, "send_task"),
+    "Producer.publish": (kombu.Producer, "publish"),
+    "RedBeatScheduler.apply_async": (RedBeatScheduler, "apply_async"),
+}
+
+
+@pytest.mark.parametrize("where", REPLACEABLE)
+def test_function_replaced_while_beat_runs_is_called_from_the_next_batch_on(
+    where: str,
+    make_app: MakeApp,
+    make_scheduler: MakeScheduler,
     client: redis.Redis,
-    change: Callable[[redis.Redis], None],
-    new_error: str | Clear,
-    is_for_this_definition: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scheduler, row = claimed
-    change(client)
-    before = client.hgetall("redbeat:entry"), score_of(client, "entry")
-    commit = Commit(row, "5", new_error=new_error, is_for_this_definition=is_for_this_definition)
-    assert scheduler.store.commit_runs(Fence(), [commit]).results == [False]
-    assert (client.hgetall("redbeat:entry"), score_of(client, "entry")) == before
+    app = make_app()
+    app.task(name="echo")(echo)
+    scheduler = make_scheduler(app)
+    write_burst(client, ["one", "two"])
+    scheduler.tick()
+    owner, name = REPLACEABLE[where]
+    original, called = getattr(owner, name), []
+
+    @functools.wraps(original)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        called.append(where)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, traced)
+    write_burst(client, ["three", "four"])
+    scheduler.tick()
+    assert called == [where] * 2
 
 
-@pytest.mark.parametrize(
-    ("new_error", "expected"), [("new", "new"), (Clear.FIELD, None), (None, '{"reason": "old"}')]
-)
-def test_a_run_that_is_still_this_beats_tells_of_its_error(
-    claimed: tuple[RedBeatScheduler, Claimed],
-    client: redis.Redis,
-    new_error: str | Clear | None,
-    expected: str | None,
+def echo(*args: Any) -> None: ...
+
+
+def set_and_tell(app: Celery, name: str, value: Any) -> None:
+    """Celery reads a task's options once, unless it is told to do so again."""
+    setattr(app.tasks["echo"], name, value)
+    app.tasks["echo"]._exec_options = None  # noqa: SLF001 - it has no public name
+
+
+def add_header(headers: Any = None, **_: Any) -> None:
+    headers["traced"] = "yes"
+
+
+#: by change: what makes it, the queue of the messages after it, and a header that they have
+CHANGES: dict[str, tuple[Callable[[Celery], Any], str, dict[str, Any]]] = {
+    "route": (lambda app: app.conf.task_routes["echo"].update(queue="elsewhere"), "elsewhere", {}),
+    "time limit": (lambda app: set_and_tell(app, "time_limit", 17), "first", {"timelimit": [17, None]}),
+    "receiver": (lambda _: before_task_publish.connect(add_header), "first", {"traced": "yes"}),
+    "apply_async": (
+        lambda app: setattr(
+            app.tasks["echo"],
+            "apply_async",
+            lambda *args, **options: app.send_task("other", *args, **options),
+        ),
+        "celery",
+        {"task": "other"},
+    ),
+}
+
+
+@pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "not prepared"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_change_of_the_app_applies_to_the_next_messages(
+    make_app: MakeApp, make_scheduler: MakeScheduler, client: redis.Redis, change: str, is_prepared: bool
 ) -> None:
-    scheduler, row = claimed
-    commit = Commit(row, "5", new_error=new_error, is_for_this_definition=True)
-    assert scheduler.store.commit_runs(Fence(), [commit]).results == [True]
-    assert client.hget("redbeat:entry", "error") == expected
+    app = make_app(task_routes={"echo": {"queue": "first"}}, redbeat_lookahead=60)
+    app.task(name="echo", ignore_result=True)(echo)
+    scheduler = make_scheduler(app)
+    write_burst(client, ["before"])
+    scheduler.tick()
+    due = round(server_now(client) + (patience(0.7) if is_prepared else -5), 6)
+    write_spike(client, due, 5)
+    assert not is_prepared or prepare(scheduler) == 5
+    make, queue, header = CHANGES[change]
+    try:
+        make(app)
+        eventually(lambda: server_now(client) > due and scheduler.tick() > 0)
+    finally:
+        before_task_publish.disconnect(add_header)
+    sent = take_messages(app, queue)
+    if queue == "first":
+        assert sent.pop(0).entry == "before"
+    assert len(sent) == 5
+    assert all(header.items() <= message.headers.items() for message in sent)

@@ -1,32 +1,34 @@
-"""A failure is one entry's: it is tried again with pauses, and the others go on. So is a missing hash."""
+"""A run that fails costs its own entry alone: what the broker refuses, and what the application raises."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import re
 import time
-from datetime import datetime, timezone
-from itertools import product
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import redis
-from celery import Task
+from celery import Celery, Task
 from celery.schedules import schedule
 from celery.signals import before_task_publish
+from kombu.exceptions import OperationalError
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat.pace import BATCH_SECONDS
-from redbeat.errors import StoreRefused
+from redbeat.beat.contention import MAX_TRIES
+from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.store.store import Store
-from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
+    DEADLINES,
     SCHEDULE,
     SELDOM,
     counts_of,
@@ -82,59 +84,6 @@ def test_one_that_cannot_be_sent_backs_off_alone(
     assert score_of(client, "bad") == pytest.approx(due + 3600, abs=1e-4)
 
 
-def test_merged_runs_of_one_that_fails_are_logged_when_they_are_recorded_not_at_each_try(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level("INFO")
-    scheduler = make_scheduler(redbeat_history=1000)
-    broker.set("spoilt", "a text")
-    start = server_now(client) - 5
-    meta = meta_json(datetime.fromtimestamp(start - 0.05, timezone.utc), 1)
-    often = {"__type__": "interval", "every": 0.05}
-    write_raw(client, "bad", score=start, schedule=often, options=REFUSED, meta=meta)
-
-    def merged() -> list[str]:
-        return [one for one in caplog.messages if "Merged" in one]
-
-    for attempts in range(1, 6):
-        scheduler.tick()
-        assert field(client, "bad", "error")["attempts"] == attempts
-        assert len(merged()) == 1, merged()  # those before the first try
-        more_due = server_now(client) + 0.1
-        eventually(lambda more_due=more_due: server_now(client) > more_due)
-        retry_now(client, "bad")
-    broker.delete("spoilt")
-    scheduler.tick()
-    assert len(messages(broker, "spoilt")) == 1
-    assert len(merged()) == 2, merged()
-    records = [json.loads(one) for one in client.lrange("redbeat::history:bad", 0, -1)]
-    dropped = [one for one in records if one.get("outcome") == "merged"]
-    assert len(dropped) == 2, records
-    # each run is in the history once: merged, or sent
-    count = sum(one.get("count", 1) for one in dropped) + 1
-    assert (score_of(client, "bad") or 0) == pytest.approx(start + count * 0.05, abs=1e-3)
-
-
-def test_after_a_restart_it_goes_on_backing_off_and_is_not_logged_again(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    broker.set("spoilt", "a text")
-    write_raw(client, "bad", options=REFUSED)
-    for _ in range(3):
-        scheduler = make_scheduler()
-        scheduler.tick()
-        retry_now(client, "bad")
-        scheduler.close()
-    assert field(client, "bad", "error")["attempts"] == 3
-    assert len(errors_in(caplog)) == 1
-
-
 UNSENDABLE: dict[str, dict[str, Any]] = {
     "serializer": {"options": {"serializer": "no-such"}},
     "countdown": {"options": {"countdown": "five"}},
@@ -146,7 +95,7 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 }
 
 
-def test_options_that_celery_refuses_stop_nobody_else(
+def test_options_that_celery_refuses_cost_their_own_entry(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, fields in UNSENDABLE.items():
@@ -162,24 +111,7 @@ def test_options_that_celery_refuses_stop_nobody_else(
     assert len(errors_in(caplog)) == len(UNSENDABLE)
 
 
-def test_a_signal_handler_that_fails_stops_nobody(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    def fail(headers: Any = None, **_: Any) -> None:
-        if headers["redbeat_entry"] == "bad":
-            raise SystemError("handler")
-
-    for name in ("bad", "good"):
-        write_raw(client, name)
-    before_task_publish.connect(fail, weak=False)
-    try:
-        scheduler.tick()
-    finally:
-        before_task_publish.disconnect(fail)
-    assert sorted(sent_names(broker)) == ["bad", "good"]  # Celery logs what handlers raise, and sends
-
-
-def test_a_new_definition_is_tried_at_once_when_it_is_saved(
+def test_saved_definition_is_tried_at_once(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     broker.set("spoilt", "a text")
@@ -193,7 +125,7 @@ def test_a_new_definition_is_tried_at_once_when_it_is_saved(
     assert client.hget("redbeat:bad", "error") is None
 
 
-def test_a_missing_hash_gets_a_second_and_then_an_error_that_names_eviction(
+def test_missing_hash_is_removed_after_a_second_and_logged(
     scheduler: RedBeatScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = server_now(client)
@@ -211,7 +143,7 @@ def test_a_missing_hash_gets_a_second_and_then_an_error_that_names_eviction(
     assert "deleted the hash alone" in error
 
 
-def test_a_hash_that_appears_within_that_second_runs(
+def test_hash_that_appears_within_a_second_runs(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     client.zadd(SCHEDULE, {"redbeat:slow": 1})
@@ -223,7 +155,7 @@ def test_a_hash_that_appears_within_that_second_runs(
     assert (score_of(client, "slow") or 0) > datetime.now(timezone.utc).timestamp()
 
 
-def test_an_exchange_that_no_queue_is_bound_to_is_that_entrys_failure(
+def test_unroutable_message_is_a_failure_of_its_entry(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     options = {"exchange": "nobody", "routing_key": "x"}
@@ -235,29 +167,7 @@ def test_an_exchange_that_no_queue_is_bound_to_is_that_entrys_failure(
     assert client.hget("redbeat:bad", "meta") is None
 
 
-def test_a_message_that_the_server_cannot_take_holds_up_no_other(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit_runs = Store.commit_runs
-
-    def refuse_big_ones(store: Store, fence: Any, commits: Any, *target: Any) -> Any:
-        if any(len(str(push.value)) > 10_000 for commit in commits for push in commit.pushes):
-            raise StoreRefused("Redis refused a command: Protocol error: invalid bulk length")
-        return commit_runs(store, fence, commits, *target)
-
-    monkeypatch.setattr(Store, "commit_runs", refuse_big_ones)
-    write_raw(client, "big", score=1, schedule=SELDOM, args=["x" * 20_000])
-    write_raw(client, "bad", "{oops", score=1)
-    for number in range(3):
-        write_raw(client, f"small-{number}", score=2 + number, schedule=SELDOM)
-    scheduler.tick()
-    assert sent_names(broker) == ["small-0", "small-1", "small-2"]
-    assert "invalid bulk length" in field(client, "big", "error")["reason"]
-    assert "definition" in field(client, "bad", "error")["reason"]
-    assert {field(client, f"small-{number}", "meta")["total_run_count"] for number in range(3)} == {1}
-
-
-def test_a_server_that_lets_nobody_in_any_more_is_asked_once_and_blamed_on_no_entry(
+def test_server_that_refuses_the_login_fails_no_entry(
     scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
@@ -285,169 +195,11 @@ def test_a_server_that_lets_nobody_in_any_more_is_asked_once_and_blamed_on_no_en
     assert sent_names(broker) == [f"entry-{number:02}" for number in range(20)]
 
 
-@pytest.mark.parametrize("task_id", [None, ""])
-def test_an_empty_task_id_among_the_options_is_none(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, task_id: str | None
-) -> None:
-    write_raw(client, "entry", score=1, schedule=SELDOM, options={"task_id": task_id})
-    scheduler.tick()
-    [message] = messages(broker)
-    assert message["headers"]["id"] == task_id_of("redbeat:entry", message["headers"]["redbeat_due"])
-
-
-# -- hundreds at once: each fails alone, and the others go out
-
-
-class Failing(Task):
-    """A task whose apply_async raises."""
-
-    abstract = True
-
-    def apply_async(self, args: Any = None, *_args: Any, **_kwargs: Any) -> Any:
-        raise FAILURES[args[0]]
-
-
-FAILURES: dict[str, Exception] = {
-    "KeyError": KeyError("user"),
-    "FileNotFoundError": FileNotFoundError(2, "No such file", "settings.ini"),
-}
-
-
-KINDS = ["serializer", "unpicklable", *FAILURES]
-
-
-@pytest.mark.few_cases(2)
-@pytest.mark.parametrize(("broker_is", "kind"), [*product(["server", "redis", "rabbitmq"], KINDS)])
-def test_five_hundred_that_fail_hold_up_nobody(
-    request: pytest.FixtureRequest,
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    broker_is: str,
-    kind: str,
-) -> None:
-    url = request.getfixturevalue(broker_is).url()
-    scheduler = make_scheduler(broker_url=url, redbeat_batch_size=1001, redbeat_publish_timeout=60)
-
-    @scheduler.app.task(name="failing", base=Failing, shared=False)
-    def failing() -> None:
-        pass
-
-    @before_task_publish.connect
-    def spoil(headers: Any = None, body: Any = None, **_: Any) -> None:
-        if kind == "unpicklable" and headers["redbeat_entry"].startswith("bad"):
-            body[1]["thing"] = object()
-
-    more = {"serializer": {"options": {"serializer": "nonexistent"}}, "unpicklable": {}}
-    fields = more.get(kind, {"task": "failing", "args": [kind]})
-    names = [f"{('bad', 'good')[number % 2]}-{number}" for number in range(1000)]
-    with client.pipeline(transaction=False) as pipeline:
-        for number, name in enumerate(names):
-            own = fields if name.startswith("bad") else {}
-            write_raw(pipeline, name, score=1 + number, schedule=SELDOM, **own)
-        pipeline.execute()
-    good, bad = names[1::2], names[0::2]
-    sent: list[str] = []
-    spent: list[float] = []  # processor time of each tick, seconds
-
-    def have_all_gone() -> bool:
-        began = time.thread_time()
-        scheduler.tick()
-        spent.append(time.thread_time() - began)
-        sent.extend(message.entry for message in take_messages(scheduler.app))
-        return len(sent) >= len(good)
-
-    eventually(have_all_gone)
-    print(f"{broker_is}, {kind}: ticks of {', '.join(f'{seconds:.2f} s' for seconds in spent)}")
-    before_task_publish.disconnect(spoil)
-    assert sent == good
-    # what ends a batch early is its time; but messages of one task that can't be made share a quarter of it
-    assert kind == "unpicklable" or all(seconds > BATCH_SECONDS for seconds in spent[:-1]), spent
-    assert counts_of(client, good) == {1: 500}
-    outcome = "skipped" if kind in FAILURES else "unsent"
-    with client.pipeline(transaction=False) as pipeline:
-        for name in bad:
-            pipeline.lindex(f"redbeat::history:{name}", 0)
-        tried = [record for record in pipeline.execute() if record]
-    assert len(tried) > 10
-    assert all(f'"outcome":"{outcome}"' in record for record in tried)
-    scheduler.close()
-    assert len(errors_in(caplog)) < 10  # three have lines of their own
-    assert re.search(r" \d+ more runs? by the same kind of error", errors_in(caplog)[-1])
-
-
-# -- a task or a handler with connection errors of its own costs its run, and no connection to the broker
-
-
-ERRORS = [
-    ConnectionError("the CRM is away"),
-    ConnectionRefusedError(111, "the CRM is away"),
-    BrokenPipeError(32, "the CRM is away"),
-    OSError(101, "the CRM is away"),
-    redis.ConnectionError("the CRM is away"),
-]
 NAMES = ["first", "own", "last"]
 
 
-@pytest.fixture(params=ERRORS, ids=lambda error: type(error).__name__)
-def raising(request: pytest.FixtureRequest) -> type[RedBeatScheduler]:
-    """Stands for a task whose `apply_async` raises: each try of the entry `own` does."""
-
-    class Raising(RedBeatScheduler):
-        tries = 0
-
-        def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-            if entry.name == "own":
-                self.tries += 1
-                raise request.param
-            return super().apply_async(entry, *args, **kwargs)
-
-    return Raising
-
-
-def burst(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
-    write_burst(client, ["before"])
-    scheduler.tick()
-    for number, name in enumerate(NAMES):
-        write_raw(client, name, schedule=SELDOM, score=10 + number)
-
-
-def test_a_redis_broker_is_asked_and_not_connected_to_anew(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    raising: Any,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    scheduler: Any = make_scheduler(scheduler=raising)
-    burst(scheduler, client)
-    before = client.info("stats")["total_connections_received"]
-    scheduler.tick()
-    assert client.info("stats")["total_connections_received"] == before
-    assert sent_names(broker) == ["before", "first", "last"]
-    assert scheduler.tries == 1
-    assert "can't be reached" not in caplog.text
-
-
-def test_a_rabbitmq_broker_is_not_connected_to_anew(
-    rabbitmq: RabbitMQ,
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    raising: Any,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    scheduler: Any = make_scheduler(broker_url=rabbitmq.url(), scheduler=raising)
-    burst(scheduler, client)
-    connection = scheduler.producer.connection
-    scheduler.tick()
-    assert scheduler.producer.connection is connection
-    assert [message.entry for message in take_messages(scheduler.app)] == ["before", "first", "last"]
-    assert scheduler.tries == 1
-    assert "can't be reached" not in caplog.text
-
-
 @pytest.mark.parametrize("broker_is", ["server", "rabbitmq"])
-def test_a_connection_that_has_gone_stale_still_costs_no_run(
+def test_stale_connection_costs_no_run(
     make_scheduler: MakeScheduler, client: redis.Redis, request: pytest.FixtureRequest, broker_is: str
 ) -> None:
     broker = request.getfixturevalue(broker_is)
@@ -461,3 +213,270 @@ def test_a_connection_that_has_gone_stale_still_costs_no_run(
             pass
         assert [message.entry for message in take_messages(scheduler.app)] == ["before", *NAMES]
         assert all(field(client, name, "error") is None for name in NAMES)
+
+
+@pytest.mark.parametrize("broker_is", ["server", "other", "rabbitmq"])
+def test_hundreds_of_failing_entries_delay_no_other_and_are_logged_in_few_lines(
+    request: pytest.FixtureRequest,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+    broker_is: str,
+) -> None:
+    scheduler = make_scheduler(
+        broker_url=request.getfixturevalue(broker_is).url(), redbeat_publish_timeout=60
+    )
+    names = [f"{('bad', 'good')[number % 2]}-{number}" for number in range(400)]
+    for number, name in enumerate(names):
+        own = {"options": {"serializer": "nonexistent"}} if name.startswith("bad") else {}
+        write_raw(client, name, score=1 + number, schedule=SELDOM, **own)
+    sent: list[str] = []
+
+    def have_all_gone() -> bool:
+        scheduler.tick()
+        sent.extend(message.entry for message in take_messages(scheduler.app))
+        return len(sent) >= 200
+
+    eventually(have_all_gone)
+    assert sent == names[1::2]
+    assert counts_of(client, names[1::2]) == {1: 200}
+    scheduler.close()
+    assert len(errors_in(caplog)) < 10  # three have lines of their own
+    assert re.search(r" \d+ more runs? by the same kind of error", errors_in(caplog)[-1])
+
+
+# -- errors of the application's own code skip that run, as in celery-redbeat 2.x
+
+
+class AlreadyQueued(Exception):
+    """As of celery-once: its text differs each time."""
+
+
+class Raised:
+    """What the hooks of these tests raise for the entry `bad`, and how often they were called for it."""
+
+    def __init__(self) -> None:
+        self.error: BaseException = AlreadyQueued("59 seconds left")
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        raise type(self.error)(*self.error.args)
+
+
+raised = Raised()
+
+
+class OnceTask(Task):
+    abstract = True
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        raised()
+
+
+def do_nothing() -> None:
+    pass
+
+
+def by_task(app: Celery) -> None:
+    app.task(name="bad", base=OnceTask, shared=False)(do_nothing)
+
+
+def by_router(app: Celery) -> None:
+    def route(name: str, *_args: Any, **_kwargs: Any) -> None:
+        if name == "bad":
+            raised()
+
+    app.conf.task_routes = (route,)
+
+
+def by_receiver(_app: Celery) -> None:
+    def receive(sender: Any = None, **_: Any) -> None:
+        if sender == "bad":
+            raised()
+
+    before_task_publish.connect(receive, weak=False, dispatch_uid="by_receiver")
+
+
+def by_eager_task(app: Celery) -> None:
+    app.conf.task_always_eager = app.conf.task_eager_propagates = True
+
+    @app.task(name="bad", shared=False)
+    def bad() -> None:
+        raised()
+
+
+def by_scheduler(_app: Celery) -> None:
+    """`Flaky` raises."""
+
+
+class Flaky(RedBeatScheduler):
+    is_flaky = False
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        if entry.task == "bad" and self.is_flaky:
+            raised()
+        return super().apply_async(entry, *args, **kwargs)
+
+
+Hook = Callable[[Celery], None]
+
+
+HOOKS: list[Hook] = [by_task, by_router, by_receiver, by_eager_task, by_scheduler]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    raised.__init__()  # type: ignore[misc]
+    yield
+    before_task_publish.disconnect(dispatch_uid="by_receiver")
+
+
+@pytest.fixture
+def make(make_scheduler: MakeScheduler) -> Callable[..., RedBeatScheduler]:
+    def make(hook: Hook, **settings: Any) -> RedBeatScheduler:
+        scheduler = make_scheduler(scheduler=Flaky, **settings)
+        scheduler.is_flaky = hook is by_scheduler  # type: ignore[attr-defined]
+        hook(scheduler.app)
+        return scheduler
+
+    return make
+
+
+RAISED: list[BaseException] = [
+    AlreadyQueued("59 seconds left"),
+    redis.ConnectionError("the lock's Redis is away"),
+    OperationalError("raised by hand"),
+    StoreUnavailable("raised by hand"),
+    SystemExit(3),
+    asyncio.CancelledError(),
+]
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("hook", HOOKS)
+def test_error_of_the_application_skips_that_run(
+    make: Any, hook: Hook, settings: dict[str, Any], client: redis.Redis, broker: redis.Redis, caplog: Any
+) -> None:
+    errors = [exc for exc in RAISED if hook is not by_receiver or not isinstance(exc, Exception)]
+    for error in errors:
+        caplog.clear()
+        scheduler = make(hook, **settings)
+        raised.error, raised.calls = error, 0
+        due = server_now(client) - 1
+        write_raw(client, "bad", score=due, task="bad")
+        write_raw(client, "good", score=due)
+        scheduler.tick()
+        scheduler.tick()
+        # a router is asked for the labels of metrics, too
+        assert raised.calls == 1 or hook is by_router, error
+        assert score_of(client, "bad") == pytest.approx(due + 3600, abs=1e-4), error
+        (run,) = Entry.from_key("redbeat:bad", app=scheduler.app).history()
+        assert (run.outcome, run.due.timestamp()) == ("skipped", pytest.approx(due, abs=1e-5))
+        words = f"{type(error).__name__}: {error}".rstrip(": ")
+        assert words in run.why, error
+        (line,) = errors_in(caplog)
+        assert "bad" in line, error
+        assert words in line, error
+        assert client.hget("redbeat:bad", "error") is None
+        if hook is not by_eager_task:
+            assert sent_names(broker) == ["good"]
+        scheduler.close()
+        client.flushall()
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_one_off_entry_is_retried_unless_its_task_was_executed(
+    make: Any, hook: Hook, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    raised.error = SystemExit(3)
+    scheduler = make(hook)
+    write_raw(client, "bad", score=1, task="bad", one_off=True)
+    for _ in range(3):
+        scheduler.tick()
+        if client.hget("redbeat:bad", "error"):
+            retry_now(client, "bad")
+    assert raised.calls == (1 if hook is by_eager_task else 3) or hook is by_router
+    assert len(errors_in(caplog)) == 1
+    if hook is by_eager_task:
+        assert (score_of(client, "bad") or -1) < 0
+    else:
+        assert "SystemExit: 3" in field(client, "bad", "error")["reason"]
+
+
+@pytest.mark.parametrize("overlap", ["skip", "buffer_one", "replace"])
+def test_skipped_run_returns_its_reservation(
+    rabbitmq: RabbitMQ, make: Any, client: redis.Redis, overlap: str
+) -> None:
+    scheduler = make(by_task, broker_url=rabbitmq.url())
+    write_raw(client, "bad", score=1, task="bad", overlap=overlap)
+    scheduler.tick()
+    assert raised.calls == 1
+    assert client.hgetall("redbeat::running:bad") == {}
+    assert client.zcard(DEADLINES) == 0
+
+
+# -- an entry that changes at each of its runs
+
+
+DAILY = {"__type__": "interval", "every": 86400}
+
+
+@contextmanager
+def handling(handler: Callable[..., None]) -> Iterator[None]:
+    before_task_publish.connect(handler)
+    try:
+        yield
+    finally:
+        before_task_publish.disconnect(handler)
+
+
+def tick_until(scheduler: RedBeatScheduler, condition: Callable[[], object]) -> int:
+    """Tick as beat does, until it is so; return how often."""
+    ticks = 0
+
+    def tick() -> object:
+        nonlocal ticks
+        ticks += 1
+        time.sleep(min(scheduler.tick(), 0.05))
+        return condition()
+
+    eventually(tick, retry_on=())
+    return ticks
+
+
+def test_handler_that_rewrites_its_entry_at_each_run_backs_off(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    due_at = datetime.fromtimestamp(int(server_now(client)) - 9.5, timezone.utc)
+    meta = meta_json(due_at - timedelta(days=1))
+    write_raw(client, "own", schedule=DAILY, score=due_at.timestamp(), meta=meta)
+    write_raw(client, "other", schedule={"__type__": "interval", "every": 0.25}, score=2)
+    tries: list[float] = []
+
+    def handler(headers: dict[str, Any], **_: Any) -> None:
+        if headers["redbeat_entry"] == "own":
+            tries.append(time.monotonic())
+            write_raw(client, "own", schedule=DAILY, args=[len(tries)], score=None)
+
+    with handling(handler):
+        ticks = tick_until(scheduler, lambda: len(tries) >= 2 * MAX_TRIES)
+        retry_at = score_of(client, "own") or 0
+        sent = sent_names(broker).count("other")
+        tick_until(scheduler, lambda: sent_names(broker).count("other") >= sent + 4)
+        assert len(tries) == 2 * MAX_TRIES or server_now(client) >= retry_at, "tries come with pauses"
+    print(f"{len(tries)} tries and {ticks} ticks")
+    assert tries[MAX_TRIES] - tries[MAX_TRIES - 1] > 0.9
+    assert "own" not in sent_names(broker)
+    told = [record.getMessage() for record in caplog.records if re.search(r"\bown\b", record.getMessage())]
+    assert len(told) == 1
+    assert "signal handler" in told[0]
+    assert "signal handler" in field(client, "own", "error")["reason"]
+
+    tick_until(scheduler, lambda: "own" in sent_names(broker))
+    [own] = [run for run in messages(broker) if run["headers"]["redbeat_entry"] == "own"]
+    assert own["headers"]["redbeat_due"] == due_at.isoformat(timespec="microseconds")
+    assert field(client, "own", "error") is None

@@ -1,4 +1,4 @@
-"""What became of an entry's last runs, kept beside it by the step that records the run."""
+"""What the history keeps of an entry's runs, and the reason of each that was not sent."""
 
 from __future__ import annotations
 
@@ -8,16 +8,34 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar
+from redbeat.decoder import encode_meta
+from redbeat.diagnostics.facts import read_facts
+from redbeat.diagnostics.why import explain
+from redbeat.log.text import sha1_of_text
+from redbeat.manifest.format import Declared
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
-from tests.support.schedule import SCHEDULE, messages, monitoring, score_of, server_now, write_raw
-from tests.support.servers import Server
+from tests.support.applying import apply
+from tests.support.schedule import (
+    SCHEDULE,
+    messages,
+    score_of,
+    server_now,
+    server_time,
+    write_raw,
+)
 
 UTC = timezone.utc
+
+
 HISTORY = "redbeat::history:entry"
+
+
 HOUR = timedelta(hours=1)
 
 
@@ -26,7 +44,7 @@ def records(client: redis.Redis) -> list[dict[str, Any]]:
 
 
 @EVERY_KIND_OF_LOCK
-def test_a_run_that_is_sent_is_recorded_with_its_due_time_and_when_it_was_sent(
+def test_sent_run_is_recorded_with_both_times(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     due = round(server_now(client) - 5, 6)
@@ -44,15 +62,13 @@ def test_a_run_that_is_sent_is_recorded_with_its_due_time_and_when_it_was_sent(
     assert 5 <= run.late_seconds < 60
 
 
-def test_a_task_id_of_the_entry_s_own_is_kept_in_the_record(
-    scheduler: RedBeatScheduler, client: redis.Redis
-) -> None:
+def test_own_task_id_is_kept_in_the_record(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
     write_raw(client, "entry", options={"task_id": 'mine "and" yours'})
     scheduler.tick()
     assert records(client)[0]["id"] == 'mine "and" yours'
 
 
-def test_only_so_many_are_kept_the_newest_first(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
+def test_history_keeps_the_newest_records(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
     scheduler = make_scheduler(redbeat_history=3)
     start = int(server_now(client)) - 100
     write_raw(client, "entry", schedule={"__type__": "interval", "every": 10}, score=start + 0.5)
@@ -66,75 +82,17 @@ def test_only_so_many_are_kept_the_newest_first(make_scheduler: MakeScheduler, c
     ]
 
 
-def test_turned_off_nothing_is_kept(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
+def test_history_of_length_zero_keeps_nothing(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
     scheduler = make_scheduler(redbeat_history=0)
     write_raw(client, "entry")
     scheduler.tick()
     assert not client.exists(HISTORY)
 
 
-@pytest.mark.parametrize(
-    ("policy", "definition", "why"),
-    [
-        ({"misfire": "skip", "misfire_grace_time": 60}, {}, "older than misfire_grace_time of 60 s"),
-        ({"exclude": "always"}, {}, "excluded by its calendar always"),
-        ({"end_time": "2020-01-01T00:00:00Z"}, {}, "after its end_time, 2020-01-01T00:00:00+00:00"),
-    ],
-)
-def test_a_run_that_is_skipped_is_recorded_with_the_reason(
-    scheduler: RedBeatScheduler,
-    client: redis.Redis,
-    policy: dict[str, Any],
-    definition: dict[str, Any],
-    why: str,
-) -> None:
-    today = datetime.now(UTC).date()
-    client.hset("redbeat::calendar:always", f"{today - timedelta(days=9)}/{today + timedelta(days=9)}", "")
-    write_raw(client, "entry", score=server_now(client) - 600.5, **definition)
-    client.hset("redbeat:entry", "policy", json.dumps(policy))
-    scheduler.tick()
-    [record] = records(client)
-    assert (record["outcome"], record["why"]) == ("skipped", why)
-    [run] = Entry.get("entry", scheduler.app).history()
-    assert run.task_id is None
-
-
-def test_a_run_that_fails_and_an_entry_that_is_quarantined_are_recorded_once(
-    scheduler: RedBeatScheduler, client: redis.Redis
-) -> None:
-    write_raw(client, "entry", options={"serializer": 'no "way"'})
-    for _ in range(3):
-        scheduler.tick()
-        client.zadd(
-            SCHEDULE, {"redbeat:entry": json.loads(client.hget("redbeat:entry", "error"))["retry_at"]}
-        )
-    assert [record["outcome"] for record in records(client)] == ["unsent"]
-    assert 'no "way"' in records(client)[0]["why"]
-    client.delete(HISTORY)
-    write_raw(client, "entry", task=None)
-    for _ in range(3):
-        scheduler.tick()
-        client.zadd(SCHEDULE, {"redbeat:entry": 1})
-    assert [record["outcome"] for record in records(client)] == ["unsent"]
-
-
-def test_recording_costs_no_round_trip(
-    server: Server, make_scheduler: MakeScheduler, client: redis.Redis
-) -> None:
-    counts = []
-    for kept in (0, 20):
-        scheduler = make_scheduler(redbeat_history=kept)
-        scheduler.tick()
-        write_raw(client, "entry")
-        with monitoring(server) as commands:
-            scheduler.tick()
-        counts.append(len(commands))
-        scheduler.close()
-    assert counts[0] == counts[1]
-
-
 @pytest.mark.parametrize("way", ["delete", "delete_many", "after_finish", "static", "clear"])
-def test_a_history_goes_with_its_entry(make_scheduler: MakeScheduler, client: redis.Redis, way: str) -> None:
+def test_history_is_deleted_with_its_entry(
+    make_scheduler: MakeScheduler, client: redis.Redis, way: str
+) -> None:
     statics = {"entry": {"task": "echo", "schedule": 3600.0}}
     scheduler = make_scheduler(redbeat_lock_key=None, beat_schedule=statics if way == "static" else {})
     app = scheduler.app
@@ -162,7 +120,7 @@ def test_a_history_goes_with_its_entry(make_scheduler: MakeScheduler, client: re
     assert not client.exists(HISTORY)
 
 
-def test_a_history_key_of_another_type_costs_the_record_and_not_the_run(
+def test_history_key_of_wrong_type_costs_the_record_and_not_the_run(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     client.set(HISTORY, "what?")
@@ -174,10 +132,149 @@ def test_a_history_key_of_another_type_costs_the_record_and_not_the_run(
     assert client.get(HISTORY) == "what?"
 
 
-def test_records_that_nobody_can_read_are_left_out(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+def test_unreadable_records_are_left_out(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
     Entry("entry", "echo", crontab(), app=scheduler.app).save()
     odd = ["", "[]", "5", "{", '{"at": 1}', '{"at": "x", "due": 1}', '{"at": 1e300, "due": 1}', "\ud800"]
     client.rpush(HISTORY, *[text.encode("utf-8", "surrogatepass") for text in odd], '{"at": 2, "due": 1.5}')
     [run] = Entry.get("entry", scheduler.app).history()
     assert (run.due.timestamp(), run.late_seconds) == (1.5, 0.5)
     assert run.to_dict()["late_seconds"] == 0.5
+
+
+# -- runs that were not sent
+
+
+EVERY = 100  # seconds between two runs
+
+
+INTERVAL = {"__type__": "interval", "every": EVERY}
+
+
+def write_missed(
+    client: redis.Redis,
+    schedule: Any = INTERVAL,
+    runs: int = 8,
+    *,
+    seconds_ago: float = 30.5,
+    is_own: bool = True,
+    **policy: Any,
+) -> list[datetime]:
+    """An entry whose last `runs` runs nobody has sent, the latest so many seconds ago; their times."""
+    latest = server_time(client) - timedelta(seconds=seconds_ago)
+    dues = [latest - timedelta(seconds=EVERY * back) for back in reversed(range(runs))]
+    if schedule is not INTERVAL:
+        schedule = {**schedule, "dtstart": dues[0].timestamp() - 10 * EVERY, "dtstart_tz": 0}
+        dues = [due.replace(microsecond=0) for due in dues]  # as a rule has them
+    ran_at = dues[0] - timedelta(seconds=EVERY)
+    enabled = policy.pop("enabled", True)
+    meta = encode_meta(ran_at, 5)
+    write_raw(client, "entry", schedule=schedule, score=dues[0].timestamp(), meta=meta, enabled=enabled)
+    client.hset("redbeat:entry", "policy", json.dumps(policy))
+    if is_own:
+        client.hset("redbeat:entry", "meta_sha1", sha1_of_text(meta))
+    return dues
+
+
+def drain(scheduler: RedBeatScheduler) -> None:
+    for _ in range(20):
+        scheduler.tick()
+
+
+def spans(app: Celery) -> list[tuple[str, datetime, datetime, int | None, str]]:
+    """The records of what wasn't sent, the earliest first."""
+    return [
+        (run.outcome, run.due, run.last or run.due, run.count, run.why)
+        for run in reversed(Entry.get("entry", app).history())
+        if run.outcome != "sent"
+    ]
+
+
+def reasons(app: Celery, dues: list[datetime]) -> list[tuple[str, str]]:
+    """Verdict and reason of each run, by `why`."""
+    answers = [explain(read_facts(app, "entry"), due) for due in dues]
+    return [(answer.verdict, answer.reason) for answer in answers]
+
+
+def test_long_outage_is_one_record(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+    write_missed(client, runs=5000, misfire="all", misfire_limit=3)
+    for number in range(17):
+        client.lpush("redbeat::history:entry", json.dumps({"at": number + 1e9, "due": number + 1e9}))
+    drain(scheduler)
+    history = Entry.get("entry", scheduler.app).history()
+    assert [run.outcome for run in history[:5]] == ["sent", "sent", "sent", "skipped", "sent"]
+    assert history[3].count == 4997
+    assert len(history) == 20
+    assert len([run for run in history if run.due.year == 2001]) == 16
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["beats-own-meta", "anothers-meta"])
+def test_excluded_runs_have_their_own_reason(
+    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery, broker: redis.Redis, is_own: bool
+) -> None:
+    now = server_time(client)
+    Calendar("holidays", [(now - timedelta(seconds=460), now - timedelta(seconds=200))], app=app).save()
+    dues = write_missed(
+        client, exclude="holidays", is_own=is_own
+    )  # of 730, 630, 530, 430, 330, 230, 130 and 30 s ago
+    drain(scheduler)
+    assert len(messages(broker)) == 1
+    verdicts = [verdict for verdict, _ in reasons(app, dues)]
+    assert verdicts == ["merged"] * 3 + ["excluded"] * 3 + ["merged", "sent"]
+    assert [count for _, _, _, count, _ in spans(app)] == [4], "not counted among those that were merged"
+
+    client.flushdb()
+    Calendar("holidays", [(now - timedelta(seconds=900), now - timedelta(seconds=200))], app=app).save()
+    dues = write_missed(client, exclude="holidays", is_own=is_own)
+    drain(scheduler)
+    assert [(outcome, count, why) for outcome, _, _, count, why in spans(app)] == [
+        ("skipped", 6, "excluded by its calendar holidays"),
+        ("merged", 1, spans(app)[1][4]),
+    ]
+    assert spans(app)[1][4].endswith("stands for it")
+    assert [verdict for verdict, _ in reasons(app, dues)] == ["excluded"] * 6 + ["merged", "sent"]
+
+
+@pytest.mark.parametrize("way", ["resume", "apply", "disabled"])
+def test_runs_in_a_pause_have_their_own_reason(
+    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery, way: str
+) -> None:
+    before = server_time(client)
+    policy = {} if way == "disabled" else {"paused": True, "pause_note": "repairs"}
+    dues = write_missed(client, enabled=False, **policy)
+    scheduler.tick()
+    entry = Entry.get("entry", app)
+    if way == "resume":
+        entry.resume()
+    elif way == "apply":
+        fields = {"task": entry.task, "schedule": {"every": EVERY}, "enabled": True}
+        apply(app, Declared(entries={"entry": fields}))
+    else:
+        entry.enabled = True
+        entry.save()
+    [(outcome, due, last, count, why)] = spans(app)
+    assert (outcome, count) == ("skipped", 8)
+    assert (abs(due - dues[0]), abs(last - dues[7])) < (timedelta(milliseconds=1),) * 2
+    rest, _, until = why.partition(" until ")
+    assert rest == ("disabled" if way == "disabled" else "paused")
+    assert until.endswith(" UTC" if way == "disabled" else " UTC: repairs")
+    assert f"{before:%Y-%m-%d %H:%M}"[:-1] in until
+    assert [verdict for verdict, _ in reasons(app, dues)] == ["skipped"] * 8
+    Entry.get("entry", app).save()
+    assert len(spans(app)) == 1, "told once"
+
+
+def test_pause_that_skipped_no_run_leaves_no_record(
+    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery
+) -> None:
+    write_missed(client, enabled=False, run_missed=True)
+    Entry.get("entry", app).resume()
+    Entry("quick", "t", 3600, app=app).save().pause()
+    Entry.get("quick", app).resume()
+    assert not client.exists("redbeat::history:entry", "redbeat::history:quick")
+
+
+def test_resuming_works_where_the_history_cannot_be_written(app: Celery, client: redis.Redis) -> None:
+    write_missed(client, enabled=False)
+    client.set("redbeat::history:entry", "no list")
+    Entry.get("entry", app).resume()
+    assert Entry.get("entry", app).state == "scheduled"

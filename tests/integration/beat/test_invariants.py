@@ -32,7 +32,7 @@ from tests.support.meddling import CENTURIES, NAMES, STATICS, Others, due_writes
 from tests.support.servers import Server
 from tests.support.witness import SOON_SECONDS, Beat, Witness
 
-EXAMPLES = 1_200 if os.environ.get("REDBEAT_FAULTS") == "long" else 35
+EXAMPLES = 1_200 if os.environ.get("REDBEAT_FAULTS") == "long" else 10
 
 beats = st.integers(0, 2)
 ends = st.tuples(st.sampled_from(["kill", "terminate", "break_broker"]))

@@ -1,8 +1,9 @@
-"""Runs with an overlap policy whose messages go out before they are recorded: they are reserved first."""
+"""Runs with an overlap policy on another server than the schedule: reserved before they are published."""
 
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -10,32 +11,31 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatScheduler
-from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.dispatcher import Dispatcher
 from redbeat.beat.recorder import Recorder
-from redbeat.schedulers import get_redis
-from redbeat.store.records import Fence, TrackedRun
-from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.progress import NAMES, Progress, history_of, running_of
+from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
     DEADLINES,
     SCHEDULE,
     expected_id,
     field,
-    monitoring,
     score_of,
+    sent_names,
     server_now,
+    write_burst,
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.ticks import leader, memory_app, names_of, take_messages
-from tests.support.topologies import ClusterTopology
+from tests.support.ticks import names_of, take_messages
 
 HOURLY = {"__type__": "interval", "every": 3600}
+
+
 RUNNING = NAMES.about("entry").running
 
 
@@ -68,7 +68,7 @@ def ids_of(app: Celery) -> list[str]:
     return [message.id for message in take_messages(app)]
 
 
-def test_a_run_is_noted_before_and_after_it_is_published(
+def test_run_is_recorded_before_and_after_it_is_published(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -91,7 +91,7 @@ def test_a_run_is_noted_before_and_after_it_is_published(
     assert field(client, "entry", "meta")["total_run_count"] == 1
 
 
-def test_a_run_is_held_back_before_it_is_published(
+def test_run_is_held_back_before_it_is_published(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis
 ) -> None:
     first, other = write_entry(client), write_entry(client, "other")
@@ -110,7 +110,7 @@ def test_a_run_is_held_back_before_it_is_published(
     assert score_of(client, "entry") == pytest.approx(second + 3600, abs=1e-3)
 
 
-def test_one_that_has_to_wait_goes_when_the_other_has_ended(
+def test_waiting_run_is_published_when_the_other_has_ended(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis
 ) -> None:
     progress = Progress(app, client)
@@ -133,27 +133,6 @@ class Killed(KeyboardInterrupt):
 
 def killed(*_: Any, **__: Any) -> Any:
     raise Killed
-
-
-def test_after_a_kill_between_the_reservation_and_the_publish_the_next_beat_publishes(
-    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    due = write_entry(client)
-    reserve = Recorder.reserve
-
-    def reserve_and_die(*args: Any, **options: Any) -> Any:
-        reserve(*args, **options)
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Recorder, "reserve", reserve_and_die)
-        scheduler = make_scheduler(app)
-        with pytest.raises(Killed):
-            scheduler.tick()
-    assert ids_of(app) == []
-    assert list(running_of(client, "entry")) == [expected_id("entry", due)]
-    scheduler.tick()
-    assert ids_of(app) == [expected_id("entry", due)]
 
 
 POLICIES = ["skip", "buffer_one", "replace"]
@@ -214,7 +193,7 @@ def test_a_reserved_run_that_was_not_published_does_not_hold_back_the_next_one(
 
 
 @pytest.mark.parametrize("overlap", POLICIES)
-def test_the_message_of_a_reserved_run_is_not_begun_while_the_next_run_holds_the_entry(
+def test_message_of_a_reserved_run_is_not_begun_while_the_next_run_holds_the_entry(
     scheduler: RedBeatScheduler,
     app: Celery,
     client: redis.Redis,
@@ -232,7 +211,7 @@ def test_the_message_of_a_reserved_run_is_not_begun_while_the_next_run_holds_the
 
 
 @pytest.mark.parametrize("overlap", POLICIES)
-def test_a_run_that_was_begun_before_it_was_recorded_holds_back_the_next_one(
+def test_run_begun_before_it_was_recorded_holds_back_the_next_one(
     scheduler: RedBeatScheduler,
     app: Celery,
     client: redis.Redis,
@@ -251,48 +230,8 @@ def test_a_run_that_was_begun_before_it_was_recorded_holds_back_the_next_one(
     assert (held["outcome"], held["held_by"]) == ("skipped" if overlap == "skip" else "waiting", task_id)
 
 
-def test_the_commit_of_a_run_whose_place_another_run_has_taken_leaves_that_one_alone(
-    make_scheduler: MakeScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a lock a beat may be paused for longer than its claim lives, and commit late."""
-    app.conf.redbeat_lock_key = None
-    scheduler = make_scheduler(app)
-    other = TrackedRun("2000", ',"overlap":"skip"', 60, "skip")
-    commit_runs = Store.commit_runs
-
-    def be_late(store: Store, *args: Any) -> Any:
-        store.reserve_runs(Fence(), [("redbeat:entry", "other", other)])
-        return commit_runs(store, *args)
-
-    due = write_entry(client)
-    with monkeypatch.context() as patched:
-        patched.setattr(Store, "commit_runs", be_late)
-        scheduler.tick()
-    assert ids_of(app) == [expected_id("entry", due)]
-    assert list(running_of(client, "entry")) == ["other"]
-
-
-def test_a_run_that_is_published_by_hand_holds_back_for_some_seconds_those_that_are_due(
-    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis
-) -> None:
-    runs, run = Runs(Store(app)), TrackedRun("2000", ',"overlap":"skip"', 60, "skip")
-    assert runs.reserve("redbeat:entry", "by-hand", run) is None
-    write_entry(client)
-    scheduler.tick()
-    assert ids_of(app) == []
-    [why] = [one.why for one in Entry.get("entry", app).history()]
-    assert why == "the run by-hand was about to be published"
-    record = {**running_of(client, "entry")["by-hand"], "holds": str(server_now(client) - 1)}
-    client.hset(RUNNING, "by-hand", json.dumps(record))
-    due = make_due(client)
-    scheduler.tick()
-    assert ids_of(app) == [expected_id("entry", due)]
-    runs.note_published("redbeat:entry", "by-hand", run)
-    assert list(running_of(client, "entry")) == [expected_id("entry", due)]
-
-
 @pytest.mark.parametrize("outcome", [None, "succeeded"])
-def test_after_a_kill_between_the_publish_and_the_commit_a_run_that_was_begun_is_not_published_again(
+def test_run_begun_after_a_kill_is_not_published_again(
     make_scheduler: MakeScheduler,
     app: Celery,
     client: redis.Redis,
@@ -324,7 +263,7 @@ def test_after_a_kill_between_the_publish_and_the_commit_a_run_that_was_begun_is
     assert (running_of(client, "entry"), client.zcard(DEADLINES)) == ({}, 0)
 
 
-def test_a_reservation_that_nobody_comes_back_to_goes(
+def test_reservation_without_its_beat_is_removed(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_entry(client)
@@ -340,58 +279,9 @@ def test_a_reservation_that_nobody_comes_back_to_goes(
     assert client.exists(RUNNING, DEADLINES) == 0
 
 
-def test_a_batch_costs_one_round_trip_more_and_one_without_such_runs_none(
-    scheduler: RedBeatScheduler, client: redis.Redis, server: Server
-) -> None:
-    def commands(policy: dict[str, Any]) -> int:
-        for number in range(5):
-            write_entry(client, f"entry-{number}", **policy)
-            client.delete(NAMES.about(f"entry-{number}").running)
-        with monitoring(server) as seen:
-            scheduler.tick()
-        return sum(one.startswith("EVALSHA") for one in seen)
-
-    for policy in ({"overlap": "allow"}, {}):
-        commands(policy)
-    assert commands({}) == commands({"overlap": "allow"}) + 1
-    assert commands({"overlap": "allow", "max_runtime": 60}) == commands({"overlap": "allow"})
-
-
-def test_a_key_that_is_no_hash_costs_the_runs_of_that_entry(
-    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis
-) -> None:
-    client.set(RUNNING, "oops")
-    write_entry(client)
-    write_entry(client, "other")
-    scheduler.tick()
-    assert names_of(take_messages(app)) == ["other"]
-    assert "no hash of runs" in field(client, "entry", "error")["reason"]
-
-
-def test_in_a_cluster_a_run_waits_and_goes_as_elsewhere(cluster: ClusterTopology) -> None:
-    app = memory_app(redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True})
-    entry = Entry("entry", "echo", 3600, overlap="buffer_one", app=app).save()
-    client, keys, runs = get_redis(app), app.redbeat_conf.keys, Runs(Store(app))
-    with leader(app) as scheduler:
-        ids = []
-        for seconds in (5, 4):
-            client.zadd(keys.schedule, {entry.key: int(client.time()[0]) - seconds + 0.5})
-            scheduler.tick()
-            ids += ids_of(app)
-        [run] = entry.running()
-        assert ids == [run.task_id]
-        delivery = Delivery("entry", run.task_id, f"{run.due.timestamp():.6f}", "token", "celery@test")
-        assert runs.begin(delivery, 30_000).answer is Answer.GO
-        runs.end([End(delivery, "succeeded")])
-        for _ in range(3):
-            scheduler.tick()
-        assert len(ids_of(app)) == 1
-        assert [one.outcome for one in entry.history()] == ["sent", "succeeded"]
-
-
 @pytest.mark.parametrize("is_published", [False, True])
 @pytest.mark.parametrize("overlap", POLICIES)
-def test_with_at_most_once_a_run_whose_beat_was_killed_before_it_was_published_holds_nothing_back(
+def test_at_most_once_run_whose_beat_was_killed_holds_nothing_back(
     make_scheduler: MakeScheduler,
     make_app: MakeApp,
     client: redis.Redis,
@@ -415,33 +305,54 @@ def test_with_at_most_once_a_run_whose_beat_was_killed_before_it_was_published_h
     assert client.exists(RUNNING, DEADLINES) == 0
 
 
-@pytest.mark.parametrize("overlap", POLICIES)
-def test_with_at_most_once_a_run_that_was_published_holds_its_entry(
-    make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis, overlap: str
-) -> None:
-    app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
-    scheduler = make_scheduler(app)
-    first = write_entry(client, overlap=overlap)
-    scheduler.tick()
-    make_due(client)
-    scheduler.tick()
-    assert ids_of(app) == [expected_id("entry", first)]
-    assert history_of(client, "entry")[0]["held_by"] == expected_id("entry", first)
+SETTINGS = {"redbeat_delivery": "at_most_once", "redbeat_publish_timeout": 1}
 
 
-@pytest.mark.parametrize("overlap", ["skip", "allow"])
-def test_with_at_most_once_a_run_that_is_lost_holds_nothing_back(
-    make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis, overlap: str
+BURST = ["first", "second", "third"]
+
+
+@pytest.mark.parametrize("options", [{}, {"retry_on_timeout": True}], ids=["plain", "retry_on_timeout"])
+def test_at_most_once_run_whose_answer_is_late_or_lost_is_sent_once(
+    make_scheduler: MakeScheduler,
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    options: dict[str, Any],
 ) -> None:
-    app = make_app(broker_url="memory://localhost", redbeat_delivery="at_most_once")
-    scheduler = make_scheduler(app)
-    due = write_entry(client, overlap=overlap, max_runtime=60)
-    write_raw(client, "entry", score=due, schedule=HOURLY, options={"serializer": "no such"})
-    scheduler.tick()
-    assert client.exists(RUNNING) == 0
-    [past] = history_of(client, "entry")
-    assert past["outcome"] == "lost"
-    assert past["error"].startswith("its message couldn't be sent: SerializerNotInstalled: ")
-    scheduler.tick()
-    assert field(client, "entry", "meta")["total_run_count"] == 1
-    assert client.exists(RUNNING, DEADLINES) == 0
+    with Proxy((server.host, server.port)) as proxy:
+        settings = {"broker_url": proxy.url(server.url(0)), "broker_transport_options": options, **SETTINGS}
+        scheduler = make_scheduler(**settings)
+        write_burst(client, BURST)
+        cut = proxy.cut_on(expected_id("second", 2).encode(), "reply")
+        scheduler.tick()
+        assert cut.is_set()
+        assert sent_names(broker) == BURST
+
+        write_burst(client, ["late"])
+        proxy.delay_seconds = 0.6  # each way: the message arrives, and its answer after the timeout
+        heal = threading.Timer(1.1, setattr, [proxy, "delay_seconds", 0])
+        heal.start()
+        scheduler.tick()
+        heal.join()
+        write_burst(client, ["after"])
+        while scheduler.tick() < 2:
+            pass
+        assert sent_names(broker) == [*BURST, "late", "after"]
+
+
+def test_at_most_once_run_whose_confirm_by_rabbitmq_is_lost_is_sent_once(
+    make_scheduler: MakeScheduler, rabbitmq: RabbitMQ, client: redis.Redis
+) -> None:
+    with Proxy((rabbitmq.host, rabbitmq.port)) as proxy:
+        scheduler = make_scheduler(broker_url=proxy.url(rabbitmq.url()), **SETTINGS)
+        write_burst(client, BURST)
+        cut = proxy.cut_on(expected_id("second", 2).encode(), "reply")
+        scheduler.tick()
+        assert cut.is_set()
+        sent = [message.entry for message in take_messages(scheduler.app)]
+        assert sorted(set(sent)) == sorted(sent)
+        assert {"first", "third"} <= set(sent)
+        proxy.drop()  # the connection has gone stale
+        write_burst(client, ["after"])
+        scheduler.tick()
+        assert [message.entry for message in take_messages(scheduler.app)][-1:] == ["after"]

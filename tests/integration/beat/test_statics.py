@@ -15,7 +15,6 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.config import ensure_conf
-from redbeat.entries.ownership import StaticsPlan, note_statics
 from redbeat.errors import LockLost
 from redbeat.store.owners import Owners, StaticNames
 from tests.conftest import MakeApp
@@ -35,7 +34,6 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.stopwatch import Stopwatch
 
 HOURLY = {"task": "echo", "schedule": 3600}
 OWNERS = "redbeat::static-owners"
@@ -58,7 +56,7 @@ def test_statics_are_stored_at_start_in_the_form_of_2x(
     assert score_of(client, "hourly") == pytest.approx(server_now(client) + 3600, abs=5)
 
 
-def test_an_entry_that_somebody_has_paused_stays_paused_when_another_beat_leads(
+def test_paused_static_stays_paused_when_another_beat_leads(
     make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     first = make_scheduler(beat_schedule={"paused": HOURLY, "enabled": HOURLY})
@@ -76,7 +74,7 @@ def test_an_entry_that_somebody_has_paused_stays_paused_when_another_beat_leads(
     assert Entry.get("paused", make_scheduler(beat_schedule={"paused": changed}).app).enabled
 
 
-def test_only_the_leader_stores_them(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
+def test_only_the_leader_stores_statics(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
     leader = make_scheduler(beat_schedule={"old": HOURLY})
     standby = make_scheduler(beat_schedule={"new": HOURLY})
     assert client.smembers(STATICS) == {"old"}
@@ -86,7 +84,7 @@ def test_only_the_leader_stores_them(make_scheduler: MakeScheduler, client: redi
     assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:new"]
 
 
-def test_making_a_scheduler_or_its_banner_writes_nothing(make_app: MakeApp, client: redis.Redis) -> None:
+def test_scheduler_and_its_banner_write_nothing(make_app: MakeApp, client: redis.Redis) -> None:
     for settings in ({}, {"redbeat_lock_key": None}):
         app = make_app(beat_schedule={"hourly": HOURLY}, **settings)
         assert "redis ->" in RedBeatScheduler(app, lazy=True).info
@@ -95,7 +93,7 @@ def test_making_a_scheduler_or_its_banner_writes_nothing(make_app: MakeApp, clie
     assert client.keys() == []
 
 
-def test_a_changed_static_keeps_when_it_last_ran_and_how_often(
+def test_changed_static_keeps_its_last_run_and_count(
     make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
@@ -110,7 +108,7 @@ def test_a_changed_static_keeps_when_it_last_ran_and_how_often(
     assert began < (score_of(client, "hourly") or 0) <= server_now(client) + 600
 
 
-def test_an_unchanged_static_is_left_alone_and_a_missed_run_is_made_up_for(
+def test_unchanged_static_is_left_alone_and_its_missed_run_sent(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
@@ -122,7 +120,7 @@ def test_an_unchanged_static_is_left_alone_and_a_missed_run_is_made_up_for(
     assert sent_names(broker) == ["hourly"]
 
 
-def test_a_static_that_leaves_the_configuration_is_removed(
+def test_static_that_leaves_the_configuration_is_removed(
     make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="celery.beat")
@@ -135,7 +133,7 @@ def test_a_static_that_leaves_the_configuration_is_removed(
     assert "beat: Removing old static schedule entry 'leaves'." in logged(caplog, logging.INFO)
 
 
-def test_a_key_of_redbeat_s_own_is_never_removed_as_a_static(
+def test_key_of_redbeat_is_never_removed_as_a_static(
     make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     Calendar("holidays", ["2026-12-25"], app=make_scheduler(redbeat_lock_key=None).app).save()
@@ -144,7 +142,7 @@ def test_a_key_of_redbeat_s_own_is_never_removed_as_a_static(
     assert set(client.keys()) == {"redbeat:stays", "redbeat::calendar:holidays", SCHEDULE, STATICS, OWNERS}
 
 
-def test_a_static_whose_policy_alone_has_changed_is_stored_again(
+def test_static_with_a_changed_policy_is_stored_again(
     make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     fields = {"task": "echo", "schedule": crontab("30", "7")}
@@ -172,7 +170,7 @@ BAD: dict[Any, Any] = {
 }
 
 
-def test_bad_statics_are_reported_and_skipped_and_never_removed(
+def test_invalid_statics_are_logged_and_never_removed(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="celery.beat")
@@ -200,7 +198,7 @@ def test_bad_statics_are_reported_and_skipped_and_never_removed(
     assert sent_names(broker) == ["good"]
 
 
-def test_an_unusable_definition_of_a_static_is_replaced_at_start(
+def test_invalid_definition_of_a_static_is_replaced_at_start(
     make_scheduler: MakeScheduler, client: redis.Redis
 ) -> None:
     write_raw(client, "hourly", "{oops", score=1, meta=meta_json(datetime(2024, 1, 1), 5))
@@ -210,7 +208,7 @@ def test_an_unusable_definition_of_a_static_is_replaced_at_start(
 
 
 @pytest.mark.parametrize("where", ["off the schedule", "without meta"])
-def test_a_static_that_others_took_apart_is_made_whole_at_start(
+def test_incomplete_static_is_completed_at_start(
     make_scheduler: MakeScheduler, client: redis.Redis, where: str
 ) -> None:
     scheduler = make_scheduler(redbeat_lock_key=None, beat_schedule={"hourly": HOURLY})
@@ -223,7 +221,7 @@ def test_a_static_that_others_took_apart_is_made_whole_at_start(
     assert Entry.from_key("redbeat:hourly", app=scheduler.app).last_run_at
 
 
-def test_backend_cleanup_comes_and_goes_with_a_backend_that_wants_it(
+def test_backend_cleanup_follows_the_result_backend(
     make_scheduler: MakeScheduler, client: redis.Redis, server: Server
 ) -> None:
     name = "celery.backend_cleanup"
@@ -250,44 +248,7 @@ def _has_sqlalchemy() -> bool:
     return True
 
 
-def test_5000_statics_are_stored_and_restarted_for_less_than_1000_saves(
-    make_app: MakeApp, client: redis.Redis, server: Server
-) -> None:
-    schedule = {f"static-{number}": {**HOURLY, "args": (number,)} for number in range(5000)}
-    efforts: dict[str, list[float]] = {"cold": [], "warm": [], "saves": []}
-    app = make_app()
-    for _ in range(3):
-        client.flushdb()
-        for start in ("cold", "warm"):
-            app = make_app(beat_schedule=schedule, redbeat_lock_key=None)
-            with Stopwatch() as watch:
-                scheduler = RedBeatScheduler(app)
-            efforts[start].append(watch.processor_seconds)
-            print(f"5,000 statics on {server.kind} {server.version}, {start}: {watch}")
-            scheduler.close()
-        assert client.zcard(SCHEDULE) == client.scard(STATICS) == 5000
-        with Stopwatch() as watch:
-            for number in range(1000):
-                Entry(f"saved-{number}", "echo", 3600, [number], app=app).save()
-        efforts["saves"].append(watch.processor_seconds)
-    assert max(min(efforts["cold"]), min(efforts["warm"])) < min(efforts["saves"]), efforts
-
-
-def test_statics_that_are_stored_already_keep_their_runs_whatever_stands_before_them(
-    make_app: MakeApp, client: redis.Redis
-) -> None:
-    names = [f"static-{number}" for number in range(1700)]
-    stored = [*names[600:610], *names[1200:1201], names[-1]]  # in the second, the third and the last chunk
-    for name in stored:
-        write_raw(client, name, meta=meta_json(datetime(2026, 1, 2), 7), score=server_now(client) + 99)
-    app = make_app(beat_schedule=dict.fromkeys(names, HOURLY), redbeat_lock_key=None)
-    RedBeatScheduler(app).close()
-    counts = {name: field(client, name, "meta")["total_run_count"] for name in names}
-    assert counts == {name: 7 if name in stored else 0 for name in names}
-    assert client.zcard(SCHEDULE) == len(names)
-
-
-def test_a_restart_writes_no_entry_and_takes_few_round_trips(
+def test_restart_writes_no_entry_and_takes_few_round_trips(
     make_app: MakeApp, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = {f"static-{number}": HOURLY for number in range(1000)}
@@ -309,7 +270,7 @@ def test_a_restart_writes_no_entry_and_takes_few_round_trips(
     assert not {"HSET", "ZADD", "HDEL", "DEL", "ZREM"} & set(names)
 
 
-def test_a_beat_that_lost_the_lock_while_it_starts_neither_removes_nor_stores_statics(
+def test_beat_that_lost_the_lock_as_it_starts_stores_no_statics(
     make_scheduler: MakeScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_scheduler(beat_schedule={"theirs": HOURLY}).close()
@@ -326,16 +287,6 @@ def test_a_beat_that_lost_the_lock_while_it_starts_neither_removes_nor_stores_st
     assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:theirs"]
     assert client.exists("redbeat:theirs")
     assert client.smembers(STATICS) == {"theirs"}
-
-
-def test_a_beat_that_lost_the_lock_does_not_note_what_its_statics_are(
-    scheduler: RedBeatScheduler, client: redis.Redis
-) -> None:
-    client.set(LOCK, "another beat")
-    plan = StaticsPlan(("ours",), (), {})
-    with pytest.raises(LockLost):
-        note_statics(scheduler.store, scheduler.lock.fence, "test", plan)
-    assert not client.exists(STATICS)
 
 
 # -- several applications on one prefix: none removes what is another's
@@ -375,7 +326,7 @@ def test_two_apps_on_one_prefix_keep_each_others_statics(start: Start, client: r
     assert client.smembers(OWNERS) == {"a\ta2"}
 
 
-def test_what_two_apps_have_goes_with_the_last_of_them(start: Start, client: redis.Redis) -> None:
+def test_static_of_two_apps_is_removed_with_the_last(start: Start, client: redis.Redis) -> None:
     start("a", "shared", "a1")
     start("b", "shared")
     start("a", "a1")
@@ -385,7 +336,7 @@ def test_what_two_apps_have_goes_with_the_last_of_them(start: Start, client: red
     assert client.smembers(STATICS) == {"a1"}
 
 
-def test_what_nobody_owns_is_adopted_or_removed(start: Start, client: redis.Redis) -> None:
+def test_static_without_an_owner_is_adopted_or_removed(start: Start, client: redis.Redis) -> None:
     for name in ("kept", "left"):
         write_raw(client, name, score=4e9)
     client.sadd(STATICS, "kept", "left")  # as celery-redbeat 2.x leaves it
@@ -394,7 +345,7 @@ def test_what_nobody_owns_is_adopted_or_removed(start: Start, client: redis.Redi
     assert client.smembers(OWNERS) == {"a\tkept"}
 
 
-def test_an_app_takes_over_what_it_had_under_a_former_name(start: Start, client: redis.Redis) -> None:
+def test_app_takes_over_statics_of_its_former_name(start: Start, client: redis.Redis) -> None:
     start("old", "stays", "leaves")
     start("new", "stays")
     assert names_in(client) == ["leaves", "stays"]  # it may be another app's
@@ -405,19 +356,7 @@ def test_an_app_takes_over_what_it_had_under_a_former_name(start: Start, client:
     assert names_in(client) == []
 
 
-def test_the_owner_is_the_one_that_is_set(start: Start, client: redis.Redis) -> None:
-    start("a", "one", redbeat_statics_owner="team")
-    start("b", "two", redbeat_statics_owner="team")
-    assert names_in(client) == ["two"]
-
-
-def test_apps_without_a_name_are_one(start: Start, client: redis.Redis) -> None:
-    start(None, "one")
-    start(None, "two")
-    assert names_in(client) == ["two"]
-
-
-def test_what_was_removed_and_made_anew_by_others_is_left_alone(start: Start, client: redis.Redis) -> None:
+def test_static_that_another_program_made_anew_is_left_alone(start: Start, client: redis.Redis) -> None:
     start("a", "one", "two")
     client.srem(STATICS, "one")  # celery-redbeat 2.x has removed it; then somebody saved one of that name
     start("a", "two")
@@ -425,7 +364,7 @@ def test_what_was_removed_and_made_anew_by_others_is_left_alone(start: Start, cl
     assert client.smembers(OWNERS) == {"a\ttwo"}
 
 
-def test_a_static_that_somebody_has_taken_into_a_file_stays(start: Start, client: redis.Redis) -> None:
+def test_static_taken_into_a_file_stays(start: Start, client: redis.Redis) -> None:
     start("a", "one", "two")
     client.hset("redbeat:one", "owner", "billing")
     start("a")

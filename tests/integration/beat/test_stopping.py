@@ -1,4 +1,4 @@
-"""Signals that end a beat, whatever it is doing at that moment."""
+"""Signals that end a beat, whatever it is doing, and commands that arrive after it has released its lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from redbeat import RedBeatScheduler
-from redbeat.connection.retry import RetryingConnection
 from redbeat.errors import StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.lock import TAKEN_MS, LeaderLock
@@ -29,10 +28,8 @@ from tests.conftest import MakeApp
 from tests.support.apps import (
     GREENLETS,
     celery_beat,
-    celery_worker,
     patched_beat,
     run_beat,
-    stop_worker,
     write_app,
 )
 from tests.support.deadlines import patience
@@ -41,10 +38,7 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import (
     LOCK,
-    SELDOM,
     calls_of,
-    counts_of,
-    expected_id,
     field,
     messages,
     score_of,
@@ -52,14 +46,14 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.spikes import LOOKAHEAD, seconds_after, write_prepared_spike
 
 KEYS = Keys()
 
+
 STATIC = {"often": {"task": "echo", "schedule": 0.2}}
+
+
 ENTRIES = 2_000
-#: entries that fall due at one instant
-SPIKE = 6_000
 
 
 def write_burst(client: redis.Redis, every: float = 1.0) -> None:
@@ -72,9 +66,14 @@ def write_burst(client: redis.Redis, every: float = 1.0) -> None:
         pipeline.execute()
 
 
-def test_sigterm_ends_a_leader_whose_redis_is_away_for_ever(
-    second: Server, server: Server, tmp_path: Path
-) -> None:
+@pytest.fixture
+def way(server: Server) -> Iterator[Proxy]:
+    with Proxy((server.host, server.port)) as proxy:
+        yield proxy
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_leader_whose_redis_is_away(second: Server, server: Server, tmp_path: Path) -> None:
     options = {"retry_period": -1}
     url = second.url(1)
     with run_beat(
@@ -88,7 +87,7 @@ def test_sigterm_ends_a_leader_whose_redis_is_away_for_ever(
         assert took < patience(5)
 
 
-def test_two_sigterms_a_millisecond_apart_leave_no_lock(
+def test_two_sigterms_leave_no_lock(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
@@ -106,7 +105,7 @@ def test_two_sigterms_a_millisecond_apart_leave_no_lock(
 
 
 @pytest.mark.long_form
-def test_stops_at_random_moments_of_a_burst_double_and_lose_nothing(
+def test_stops_at_random_moments_lose_and_double_nothing(
     server: Server, client: redis.Redis, broker: redis.Redis, chance: random.Random, tmp_path: Path
 ) -> None:
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
@@ -131,44 +130,7 @@ def test_stops_at_random_moments_of_a_burst_double_and_lose_nothing(
     assert len(by_entry) == ENTRIES
 
 
-@pytest.fixture
-def way(server: Server) -> Iterator[Proxy]:
-    with Proxy((server.host, server.port)) as proxy:
-        yield proxy
-
-
-@pytest.mark.long_form
-@pytest.mark.parametrize("pool", [["-P", "solo"], ["-P", "prefork", "-c", "1"]], ids=lambda pool: pool[1])
-def test_a_worker_whose_beat_is_amid_a_prepared_spike_doubles_and_loses_nothing_when_it_is_stopped(
-    server: Server, client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path, pool: list[str]
-) -> None:
-    settings = {"redbeat_redis_url": way.url(server.url(1)), "redbeat_lookahead": LOOKAHEAD}
-    write_app(tmp_path, "module", server.url(0), **settings)
-    embedded = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(tmp_path / "none"), *pool]
-    with celery_worker(tmp_path, "module", *embedded) as worker:
-        worker.wait_for("beat: Acquired lock")
-        spike = write_prepared_spike(client, 3, SPIKE, schedule=SELDOM, options={"queue": "kept"})
-        way.delay_seconds = 0.1  # so that they haven't all left when the worker tells its beat of the signal
-        eventually(lambda: broker.llen("kept"), interval=0.0005)
-        stop_worker(worker)
-        assert client.get(LOCK) is None, f"it lives {client.pttl(LOCK)} ms more:\n{worker.output()}"
-    sent = broker.llen("kept")
-    print(f"{sent} of {SPIKE} had left")
-    assert 0 < sent < SPIKE
-    assert counts_of(client, spike.names) == {1: sent, 0: SPIKE - sent}
-    way.heal()
-    with celery_beat(tmp_path, "module"):
-        eventually(lambda: broker.llen("kept") >= SPIKE)
-        eventually(lambda: counts_of(client, spike.names) == {1: SPIKE})
-    ids = Counter(message["headers"]["id"] for message in messages(broker, "kept"))
-    assert ids == dict.fromkeys((expected_id(name, spike.due) for name in spike.names), 1)
-    assert min(seconds_after(client, spike.names, spike.due)) >= 0
-
-
-# -- no lock is left behind, whatever was on its way to Redis
-
-
-def test_a_commit_that_arrives_after_the_release_does_nothing(
+def test_commit_that_arrives_after_the_release_does_nothing(
     scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
     write_raw(client, "entry", score=1)
@@ -219,7 +181,7 @@ def test_commands_that_arrive_after_the_release_leave_the_lock_free(
     assert client.get(LOCK) is None
 
 
-def test_who_has_released_the_lock_takes_it_again(make_app: MakeApp, client: redis.Redis) -> None:
+def test_released_lock_is_taken_again_by_the_same_beat(make_app: MakeApp, client: redis.Redis) -> None:
     """Only a command that was sent before that doesn't: its token is another one."""
     scheduler = RedBeatScheduler(make_app())
     for _ in range(2):
@@ -233,7 +195,7 @@ def test_who_has_released_the_lock_takes_it_again(make_app: MakeApp, client: red
     assert client.get(LOCK) is None
 
 
-def test_a_lock_that_is_taken_and_not_renewed_soon_ends(
+def test_lock_that_is_taken_and_not_renewed_expires_soon(
     make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leadership = LeaderLock(Store(make_app()), LOCK, timeout_seconds=600)
@@ -246,7 +208,7 @@ def test_a_lock_that_is_taken_and_not_renewed_soon_ends(
     assert client.pttl(LOCK) > 500_000
 
 
-def test_a_lock_whose_taking_was_not_answered_is_released(
+def test_lock_whose_taking_was_not_answered_is_released(
     make_app: MakeApp, server: Server, client: redis.Redis, way: Proxy
 ) -> None:
     once = {"retry": Retry(NoBackoff(), 0), "retry_on_error": []}  # else the client asks again
@@ -261,88 +223,10 @@ def test_a_lock_whose_taking_was_not_answered_is_released(
     assert client.get(LOCK) is None
 
 
-def interrupt(patch: pytest.MonkeyPatch) -> None:
-    """Let a signal's SystemExit come when the next command was sent, before its reply is read."""
-    parse_response = redis.Redis.parse_response
-
-    def interrupted(*_args: Any, **_kwargs: Any) -> None:
-        patch.setattr(redis.Redis, "parse_response", parse_response)
-        raise SystemExit
-
-    patch.setattr(redis.Redis, "parse_response", interrupted)
-
-
-def test_a_claim_that_was_interrupted_before_its_reply_does_not_keep_the_lock_from_being_released(
-    make_app: MakeApp, server: Server, client: redis.Redis, way: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler = RedBeatScheduler(make_app(redbeat_redis_url=way.url(server.url(1))))
-    scheduler.stand_for_leader()
-    client.script_flush()  # so the script that releases has to be sent
-    scheduler.tick()
-    way.delay_seconds = 0.1  # the reply comes when the next command is sent already
-    interrupt(monkeypatch)
-    with pytest.raises(SystemExit):
-        scheduler.tick()
-    scheduler.close()
-    assert client.get(LOCK) is None
-
-
-CLIENTS: dict[str, Callable[[str], Any]] = {
-    "pool": redis.Redis.from_url,
-    "blocking pool": lambda url: redis.Redis(connection_pool=redis.BlockingConnectionPool.from_url(url)),
-    "one connection": lambda url: redis.Redis(
-        connection_pool=redis.ConnectionPool.from_url(url), single_connection_client=True
-    ),
-    "retrying": lambda url: RetryingConnection(1, redis.Redis.from_url(url)),
-}
-COMMANDS: dict[str, Callable[[Any], Any]] = {
-    "command": lambda client: client.echo("before"),
-    "pipeline": lambda client: client.pipeline(transaction=False).echo("before").execute(),
-}
-
-
-@pytest.mark.few_cases(4)
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-@pytest.mark.parametrize("connect", CLIENTS.values(), ids=CLIENTS)
-def test_a_reply_that_was_not_read_is_not_taken_for_that_of_the_next_command(
-    make_app: MakeApp,
-    server: Server,
-    way: Proxy,
-    monkeypatch: pytest.MonkeyPatch,
-    connect: Callable[[str], Any],
-    command: Callable[[Any], Any],
-) -> None:
-    store = Store(make_app(), connect(way.url(server.url(1))))
-    store.look()
-    way.delay_seconds = 0.1
-    interrupt(monkeypatch)
-    with pytest.raises(SystemExit):
-        store.ask(command)
-    assert store.ask(lambda client: client.echo("mine")) in ("mine", b"mine")
-
-
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("moment", [0.0, 0.1, 0.2, 0.3])
-def test_four_sigterms_to_a_beat_whose_redis_is_far_away_leave_no_lock(
-    server: Server, client: redis.Redis, way: Proxy, tmp_path: Path, moment: float
-) -> None:
-    way.delay_seconds = 0.05  # each way
-    with run_beat(
-        tmp_path, server.url(0), redbeat_redis_url=way.url(server.url(1)), beat_schedule=STATIC
-    ) as beat:
-        beat.wait_for("Sending due task often")
-        assert client.get(LOCK)
-        time.sleep(moment)  # what this test is about, like the pauses between the signals
-        for _ in range(4):
-            beat.signal(signal.SIGTERM)
-            time.sleep(0.06)
-        beat.wait()  # not for 0: the last of them may come when Python has no handler any more
-        assert client.get(LOCK) is None, beat.output()
-
-
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.1])
-def test_a_sigterm_to_a_beat_that_is_taking_the_lock_leaves_none(
+def test_sigterm_while_the_lock_is_taken_leaves_none(
     server: Server, client: redis.Redis, way: Proxy, tmp_path: Path, moment: float
 ) -> None:
     way.delay_seconds = 0.05
@@ -370,7 +254,8 @@ def swallow(**kwargs):
 """
 
 
-def test_a_sigterm_whose_exit_is_swallowed_by_a_handler_ends_beat_all_the_same(
+@pytest.mark.slow
+def test_sigterm_swallowed_by_a_handler_ends_beat(
     server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
     write_raw(client, "hourly")
@@ -403,9 +288,8 @@ class Littering(RedBeatScheduler):
 """
 
 
-def test_a_sigterm_whose_exit_is_lost_between_two_ticks_ends_beat_all_the_same(
-    server: Server, client: redis.Redis, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_sigterm_lost_in_a_destructor_ends_beat(server: Server, client: redis.Redis, tmp_path: Path) -> None:
     settings = {"redbeat_redis_url": server.url(1), "beat_schedule": STATIC}
     write_app(tmp_path, "module", server.url(0), extra=GARBAGE, **settings)
     with celery_beat(tmp_path, "module", scheduler="module.Littering") as beat:
@@ -417,13 +301,16 @@ def test_a_sigterm_whose_exit_is_lost_between_two_ticks_ends_beat_all_the_same(
         assert client.get(LOCK) is None, beat.output()
 
 
-# -- a beat whose threads are gevent's or eventlet's ends as any other
+def _is_idle(client: redis.Redis) -> bool:
+    """Whether the beat listens: it waits."""
+    return bool(client.pubsub_numsub("redbeat::wake")[0][1])
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(2)
 @pytest.mark.parametrize("every", [0.5, 3600], ids=["busy", "idle"])
 @pytest.mark.parametrize("library", GREENLETS)
-def test_it_ends_on_sigterm_without_a_traceback_and_releases_the_lock(
+def test_beat_with_greenlets_ends_at_sigterm_and_releases_the_lock(
     server: Server, tmp_path: Path, library: str, every: float
 ) -> None:
     if importlib.util.find_spec(library) is None:
@@ -438,48 +325,3 @@ def test_it_ends_on_sigterm_without_a_traceback_and_releases_the_lock(
         assert "beat: Releasing lock" in beat.output()
         assert not has_traceback(beat.output()), beat.output()
         assert client.get(LOCK) is None, f"it lives {client.pttl(LOCK)} ms more:\n{beat.output()}"
-
-
-LOCKED = """
-import threading
-from redbeat import RedBeatScheduler, schedulers
-
-# the end of its patience has no part in this, however slow the machine is
-hold_interrupts = schedulers.hold_interrupts
-schedulers.hold_interrupts = lambda seconds=60.0, **options: hold_interrupts(seconds, **options)
-
-class Locking(RedBeatScheduler):
-    def _send_due(self):
-        lock, until = threading.RLock(), time.monotonic() + 0.15
-        print("it takes a lock again and again")
-        while time.monotonic() < until:
-            with lock:
-                pass
-        # whether one may take it that isn't its holder any more
-        print("the lock is free" if lock._block.acquire(blocking=False) else "the lock stays locked")
-        lock._block.release()
-        return super()._send_due()
-"""
-
-
-@pytest.mark.parametrize("library", GREENLETS)
-def test_a_sigterm_amid_a_tick_leaves_no_lock_of_greenlets_locked(
-    server: Server, client: redis.Redis, tmp_path: Path, library: str
-) -> None:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} isn't installed")
-    settings = {"redbeat_redis_url": server.url(1), "beat_schedule": STATIC}
-    write_app(tmp_path, "module", server.url(0), extra=LOCKED, **settings)
-    with patched_beat(tmp_path, "module", library, "module.Locking") as beat:
-        beat.wait_for("it takes a lock again and again")
-        eventually(lambda: client.get(LOCK), interval=0.001)
-        beat.signal(signal.SIGTERM)
-        assert beat.wait() == 0, beat.output()
-        shown = beat.output()  # a tick that the handler had interrupted wouldn't tell of its lock
-        assert shown.count("again and again") == shown.count("the lock is free"), shown
-        assert client.get(LOCK) is None, shown
-
-
-def _is_idle(client: redis.Redis) -> bool:
-    """Whether the beat listens: it waits."""
-    return bool(client.pubsub_numsub("redbeat::wake")[0][1])

@@ -10,7 +10,7 @@ import json
 import logging
 import signal
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, PropertyMock, patch
@@ -18,10 +18,9 @@ from unittest.mock import MagicMock, PropertyMock, patch
 import pytest
 import redis
 from celery import Celery
-from celery.beat import ScheduleEntry
 from celery.schedules import schedstate, schedule
 
-from redbeat import RedBeatScheduler, RedBeatSchedulerEntry, track_runs
+from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
@@ -188,7 +187,7 @@ def beat(server: Server, tmp_path: Path, program: str) -> Iterator[Process]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_of_2x_sends_records_and_stops(
+def test_program_of_2x_sends_records_and_stops(
     beat: Process, client: redis.Redis, broker: redis.Redis, tmp_path: Path, program: str
 ) -> None:
     eventually(lambda: len(messages(broker)) >= 4 or not beat.is_running)
@@ -209,8 +208,9 @@ def test_a_program_of_2x_sends_records_and_stops(
     assert beat.output().count("tick sends runs by itself") == ("loop" in program or "only" in program)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["own loop", "takes the lock back"])
-def test_a_program_of_2x_goes_on_when_its_lock_was_deleted(
+def test_program_of_2x_goes_on_when_its_lock_was_deleted(
     beat: Process, client: redis.Redis, broker: redis.Redis
 ) -> None:
     eventually(lambda: messages(broker))
@@ -281,18 +281,16 @@ CALLED: dict[str, tuple[Overrides, Overrides, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_most_once"])
 @pytest.mark.parametrize("case", CALLED)
-def test_an_override_is_called_once_for_a_run_which_is_recorded_once(
+def test_override_is_called_once_for_each_run(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     case: str,
-    delivery: str,
 ) -> None:
     methods, entry, expected = CALLED[case]
     calls = Calls()
-    scheduler = make_scheduler(scheduler=subclass(calls, entry, **methods), redbeat_delivery=delivery)
+    scheduler = make_scheduler(scheduler=subclass(calls, entry, **methods))
     due = server_now(client) - 5.5
     for name in ("a", "b"):
         write_raw(client, name, score=due)
@@ -315,7 +313,7 @@ DECLINED: dict[str, tuple[Overrides, Overrides]] = {
 
 
 @pytest.mark.parametrize("case", DECLINED)
-def test_a_run_that_an_override_does_not_send_stays_due_until_it_does(
+def test_run_that_an_override_does_not_send_stays_due(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, case: str
 ) -> None:
     methods, entry = DECLINED[case]
@@ -335,22 +333,7 @@ def test_a_run_that_an_override_does_not_send_stays_due_until_it_does(
     assert field(client, "entry", "meta")["total_run_count"] == 1
 
 
-def test_a_declined_run_does_not_hold_back_the_next_one(
-    make_scheduler: MakeScheduler, make_app: Callable[..., Celery], client: redis.Redis, broker: redis.Redis
-) -> None:
-    app = make_app()
-    track_runs(app)
-    kind = subclass(Calls(), maybe_due=lambda _self, _entry, **_kwargs: 0.2)
-    scheduler = make_scheduler(app, scheduler=kind)
-    RedBeatSchedulerEntry("entry", "echo", schedule(3600), overlap="skip", app=app).save()
-    client.zadd("redbeat::schedule", {"redbeat:entry": server_now(client) - 5.5})
-    scheduler.tick()
-    assert messages(broker) == []
-    kind.maybe_due = RedBeatScheduler.maybe_due  # type: ignore[attr-defined]
-    eventually(lambda: scheduler.tick() is not None and sent_names(broker) == ["entry"])
-
-
-def test_a_run_for_which_apply_entry_sends_nothing_is_recorded(
+def test_run_for_which_apply_entry_sends_nothing_is_recorded(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = make_scheduler(scheduler=subclass(Calls(), apply_entry=lambda *_args, **_kwargs: None))
@@ -361,7 +344,7 @@ def test_a_run_for_which_apply_entry_sends_nothing_is_recorded(
     assert field(client, "entry", "meta")["total_run_count"] == 1
 
 
-def test_a_mixin_sends_one_message_for_each_tenant(
+def test_mixin_sends_one_message_for_each_tenant(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     """As that of tenant-schemas-celery does, which renames the entries of beat_schedule, too."""
@@ -396,7 +379,7 @@ def test_a_mixin_sends_one_message_for_each_tenant(
     assert field(client, "report@all", "meta")["total_run_count"] == 1
 
 
-def test_a_message_that_an_override_catches_the_error_of_is_not_lost(
+def test_error_caught_by_an_override_fails_its_run(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     failing = {"first"}
@@ -418,7 +401,7 @@ def test_a_message_that_an_override_catches_the_error_of_is_not_lost(
     assert "missing" in field(client, "entry", "error")["reason"]
 
 
-def test_an_override_that_writes_to_its_entry_loses_no_message(
+def test_override_that_writes_to_its_entry_loses_no_message(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     """It disables the entry after its last run, as people do who count runs themselves."""
@@ -438,7 +421,7 @@ def test_an_override_that_writes_to_its_entry_loses_no_message(
     assert field(client, "entry", "definition")["enabled"] is False
 
 
-def test_due_at_of_a_subclass_decides_about_the_next_run(
+def test_due_at_of_a_subclass_decides_the_next_run(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Later(RedBeatSchedulerEntry):
@@ -459,7 +442,7 @@ def test_due_at_of_a_subclass_decides_about_the_next_run(
     assert score_of(client, "other") == pytest.approx(due + 60 + 100 * 86400, abs=60)
 
 
-def test_from_key_and_save_of_a_subclass_are_called_by_beat(
+def test_from_key_and_save_of_a_subclass_are_called(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Own(RedBeatSchedulerEntry):
@@ -486,7 +469,7 @@ def test_from_key_and_save_of_a_subclass_are_called_by_beat(
     assert kwargs == {"tenant": "north"}
 
 
-def test_fields_of_a_definition_that_are_a_subclass_s_own_reach_its_constructor(
+def test_own_fields_of_a_definition_reach_the_constructor_of_a_subclass(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Counting(RedBeatSchedulerEntry):
@@ -509,18 +492,6 @@ def test_fields_of_a_definition_that_are_a_subclass_s_own_reach_its_constructor(
     assert field(client, "entry", "definition")["max_runs"] == -1
 
 
-def test_install_default_entries_of_a_subclass_decides_which_there_are(
-    make_scheduler: MakeScheduler, client: redis.Redis, make_app: Callable[..., Celery], tmp_path: Path
-) -> None:
-    class Sched(RedBeatScheduler):
-        def install_default_entries(self, data: Any) -> None:
-            self.update_from_dict({"own": {"task": "echo", "schedule": schedule(60)}})
-
-    make_scheduler(make_app(result_backend=f"file://{tmp_path}"), scheduler=Sched)
-    assert client.exists("redbeat:own")
-    assert not client.exists("redbeat:celery.backend_cleanup")
-
-
 @pytest.mark.parametrize(
     ("name", "is_of_entry", "remedy"),
     [
@@ -533,7 +504,7 @@ def test_install_default_entries_of_a_subclass_decides_which_there_are(
         ("score", True, "due_at"),
     ],
 )
-def test_an_override_that_beat_cannot_call_is_named_with_what_to_use_instead(
+def test_override_that_is_not_called_is_an_error_that_names_the_remedy(
     make_app: Callable[..., Celery],
     caplog: pytest.LogCaptureFixture,
     name: str,
@@ -553,7 +524,7 @@ def test_an_override_that_beat_cannot_call_is_named_with_what_to_use_instead(
     assert remedy in told[0].getMessage()
 
 
-def test_an_object_without_init_ticks_and_closes_with_what_a_test_sets() -> None:
+def test_scheduler_without_init_ticks_and_closes_with_mocks() -> None:
     scheduler = RedBeatScheduler.__new__(RedBeatScheduler)
     lock, entry = MagicMock(), MagicMock()
     entry.is_due.return_value = (True, 7.0)
@@ -579,7 +550,7 @@ def test_an_object_without_init_ticks_and_closes_with_what_a_test_sets() -> None
     lock.release.assert_called_once_with()
 
 
-def test_an_object_without_init_stores_and_sends_with_a_real_app(
+def test_scheduler_without_init_stores_and_sends_with_a_real_app(
     make_app: Callable[..., Celery], client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = RedBeatScheduler.__new__(RedBeatScheduler)
@@ -591,42 +562,3 @@ def test_an_object_without_init_stores_and_sends_with_a_real_app(
     assert scheduler.tick() > 0
     assert len(messages(broker)) == 1
     assert field(client, "entry", "meta")["total_run_count"] == 1
-
-
-@pytest.mark.parametrize("is_mixin", [False, True])
-def test_attributes_of_the_lock_may_be_declared_by_a_subclass(
-    make_scheduler: MakeScheduler, is_mixin: bool
-) -> None:
-    declared = {"lock": None, "lock_key": None, "lock_timeout": 1500}
-    bases = (type("Mixin", (), declared), RedBeatScheduler) if is_mixin else (RedBeatScheduler,)
-    scheduler = make_scheduler(scheduler=type("Sched", bases, {} if is_mixin else declared))
-    assert scheduler.lock is not None
-    assert scheduler.lock.owned()
-    assert scheduler.lock_key == LOCK
-
-
-def test_a_subclass_without_init_calls_its_base_class_as_in_2x() -> None:
-    class Resilient(RedBeatScheduler):
-        def tick(self, **kwargs: Any) -> float:
-            if self.lock_key and self.lock is None:
-                self.lock = MagicMock()
-            return super().tick(**kwargs)
-
-    scheduler = Resilient.__new__(Resilient)
-    scheduler.lock_key, scheduler.lock, scheduler.lock_timeout = "shop:lock", None, 45
-    with patch.object(RedBeatScheduler, "tick", return_value=12.5) as tick:
-        assert scheduler.tick() == 12.5
-    tick.assert_called_once_with()
-    assert scheduler.lock is not None
-
-
-def test_an_entry_that_celery_advances_is_made_of_its_constructor_s_arguments(
-    make_app: Callable[..., Celery], client: redis.Redis
-) -> None:
-    app = make_app()
-    entry = RedBeatSchedulerEntry("entry", "echo", schedule(60), args=[1], max_runs=5, app=app).save()
-    ran_at = datetime(2026, 1, 2, tzinfo=timezone.utc)
-    later = ScheduleEntry.__next__(entry, last_run_at=ran_at)
-    assert (later.last_run_at, later.total_run_count, later.max_runs, later.args) == (ran_at, 1, 5, [1])
-    assert type(later) is RedBeatSchedulerEntry
-    assert dict(entry).keys() >= {"name", "task", "schedule", "args", "kwargs", "options", "enabled", "app"}

@@ -1,22 +1,26 @@
-"""One tick after another, on real servers: what is sent, what is recorded, what it costs."""
+"""One tick after another: batches and round trips, what a score means, and whose a meta is."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
+from collections import Counter
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.keys import Keys
-from redbeat.store.records import Claimed, Clear, Commit, Fence
-from redbeat.store.scripts import commit_runs
+from redbeat.decoder import RedBeatJSONEncoder
+from redbeat.errors import EntryError
+from redbeat.schedules import register_schedule
+from redbeat.store.records import Fence
+from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.polling import eventually
@@ -32,9 +36,11 @@ from tests.support.schedule import (
     sent_dues,
     sent_names,
     server_now,
+    server_time,
     write_raw,
 )
 from tests.support.servers import Server
+from tests.support.ticks import take_messages
 
 
 def tick_all(scheduler: RedBeatScheduler) -> float:
@@ -44,81 +50,7 @@ def tick_all(scheduler: RedBeatScheduler) -> float:
     return delay
 
 
-@EVERY_KIND_OF_LOCK
-def test_a_due_run_is_sent_once_and_says_whose_it_is(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    due = server_now(client) - 5
-    write_raw(client, "entry", args=[1], kwargs={"a": 2}, options={"headers": {"mine": "x"}}, score=due)
-    delay = scheduler.tick()
-    assert tick_all(scheduler) == pytest.approx(delay, abs=1)
-    assert delay == pytest.approx(min(3595, scheduler.max_interval), abs=2)
-    (message,) = messages(broker)
-    headers = message["headers"]
-    assert (headers["task"], headers["redbeat_entry"], headers["mine"]) == ("echo", "entry", "x")
-    [sent_due] = sent_dues(broker)
-    assert (sent_due.timestamp(), sent_due.utcoffset()) == (pytest.approx(due, abs=1e-5), timedelta())
-    assert score_of(client, "entry") == pytest.approx(due + 3600, abs=1e-5)
-    assert field(client, "entry", "meta")["total_run_count"] == 1
-    assert field(client, "entry", "definition")["options"] == {"headers": {"mine": "x"}}
-
-
-@EVERY_KIND_OF_LOCK
-def test_an_interval_keeps_its_phase_over_fifty_late_runs(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    start = int(server_now(client)) - 10_000_000.5  # a whole second would be read as 2.x's
-    write_raw(client, "entry", schedule={"__type__": "interval", "every": 700_000}, score=start)
-    scheduler.tick()
-    phase = start % 700_000
-    for late in range(50):
-        assert (score_of(client, "entry") or 0) % 700_000 == pytest.approx(phase, abs=1e-3)
-        # the nominal time that was due up to a whole interval ago
-        nominal = start + 700_000 * int((server_now(client) - start - late * 13_999) // 700_000)
-        client.zadd(SCHEDULE, {"redbeat:entry": nominal})
-        scheduler.tick()
-    assert len(messages(broker)) == 51
-    due = score_of(client, "entry") or 0
-    assert server_now(client) < due <= server_now(client) + 700_000
-    last = Entry.from_key("redbeat:entry", app=scheduler.app).last_run_at
-    assert last.timestamp() == pytest.approx(due - 700_000, abs=1e-3)
-
-
-@EVERY_KIND_OF_LOCK
-def test_missed_runs_are_made_up_for_by_one(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    week_ago = server_now(client) - 7 * 86_400
-    write_raw(client, "interval", score=week_ago)
-    write_raw(client, "crontab", schedule={"__type__": "crontab", "minute": "*/10"}, score=week_ago + 1)
-    tick_all(scheduler)
-    assert sent_names(broker) == ["interval", "crontab"]
-    assert week_ago + 7 * 86_400 < (score_of(client, "crontab") or 0) <= server_now(client) + 600
-
-
-def test_an_entry_that_counts_negative_never_runs(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    write_raw(client, "never", score=-1)
-    assert scheduler.tick() == scheduler.max_interval
-    assert (messages(broker), score_of(client, "never")) == ([], -1)
-
-
-def test_a_disabled_entry_is_not_sent_nor_read_again_for_a_minute(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, server: Server
-) -> None:
-    now = server_now(client)
-    write_raw(client, "off", schedule={"__type__": "interval", "every": 1}, score=now, enabled=False)
-    assert 59 <= scheduler.tick() <= 61
-    assert now + 59 <= (score_of(client, "off") or 0) <= server_now(client) + 61
-    assert client.hget("redbeat:off", "meta") is None
-    with monitoring(server) as commands:
-        scheduler.tick()
-    assert len(commands) == 1
-    assert messages(broker) == []
-
-
-def test_an_entry_enabled_again_runs_without_a_restart(
+def test_entry_enabled_again_runs_without_a_restart(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     soon = {"schedule": {"__type__": "interval", "every": 3600}}
@@ -132,7 +64,7 @@ def test_an_entry_enabled_again_runs_without_a_restart(
     assert sorted(sent_names(broker)[:2]) == ["raw", "saved"]
 
 
-def test_a_pause_that_is_over_is_taken_away_with_the_first_run_after_it(
+def test_pause_that_has_ended_is_removed_with_the_next_run(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
     now = server_now(client)
@@ -150,36 +82,7 @@ def test_a_pause_that_is_over_is_taken_away_with_the_first_run_after_it(
     assert (entry.enabled, entry.paused, entry.pause_note, entry.paused_until) == (True, False, None, None)
 
 
-@pytest.mark.parametrize("changed", ["definition", "policy"])
-def test_an_entry_that_is_changed_as_its_pause_ends_stays_as_it_was_changed(
-    client: redis.Redis, changed: str
-) -> None:
-    score = str(int(server_now(client)) - 1)
-    client.zadd(SCHEDULE, {"redbeat:entry": score})
-    client.hset("redbeat:entry", mapping={"definition": "d", "policy": "p"})
-    claimed = Claimed("redbeat:entry", score, "d", None, "p", score=score)
-    ended = Commit(
-        claimed, new_score="4000000000", new_meta="m", new_definition="new", new_policy=Clear.FIELD
-    )
-    client.hset("redbeat:entry", changed, "another")
-    before = client.hgetall("redbeat:entry")
-    assert commit_runs(client, Keys(), Fence(), [ended]).results == [True]  # the run is recorded
-    digest = hashlib.sha1(b"m").hexdigest()
-    assert client.hgetall("redbeat:entry") == {**before, "meta": "m", "meta_sha1": digest}
-    assert client.zscore(SCHEDULE, "redbeat:entry") == 4e9
-
-
-def test_a_member_that_is_a_bare_name_is_rewritten_and_runs(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    write_raw(client, "bare", score=None)
-    client.zadd(SCHEDULE, {"bare": 0})
-    scheduler.tick()
-    assert sent_names(broker) == ["bare"]
-    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:bare"]
-
-
-def test_a_batch_is_no_larger_than_set_and_the_oldest_go_first(
+def test_batch_is_bounded_and_begins_with_the_oldest(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = make_scheduler(redbeat_batch_size=4)
@@ -192,7 +95,7 @@ def test_a_batch_is_no_larger_than_set_and_the_oldest_go_first(
     assert sent_names(broker) == [f"entry-{number}" for number in range(10)]
 
 
-def test_an_idle_tick_is_one_round_trip_and_a_batch_two(
+def test_idle_tick_takes_one_round_trip_and_a_batch_two(
     make_scheduler: MakeScheduler, client: redis.Redis, server: Server
 ) -> None:
     scheduler = make_scheduler(broker_url="memory://")
@@ -208,7 +111,7 @@ def test_an_idle_tick_is_one_round_trip_and_a_batch_two(
     assert field(client, "entry-99", "meta")["total_run_count"] == 1
 
 
-def test_every_dispatch_goes_through_apply_async(
+def test_apply_async_of_a_subclass_sends_every_run(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Counting(RedBeatScheduler):
@@ -228,24 +131,17 @@ def test_every_dispatch_goes_through_apply_async(
     assert field(client, "maybe", "meta")["total_run_count"] == 1
 
 
-def test_the_schedule_property_shows_the_due_window(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
+def test_schedule_property_shows_due_entries_and_the_next(
+    scheduler: RedBeatScheduler, client: redis.Redis
+) -> None:
     for name, score in {"due": 1.0, "next": 4e9, "later": 5e9}.items():
         write_raw(client, name, score=score)
     write_raw(client, "bad", "{oops")
     assert set(scheduler.schedule) == {"due", "next"}
 
 
-def test_a_crontab_is_recorded_as_of_its_run(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
-    Entry("cron", "echo", crontab(minute="0"), app=scheduler.app).save()
-    client.zadd(SCHEDULE, {"redbeat:cron": 60})
-    scheduler.tick()
-    read = Entry.from_key("redbeat:cron", app=scheduler.app)
-    assert read.last_run_at.timestamp() == pytest.approx(server_now(client), abs=10)
-    assert read.score == score_of(client, "cron")
-
-
 @EVERY_KIND_OF_LOCK
-def test_each_run_that_was_asked_for_by_a_zero_has_a_time_and_an_id_of_its_own(
+def test_score_of_zero_gives_each_run_its_own_id(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     for _ in range(2):
@@ -259,7 +155,7 @@ def test_each_run_that_was_asked_for_by_a_zero_has_a_time_and_an_id_of_its_own(
     assert len({headers["id"] for headers in sent}) == 2
 
 
-def test_a_zero_is_written_over_with_the_time_so_that_a_second_try_has_the_same_id(
+def test_score_of_zero_becomes_the_time_so_that_a_retry_keeps_the_id(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Ending(RedBeatScheduler):
@@ -275,3 +171,305 @@ def test_a_zero_is_written_over_with_the_time_so_that_a_second_try_has_the_same_
     client.delete(LOCK)
     make_scheduler().tick()
     assert [due.timestamp() for due in sent_dues(broker)] == pytest.approx([asked_at], abs=1e-5)
+
+
+# -- schedules and policies
+
+
+UTC = timezone.utc
+
+
+HOUR = 3600
+
+
+def missed(app: Celery, client: redis.Redis, hours: float, **policy: Any) -> datetime:
+    """Store an hourly entry that was due so many hours ago; return when that was."""
+    first = server_time(client).replace(microsecond=0) - timedelta(hours=hours)
+    Entry("e", "t", schedule(HOUR), app=app, **policy).save()
+    client.zadd("redbeat::schedule", {"redbeat:e": f"{first.timestamp():.6f}"})
+    return first
+
+
+def test_extensions_in_a_definition_apply_and_move_to_the_policy(app: Celery, client: redis.Redis) -> None:
+    write_raw(client, "e", timezone="Asia/Tokyo", max_runs=3)
+    found = Entry.from_key("redbeat:e", app=app)
+    assert (found.timezone, found.max_runs) == ("Asia/Tokyo", 3)
+    found.save()
+    assert field(client, "e", "policy") == {"timezone": "Asia/Tokyo", "max_runs": 3}
+    assert not {"timezone", "max_runs"} & field(client, "e", "definition").keys()
+
+
+def test_misfire_settings_of_the_app_apply_to_entries_without_their_own(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    scheduler = make_scheduler(redbeat_misfire="all", redbeat_misfire_limit=3)
+    scheduler.stand_for_leader()
+    first = missed(scheduler.app, client, 3.5)
+    for _ in range(6):
+        scheduler.tick()
+    assert sent_dues(broker) == [first + timedelta(hours=hour) for hour in (1, 2, 3)]
+
+
+def test_jitter_delays_a_run_and_not_its_due_time(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    Entry("e", "t", crontab(), app=scheduler.app, jitter=59).save()
+    score = score_of(client, "e")
+    due = datetime.fromtimestamp(score // 60 * 60, UTC)
+    assert due.timestamp() < score < due.timestamp() + 59
+    assert Entry.from_key("redbeat:e", app=scheduler.app).score == pytest.approx(score, abs=1e-6)
+    earlier = due - timedelta(minutes=5)
+    entry = Entry("e", "t", crontab(), app=scheduler.app, jitter=59)
+    client.zadd("redbeat::schedule", {"redbeat:e": f"{entry.score_of(earlier):.6f}"})
+    client.hset("redbeat:e", "policy", '{"jitter": 59, "misfire": "earliest"}')
+    scheduler.tick()
+    assert sent_dues(broker) == [earlier]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "*/5 * * * *",
+        "@daily",
+        {"__type__": "cron", "expression": "0 9 LW * *"},
+        {"__type__": "crontab", "minute": "0", "hour": "9", "day_of_month": "L"},
+        {"__type__": "clocked", "clocked_time": "2033-05-18T03:33:20Z"},
+        {"__type__": "solar", "event": "sunrise", "lat": 52.5, "lon": 13.4},
+    ],
+    ids=str,
+)
+def test_schedule_written_by_hand_runs_and_is_saved_unchanged(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, written: Any
+) -> None:
+    write_raw(client, "e", schedule=written)
+    scheduler.tick()
+    assert sent_names(broker) == ["e"]
+    upcoming = score_of(client, "e")
+    entry = Entry.from_key("redbeat:e", app=scheduler.app)
+    entry.args = [1]
+    entry.save()
+    again = Entry.from_key("redbeat:e", app=scheduler.app)
+    assert again.schedule == entry.schedule
+    assert score_of(client, "e") == upcoming > server_time(client).timestamp()
+
+
+def test_schedule_class_is_refused_until_it_is_registered(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    class Doubling(BaseSchedule):
+        """Each pause is given by the app's own arithmetic."""
+
+        def __init__(self, factor: int) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+            return last_run_at + timedelta(seconds=100 * self.factor) - self.now()
+
+    with pytest.raises(EntryError, match="register_schedule"):
+        Entry("e", "t", Doubling(2), app=scheduler.app).save()
+    register_schedule("doubling", Doubling, lambda one: {"factor": one.factor}, lambda d: Doubling(**d))
+    Entry("e", "t", Doubling(2), app=scheduler.app).save()
+    assert field(client, "e", "definition")["schedule"] == {"__type__": "doubling", "factor": 2}
+    now = server_time(client).timestamp()
+    assert score_of(client, "e") == pytest.approx(now + 200, abs=5)
+    client.zadd("redbeat::schedule", {"redbeat:e": 0})
+    scheduler.tick()
+    assert sent_names(broker) == ["e"]
+
+
+# -- whose a meta is: beat trusts a score beside its own, and computes the next run where another program
+# wrote it
+
+
+KEY = "redbeat:report"
+
+
+#: as 3.0.0.dev0 left them: an hourly entry, last run in 2024 at a quarter past, due a while after
+DEV0_DEFINITION = (
+    '{"name": "report", "task": "echo", "args": [], "kwargs": {}, "options": {}, "schedule": {"__type__": '
+    '"interval", "every": 3600.0, "relative": false}, "enabled": true}'
+)
+
+
+def write_own(client: redis.Redis, **fields: str) -> float:
+    """An entry whose last run was half an hour ago, by the clock of the server, and that is due now."""
+    due = int(server_now(client)) - 1 + 0.25
+    client.hset(KEY, mapping={"definition": DEV0_DEFINITION, **fields})
+    client.zadd(SCHEDULE, {KEY: due})
+    return due
+
+
+def meta_of(client: redis.Redis, minutes_ago: int) -> str:
+    moment = datetime.fromtimestamp(int(server_now(client)) + 0.25, timezone.utc)
+    moment -= timedelta(minutes=minutes_ago)
+    names = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+    last_run_at = {"__type__": "datetime", **{name: getattr(moment, name) for name in names}}
+    return json.dumps({"last_run_at": {**last_run_at, "timezone": "UTC"}, "total_run_count": 41})
+
+
+def sha1(text: str) -> str:
+    return hashlib.sha1(text.encode()).hexdigest()
+
+
+def is_own(app: Celery) -> bool:
+    """Whether RedBeat takes the meta for its own, however it reads it."""
+    store = Store(app)
+    _, stored = store.read_entry(KEY)
+    [claimed] = store.claim_due(Fence(), 10).rows
+    assert stored.is_meta_foreign == claimed.is_meta_foreign
+    return not stored.is_meta_foreign
+
+
+@pytest.mark.parametrize(
+    ("behind", "sha1_is_of", "expected"),
+    [
+        ("", None, False),
+        ("", "this", True),
+        ("", "another", False),
+        (" ", None, True),
+        (" ", "another", True),
+    ],
+    ids=[
+        "of 2.x",
+        "of RedBeat",
+        "rewritten by a program that doesn't know the field",
+        "of 3.0.0.dev0",
+        "of 3.0.0.dev0 over one of RedBeat",
+    ],
+)
+def test_meta_is_own_if_its_digest_matches_or_an_early_version_wrote_it(
+    app: Celery, client: redis.Redis, behind: str, sha1_is_of: str | None, expected: bool
+) -> None:
+    meta = meta_of(client, minutes_ago=30)
+    fields = {"meta_sha1": sha1(meta if sha1_is_of == "this" else f"{meta} ")} if sha1_is_of else {}
+    write_own(client, meta=meta + behind, **fields)
+    assert is_own(app) == expected
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_own_meta_runs_at_its_score_and_a_foreign_one_at_its_schedule(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, is_ours: bool
+) -> None:
+    due = write_own(client, meta=meta_of(client, minutes_ago=30) + " " * is_ours)
+    scheduler.tick()
+    assert sent_names(broker) == ["report"] * is_ours
+    if not is_ours:
+        assert score_of(client, "report") == pytest.approx(due + 1801, abs=2)
+        return
+    meta = client.hget(KEY, "meta") or ""
+    assert json.loads(meta)["total_run_count"] == 42
+    assert meta == meta.strip(), "no space says anything any more"
+    assert client.hget(KEY, "meta_sha1") == sha1(meta)
+
+
+@pytest.mark.parametrize("how", ["save", "save_many", "reschedule", "next", "tick"])
+def test_every_writer_of_a_meta_writes_its_digest(
+    scheduler: RedBeatScheduler, client: redis.Redis, how: str
+) -> None:
+    entry = Entry("report", "echo", 3600, app=scheduler.app)
+    if how == "save_many":
+        Entry.save_many([entry])
+    else:
+        entry.save()
+    if how == "tick":
+        client.zadd(SCHEDULE, {KEY: 0})
+        scheduler.tick()
+    elif how in ("reschedule", "next"):
+        getattr(entry, how)()
+    meta = client.hget(KEY, "meta") or ""
+    assert client.hget(KEY, "meta_sha1") == sha1(meta)
+    assert not Store(scheduler.app).read_entry(KEY)[1].is_meta_foreign
+    assert field(client, "report", "meta")["total_run_count"] == (how in ("next", "tick"))
+
+
+ONE_HOUR = timedelta(hours=1)
+
+
+def move_last_run(client: redis.Redis, to: datetime) -> None:
+    """What an application does that knows the hash, and nothing else."""
+    meta = json.loads(client.hget("redbeat:entry", "meta") or "{}")
+    client.hset("redbeat:entry", "meta", json.dumps({**meta, "last_run_at": to}, cls=RedBeatJSONEncoder))
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("ahead_seconds", [-1800, -6, 86_400])
+@pytest.mark.parametrize("fraction", [0, 0.25])
+def test_last_run_moved_by_another_program_moves_the_next_run(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, ahead_seconds: int, fraction: float
+) -> None:
+    now = server_time(client).replace(microsecond=0)
+    ran_at = now - ONE_HOUR - timedelta(seconds=5 - fraction)
+    Entry("entry", "t", ONE_HOUR, app=scheduler.app, last_run_at=ran_at).save()  # due five seconds ago
+    moved_to = now + timedelta(seconds=ahead_seconds, microseconds=123)
+    move_last_run(client, moved_to)
+    scheduler.tick()
+    assert messages(broker) == []
+    assert score_of(client, "entry") == pytest.approx((moved_to + ONE_HOUR).timestamp(), abs=1e-5)
+    assert Entry.from_key("redbeat:entry", app=scheduler.app).last_run_at == moved_to
+
+
+@EVERY_KIND_OF_LOCK
+def test_score_of_zero_runs_an_entry_whatever_its_last_run(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    Entry("entry", "t", ONE_HOUR, app=scheduler.app).save()
+    move_last_run(client, server_time(client) + ONE_HOUR)
+    client.zadd(SCHEDULE, {"redbeat:entry": 0})
+    scheduler.tick()
+    assert sent_names(broker) == ["entry"]
+    assert set(client.hkeys("redbeat:entry")) == {"definition", "meta", "meta_sha1"}
+
+
+@pytest.mark.parametrize(("settings", "lease_ms"), [({}, 0), ({"redbeat_lock_key": None}, 1)])
+def test_run_asked_for_survives_the_beat_that_fetched_it(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, lease_ms: int
+) -> None:
+    Entry("entry", "t", ONE_HOUR, app=scheduler.app).save()
+    move_last_run(client, server_time(client))
+    client.zadd(SCHEDULE, {"redbeat:entry": 0})
+    [claimed] = Store(scheduler.app).claim_due(Fence(), 10, lease_ms).rows  # by a beat that dies then
+    assert claimed.is_asked
+    while server_now(client) <= float(claimed.score):
+        pass  # until its lease of a millisecond is over
+    scheduler.tick()
+    assert [due.timestamp() for due in sent_dues(broker)] == pytest.approx([float(claimed.nominal)], abs=1e-5)
+
+
+WRITTEN_BACK: list[dict[str, Any]] = [
+    {"misfire": "all"},
+    {"run_missed": True},
+    {"one_off": True, "after_finish": "disable"},
+]
+
+
+@pytest.mark.parametrize("policy", WRITTEN_BACK)
+def test_hash_written_back_after_a_run_sends_nothing_twice(
+    app: Celery, client: redis.Redis, make_scheduler: MakeScheduler, policy: dict[str, Any]
+) -> None:
+    entry = Entry("report", "echo", 0.5, app=app, **policy).save()
+    scheduler = make_scheduler(app)
+    due: list[str] = []
+
+    def has_run() -> bool:
+        scheduler.tick()
+        due.extend(message.due for message in take_messages(app))
+        return len(due) > before
+
+    ends_at = time.monotonic() + 2
+    while time.monotonic() < ends_at:
+        before, fields = len(due), client.hgetall("redbeat:report")
+        if not fields or (score_of(client, "report") or -1) < 0:
+            break
+        eventually(has_run)
+        definition = {**json.loads(fields["definition"]), "args": [before]}
+        client.hset("redbeat:report", mapping={**fields, "definition": json.dumps(definition)})
+    for _ in range(3):
+        before = len(due)
+        scheduler.tick()
+        due.extend(message.due for message in take_messages(app))
+    assert due
+    assert max(Counter(due).values()) == 1
+    if entry.policy.one_off:
+        assert len(due) == 1

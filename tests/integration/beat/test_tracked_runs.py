@@ -1,10 +1,9 @@
-"""Runs in progress as beat notes them, and those that another run of their entry holds back."""
+"""Runs in progress as beat records them; runs that are held back, and those that wait."""
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,13 +13,9 @@ from kombu import Queue
 from kombu.common import Broadcast
 
 import redbeat.store.store
-from redbeat import RedBeatScheduler, track_runs
+from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.beat import log
-from redbeat.beat.planner import OrdinaryRun, plan_run
-from redbeat.store.records import Fence, Held, Push, Target
-from redbeat.store.store import Store
-from tests.conftest import MakeApp
+from redbeat.beat.supervision import Watch
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.progress import NAMES, Progress, history_of, running_of
 from tests.support.schedule import (
@@ -32,7 +27,6 @@ from tests.support.schedule import (
     monitoring,
     score_of,
     server_now,
-    write_burst,
     write_raw,
 )
 from tests.support.servers import Server
@@ -56,9 +50,16 @@ def make_due_again(client: redis.Redis, name: str = "entry") -> float:
     return due
 
 
+def hold(app: Any, client: redis.Redis, task_id: str = "other", **record: Any) -> Progress:
+    """Let another run of the entry be in progress."""
+    progress = Progress(app, client)
+    progress.send("entry", task_id, **record)
+    return progress
+
+
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("policy", [{"max_runtime": 60}, {"overlap": "skip"}, {"tracks": "workflow"}])
-def test_a_run_whose_policy_needs_it_is_noted_by_the_step_that_sends_it(
+def test_tracked_run_is_recorded_by_the_step_that_sends_it(
     scheduler: RedBeatScheduler, client: redis.Redis, policy: dict[str, Any]
 ) -> None:
     due = write_tracked(client, **policy)
@@ -73,24 +74,6 @@ def test_a_run_whose_policy_needs_it_is_noted_by_the_step_that_sends_it(
     [(member, deadline)] = client.zrange(DEADLINES, 0, -1, withscores=True)
     assert member == f"{task_id}\0{NAMES.about('entry').running}"
     assert deadline == pytest.approx(float(record["sent"]) + queue + 1, abs=1e-3)
-
-
-def test_a_run_that_needs_none_leaves_no_trace(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
-    write_tracked(client)
-    scheduler.tick()
-    assert running_of(client, "entry") == {}
-    assert client.exists(DEADLINES) == 0
-
-
-def test_an_app_that_tracks_runs_has_all_of_them_noted(
-    make_scheduler: MakeScheduler, make_app: MakeApp, client: redis.Redis
-) -> None:
-    app = make_app()
-    track_runs(app)
-    names = write_burst(client, 20)
-    make_scheduler(app).tick()
-    assert all(len(running_of(client, name)) == 1 for name in names)
-    assert client.zcard(DEADLINES) == 20
 
 
 @EVERY_KIND_OF_LOCK
@@ -117,13 +100,6 @@ def test_a_run_is_skipped_while_the_one_before_it_is_in_progress(
     assert score_of(client, "entry") == pytest.approx(second + 3600, abs=1e-3)
 
 
-def hold(app: Any, client: redis.Redis, task_id: str = "other", **record: Any) -> Progress:
-    """Let another run of the entry be in progress."""
-    progress = Progress(app, client)
-    progress.send("entry", task_id, **record)
-    return progress
-
-
 def test_the_run_that_waits_is_the_first_that_had_to(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -139,31 +115,6 @@ def test_the_run_that_waits_is_the_first_that_had_to(
     assert (skipped["outcome"], waits["outcome"]) == ("skipped", "waiting")
     assert (skipped["held_by"], skipped["behind"]) == ("other", expected_id("entry", first))
     assert "behind" not in waits
-
-
-def test_a_run_that_is_left_out_is_told_of_a_retry_and_its_time_and_of_a_workflow_and_its_beginning(
-    scheduler: RedBeatScheduler, client: redis.Redis
-) -> None:
-    progress = Progress(scheduler.app, client)
-    retried = progress.started("entry", "retried", overlap="skip")
-    progress.end(retried, "retrying", retry_seconds=3600)
-    write_tracked(client, overlap="skip")
-    scheduler.tick()
-    held = history_of(client, "entry")[0]
-    assert (held["held_by"], held["held_state"], held["held_attempt"]) == ("retried", "retrying", 2)
-    assert held["since"] > server_now(client) + 3000
-
-    client.delete(NAMES.about("entry").running)
-    root = progress.started("entry", "root", overlap="skip", workflow=1)
-    progress.runs.note_child(root, "child")
-    progress.end(root, "succeeded")
-    began = float(running_of(client, "entry")["root"]["started"])
-    assert progress.begin(progress.delivery("entry", "child", root="root", worker="celery@other")) == "go"
-    make_due_again(client)
-    scheduler.tick()
-    held = history_of(client, "entry")[0]
-    assert (held["held_by"], held["held_state"], held["worker"]) == ("root", "spawned", "celery@test")
-    assert held["since"] == pytest.approx(began, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -182,28 +133,7 @@ def test_a_run_is_to_be_terminated_for_the_one_that_replaces_it(
     assert found["other"]["terminate"] == "replaced"
 
 
-@pytest.mark.parametrize("seconds", ["NaN", "1e999", '"nan"', "1e14", "-1e14", "1e12", '"1e11"'])
-@pytest.mark.parametrize("member", ["started", "sent", "queue", "max", "due"])
-def test_a_time_that_is_none_in_the_record_of_a_run_ends_no_beat(
-    scheduler: RedBeatScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    member: str,
-    seconds: str,
-) -> None:
-    caplog.set_level("INFO")
-    running = NAMES.about("entry").running
-    client.hset(running, "other", f'{{"state": "started", "due": "5", "{member}": {seconds}}}')
-    client.zadd(DEADLINES, {f"other\0{running}": 1})
-    write_tracked(client, overlap="skip")
-    write_raw(client, "canary", score=1)
-    for _ in range(3):
-        scheduler.tick()
-    assert "canary" in [message["headers"]["redbeat_entry"] for message in messages(broker)]
-
-
-def test_deadlines_of_another_type_are_told_of_once_and_keep_nothing_from_being_sent(
+def test_deadlines_of_wrong_type_are_logged_once_and_hold_nothing_back(
     scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
@@ -231,7 +161,7 @@ def test_deadlines_of_another_type_are_told_of_once_and_keep_nothing_from_being_
         "",
     ],
 )
-def test_what_is_no_run_in_progress_holds_nothing_back(
+def test_record_that_is_not_a_run_in_progress_holds_nothing_back(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, record: Any
 ) -> None:
     text = record if isinstance(record, str) else json.dumps({"due": "5", **record})
@@ -241,7 +171,7 @@ def test_what_is_no_run_in_progress_holds_nothing_back(
     assert len(messages(broker)) == 1
 
 
-def test_a_run_of_the_same_id_and_time_is_itself(
+def test_run_is_not_held_back_by_its_own_record(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     due = write_tracked(client, overlap="skip")
@@ -250,37 +180,9 @@ def test_a_run_of_the_same_id_and_time_is_itself(
     assert len(messages(broker)) == 1
 
 
-def test_an_entry_with_a_task_id_of_its_own_is_held_back_by_its_run_before(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    due = write_tracked(client, overlap="skip")
-    write_raw(client, "entry", score=due, schedule=HOURLY, options={"task_id": "mine"})
-    for _ in range(2):
-        scheduler.tick()
-        make_due_again(client)
-    assert [message["headers"]["id"] for message in messages(broker)] == ["mine"]
-
-
-@pytest.mark.parametrize("policy", [{"one_off": True}, {"max_runs": 1, "after_finish": "delete"}])
-def test_a_last_run_that_is_held_back_is_not_the_last(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, policy: dict[str, Any]
-) -> None:
-    hold(scheduler.app, client, state="started")
-    due = write_tracked(client, overlap="skip", **policy)
-    scheduler.tick()
-    assert messages(broker) == []
-    assert score_of(client, "entry") == pytest.approx(due + 3600, abs=1e-3)
-    assert history_of(client, "entry")[0]["outcome"] == "skipped"
-    client.delete(NAMES.about("entry").running)
-    make_due_again(client)
-    scheduler.tick()
-    assert len(messages(broker)) == 1
-    assert score_of(client, "entry") in (None, -1)
-
-
 @pytest.mark.parametrize("overlap", ["allow", "skip"])
 @EVERY_KIND_OF_LOCK
-def test_a_key_that_is_no_hash_costs_the_runs_of_that_entry_if_its_policy_needs_it(
+def test_running_key_of_wrong_type_costs_that_entry_its_runs(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, overlap: str
 ) -> None:
     client.set(NAMES.about("entry").running, "oops")
@@ -301,64 +203,6 @@ def test_a_key_that_is_no_hash_costs_the_runs_of_that_entry_if_its_policy_needs_
         assert list(running_of(client, "entry")) == [expected_id("entry", due)], "the same run, later"
 
 
-def test_a_run_that_was_asked_for_is_held_back_too(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    hold(scheduler.app, client)
-    write_tracked(client, overlap="skip")
-    client.zadd(SCHEDULE, {"redbeat:entry": 0})
-    scheduler.tick()
-    assert messages(broker) == []
-    assert (score_of(client, "entry") or 0) > server_now(client)
-    assert client.hget("redbeat:entry", "lease") is None
-
-
-def test_all_missed_runs_but_the_first_are_held_back(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    write_raw(
-        client, "entry", score=server_now(client) - 35.5, schedule={"__type__": "interval", "every": 10}
-    )
-    client.hset("redbeat:entry", "policy", json.dumps({"misfire": "all", "overlap": "skip"}))
-    for _ in range(5):
-        scheduler.tick()
-    assert len(messages(broker)) == 1
-    assert [record.get("outcome") for record in history_of(client, "entry")] == ["skipped"] * 3 + [None]
-
-
-def test_runs_that_are_left_out_before_it_are_told_of_too(
-    scheduler: RedBeatScheduler, client: redis.Redis
-) -> None:
-    hold(scheduler.app, client)
-    write_raw(
-        client, "entry", score=server_now(client) - 35.5, schedule={"__type__": "interval", "every": 10}
-    )
-    client.hset("redbeat:entry", "policy", json.dumps({"overlap": "skip"}))
-    scheduler.tick()
-    held, merged, _other = history_of(client, "entry")
-    assert (held["outcome"], merged["outcome"]) == ("skipped", "merged")
-
-
-def test_a_run_that_is_held_back_costs_no_round_trip_more(
-    scheduler: RedBeatScheduler, client: redis.Redis, server: Server
-) -> None:
-    def commands() -> int:
-        with monitoring(server) as seen:
-            scheduler.tick()
-        return len(seen)
-
-    for policy in ({}, {"overlap": "skip"}):  # scripts, connections and shapes are known then
-        write_tracked(client, **policy)
-        scheduler.tick()
-    make_due_again(client)
-    scheduler.tick()  # it is asked then whether a worker tracks runs, and for a minute not again
-    make_due_again(client)
-    held = commands()
-    client.delete(NAMES.about("entry").running)
-    make_due_again(client)
-    assert held == commands()
-
-
 class SendsByItself(Task):  # type: ignore[type-arg]
     """Its messages leave by a producer of its own, so beat can't collect them."""
 
@@ -369,7 +213,7 @@ class SendsByItself(Task):  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("settings", [{"task_queues": [Queue("celery"), Broadcast("everybody")]}])
 @pytest.mark.parametrize("way", ["producer", "broadcast"])
-def test_a_message_that_leaves_at_once_is_held_back_too(
+def test_message_with_a_producer_of_its_own_is_held_back(
     scheduler: RedBeatScheduler, client: redis.Redis, server: Server, way: str
 ) -> None:
     @scheduler.app.task(name="own", base=SendsByItself, shared=False)
@@ -389,54 +233,7 @@ def test_a_message_that_leaves_at_once_is_held_back_too(
     assert [record.get("outcome") for record in history_of(client, "entry")] == ["skipped"] * 2 + [None]
 
 
-@pytest.mark.parametrize("settings", [{"redbeat_delivery": "at_most_once"}])
-def test_with_at_most_once_a_run_that_is_held_back_is_not_sent(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    write_tracked(client, overlap="skip")
-    scheduler.tick()
-    make_due_again(client)
-    scheduler.tick()
-    assert len(messages(broker)) == 1
-    assert [record.get("outcome") for record in history_of(client, "entry")] == ["skipped", None]
-
-
-def test_an_entry_shows_why_a_run_was_held_back(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
-    hold(scheduler.app, client, state="started", worker="celery@here", started=f"{server_now(client):.6f}")
-    write_tracked(client, overlap="skip")
-    scheduler.tick()
-    run = Entry.get("entry", scheduler.app).history()[0]
-    assert run.outcome == "skipped"
-    assert "other" in run.why
-    assert "celery@here" in run.why
-
-
-@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
-def test_two_beats_send_one_of_two_runs_that_are_due_together(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
-) -> None:
-    """The second has planned its run before the first has sent its own."""
-    first = make_scheduler(**settings)
-    due = write_tracked(client, due=int(server_now(client)) - 5.5, overlap="skip")
-    claimed = first.store.claim_due(Fence(), 1).rows[0]
-    runs = [plan_run(Entry, first.app, claimed, server_now(client))]
-    later = replace(claimed, nominal=f"{due + 1}", score=f"{due + 1}")
-    runs.append(plan_run(Entry, first.app, later, server_now(client)))
-    server, db = str(client.info("server")["run_id"]), 1
-    results = []
-    for run, score in zip(runs, (due, due + 1), strict=True):
-        assert isinstance(run, OrdinaryRun)
-        client.zadd(SCHEDULE, {"redbeat:entry": score})
-        run.sent.new_meta = None
-        run.sent.pushes = (Push("lpush", "celery", run.sent.task_id),)
-        committed = Store(first.app).commit_runs(Fence(), [run.sent], Target(server, db, 0))
-        results += committed.results
-    assert results[0] is True
-    assert isinstance(results[1], Held)
-    assert broker.lrange("celery", 0, -1) == [expected_id("entry", due)]
-
-
-def test_a_run_that_was_prepared_is_held_back_too(
+def test_prepared_run_is_held_back(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = make_scheduler()
@@ -453,88 +250,7 @@ def test_a_run_that_was_prepared_is_held_back_too(
     assert score_of(client, "entry") == pytest.approx(due + 3600, abs=1e-3)
 
 
-@pytest.mark.parametrize("change", ["save", "delete", "policy"])
-def test_an_entry_that_changed_since_its_claim_is_left_alone(
-    scheduler: RedBeatScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    change: str,
-) -> None:
-    write_tracked(client, overlap="skip")
-    commits = Store.commits
-
-    def commit(store: Store, *args: Any, **options: Any) -> Any:
-        if change == "delete":
-            client.delete("redbeat:entry")
-            client.zrem(SCHEDULE, "redbeat:entry")
-        elif change == "save":
-            write_raw(client, "entry", score=server_now(client) + 1000, args=[1])
-        else:
-            client.hset("redbeat:entry", "policy", json.dumps({"overlap": "allow"}))
-        return commits(store, *args, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Store, "commits", commit)
-        scheduler.tick()
-    assert messages(broker) == []
-    assert running_of(client, "entry") == {}
-    assert client.exists(DEADLINES) == 0
-
-
-def test_an_app_may_begin_to_track_runs_while_beat_runs(
-    scheduler: RedBeatScheduler, client: redis.Redis
-) -> None:
-    write_tracked(client)
-    scheduler.tick()
-    assert running_of(client, "entry") == {}
-    track_runs(scheduler.app)
-    make_due_again(client)
-    scheduler.tick()
-    assert len(running_of(client, "entry")) == 1
-
-
-@pytest.mark.parametrize("way", ["compiled", "ordinary"])
-def test_the_log_tells_of_sending_only_what_is_sent(
-    make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture, way: str
-) -> None:
-    scheduler = make_scheduler(**({} if way == "compiled" else {"redbeat_message_cache_bytes": 0}))
-    write_tracked(client, overlap="skip")
-    with caplog.at_level("INFO", "celery.beat"):
-        scheduler.tick()
-        assert sum("Sending due task entry" in message for message in caplog.messages) == 1
-        caplog.clear()
-        make_due_again(client)
-        scheduler.tick()
-    assert [message for message in caplog.messages if "Sending" in message] == []
-    assert sum("Skipped the run of entry" in message for message in caplog.messages) == 1
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("has_worker", [True, False])
-def test_the_log_says_so_if_a_run_is_held_back_while_no_live_worker_tracks_runs(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    compiled: bool,
-    has_worker: bool,
-) -> None:
-    monkeypatch.setattr(log, "WORKERS_SECONDS", 0.0)  # between two looks
-    scheduler = make_scheduler(**({} if compiled else {"redbeat_message_cache_bytes": 0}))
-    if has_worker:
-        client.hset(NAMES.workers, "celery@test", json.dumps({"at": server_now(client)}))
-    write_tracked(client, overlap="skip")
-    for _ in range(3):
-        scheduler.tick()
-        make_due_again(client)
-    said = [message for message in caplog.messages if "no live worker tracks runs" in message]
-    assert len(said) == (0 if has_worker else 1)
-    assert all("A run of entry was held back" in message for message in said)
-    assert all("redbeat.track_runs(app)" in message for message in said)
-
-
-def test_the_run_that_waits_is_known_however_the_server_writes_its_due_time(
+def test_waiting_run_is_known_however_the_server_writes_its_due_time(
     scheduler: RedBeatScheduler, client: redis.Redis
 ) -> None:
     """Valkey writes some scores with an exponent: of 17 digits, say."""
@@ -550,3 +266,180 @@ def test_the_run_that_waits_is_known_however_the_server_writes_its_due_time(
     assert running_of(client, "entry")[""]["due"] == exponent
     skipped, _ = history_of(client, "entry")[:2]
     assert (skipped["outcome"], skipped["behind"]) == ("skipped", expected_id("entry", first))
+
+
+# -- a run that waits
+
+
+RUNNING = NAMES.about("entry").running
+
+
+def write_buffered(client: redis.Redis, due: float | None = None, **policy: Any) -> float:
+    """An hourly entry that lets one run wait, and is due since a moment, or then; returns when."""
+    due = round(server_now(client) - 5, 6) if due is None else due
+    write_raw(client, "entry", score=due, schedule=HOURLY)
+    client.hset("redbeat:entry", "policy", json.dumps({"overlap": "buffer_one", **policy}))
+    return due
+
+
+def let_one_wait(
+    scheduler: RedBeatScheduler, client: redis.Redis, **policy: Any
+) -> tuple[Progress, Any, float]:
+    """A run of another id is at work, and that of the entry waits for it; returns when that was due."""
+    progress = Progress(scheduler.app, client)
+    delivery = progress.started("entry", "other")
+    due = write_buffered(client, **policy)
+    scheduler.tick()
+    assert "" in running_of(client, "entry")
+    return progress, delivery, due
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize("overlap", ["buffer_one", "replace"])
+def test_waiting_run_is_sent_when_the_one_before_it_has_ended(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, overlap: str
+) -> None:
+    progress, delivery, due = let_one_wait(scheduler, client, overlap=overlap)
+    following = score_of(client, "entry")
+    assert following == pytest.approx(due + 3600, abs=1e-3)
+    progress.end(delivery, "succeeded")
+    assert scheduler.tick() == 0, "it is looked at"
+    scheduler.tick()
+    [message] = messages(broker)
+    assert message["headers"]["id"] == expected_id("entry", due)
+    assert list(running_of(client, "entry")) == [expected_id("entry", due)]
+    assert score_of(client, "entry") == following
+    assert client.hget("redbeat:entry", "lease") is None
+    assert client.zrange(DEADLINES, 0, -1) == [f"{expected_id('entry', due)}\0{RUNNING}"]
+    assert field(client, "entry", "meta")["total_run_count"] == 1
+    scheduler.tick()
+    assert len(messages(broker)) == 1, "once"
+
+
+@EVERY_KIND_OF_LOCK
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"enabled": False}, "disabled"),
+        (
+            {"policy": {"overlap": "buffer_one", "paused": True, "pause_note": "repairs"}, "enabled": False},
+            "repairs",
+        ),
+        ({"policy": {"overlap": "buffer_one", "max_runs": 0 + 1}, "meta": 1}, "max_runs"),
+        ({"policy": {"overlap": "buffer_one", "expires_after": 1}}, "expires_after"),
+    ],
+    ids=["disabled", "paused", "finished", "expired"],
+)
+def test_waiting_run_is_dropped_where_its_entry_may_not_run(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, change: dict[str, Any], why: str
+) -> None:
+    progress, delivery, due = let_one_wait(scheduler, client)
+    definition = field(client, "entry", "definition") | {"enabled": change.get("enabled", True)}
+    client.hset("redbeat:entry", "definition", json.dumps(definition))
+    if "policy" in change:
+        client.hset("redbeat:entry", "policy", json.dumps(change["policy"]))
+    if "meta" in change:
+        client.hset("redbeat:entry", "meta", json.dumps({"last_run_at": None, "total_run_count": 1}))
+    following = score_of(client, "entry")
+    progress.end(delivery, "succeeded")
+    for _ in range(3):
+        scheduler.tick()
+    assert messages(broker) == []
+    assert running_of(client, "entry") == {}
+    assert client.zcard(DEADLINES) == 0
+    assert score_of(client, "entry") == following
+    record = history_of(client, "entry")[0]
+    assert (record["outcome"], record["due"]) == ("skipped", pytest.approx(due, abs=1e-6))
+    assert why in record["why"]
+
+
+def test_replace_lets_a_run_begin_though_messages_are_slow(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    progress = Progress(scheduler.app, client)
+    first = write_buffered(client, overlap="replace")
+
+    def be_due() -> float:
+        due = round(server_now(client) - 1, 6)
+        client.zadd(SCHEDULE, {"redbeat:entry": due})
+        scheduler.tick()
+        return due
+
+    scheduler.tick()
+    second = be_due()
+    delivery = progress.delivery("entry", expected_id("entry", first), first, overlap="replace")
+    assert progress.begin(delivery) == "superseded"
+    progress.end(delivery, "superseded")
+    for _ in range(2):
+        scheduler.tick()
+    task_ids = [message["headers"]["id"] for message in messages(broker)]
+    assert sorted(task_ids) == sorted([expected_id("entry", first), expected_id("entry", second)])
+    be_due()
+    record = running_of(client, "entry")[expected_id("entry", second)]
+    assert "terminate" not in record
+    assert (
+        progress.begin(progress.delivery("entry", expected_id("entry", second), second, overlap="replace"))
+        == "go"
+    )
+    be_due()
+    assert running_of(client, "entry")[expected_id("entry", second)]["terminate"] == "replaced"
+
+
+def test_later_run_is_sent_after_the_waiting_one(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    _progress, _delivery, due = let_one_wait(scheduler, client)
+    client.hdel(RUNNING, "other")  # and nobody says so
+    client.zrem(DEADLINES, f"other\0{RUNNING}")
+    later = round(server_now(client) - 1, 6)
+    client.zadd(SCHEDULE, {"redbeat:entry": later})
+    for _ in range(3):
+        scheduler.tick()
+    assert [message["headers"]["id"] for message in messages(broker)] == [expected_id("entry", due)]
+    held = [record for record in history_of(client, "entry") if record.get("outcome") == "skipped"]
+    assert held[0]["due"] == pytest.approx(later)
+
+
+def test_save_does_not_lose_the_waiting_run(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    progress, delivery, due = let_one_wait(scheduler, client)
+    progress.end(delivery, "succeeded")
+    scheduler.tick()  # it is released
+    Entry.get("entry", scheduler.app).update(args=[1])
+    client.zadd(SCHEDULE, {"redbeat:entry": server_now(client) + 1000})
+    client.zadd(DEADLINES, {f"\0{RUNNING}": 1})  # half a minute later
+    for _ in range(3):
+        scheduler.tick()
+    assert [message["headers"]["id"] for message in messages(broker)] == [expected_id("entry", due)]
+    assert (score_of(client, "entry") or 0) > server_now(client) + 900
+
+
+def test_deleted_entry_leaves_no_waiting_run(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    progress, delivery, _due = let_one_wait(scheduler, client)
+    Entry.get("entry", scheduler.app).delete()
+    progress.end(delivery, "succeeded")
+    for _ in range(2):
+        scheduler.tick()
+    assert messages(broker) == []
+    assert client.exists(DEADLINES, RUNNING) == 0
+
+
+def test_run_never_started_is_given_up_after_a_lease(
+    scheduler: RedBeatScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due = write_buffered(client, queue_timeout=1)
+    scheduler.tick()
+    [member] = client.zrange(DEADLINES, 0, -1)
+    client.zadd(DEADLINES, {member: 1})
+    scheduler.tick()
+    assert list(running_of(client, "entry")) == [expected_id("entry", due)], (
+        "it hasn't watched for long enough"
+    )
+    monkeypatch.setattr(Watch, "seconds", 1000.0)
+    client.zadd(DEADLINES, {member: 1})
+    scheduler.tick()
+    assert running_of(client, "entry") == {}
+    assert history_of(client, "entry")[0]["outcome"] == "never_started"

@@ -106,7 +106,7 @@ ALTERED = {
 
 
 @pytest.mark.parametrize(("name", "old", "new", "violation"), ALTERED.values(), ids=ALTERED)
-def test_without_it_an_order_of_steps_breaks_a_promise(
+def test_script_without_this_line_breaks_a_promise(
     client: redis.Redis, name: str, old: str, new: str, violation: str
 ) -> None:
     altered = Altered(client, name, old, new)
@@ -147,9 +147,7 @@ def test_every_fenced_script_is_tried() -> None:
 
 
 @pytest.mark.parametrize("script", OTHERS)
-def test_a_script_writes_for_the_holder_and_nothing_while_another_beat_holds_the_lock(
-    client: redis.Redis, script: str
-) -> None:
+def test_fenced_script_writes_for_the_holder_alone(client: redis.Redis, script: str) -> None:
     client.hset(ENTRY.key, "definition", "{}")
     client.zadd(SCHEDULE, {ENTRY.key: 1})
     client.zadd(KEYS.deadlines, {DEADLINE: 1})

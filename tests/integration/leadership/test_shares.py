@@ -1,24 +1,26 @@
-"""Beats share a schedule: each leads its share, hands over what is another's, and takes what is left."""
+"""Beats share a schedule: each leads its share of the shards, hands over others, and takes what is left."""
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
+from celery import Celery
+from redis.connection import AbstractConnection
 
 from redbeat.errors import StoreCorrupt
+from redbeat.layout import shards_named
 from redbeat.leadership.rendezvous import find_leaders, max_parts
 from redbeat.store.beats import Beats
-from redbeat.store.lock_tokens import beat_of
-from redbeat.store.nodes import call_on_nodes
-from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.polling import eventually
 from tests.support.servers import Server
 from tests.support.sharing import SharingBeat, leaders, step
+from tests.support.topologies import ClusterTopology
 
 SHARDS = 16
 
@@ -67,14 +69,7 @@ def company(make_app: MakeApp) -> Iterator[Company]:
         beat.shares.resign()
 
 
-def test_the_first_beat_leads_all_parts_after_one_look(company: Company) -> None:
-    beat = company.join()
-    beat.step()
-    assert len(beat.led) == SHARDS
-    assert set(leaders([beat])) == beat.led
-
-
-def test_a_beat_that_comes_leads_its_share_after_two_looks_and_one_of_the_others(company: Company) -> None:
+def test_new_beat_leads_its_share_after_two_looks(company: Company) -> None:
     first = company.join()
     first.step()
     for count in (2, 3):
@@ -94,7 +89,7 @@ def test_a_beat_that_comes_leads_its_share_after_two_looks_and_one_of_the_others
         assert min(loads) > 0
 
 
-def test_the_parts_of_a_beat_that_crashes_are_led_by_the_others_after_the_takeover_time(
+def test_shards_of_a_crashed_beat_are_taken_over(
     company: Company,
 ) -> None:
     for _ in range(3):
@@ -119,19 +114,7 @@ def test_the_parts_of_a_beat_that_crashes_are_led_by_the_others_after_the_takeov
     print(f"{moved} of the others' {len(kept)} have moved, too")
 
 
-def test_a_beat_that_ends_hands_its_parts_to_the_others_with_their_next_look(company: Company) -> None:
-    for _ in range(3):
-        company.join()
-    company.settle()
-    ended = company.all.pop()
-    ended.shares.resign()
-    assert ended.shares.beat not in Beats(Store(ended.app)).read()
-    step(company.all)
-    step(company.all)
-    assert len(leaders(company.all)) == SHARDS
-
-
-def test_a_beat_that_ends_wakes_the_others_which_then_look_at_once(company: Company) -> None:
+def test_beat_that_ends_wakes_the_others(company: Company) -> None:
     for _ in range(3):
         company.join()
     company.settle()
@@ -148,7 +131,7 @@ def test_a_beat_that_ends_wakes_the_others_which_then_look_at_once(company: Comp
         channel.close()
 
 
-def test_a_part_is_not_left_unled_by_a_beat_that_says_it_is_there_and_takes_nothing(
+def test_shard_of_an_idle_beat_is_taken_by_another(
     company: Company,
 ) -> None:
     living, idle = company.join(), company.join()
@@ -168,31 +151,7 @@ def test_a_part_is_not_left_unled_by_a_beat_that_says_it_is_there_and_takes_noth
         assert len(living.led) == SHARDS, "they aren't handed over to it again"
 
 
-def test_the_token_of_each_lock_says_which_beat_leads_the_part(company: Company) -> None:
-    for _ in range(2):
-        company.join()
-    found = company.settle()
-    known = Beats(Store(company.all[0].app)).read()
-    assert known.keys() == {beat.shares.beat for beat in company.all}
-    tokens = set()
-    for prefix, beat in found.items():
-        token = beat.store.client.get(f"{prefix}:lock")
-        assert beat_of(token) == beat.shares.beat
-        tokens.add(token)
-    assert len(tokens) == SHARDS, "each acquisition has its own"
-
-
-def test_a_lock_that_another_beat_has_costs_no_other_part(company: Company) -> None:
-    beat = company.join()
-    beat.step()
-    taken = next(iter(beat.led))
-    beat.store.client.set(f"{taken}:lock", "redbeat:3:elsewhere:1:2:3", px=60_000)
-    eventually(lambda: beat.step() or len(beat.led) == SHARDS - 1)
-    assert taken not in beat.led
-    assert len(leaders([beat])) == SHARDS - 1
-
-
-def test_a_lock_of_celery_redbeat_2_is_left_to_expire(company: Company) -> None:
+def test_lock_of_celery_redbeat_2x_is_left_to_expire(company: Company) -> None:
     beat = company.join()
     prefix = beat.shares.leaderships[0].keys.prefix
     beat.store.client.set(f"{prefix}:lock", "0" * 32, px=60_000)
@@ -206,7 +165,7 @@ def test_a_lock_of_celery_redbeat_2_is_left_to_expire(company: Company) -> None:
     assert len(beat.led) == SHARDS
 
 
-def test_a_scheduler_that_hangs_gives_up_all_parts_and_is_not_there_any_more(company: Company) -> None:
+def test_hanging_scheduler_loses_its_shards(company: Company) -> None:
     living, stuck = company.join(), company.join()
     company.settle()
     assert stuck.led
@@ -219,27 +178,7 @@ def test_a_scheduler_that_hangs_gives_up_all_parts_and_is_not_there_any_more(com
     assert stuck.shares.beat not in Beats(living.store).read()
 
 
-def test_without_shards_nothing_is_written_of_beats(make_app: MakeApp) -> None:
-    first, second = SharingBeat(make_app()), SharingBeat(make_app())
-    step([first, second])
-    step([first, second])
-    assert (first.led, second.led) == ({"redbeat:"}, set())
-    assert sorted(first.store.client.keys()) == ["redbeat::lock", "redbeat::standbys", "redbeat::tick"]
-    first.shares.resign()
-    second.step()
-    assert second.led == {"redbeat:"}
-    second.shares.resign()
-
-
-def test_without_locks_every_beat_leads_every_part(company: Company) -> None:
-    beats = [company.join(redbeat_lock_key=None) for _ in range(2)]
-    assert [len(beat.shares.look()) for beat in beats] == [SHARDS] * 2
-    assert [beat.shares.look() for beat in beats] == [[], []]
-    assert [len(beat.led) for beat in beats] == [SHARDS] * 2
-    assert beats[0].store.client.keys() == []
-
-
-def test_parts_that_stay_keep_their_locks_when_the_parts_change(company: Company) -> None:
+def test_shards_that_stay_keep_their_locks_in_a_new_layout(company: Company) -> None:
     beat = company.join()
     beat.step()
     parts = beat.store.parts
@@ -254,25 +193,7 @@ def test_parts_that_stay_keep_their_locks_when_the_parts_change(company: Company
     assert kept == [True] * 5 + [False] * 11
 
 
-def test_a_beat_that_waits_listens_where_it_leads_or_is_to_lead(company: Company) -> None:
-    first = company.join()
-    first.step()
-    assert len(first.shares.wake_channels) == SHARDS
-    second = company.join()
-    second.step()
-    assert second.led == set()
-    awaited = {channel.removesuffix(":wake") for channel in second.shares.wake_channels}
-    channel = second.store.wake_channel(second.shares.wake_channels)
-    assert not channel.wait(0.2)
-    eventually(lambda: first.shares.note_progress() or second.shares.beat in first.shares.live)
-    first.step()
-    assert channel.wait(5), "it is woken by what is handed over"
-    second.shares.note_wake()
-    eventually(lambda: second.step(at_once=False) or second.led == awaited)
-    channel.close()
-
-
-def test_a_beat_that_leads_nothing_notices_another_layout_with_its_next_look(company: Company) -> None:
+def test_beat_without_shards_notices_a_new_layout(company: Company) -> None:
     first = company.join()
     first.step()
     idle = company.join()
@@ -286,7 +207,7 @@ def test_a_beat_that_leads_nothing_notices_another_layout_with_its_next_look(com
     assert len(idle.store.config.layout.parts) == 2 * SHARDS
 
 
-def test_a_user_without_a_right_to_the_beats_leads_and_stands_by(
+def test_user_without_the_right_to_list_beats_leads_and_stands_by(
     company: Company, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     patterns = ["~{redbeat:*", "~redbeat::[^b]*", "&*"]
@@ -306,9 +227,7 @@ def test_a_user_without_a_right_to_the_beats_leads_and_stands_by(
     assert len(second.led) == SHARDS
 
 
-def test_where_no_lock_can_be_asked_for_that_is_an_error_and_else_the_others_are_led(
-    company: Company, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lock_of_wrong_type_costs_its_own_shard(company: Company, caplog: pytest.LogCaptureFixture) -> None:
     beat = company.join()
     prefixes = [leadership.keys.prefix for leadership in beat.shares.leaderships]
     beat.store.client.sadd(f"{prefixes[0]}:lock", "spoilt")
@@ -323,12 +242,110 @@ def test_where_no_lock_can_be_asked_for_that_is_an_error_and_else_the_others_are
         other.step()
 
 
-def test_a_beat_whose_time_has_not_come_yet_is_not_there(make_app: MakeApp, client: redis.Redis) -> None:
-    """The server's clock was set back, and the beat that said so in the time before has ended since."""
-    store = Store(make_app(redbeat_shards=4))
-    beats = Beats(store)
-    client.zadd("redbeat::beats", {"ended": time.time() + 3600, "late": time.time() + 5})
-    [reply] = call_on_nodes(store.client, [beats.note_call("here", 10)])
-    company = beats.noted(reply)
-    assert company is not None
-    assert company.ages.keys() == beats.read().keys() == {"here", "late"}
+# -- what is logged
+
+
+def messages(caplog: pytest.LogCaptureFixture, pattern: str) -> list[str]:
+    return [message for message in caplog.messages if re.search(pattern, message)]
+
+
+def numbers_of(beat: SharingBeat) -> str:
+    return ", ".join(re.findall(r"\d+", " ".join(sorted(beat.led, key=lambda one: int(one[9:-2])))))
+
+
+def test_shards_are_named_by_their_numbers() -> None:
+    assert shards_named([3], 16) == "shard 3 of 16"
+    assert shards_named([7, 0, 3], 16) == "shards 0, 3, 7 of 16"
+    assert shards_named(range(16), 16) == "all 16 shards"
+    assert shards_named([0], 1) == "shard 0 of 1"
+    named = ", ".join(map(str, range(16)))
+    assert shards_named(range(40), 64) == f"shards {named} and 24 more of 64"
+    assert shards_named([2, 14], 4) == "shards 2, 14", "one of a former layout"
+    assert shards_named([None], 16) == "the part without shards"
+    assert shards_named([None, 1, 2], 16) == "shards 1, 2 of 16 and the part without shards"
+
+
+def test_log_names_the_shards_that_are_acquired_handed_over_and_released(
+    company: Company, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = company.join()
+    first.step()
+    assert messages(caplog, "Acquired") == ["beat: Acquired 16 locks: all 16 shards; this beat leads 16 now."]
+    second = company.join()
+    eventually(lambda: step(company.all) or (second.led and not first.shares.leaving))
+    assert len(messages(caplog, f"Hands shards {numbers_of(second)} of 16 over")) == 1
+    assert len(messages(caplog, f"Acquired .* shards {numbers_of(second)} of 16")) == 1
+
+
+# -- on several nodes
+
+
+CLUSTER_SHARDS = 48
+
+
+@pytest.fixture
+def beats(cluster: ClusterTopology) -> Iterator[list[SharingBeat]]:
+    """Two beats, neither of which has a heartbeat of its own."""
+    made = [SharingBeat(app_of(cluster)) for _ in range(2)]
+    yield made
+    for beat in made:
+        beat.shares.resign()
+
+
+def app_of(cluster: ClusterTopology) -> Celery:
+    app = Celery("test", set_as_current=False)
+    app.conf.update(
+        redbeat_redis_url=cluster.url(),
+        redbeat_redis_options={"cluster": True, "password": cluster.nodes[0].password},
+        redbeat_shards=CLUSTER_SHARDS,
+    )
+    return app
+
+
+class RoundTrips:
+    """Counts what is sent, by the ports of the nodes: a pipeline is sent at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ports: list[int] = []
+        send = AbstractConnection.send_packed_command
+
+        def counting(connection: Any, command: Any, *args: Any, **kwargs: Any) -> Any:
+            self.ports.append(connection.port)
+            return send(connection, command, *args, **kwargs)
+
+        monkeypatch.setattr(AbstractConnection, "send_packed_command", counting)
+
+
+def test_look_takes_one_round_trip_a_node(
+    cluster: ClusterTopology, beats: list[SharingBeat], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = beats
+    for _ in range(4):
+        step([first, second])
+    assert len(first.led) + len(second.led) == CLUSTER_SHARDS
+    trips = RoundTrips(monkeypatch)
+    first.step()
+    print(f"a look at {CLUSTER_SHARDS - len(first.led)} locks of others: {len(trips.ports)} round trips")
+    assert sorted(trips.ports) == sorted(node.port for node in cluster.nodes)
+
+
+def test_shards_on_other_nodes_go_on_while_a_node_is_away(
+    cluster: ClusterTopology, beats: list[SharingBeat]
+) -> None:
+    first, _ = beats
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.config_set("cluster-require-full-coverage", "no")
+    first.shares.keep_alive()
+    first.step()
+    assert len(first.led) == CLUSTER_SHARDS
+    [gone, *_] = cluster.nodes
+    there = {prefix for prefix in first.led if cluster.owner(f"{prefix}:lock") is not gone}
+    first.shares.resign()
+    gone.kill()
+    try:
+        eventually(lambda: first.step() or first.led == there)
+    finally:
+        cluster.heal()
+    eventually(lambda: first.step() or len(leaders([first])) == CLUSTER_SHARDS)

@@ -35,7 +35,7 @@ def server(clock: ServerClock) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("shards", [4, 16])
-def test_all_parts_are_led_soon_after_anything_and_each_beat_has_its_share(
+def test_all_shards_are_led_soon_after_any_disturbance(
     server: Server, clock: ServerClock, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(f"{SEED} sharing {shards}")

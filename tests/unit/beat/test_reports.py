@@ -1,7 +1,4 @@
-"""What beat's log is told, how often, and in which words.
-
-What beat remembers of it is bounded, and whatever is forgotten is said again, not left out.
-"""
+"""What beat logs, how often; what it remembers of that is bounded."""
 
 from __future__ import annotations
 
@@ -14,17 +11,17 @@ import pytest
 from redbeat.beat import log as reports_module
 from redbeat.beat.log import (
     MAX_SETTLED,
-    MISSING_SECONDS,
     STANDBY_SECONDS,
     UNTRACKED_SECONDS,
     WORKERS_SECONDS,
     Reports,
 )
-from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Claimed, KeyType
 from redbeat.store.run_record import RunRecord
 
 LIMIT = 10
+
+
 Log = pytest.LogCaptureFixture
 
 
@@ -47,7 +44,7 @@ def told(caplog: Log) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "celery.beat"]
 
 
-def test_a_standby_says_once_a_minute_who_it_waits_for(clock: SimpleNamespace, caplog: Log) -> None:
+def test_standby_is_logged_once_a_minute(clock: SimpleNamespace, caplog: Log) -> None:
     caplog.set_level(logging.INFO, logger="celery.beat")
     candidacy: Any = SimpleNamespace(key="lock", describe_holder=lambda: f"somebody at {clock.now:.0f}")
     reports = Reports()
@@ -59,13 +56,6 @@ def test_a_standby_says_once_a_minute_who_it_waits_for(clock: SimpleNamespace, c
     ]
 
 
-def test_a_trouble_is_logged_when_it_comes_and_when_it_comes_back(caplog: Log) -> None:
-    reports = Reports()
-    for trouble in ("a", "a", "", "", "a", "b"):
-        reports.report_trouble(trouble)
-    assert [line[-1] for line in told(caplog)] == ["a", ".", "a", "b"]
-
-
 def remembered(reports: Reports) -> int:
     return max(len(memory) for memory in vars(reports).values() if hasattr(memory, "__len__"))
 
@@ -74,7 +64,7 @@ def claimed(number: int, kind: str) -> Claimed:
     return Claimed(f"redbeat:entry-{number}", "1.5", type=KeyType(kind))
 
 
-def test_many_distinct_errors_are_each_logged_and_take_bounded_memory(reports: Reports, caplog: Log) -> None:
+def test_distinct_errors_are_each_logged_with_bounded_memory(reports: Reports, caplog: Log) -> None:
     for number in range(5 * LIMIT):
         for _ in range(3):  # seen again at once: nothing new
             reports.report_quarantined(claimed(number, "string"), f"reason {number}", is_news=False)
@@ -86,15 +76,7 @@ def test_many_distinct_errors_are_each_logged_and_take_bounded_memory(reports: R
     assert len(told(caplog)) < 3 * 5 * LIMIT
 
 
-def test_one_error_with_many_reasons_takes_the_memory_of_one(reports: Reports, caplog: Log) -> None:
-    for number in range(5 * LIMIT):
-        reports.report_quarantined(claimed(0, "list"), f"reason {number}", is_news=False)
-        reports.report_trouble(f"trouble {number}")
-    assert remembered(reports) == 2
-    assert len(told(caplog)) == 2 * 5 * LIMIT
-
-
-def test_shards_that_cannot_be_sent_are_named_again_when_they_are_more(reports: Reports, caplog: Log) -> None:
+def test_shards_that_cannot_be_sent_are_logged_as_they_change(reports: Reports, caplog: Log) -> None:
     caplog.set_level("INFO")
     for named, places in [("shard 3", "a"), ("shard 3", "a"), ("shards 3, 5", "ab"), ("shard 5", "b")]:
         reports.report_trouble("Redis is full.", f"{named} of 16", places)
@@ -107,19 +89,7 @@ def test_shards_that_cannot_be_sent_are_named_again_when_they_are_more(reports: 
     ]
 
 
-def test_more_missing_than_are_remembered_are_all_removed(reports: Reports, clock: Any, caplog: Log) -> None:
-    left, looks = list(range(5 * LIMIT)), 0
-    while left:  # as they come up in the schedule: in the same order each time
-        left = [number for number in left if not reports.note_missing(claimed(number, "none"))]
-        assert remembered(reports) <= LIMIT
-        looks += 1
-        assert looks < 20
-    print(f"{5 * LIMIT} missing, {LIMIT} remembered: gone after {looks} looks")
-
-
-def test_of_many_that_are_removed_the_first_have_a_line_each_the_others_one(
-    reports: Reports, caplog: Log
-) -> None:
+def test_removed_entries_are_logged_in_few_lines(reports: Reports, caplog: Log) -> None:
     reports.report_removed([f"redbeat:entry-{number}" for number in range(20_000)])
     *alone, together = told(caplog)
     assert [line.partition(",")[0] for line in alone] == [
@@ -137,52 +107,12 @@ def test_of_many_that_are_removed_the_first_have_a_line_each_the_others_one(
     assert not told(caplog)
 
 
-def test_missing_entries_that_never_come_up_again_make_room(reports: Reports, clock: Any) -> None:
-    for number in range(LIMIT):
-        assert not reports.note_missing(claimed(number, "none"))
-    clock.now += MISSING_SECONDS + 1
-    assert not reports.note_missing(claimed(LIMIT, "none"))
-    assert reports.note_missing(claimed(LIMIT, "none"))
-
-
-def test_a_typo_of_megabytes_is_cut(reports: Reports, caplog: Log) -> None:
-    entry = SimpleNamespace(typos="", schedule=SimpleNamespace(typos="relativ\ud800 " * 300_000))
-    run: Any = SimpleNamespace(entry=entry, claimed=claimed(0, "hash"))
-    reports.report_typos(run)
-    [line] = told(caplog)
-    assert len(line.encode()) < 1000
-
-
 def settled(count: int, word: str, **record: Any) -> list[tuple[str, RunRecord, str]]:
     values = {"sent": 1e9, **record}
     return [(f"entry-{number}", RunRecord(f"id-{number}", **values), word) for number in range(count)]
 
 
-def test_a_run_that_is_given_up_or_overdue_is_told_of_with_its_worker_and_since_when(caplog: Log) -> None:
-    at_work: dict[str, Any] = {"started": 1e9 + 60, "worker": "celery@a\nb", "max": 30.0}
-    for runs in (
-        settled(1, "lost", **at_work),
-        settled(1, "never_started"),
-        settled(1, "overdue", **at_work),
-        settled(1, "overdue", is_revoked_overdue=True, **at_work),
-    ):
-        Reports().report_settled(runs)
-    begun, sent = shown(moment_of(1e9 + 60)), shown(moment_of(1e9))
-    worker, limit = "celery@a\\nb", "longer than its max_runtime of 30 s"
-    explained = [line.removeprefix("beat: The run id-0 of entry-0 is ") for line in told(caplog)]
-    lost = f"its lease ran out, so its worker {worker} or the machine is gone; it was begun at {begun}"
-    never = f"no worker that tracks runs has begun it within queue_timeout; it was sent at {sent}"
-    at_work_since = f"it is at work on {worker} since {begun}, {limit}"
-    assert explained == [
-        f"lost: {lost}.",
-        f"never_started: {never}.",
-        f"overdue: {at_work_since}, and no longer holds back the next one.",
-        f"overdue: {at_work_since}, and is terminated.",
-    ]
-    assert {record.levelname for record in caplog.records} == {"WARNING"}
-
-
-def test_of_many_runs_that_are_given_up_together_the_first_have_a_line_each(caplog: Log) -> None:
+def test_runs_given_up_together_are_logged_in_few_lines(caplog: Log) -> None:
     Reports().report_settled(settled(MAX_SETTLED, "lost"))
     assert len(told(caplog)) == MAX_SETTLED
     caplog.clear()
@@ -211,7 +141,7 @@ class Workers:
             self._clock.now += 10
 
 
-def test_that_no_worker_tracks_runs_is_asked_once_a_minute_and_said_once_an_hour(
+def test_missing_workers_are_looked_for_once_a_minute_and_logged_once_an_hour(
     clock: SimpleNamespace, caplog: Log
 ) -> None:
     workers, start = Workers(clock, Reports()), clock.now
@@ -220,35 +150,5 @@ def test_that_no_worker_tracks_runs_is_asked_once_a_minute_and_said_once_an_hour
     [said] = told(caplog)
     assert "A run of report was held back" in said
     assert "redbeat.track_runs(app)" in said
-    workers.hold_back_runs_for(2 * WORKERS_SECONDS)
-    assert len(told(caplog)) == 2
-
-
-def test_a_worker_that_starts_with_beat_or_again_has_a_minute_before_it_is_missed(
-    clock: SimpleNamespace, caplog: Log
-) -> None:
-    workers = Workers(clock, Reports())
-    for _ in range(3):
-        workers.are_there = False
-        workers.hold_back_runs_for(WORKERS_SECONDS)
-        workers.are_there = True
-        workers.hold_back_runs_for(WORKERS_SECONDS)
-    assert told(caplog) == []
-
-
-@pytest.mark.parametrize("is_seen_in_redis", [True, False])
-def test_that_no_worker_tracks_runs_any_more_is_news(
-    clock: SimpleNamespace, caplog: Log, is_seen_in_redis: bool
-) -> None:
-    reports = Reports()
-    workers = Workers(clock, reports)
-    workers.hold_back_runs_for(3 * WORKERS_SECONDS)
-    assert len(told(caplog)) == 1
-    if is_seen_in_redis:
-        workers.are_there = True
-        workers.hold_back_runs_for(WORKERS_SECONDS)
-        workers.are_there = False
-    else:
-        reports.note_tracked()
     workers.hold_back_runs_for(2 * WORKERS_SECONDS)
     assert len(told(caplog)) == 2

@@ -1,19 +1,90 @@
-"""Celery's service, as RedBeat has it: how it notes that beat has ended."""
+"""Parts of a beat that go on whatever happens: its end, receivers of signals, and the watch over Redis."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
-from types import FrameType, SimpleNamespace
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
+import pytest
 from celery import Celery
-from celery.beat import Service
 
-from redbeat.beat.service import BeatService, Ended
+from redbeat import signals
+from redbeat.beat.feed import Feed
+from redbeat.beat.service import Ended
+from redbeat.beat.supervision import Watch
+from redbeat.keys import Keys
+from redbeat.store.records import Fence
+from tests.support.polling import eventually
+
+SIGNAL: Any = signals.run_sent
 
 
-def test_a_second_signal_amid_the_handler_of_the_first_waits_for_nothing() -> None:
+@pytest.fixture(autouse=True)
+def nobody_else() -> Iterator[None]:
+    before = SIGNAL.receivers
+    SIGNAL.receivers = []
+    yield
+    SIGNAL.receivers = before
+
+
+@pytest.mark.parametrize(
+    "raised", [ValueError("no"), asyncio.CancelledError("no"), KeyboardInterrupt("no"), SystemExit("no")]
+)
+def test_error_of_a_receiver_stops_no_other(raised: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+
+    def broken_receiver(**_: Any) -> None:
+        raise raised
+
+    def receiver(entry: str, **_: Any) -> str:
+        told.append(entry)
+        return "well"
+
+    SIGNAL.connect(broken_receiver)
+    SIGNAL.connect(receiver)
+    responses = SIGNAL.send(sender=None, entry="report")
+    assert told == ["report"]
+    assert [response for _, response in responses] == [raised, "well"]
+    [record] = [one for one in caplog.records if one.name == "celery.beat"]
+    assert "broken_receiver" in record.getMessage()
+    assert "run_sent" in record.getMessage()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_thread_of_signals_that_died_is_restarted(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    looks = threading.Semaphore(0)
+    deaths = [asyncio.CancelledError()]  # as a timeout that a receiver has left behind
+
+    def find_fences() -> dict[Keys, Fence]:
+        looks.release()
+        if deaths:
+            raise deaths.pop()
+        return {}
+
+    def receiver(**_: Any) -> None:
+        pass
+
+    SIGNAL.connect(receiver)
+    feed = Feed(app, find_fences)
+    feed.look()
+    thread: Any = feed._thread  # noqa: SLF001
+    eventually(lambda: not thread.is_running)
+    assert looks.acquire(blocking=False)
+    feed.look()
+    try:
+        assert looks.acquire(timeout=60), "it looks again"
+        assert "has ended, and is started again" in caplog.text
+        feed.look()
+        assert caplog.text.count("is started again") == 1
+    finally:
+        feed.stop()
+
+
+def test_second_signal_amid_the_first_does_not_deadlock() -> None:
     """Celery's handler sets what is set here. With an Event it would wait for itself."""
     ended, steps = Ended(), []
 
@@ -37,30 +108,22 @@ def test_a_second_signal_amid_the_handler_of_the_first_waits_for_nothing() -> No
     assert ended.wait(0)
 
 
-def test_all_who_wait_for_the_end_of_beat_learn_of_it() -> None:
-    ended = Ended()
-    assert not ended.wait(0)
-    told: list[bool] = []
-    threads = [threading.Thread(target=lambda: told.append(ended.wait(60))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    ended.set()
-    for thread in threads:
-        thread.join()
-    assert told == [True] * 3
+def watched(*answers: float, jumps: tuple[float, ...] = ()) -> float:
+    """For how long, if Redis has answered at these times, and its clock has jumped before each by so much."""
+    times, ahead = iter(answers), 1.5e9
+    watch = Watch(3.0, lambda: next(times))
+    for place, answered_at in enumerate(answers):
+        ahead += jumps[place] if jumps else 0
+        watch.note_answer(answered_at + ahead)
+    return watch.seconds
 
 
-def test_the_service_of_a_beat_in_the_main_thread_has_it() -> None:
-    service = Service(Celery(set_as_current=False))
-    BeatService(service)
-    assert isinstance(service._is_stopped, Ended)  # noqa: SLF001 - Celery's handler sets it
-    service._is_stopped.set()  # noqa: SLF001
-    service.stop(wait=True)
+def test_watch_begins_anew_after_a_silence() -> None:
+    assert watched(100.0, 110.0, 110.5, 112.0) == 2
 
 
-def test_one_in_a_thread_keeps_the_event_that_somebody_may_wait_for() -> None:
-    service = SimpleNamespace(_is_stopped=threading.Event())
-    thread = threading.Thread(target=BeatService, args=(service,))
-    thread.start()
-    thread.join()
-    assert isinstance(service._is_stopped, threading.Event)  # noqa: SLF001 - Celery's
+def test_watch_begins_anew_after_the_clock_jumped() -> None:
+    """As then all leases end at once, and workers must have had the time to renew them."""
+    assert watched(100.0, 102.0, 104.0, 105.0, jumps=(0, 0, 60, 0)) == 1
+    assert watched(100.0, 102.0, 104.0, 105.0, jumps=(0, 0, -60, 0)) == 5
+    assert watched(100.0, 102.0, 104.0, 105.0, jumps=(0, 0.2, 0.2, -0.4)) == 5

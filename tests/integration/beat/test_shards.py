@@ -5,34 +5,38 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from celery import Celery
 from celery.schedules import schedule
 
-import redbeat.later
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.shards import Shards
+from redbeat.connection.client import get_redis
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys, shard_prefix
 from redbeat.layout import shard_of
 from redbeat.schedulers import RedBeatScheduler
+from redbeat.store.layouts import Layouts
+from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import sent_names
 from tests.support.servers import Server
+from tests.support.shards import app_in, names_in_every_shard
 from tests.support.ticks import leader, memory_app, take_messages
 from tests.support.topologies import ClusterTopology
 
 SHARDS = 16
+
+
 HOUR = 3600.0
 
 
@@ -52,7 +56,7 @@ def save(app: Celery, names: list[str]) -> None:
     )
 
 
-def parts_of(app: Celery) -> tuple[Keys, ...]:
+def keys_of(app: Celery) -> tuple[Keys, ...]:
     parts: tuple[Keys, ...] = app.redbeat_conf.layout.parts
     return parts
 
@@ -60,7 +64,7 @@ def parts_of(app: Celery) -> tuple[Keys, ...]:
 def let_be_due(app: Celery, at: float | None = None) -> None:
     """Let all entries be due, since a second ago by default."""
     client, at = app.redbeat_redis, time.time() - 1 if at is None else at
-    for keys in parts_of(app):
+    for keys in keys_of(app):
         if members := client.zrange(keys.schedule, 0, -1):
             client.zadd(keys.schedule, dict.fromkeys(members, at))
 
@@ -71,20 +75,11 @@ def send_all(scheduler: RedBeatScheduler) -> list[str]:
     return [message.entry for message in take_messages(scheduler.app)]
 
 
-# -- one beat, ticked by the test
+def shards_of(scheduler: RedBeatScheduler) -> Shards:
+    return scheduler._shards  # noqa: SLF001 - it has no name outside
 
 
-@pytest.mark.parametrize("shards", [1, SHARDS])
-def test_what_is_due_in_all_shards_is_sent_once(make_app: MakeApp, shards: int) -> None:
-    app, names = make_app(redbeat_shards=shards), names_of(300)
-    save(app, names)
-    let_be_due(app)
-    with leader(app) as scheduler:
-        assert Counter(send_all(scheduler)) == Counter(names)
-        assert not send_all(scheduler)
-
-
-def test_no_shard_waits_until_the_backlog_of_another_one_is_sent(make_app: MakeApp) -> None:
+def test_no_shard_waits_for_the_backlog_of_another(make_app: MakeApp) -> None:
     app, names = make_app(redbeat_shards=2, redbeat_batch_size=10), names_of(200)
     few = [name for name in names if shard_of(name, 2) == 0][:5]
     many = [name for name in names if shard_of(name, 2) == 1]
@@ -98,7 +93,7 @@ def test_no_shard_waits_until_the_backlog_of_another_one_is_sent(make_app: MakeA
         assert Counter([*sent, *send_all(scheduler)]) == Counter([*few, *many])
 
 
-def test_the_code_s_entries_are_stored_where_they_belong_and_removed_from_there(make_app: MakeApp) -> None:
+def test_statics_are_stored_and_removed_in_their_shards(make_app: MakeApp) -> None:
     statics = {f"static-{number}": {"task": "tasks.echo", "schedule": HOUR} for number in range(40)}
     app = make_app(redbeat_shards=4, beat_schedule=statics)
     with leader(app):
@@ -111,15 +106,15 @@ def test_the_code_s_entries_are_stored_where_they_belong_and_removed_from_there(
     app.conf.beat_schedule = {"static-1": statics["static-1"]}
     with leader(app):
         pass
-    left = [keys.name(key) for keys in parts_of(app) for key in client.zrange(keys.schedule, 0, -1)]
+    left = [keys.name(key) for keys in keys_of(app) for key in client.zrange(keys.schedule, 0, -1)]
     assert left == ["static-1"]
 
 
-def test_an_entry_in_another_shard_than_its_name_s_is_put_aside_and_its_twin_runs(make_app: MakeApp) -> None:
+def test_entry_in_the_wrong_shard_is_quarantined_and_its_twin_runs(make_app: MakeApp) -> None:
     app = make_app(redbeat_shards=4)
     save(app, ["report"])
     client, home = app.redbeat_redis, app.redbeat_conf.keys.home("report")
-    other = next(keys for keys in parts_of(app) if keys != home)
+    other = next(keys for keys in keys_of(app) if keys != home)
     client.hset(other.entry("report"), mapping=client.hgetall(home.entry("report")))
     client.zadd(other.schedule, {other.entry("report"): 0})
     with leader(app) as scheduler:
@@ -131,80 +126,25 @@ def test_an_entry_in_another_shard_than_its_name_s_is_put_aside_and_its_twin_run
         assert send_all(scheduler) == ["report"]
 
 
-def test_a_misplaced_entry_waits_until_a_reshard_has_ended_and_is_moved_home_then(make_app: MakeApp) -> None:
-    app = make_app(redbeat_shards=4)
-    save(app, ["report"])
-    client, home = app.redbeat_redis, app.redbeat_conf.keys.home("report")
-    other = next(keys for keys in parts_of(app) if keys != home)
-    client.hset(other.entry("report"), mapping=client.hgetall(home.entry("report")))
-    with leader(app) as scheduler:
-        client.zadd(other.schedule, {other.entry("report"): 0})
-        client.hset("redbeat::layout", "state", "settling")
-        assert not send_all(scheduler)
-        assert not client.hexists(other.entry("report"), "error")
-        client.hset("redbeat::layout", mapping={"state": "", "swept_until": time.time() + 60})
-        eventually(lambda: send_all(scheduler) == ["report"])
-        assert not client.exists(other.entry("report"))
-
-
-def test_stored_messages_of_all_shards_are_sent_and_gone(make_app: MakeApp) -> None:
-    app = make_app(redbeat_shards=4, redbeat_durable_after=1)
-    redbeat.later.install(app)
-
-    @app.task(name="note", shared=False)
-    def note(number: int) -> None: ...
-
-    app.finalize()
-    ids = {note.apply_async((number,), countdown=1000).id for number in range(20)}
-    stored = {keys.prefix for keys in parts_of(app) if app.redbeat_redis.exists(keys.later)}
-    assert len(stored) > 1
-    for keys in parts_of(app):
-        if members := app.redbeat_redis.zrange(keys.later, 0, -1):
-            app.redbeat_redis.zadd(keys.later, dict.fromkeys(members, time.time() - 1))
-    with leader(app) as scheduler:
-        scheduler.tick()
-        assert {message.id for message in take_messages(app)} == ids
-    assert not [keys for keys in parts_of(app) if app.redbeat_redis.exists(keys.later)]
-
-
-def test_beats_without_a_lock_share_all_shards(make_app: MakeApp) -> None:
-    settings: dict[str, Any] = {"redbeat_shards": 4, "redbeat_lock_key": None, "redbeat_batch_size": 10}
-    one, other, names = make_app(**settings), make_app(**settings), names_of(200)
-    save(one, names)
-    let_be_due(one)
-    with leader(one) as first, leader(other) as second:
-        sent: Counter[str] = Counter()
-        ticks = 0
-        while sent.total() < len(names) and ticks < 100:
-            ticks += 1
-            for scheduler in (first, second):
-                scheduler.tick()
-                sent.update(message.entry for message in take_messages(one))
-        assert sent == Counter(names)
-
-
-# -- what goes wrong with one shard, and layouts that change
-
-
-def test_a_shard_whose_lock_is_taken_is_left_and_the_others_go_on(make_app: MakeApp) -> None:
+def test_shard_whose_lock_is_taken_is_left_to_its_leader(make_app: MakeApp) -> None:
     app, names = make_app(redbeat_shards=4), names_of(100)
     save(app, names)
-    client, lost = app.redbeat_redis, parts_of(app)[2]
+    client, lost = app.redbeat_redis, keys_of(app)[2]
     with leader(app) as scheduler:
         client.set(lost.lock, "another")
         let_be_due(app)
         others = [name for name in names if app.redbeat_conf.keys.home(name) != lost]
         assert Counter(send_all(scheduler)) == Counter(others)
         assert [shard.store.keys for shard in shards_of(scheduler).led] == [
-            keys for keys in parts_of(app) if keys != lost
+            keys for keys in keys_of(app) if keys != lost
         ]
     assert client.get(lost.lock) == "another"
 
 
-def test_a_shard_that_can_t_be_read_keeps_no_other_one_from_being_sent(make_app: MakeApp) -> None:
+def test_unreadable_shard_stops_no_other(make_app: MakeApp) -> None:
     app, names = make_app(redbeat_shards=4), names_of(100)
     save(app, names)
-    client, broken = app.redbeat_redis, parts_of(app)[1]
+    client, broken = app.redbeat_redis, keys_of(app)[1]
     with leader(app) as scheduler:
         let_be_due(app)
         client.rename(broken.schedule, "kept")
@@ -229,7 +169,7 @@ def write_layout(app: Celery, shards: int, generation: int, **fields: Any) -> No
 @pytest.mark.parametrize(
     ("before", "after"), [(4, 8), (8, 4), (None, 4), (4, None)], ids=["more", "fewer", "divided", "undivided"]
 )
-def test_a_beat_follows_a_layout_and_sends_what_is_still_where_it_was(
+def test_beat_follows_a_new_layout_and_sends_what_has_not_moved(
     make_app: MakeApp, before: int | None, after: int | None
 ) -> None:
     app, names = make_app(redbeat_shards=before), names_of(60)
@@ -257,11 +197,8 @@ def test_a_beat_follows_a_layout_and_sends_what_is_still_where_it_was(
         assert name in send_all(scheduler)
 
 
-# -- round trips
-
-
 @pytest.mark.parametrize("shards", [SHARDS, 64])
-def test_an_idle_tick_is_one_round_trip_a_node(
+def test_idle_tick_takes_one_round_trip_a_node(
     cluster: ClusterTopology, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = memory_app(
@@ -285,8 +222,105 @@ def test_an_idle_tick_is_one_round_trip_a_node(
     assert max(ticks) <= 4, "once a second, without a heartbeat, it says that it is there"
 
 
-def shards_of(scheduler: RedBeatScheduler) -> Shards:
-    return scheduler._shards  # noqa: SLF001 - it has no name outside
+# -- all shards at once
+
+
+DAY = 86_400.0
+
+
+def save_in(app: Celery, names: Sequence[str], **options: Any) -> None:
+    RedBeatSchedulerEntry.save_many(
+        RedBeatSchedulerEntry(name, "tasks.echo", schedule(DAY), app=app, **options) for name in names
+    )
+
+
+def let_names_be_due(app: Celery, names: Sequence[str], at: float | None = None) -> None:
+    """Let entries be due, since a second ago by default."""
+    keys, client = app.redbeat_conf.keys, get_redis(app)
+    at = time.time() - 1 if at is None else at
+    for name in names:
+        client.zadd(keys.home(name).schedule, {keys.entry(name): at})
+
+
+def sent_by(scheduler: RedBeatScheduler) -> Counter[str]:
+    """Tick until nothing more is due; return how often each entry was sent."""
+    eventually(lambda: scheduler.tick() > 0)
+    return Counter(message.entry for message in take_messages(scheduler.app))
+
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """Count round trips, but not those by which beats look at locks: they have times of their own."""
+    with monkeypatch.context() as patch, counting_round_trips(monkeypatch) as trips:
+        patch.setattr(Shards, "look_at_locks", lambda _shards: [])
+        yield trips
+
+
+@pytest.mark.parametrize("shards", [SHARDS, 64])
+@pytest.mark.parametrize(
+    ("place", "broker", "most"),
+    [
+        ("one-server", "own", 2),  # a claim, and a commit that pushes
+        ("one-server", "memory", 2),
+        ("one-server", "redis", 3),  # and a pipeline to the broker
+        ("cluster", "memory", 6),
+        ("cluster", "redis", 7),
+    ],
+)
+def test_round_trips_do_not_grow_with_the_number_of_shards(
+    place: str,
+    broker: str,
+    most: int,
+    shards: int,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings: dict[str, Any] = {"redbeat_shards": shards}
+    if broker != "memory":
+        chosen: Server = request.getfixturevalue("valkey" if broker == "own" else "redis")
+        settings["broker_url"] = chosen.url(0)
+    app = app_in(place, request, **settings)
+    names = names_in_every_shard(app)
+    save_in(app, names)
+    with leader(app) as scheduler:
+        let_names_be_due(app, names)
+        assert sent_by(scheduler) == Counter(names), "each node knows the scripts from now on"
+        made = []
+        for _ in range(3):
+            let_names_be_due(app, names)
+            with counting(monkeypatch) as trips:
+                scheduler.tick()
+                made.append(trips())
+            assert Counter(message.entry for message in take_messages(app)) == Counter(names)
+    assert set(made) == {most}
+
+
+def test_signal_at_any_round_trip_loses_and_doubles_no_run(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(redbeat_shards=SHARDS)
+    Layouts(Store(app)).settle(is_writer=True)
+    names = names_in_every_shard(app)
+    save_in(app, names)
+    for step in count(1):
+        let_names_be_due(app, names)
+        left = [step]
+
+        def on_round_trip(left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise SystemExit
+
+        with leader(app) as scheduler, monkeypatch.context() as patch:
+            patch.setattr(Store, "on_round_trip", staticmethod(on_round_trip))
+            with suppress(SystemExit):
+                scheduler.tick()
+        sent = Counter(message.entry for message in take_messages(app))
+        with leader(app) as scheduler:
+            assert sent + sent_by(scheduler) == Counter(names), f"ended at step {step}"
+        if left[0] > 0:  # the tick has ended before
+            break
+    assert step > 4
 
 
 # -- real beats
@@ -307,36 +341,3 @@ def settings(server: Server, tmp_path: Path) -> dict[str, Any]:
     }
     write_app(tmp_path, "module", server.url(0), **found)
     return found
-
-
-def led_by(client: redis.Redis) -> Counter[str]:
-    """How many shards each process leads, by its pid as text."""
-    tokens = [client.get(f"{{redbeat:{shard}}}::lock") for shard in range(SHARDS)]
-    return Counter(token.split(":")[3] for token in tokens if token)
-
-
-def test_three_beats_send_each_run_once_and_go_on_without_one_that_is_killed(
-    server: Server, tmp_path: Path, settings: dict[str, Any]
-) -> None:
-    app, names = memory_app(**settings), names_of(2000)
-    save(app, names)
-    with server.client(db=1) as client, server.client(db=0) as broker, beats(tmp_path, 3) as running:
-        pids = {str(beat.pid) for beat in running}
-        eventually(lambda: led_by(client).keys() == pids and led_by(client).total() == SHARDS)
-        print(f"shards of each beat: {led_by(client)}")
-        let_be_due(app)
-        eventually(lambda: broker.llen("celery") >= len(names))
-        assert Counter(sent_names(broker)) == Counter(names)
-        for beat in running:
-            beat.wait_for("Sending due task")
-
-        broker.delete("celery")
-        killed = running[0]
-        let_be_due(app, time.time() + 1)
-        killed.kill()
-        eventually(lambda: broker.llen("celery") >= len(names))
-        eventually(lambda: led_by(client).keys() == pids - {str(killed.pid)})
-        assert Counter(sent_names(broker)) == Counter(names)
-        for beat in running[1:]:
-            assert beat.stop() == 0
-        assert not led_by(client), "each beat that ends releases its locks"

@@ -1,0 +1,404 @@
+"""Runs leave at their due time by the server's clock: prepared or not, whatever any clock says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from redbeat import RedBeatScheduler
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.store.layouts import Layouts
+from redbeat.store.store import Store
+from tests.support.apps import celery_beat, run_beat, write_app
+from tests.support.clocks import ServerClock, lying_clock
+from tests.support.deadlines import patience
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.schedule import (
+    LOCK,
+    SCHEDULE,
+    SELDOM,
+    messages,
+    score_of,
+    sent_dues,
+    sent_names,
+    server_now,
+    write_raw,
+)
+from tests.support.servers import KIND, Server
+from tests.support.shards import names_in_every_shard, parts_of
+from tests.support.spikes import prepare, write_spike
+from tests.support.ticks import memory_app
+from tests.support.topologies import cluster
+
+COUNT = 300
+
+
+#: a beat ticks that often while there is something to wait for
+TICKS_SECONDS = 0.005
+
+
+@pytest.fixture
+def due(client: redis.Redis) -> float:
+    return round(server_now(client) + 2, 6)
+
+
+@pytest.fixture
+def at_work(scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis) -> RedBeatScheduler:
+    """A scheduler that has found out how runs are delivered."""
+    write_raw(client, "first")
+    scheduler.tick()
+    client.delete("redbeat:first")
+    client.zrem(SCHEDULE, "redbeat:first")
+    broker.delete("celery")
+    return scheduler
+
+
+def tick_until(scheduler: RedBeatScheduler, client: redis.Redis, moment: float) -> None:
+    """Tick until the server's clock shows ``moment``, and once more."""
+
+    def is_over() -> bool:
+        is_last = server_now(client) >= moment
+        scheduler.tick()
+        return is_last
+
+    eventually(is_over, interval=TICKS_SECONDS, retry_on=())
+
+
+def test_prepared_runs_leave_at_their_time_and_not_before(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    names = write_spike(client, due)
+    assert prepare(at_work) == COUNT
+
+    def are_sent() -> bool:
+        before = server_now(client)
+        at_work.tick()
+        if before < due and broker.llen("celery"):
+            assert server_now(client) >= due, "they left early"
+        return bool(broker.llen("celery"))
+
+    eventually(are_sent, interval=TICKS_SECONDS, retry_on=())
+    assert sent_names(broker) == names
+    history = [json.loads(client.lindex(f"redbeat::history:{name}", 0) or "") for name in names]
+    assert all(record["at"] >= record["due"] == due for record in history)
+    assert client.zcount(SCHEDULE, due + 3599, due + 3601) == COUNT
+
+
+CHANGES: dict[str, Callable[[redis.Redis, str], Any]] = {
+    "deleted": lambda client, name: (
+        client.delete(f"redbeat:{name}"),
+        client.zrem(SCHEDULE, f"redbeat:{name}"),
+    ),
+    "put off": lambda client, name: client.zadd(SCHEDULE, {f"redbeat:{name}": server_now(client) + 1000}),
+    "taken out": lambda client, name: client.zrem(SCHEDULE, f"redbeat:{name}"),
+    "disabled": lambda client, name: write_raw(client, name, score=None, enabled=False),
+    "paused": lambda client, name: client.hset(
+        f"redbeat:{name}", "policy", '{"end_time": "2020-01-01T00:00Z"}'
+    ),
+}
+
+
+@pytest.mark.few_cases(2)
+@pytest.mark.parametrize("change", CHANGES)
+def test_entry_changed_after_it_was_prepared_is_not_sent_as_it_was(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, change: str
+) -> None:
+    names = write_spike(client, due, 20)
+    assert prepare(at_work) == 20
+    for name in names[::2]:
+        CHANGES[change](client, name)
+    tick_until(at_work, client, due)
+    assert sent_names(broker) == names[1::2]
+
+
+def test_prepared_message_expires_counted_from_when_it_is_sent(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    """The option counts from when it is sent, and only its policy lets a run expire by itself."""
+    write_spike(client, due, 3, options={"expires": 0.5})
+    assert prepare(at_work) == 3
+    eventually(lambda: server_now(client) > due + 0.6)
+    at_work.tick()
+    sent = messages(broker)
+    assert len(sent) == 3
+    for one in sent:
+        assert datetime.fromisoformat(one["headers"]["expires"]).timestamp() > due + 1
+
+
+def test_prepared_runs_are_not_sent_without_the_lock(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    write_spike(client, due)
+    assert prepare(at_work) == COUNT
+    client.set(LOCK, "another's")
+    with pytest.raises(Exception, match="lock"):
+        tick_until(at_work, client, due)
+    assert broker.llen("celery") == 0
+
+
+def test_a_clock_that_runs_ahead_lets_nothing_leave_early(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float
+) -> None:
+    names = write_spike(client, due + 3)
+    assert prepare(at_work) == COUNT
+    at_work.look_ahead.note_clock(due + 1000)
+    at_work.tick()
+    assert broker.llen("celery") == 0
+    tick_until(at_work, client, due + 3)
+    assert sorted(sent_names(broker)) == names
+
+
+@pytest.mark.parametrize("policy", ['{"misfire_grace_time": 0.2}', '{"expires_after": 0.2}'])
+def test_prepared_run_too_late_by_its_policy_is_not_sent(
+    at_work: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, due: float, policy: str
+) -> None:
+    names = write_spike(client, due, 3)
+    for name in names:
+        client.hset(f"redbeat:{name}", "policy", policy)
+    assert prepare(at_work) == 3
+    eventually(lambda: server_now(client) > due + 0.3)
+    tick_until(at_work, client, due)
+    assert broker.llen("celery") == 0
+    assert {score_of(client, name) for name in names} == {due + 3600}
+
+
+# -- beats and applications whose clocks are wrong
+
+
+HOUR = 3600.0
+
+
+def write_lying_app(directory: Path, module: str, server: Server, offsets: Sequence[float]) -> None:
+    extra = lying_clock(offsets)
+    write_app(directory, module, server.url(0), extra=extra, redbeat_redis_url=server.url(1))
+
+
+def dues(broker: redis.Redis, name: str) -> list[float]:
+    """The due times of an entry's messages, in the order in which they were sent."""
+    return [due.timestamp() for due in sent_dues(broker, name)]
+
+
+@pytest.mark.few_cases(1)
+@pytest.mark.parametrize(
+    "offsets",
+    [[HOUR], [-HOUR], [0, HOUR, -HOUR, 15, -86_400]],
+    ids=["an hour ahead", "an hour behind", "stepping"],
+)
+def test_a_beat_whose_clock_is_wrong_runs_everything_at_the_server_s_time(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, offsets: list[float]
+) -> None:
+    write_lying_app(tmp_path, "module", server, offsets)
+    start = server_now(client)
+    policy = '{"misfire": "all"}'
+    for name, schedule, score in (
+        ("steady", {"__type__": "interval", "every": 0.5}, start),
+        ("later", {"__type__": "interval", "every": HOUR}, start + HOUR / 2),
+        ("minutely", {"__type__": "crontab"}, start // 60 * 60 + 60),
+    ):
+        write_raw(client, name, schedule=schedule, score=score)
+        client.hset(f"redbeat:{name}", "policy", policy)
+    write_raw(client, "expiring", score=start)
+    client.hset("redbeat:expiring", "policy", '{"expires_after": 3000}')
+    with celery_beat(tmp_path, "module") as beat:
+        seen = 0
+        latest = 0.0
+        while seen < 10:
+            sent = eventually(lambda seen=seen: dues(broker, "steady")[seen:])
+            now = server_now(client)
+            assert sent[-1] <= now, "sent before its time"
+            if seen:  # the first ones waited for the beat to start
+                latest = max(latest, now - sent[-1])
+            seen += len(sent)
+        assert beat.is_running
+    sent = dues(broker, "steady")  # some came while beat was told to stop
+    assert sent == pytest.approx([start + 0.5 * n for n in range(len(sent))], abs=1e-3)
+    [expiring] = [one for one in messages(broker) if one["headers"]["redbeat_entry"] == "expiring"]
+    assert datetime.fromisoformat(expiring["headers"]["expires"]).timestamp() == pytest.approx(start + 3000)
+    assert int(expiring["properties"]["expiration"]) == pytest.approx(3_000_000, abs=60_000)
+    assert dues(broker, "later") == []
+    assert dues(broker, "minutely") in ([], [start // 60 * 60 + 60])
+    print(f"seen {latest:.3f} s late at the most")
+    assert (score_of(client, "later") or 0) == pytest.approx(start + HOUR / 2, abs=1e-3)
+
+
+@pytest.mark.parametrize("offset", [HOUR])
+def test_entries_saved_under_a_wrong_clock_are_due_by_the_servers(
+    server: Server, client: redis.Redis, tmp_path: Path, offset: float
+) -> None:
+    write_lying_app(tmp_path, "module", server, [offset])
+    source = (
+        "from module import app, crontab; from redbeat import RedBeatSchedulerEntry as Entry;"
+        "Entry('interval', 'echo', 60, app=app).save();"
+        "Entry('crontab', 'echo', crontab(), app=app).save();"
+        "Entry.from_key('interval', app=app).reschedule()"
+    )
+    before = server_now(client)
+    subprocess.run([sys.executable, "-c", source], cwd=tmp_path, check=True, timeout=patience())
+    after = server_now(client)
+    assert before + 60 <= (score_of(client, "interval") or 0) <= after + 60
+    assert before < (score_of(client, "crontab") or 0) <= after + 60
+    assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:crontab", "redbeat:interval"]
+
+
+# -- servers whose clocks jump
+
+
+JUMP_SECONDS = 600
+
+
+#: much less than the entries here are due in, and much more than a busy machine needs for a look a second
+SOON_SECONDS = 15
+
+
+@pytest.fixture
+def clock() -> Iterator[ServerClock]:
+    clock = ServerClock()
+    yield clock
+    clock.close()
+
+
+@pytest.fixture
+def jumping(clock: ServerClock) -> Iterator[Server]:
+    with Server(KIND, clock=clock) as jumping:
+        yield jumping
+
+
+@pytest.fixture
+def jumping_client(jumping: Server) -> Iterator[redis.Redis]:
+    with jumping.client(db=1) as connected:
+        yield connected
+
+
+@pytest.fixture
+def jumping_broker(jumping: Server) -> Iterator[redis.Redis]:
+    with jumping.jumping_client(db=0) as connected:
+        yield connected
+
+
+def start_beat(directory: Path, jumping: Server, **settings: object) -> Process:
+    return run_beat(directory, jumping.url(0), redbeat_redis_url=jumping.url(1), **settings)
+
+
+def wait_until_it_waits(jumping_client: redis.Redis, jumping_broker: redis.Redis) -> None:
+    """Until beat has sent an entry that is written now, and looks at the schedule again after it."""
+    write_raw(jumping_client, "first", score=1, schedule=SELDOM)
+    eventually(lambda: "first" in sent_names(jumping_broker), 30)
+    looks = looks_at(jumping_client)
+    eventually(lambda: looks_at(jumping_client) > looks, 30)
+
+
+def looks_at(jumping_client: redis.Redis) -> int:
+    return int(jumping_client.info("commandstats").get("cmdstat_zrangebyscore", {"calls": 0})["calls"])
+
+
+@pytest.mark.services
+@pytest.mark.few_cases(1)
+@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}, {"redbeat_lock_timeout": 60}], ids=str)
+def test_run_leaves_as_soon_as_the_clock_jumps_past_its_time(
+    jumping: Server,
+    jumping_client: redis.Redis,
+    jumping_broker: redis.Redis,
+    clock: ServerClock,
+    tmp_path: Path,
+    settings: dict[str, object],
+) -> None:
+    """Also where the lock ends by the jump: it is taken back."""
+    with start_beat(tmp_path, jumping, **settings) as beat:
+        due = server_now(jumping_client) + 300
+        write_raw(jumping_client, "later", score=due, schedule=SELDOM)
+        wait_until_it_waits(jumping_client, jumping_broker)
+        token = jumping_client.get(LOCK)
+        clock.jump(JUMP_SECONDS)
+        eventually(lambda: server_now(jumping_client) > due + 200)  # Valkey looks at it once a millisecond
+        jumped_at = server_now(jumping_client)
+        eventually(
+            lambda: "later" in sent_names(jumping_broker), SOON_SECONDS, message="it waits by its own clock"
+        )
+        print(f"left {server_now(jumping_client) - jumped_at:.2f} s after the jump")
+        if "redbeat_lock_key" not in settings:
+            assert jumping_client.get(LOCK) == token
+        write_raw(jumping_client, "after", score=1, schedule=SELDOM)
+        eventually(lambda: "after" in sent_names(jumping_broker), SOON_SECONDS)
+        assert beat.is_running
+    assert sent_names(jumping_broker).count("later") == 1
+
+
+@pytest.mark.services
+@pytest.mark.few_cases(1)
+@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+def test_clock_that_jumps_back_sends_nothing_twice(
+    jumping: Server,
+    jumping_client: redis.Redis,
+    jumping_broker: redis.Redis,
+    clock: ServerClock,
+    tmp_path: Path,
+    settings: dict[str, object],
+) -> None:
+    with start_beat(tmp_path, jumping, **settings) as beat:
+        start = server_now(jumping_client) - 1.5
+        write_raw(jumping_client, "steady", schedule={"__type__": "interval", "every": 0.5}, score=start)
+        jumping_client.hset("redbeat:steady", "policy", '{"misfire": "all"}')
+        eventually(lambda: sent_names(jumping_broker).count("steady") > 6, 30)
+        clock.jump(-JUMP_SECONDS)
+        eventually(lambda: server_now(jumping_client) < start - 500)
+        behind = server_now(jumping_client)
+        eventually(lambda: (score_of(jumping_client, "steady") or 0) > behind + 500)
+        reached = len(messages(jumping_broker))
+        write_raw(jumping_client, "new", schedule=SELDOM, score=behind)
+        eventually(lambda: "new" in sent_names(jumping_broker), SOON_SECONDS)
+        eventually(lambda: server_now(jumping_client) > behind + 3)
+        assert len(messages(jumping_broker)) <= reached + 2, (
+            "what was committed as the clock jumped, and the new one"
+        )
+        clock.jump(JUMP_SECONDS)
+        eventually(lambda: sent_names(jumping_broker).count("steady") > reached + 6, SOON_SECONDS)
+        assert beat.is_running
+    sent = [
+        message["headers"]
+        for message in messages(jumping_broker)
+        if message["headers"]["redbeat_entry"] == "steady"
+    ]
+    dues = [one["redbeat_due"] for one in sent]
+    assert dues == sorted(set(dues)), "each run once, in order"
+    assert len({one["id"] for one in sent}) == len(sent)
+
+
+@pytest.mark.services
+def test_beat_sends_on_time_while_the_clock_of_one_node_jumps(
+    clock: ServerClock, valkey: Server, tmp_path: Path
+) -> None:
+    """Entries on the other nodes run each second. Those on that node are made up for, or wait."""
+    with cluster(clock=clock) as nodes, valkey.client() as broker:
+        settings = {"redbeat_redis_url": nodes.url(), "redbeat_redis_options": {"cluster": True}}
+        app = memory_app(**settings, redbeat_shards=16)
+        Layouts(Store(app)).settle(is_writer=True)
+        names = names_in_every_shard(app)
+        on_others = [
+            name
+            for name, keys in zip(names, parts_of(app), strict=True)
+            if nodes.owner(keys.schedule) is not nodes.nodes[-1]
+        ]
+        policies: dict[str, Any] = {name: {"misfire": "all"} for name in on_others}
+        Entry.save_many(Entry(name, "echo", 1.0, app=app, **policies.get(name, {})) for name in names)
+        write_app(tmp_path, "module", valkey.url(0), **settings, redbeat_shards=16)
+        with celery_beat(tmp_path, "module") as beat:
+            eventually(lambda: all(sent_dues(broker, name) for name in names))
+            for seconds in (HOUR, -2 * HOUR, HOUR):
+                clock.jump(int(seconds))
+                until = time.time() + 2
+                eventually(lambda until=until: all(max(dues(broker, name)) > until for name in on_others))
+            assert beat.is_running
+        for name in on_others:
+            began = dues(broker, name)[0]
+            sent = [due - began for due in dues(broker, name)]
+            assert sent == pytest.approx(range(len(sent)), abs=1e-3), name

@@ -1,0 +1,366 @@
+"""How a beat starts, and how it fails to: clearly, before anything is written, and without secrets."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import redis
+from celery import Celery
+from celery.beat import PersistentScheduler, Scheduler, Service
+from celery.signals import beat_init
+
+from redbeat import RedBeatScheduler
+from redbeat.errors import ConfigurationError
+from tests.conftest import MakeApp
+from tests.support.apps import celery_beat, celery_command, write_app
+from tests.support.logs import has_traceback
+from tests.support.processes import Process
+from tests.support.schedule import LOCK
+from tests.support.servers import Server
+
+STATIC = {"often": {"task": "echo", "schedule": 0.2}}
+
+
+PASSWORD = "s3cr3t/p@ss:wörd"
+
+
+def write(tmp_path: Path, server: Server, **settings: Any) -> None:
+    defaults = {"redbeat_redis_url": server.url(1), "beat_schedule": STATIC}
+    write_app(tmp_path, "module", server.url(0), **{**defaults, **settings})
+
+
+def start(tmp_path: Path, server: Server, **settings: Any) -> Process:
+    write(tmp_path, server, **settings)
+    return celery_beat(tmp_path, "module")
+
+
+def test_banner_shows_redis_and_the_lock(valkey: Server, tmp_path: Path) -> None:
+    with start(tmp_path, valkey) as beat:
+        beat.wait_for("beat: Acquired lock")
+        assert f". redis -> {valkey.url(1)}" in beat.output()
+        assert re.search(r"\. lock -> `redbeat::lock` 25\.00 minutes \(1500s\)", beat.output())
+        assert ". warning" not in beat.output()
+        assert ". retry_period -> unset: beat ends if Redis is away" in beat.output()
+
+
+@pytest.mark.parametrize("retry_period", [None, 1])
+def test_start_without_redis_ends_with_one_error(
+    second: Server, tmp_path: Path, retry_period: int | None
+) -> None:
+    second.kill()
+    with start(tmp_path, second, redbeat_redis_options={"retry_period": retry_period}) as beat:
+        assert beat.wait() not in (0, None)
+        critical = [line for line in beat.output().splitlines() if "CRITICAL" in line]
+        assert f"Redis at {second.url(1)} can't be used" in critical[0]
+        # what else is printed is Celery's own traceback; redis-py's three would come on top of it
+        assert "redis/connection.py" not in beat.output()
+        assert "CONFIG can't be read" not in beat.output()
+        assert "Acquired lock" not in beat.output()
+
+
+def test_start_with_a_retry_period_waits_for_redis(second: Server, tmp_path: Path) -> None:
+    second.kill()
+    with start(tmp_path, second, redbeat_redis_options={"retry_period": -1}) as beat:
+        beat.wait_for("Retrying Redis connection in")
+        assert beat.is_running
+        second.restart()
+        beat.wait_for("Sending due task often")
+        with second.client(db=1) as client:
+            assert client.get(LOCK)
+        assert beat.output().count("Retrying Redis connection in") <= 2, "once for each outage"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("retry_period", [None, -1])
+def test_error_while_taking_the_lock_never_leaves_beat_without_it(
+    second: Server, tmp_path: Path, retry_period: int | None
+) -> None:
+    with second.client(db=1) as client:
+        client.replicaof("127.0.0.1", 1)  # it reads, and refuses to write
+        with start(tmp_path, second, redbeat_redis_options={"retry_period": retry_period}) as beat:
+            beat.wait_for("beat: Acquiring lock...")
+            if retry_period is None:
+                assert beat.wait() not in (0, None)
+                return
+            beat.wait_for("Retrying Redis connection in")
+            assert "Acquired lock" not in beat.output()
+            assert "Sending" not in beat.output()
+            client.replicaof("NO", "ONE")
+            beat.wait_for("Sending due task often")
+            assert client.get(LOCK)
+
+
+WRONG = {
+    "redbeat_lock_timeout": -1,
+    "redbeat_key_prefix": "",
+    "redbeat_redis_url": "http://127.0.0.1/",
+    "redbeat_key_expiry_check": "maybe",
+    "redbeat_batch_size": "many",
+    "redbeat_redis_options": {"retry_period": "soon"},
+}
+
+
+@pytest.mark.few_cases(2)
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_setting_ends_beat_before_anything_is_written(
+    valkey: Server, tmp_path: Path, name: str
+) -> None:
+    with start(tmp_path, valkey, **{name: WRONG[name]}) as beat, valkey.client() as client:
+        assert beat.wait() == 78
+        assert f"Error: {name}: " in beat.output()
+        assert not has_traceback(beat.output())
+        assert not {"db0", "db1"} & client.info("keyspace").keys()
+
+
+@pytest.fixture
+def guarded() -> Iterator[Server]:
+    with Server(requirepass=PASSWORD, maxmemory_policy="allkeys-lru") as server:
+        yield server
+
+
+def assert_no_secret(text: str) -> None:
+    for secret in (PASSWORD, quote(PASSWORD, safe=""), quote(PASSWORD), "s3cr3t"):
+        assert secret not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("retry_period", [None, -1])
+def test_no_password_is_shown(guarded: Server, tmp_path: Path, retry_period: int | None) -> None:
+    options = {"retry_period": retry_period, "socket_connect_timeout": 2}
+    write(tmp_path, guarded, redbeat_redis_options=options)
+    with celery_beat(tmp_path, "module", "-l", "DEBUG") as beat:
+        beat.wait_for("Sending due task often")
+        guarded.kill()
+        if retry_period is None:
+            assert beat.wait() not in (0, None)
+        else:
+            beat.wait_for("Retrying Redis connection")
+            guarded.restart()
+            beat.stop()
+        assert ". redis -> redis://:**@127.0.0.1" in beat.output()
+        assert_no_secret(beat.output())
+
+
+def test_missing_password_names_the_setting(guarded: Server, tmp_path: Path) -> None:
+    url = f"redis://127.0.0.1:{guarded.port}/1"
+    with start(tmp_path, guarded, redbeat_redis_url=url) as beat:
+        assert beat.wait() not in (0, None)
+        assert f"StoreRefused('Redis at {url} refused the connection: it needs a password." in beat.output()
+        assert "redbeat_redis_url (redis://:password@host)" in beat.output()
+        assert "HELLO" not in beat.output()
+
+
+def test_unknown_setting_is_one_warning_with_the_nearest_name(valkey: Server, tmp_path: Path) -> None:
+    with start(tmp_path, valkey, redbeat_lock_timout=60) as beat:
+        beat.wait_for("Sending due task often")
+        lines = [line for line in beat.output().splitlines() if "redbeat_lock_timout" in line]
+        assert len(lines) == 1, lines
+        assert "WARNING" in lines[0]
+        assert "did you mean redbeat_lock_timeout?" in lines[0]
+
+
+def test_standby_names_the_leader_and_not_its_token(
+    server: Server, client: redis.Redis, tmp_path: Path
+) -> None:
+    write(tmp_path, server)
+    with celery_beat(tmp_path, "module") as leader:
+        leader.wait_for("beat: Acquired lock")
+        with celery_beat(tmp_path, "module") as standby:
+            who = f"process {leader.pid} on {socket.gethostname()}"
+            standby.wait_for(f"beat: Standing by: {who} holds the lock")
+            assert client.get(LOCK) not in standby.output()
+        assert "Standing by" not in leader.output()
+
+
+# -- redbeat_key_expiry_check: a server that may evict the schedule
+
+
+@pytest.fixture
+def policy(client: redis.Redis) -> Iterator[Callable[[str], None]]:
+    """Set the server's maxmemory-policy; it is noeviction again after the test."""
+
+    def set_policy(name: str) -> None:
+        client.config_set("maxmemory-policy", name)
+
+    yield set_policy
+    set_policy("noeviction")
+
+
+@pytest.fixture
+def secretive_url(server: Server, client: redis.Redis) -> Iterator[str]:
+    """A URL with a user who may do everything but read CONFIG."""
+    client.execute_command("ACL", "SETUSER", "limited", "on", ">pw", "~*", "&*", "+@all", "-config")
+    yield f"redis://limited:pw@{server.host}:{server.port}/1"
+    client.execute_command("ACL", "DELUSER", "limited")
+
+
+def reports(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    found = [(record.levelno, record.getMessage()) for record in caplog.records]
+    return [(level, message) for level, message in found if "evict" in message]
+
+
+@pytest.mark.parametrize(("level", "expected"), [("warn", logging.WARNING), ("error", logging.ERROR)])
+@pytest.mark.parametrize("name", ["allkeys-lru", "allkeys-random", "allkeys-lfu"])
+def test_policy_that_evicts_any_key_is_reported(
+    make_app: MakeApp,
+    policy: Callable[[str], None],
+    caplog: pytest.LogCaptureFixture,
+    level: str,
+    expected: int,
+    name: str,
+) -> None:
+    policy(name)
+    scheduler = RedBeatScheduler(make_app(redbeat_key_expiry_check=level))
+    ((found, message),) = reports(caplog)
+    assert found == expected
+    assert f"maxmemory-policy is {name}" in message
+    assert f". warning -> Redis may evict the schedule: its maxmemory-policy is {name}" in scheduler.info
+    scheduler.close()
+
+
+def test_raise_refuses_to_start_before_anything_is_written(
+    make_app: MakeApp, policy: Callable[[str], None], client: redis.Redis
+) -> None:
+    policy("allkeys-lru")
+    for settings in ({}, {"redbeat_lock_key": None}):
+        app = make_app(redbeat_key_expiry_check="raise", beat_schedule={"a": {"task": "b", "schedule": 9}})
+        app.conf.update(settings)
+        with pytest.raises(ConfigurationError, match="allkeys-lru") as caught:
+            RedBeatScheduler(app)
+        assert caught.value.setting == "redbeat_key_expiry_check"
+    assert client.keys() == []
+
+
+def test_ignore_neither_reports_nor_asks(
+    make_app: MakeApp, policy: Callable[[str], None], client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy("allkeys-lru")
+    client.config_resetstat()
+    scheduler = RedBeatScheduler(make_app(redbeat_key_expiry_check="ignore"))
+    assert "warning" not in scheduler.info
+    assert reports(caplog) == []
+    assert "cmdstat_config|get" not in client.info("commandstats")
+    scheduler.close()
+
+
+@pytest.mark.parametrize("name", ["noeviction", "volatile-lru", "volatile-ttl"])
+@pytest.mark.parametrize("level", ["warn", "error", "raise"])
+def test_policy_that_keeps_the_schedule_is_not_reported(
+    make_app: MakeApp, policy: Callable[[str], None], caplog: pytest.LogCaptureFixture, level: str, name: str
+) -> None:
+    policy(name)
+    scheduler = RedBeatScheduler(make_app(redbeat_key_expiry_check=level))
+    assert "warning" not in scheduler.info
+    assert reports(caplog) == []
+    scheduler.close()
+
+
+@pytest.mark.parametrize("level", ["warn", "error"])
+def test_unreadable_config_is_a_warning(
+    make_app: MakeApp, secretive_url: str, caplog: pytest.LogCaptureFixture, level: str
+) -> None:
+    app = make_app(redbeat_redis_url=secretive_url, redbeat_key_expiry_check=level)
+    RedBeatScheduler(app).close()
+    ((found, message),) = reports(caplog)
+    assert found == logging.WARNING
+    assert "CONFIG can't be read" in message
+    assert "pw" not in message
+
+
+# -- another scheduler although RedBeat is configured
+
+
+WARNING = "RedBeat is not running"
+
+
+URL = "redis://127.0.0.1:1/0"
+
+
+class Other(Scheduler):
+    """One of another package."""
+
+
+class Ours(RedBeatScheduler):
+    """A subclass."""
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, app: Celery, scheduler: Any) -> list[str]:
+    """What is logged when a beat of ``app`` starts with an instance of the class ``scheduler``."""
+    service = Service(app, scheduler_cls=scheduler)
+    service.scheduler = object.__new__(scheduler)  # what its constructor does doesn't matter
+    with caplog.at_level(logging.WARNING, "celery.beat"):
+        beat_init.send(sender=service)
+    return [record.getMessage() for record in caplog.records if WARNING in record.getMessage()]
+
+
+@pytest.mark.parametrize("scheduler", [PersistentScheduler, Other])
+@pytest.mark.parametrize(
+    ("settings", "namespace", "name", "remedy"),
+    [
+        ({"redbeat_redis_url": URL}, None, "redbeat_redis_url", "set beat_scheduler"),
+        ({"broker_url": URL, "redbeat_key_prefix": "x:"}, None, "redbeat_key_prefix", "set beat_scheduler"),
+        (
+            {"CELERY_BROKER_URL": URL, "CELERY_REDBEAT_REDIS_URL": URL},
+            "CELERY",
+            "CELERY_REDBEAT_REDIS_URL",
+            "set CELERY_BEAT_SCHEDULER",
+        ),
+        (
+            {"BROKER_URL": URL, "CELERY_RESULT_SERIALIZER": "json", "REDBEAT_REDIS_URL": URL},
+            None,
+            "REDBEAT_REDIS_URL",
+            "set CELERYBEAT_SCHEDULER",
+        ),
+        # a setting that RedBeat would refuse is one all the same
+        ({"redbeat_redis_url": URL, "redbeat_lock_timeout": "x"}, None, "redbeat_redis_url", "set beat_"),
+    ],
+)
+def test_another_scheduler_is_reported_with_the_remedy(
+    caplog: pytest.LogCaptureFixture, scheduler: Any, settings: Any, namespace: Any, name: str, remedy: str
+) -> None:
+    app = Celery("app", set_as_current=False)
+    app.config_from_object(settings, namespace=namespace)
+    [said] = warnings_of(caplog, app, scheduler)
+    assert f"{name} is set" in said
+    assert scheduler.__qualname__ in said
+    assert "-S redbeat.RedBeatScheduler" in said
+    assert remedy in said
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "settings"),
+    [
+        (RedBeatScheduler, {"redbeat_redis_url": URL}),
+        (Ours, {"redbeat_redis_url": URL}),
+        (PersistentScheduler, {"broker_url": URL}),
+        (PersistentScheduler, {"redbeat_redis_url": ""}),
+        (PersistentScheduler, {"redbeat_redis_url": None, "redbeat_celery_app": "x"}),
+    ],
+)
+def test_apps_without_settings_of_redbeat_get_no_warning(
+    caplog: pytest.LogCaptureFixture, scheduler: Any, settings: Any
+) -> None:
+    app = Celery("app", set_as_current=False, changes=settings)
+    assert warnings_of(caplog, app, scheduler) == []
+
+
+@pytest.mark.slow
+def test_beat_without_a_scheduler_warns(tmp_path: Path, server: Server) -> None:
+    """The application imports nothing of redbeat."""
+    url = server.url(0)
+    write_app(tmp_path, "forgotten", url, redbeat_redis_url=url)
+    write_app(tmp_path, "configured", url, redbeat_redis_url=url, beat_scheduler="redbeat")
+    for module, count in (("forgotten", 1), ("configured", 0)):
+        for words in (["beat", "-s", "schedule"], ["worker", "-B", "-P", "solo", "-s", "schedule"]):
+            with celery_command(tmp_path, module, *words, "-l", "INFO") as process:
+                process.wait_for("beat: Starting...")
+                process.wait_for(WARNING if count else "beat: Acquired lock")
+                process.stop()
+                assert process.output().count(WARNING) == count

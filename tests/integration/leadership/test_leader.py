@@ -1,0 +1,472 @@
+"""One beat leads, the others stand by: without the lock a beat sends nothing and writes nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from redis.exceptions import LockNotOwnedError
+
+from redbeat import RedBeatScheduler
+from redbeat.config import timing
+from redbeat.config.timing import Timing
+from redbeat.errors import LockLost, LockNotAcquired
+from redbeat.keys import Keys
+from redbeat.leadership import elector
+from redbeat.leadership.elector import Leadership
+from redbeat.leadership.status import Standby, read_status
+from redbeat.store.store import Store
+from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_beat, write_app
+from tests.support.logs import has_traceback
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.schedule import (
+    LOCK,
+    messages,
+    score_of,
+    sent_names,
+    write_burst,
+    write_raw,
+)
+from tests.support.servers import KIND, Server
+from tests.support.ticks import memory_app, take_messages
+
+
+def test_tick_without_the_lock_raises_lock_not_acquired(
+    make_app: Callable[..., Celery], client: redis.Redis
+) -> None:
+    scheduler = RedBeatScheduler(make_app())
+    write_raw(client, "entry")
+    with pytest.raises(LockNotAcquired, match="acquire_distributed_beat_lock") as caught:
+        scheduler.tick()
+    assert isinstance(caught.value, AttributeError)
+    assert caught.value.lock_key == LOCK
+    assert score_of(client, "entry") == 0
+    scheduler.close()
+
+
+def test_beat_that_lost_the_lock_writes_nothing(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_raw(client, "entry")
+    client.set(LOCK, "another")
+    with pytest.raises(LockLost, match="a program other than RedBeat 3") as caught:
+        scheduler.tick()
+    assert isinstance(caught.value, LockNotOwnedError)
+    assert (caught.value.lock_key, caught.value.holder) == (LOCK, "another")
+    scheduler.close()
+    assert (messages(broker), score_of(client, "entry"), client.get(LOCK)) == ([], 0, "another")
+    assert client.hkeys("redbeat:entry") == ["definition"]
+
+
+def test_lock_deleted_by_hand_is_taken_back(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    token = client.get(LOCK)
+    client.delete(LOCK)
+    write_raw(client, "entry")
+    scheduler.tick()
+    assert (client.get(LOCK), sent_names(broker)) == (token, ["entry"])
+    assert client.pttl(LOCK) == pytest.approx(scheduler.lock_timeout * 1000, abs=60_000)
+
+
+def test_closing_releases_the_lock_of_a_full_server(
+    make_scheduler: MakeScheduler, client: redis.Redis
+) -> None:
+    scheduler = make_scheduler()
+    client.config_set("maxmemory", 1)
+    try:
+        scheduler.close()
+        assert not client.exists(LOCK)
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+def test_closing_releases_the_lock_for_the_next(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
+    first = make_scheduler()
+    second = make_scheduler()
+    assert first.lock is not None
+    assert second.lock is None
+    first.close()
+    assert client.get(LOCK) is None
+    assert second.stand_for_leader()
+
+
+# -- a leader that is replaced amid a batch
+
+
+NAMES = ["first", "second"]
+
+
+class Replaced(RedBeatScheduler):
+    """Another beat takes the lock as soon as this one has done ``last_act``."""
+
+    client: redis.Redis
+    last_act: str
+
+    def act(self, name: str, result: Any) -> Any:
+        self.acts = [*getattr(self, "acts", []), name]
+        if self.acts.count(self.last_act) == 1:
+            self.client.set(LOCK, "another")
+        return result
+
+    @property
+    def producer(self) -> Any:
+        return self.act("connect", super().producer)
+
+    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.act(f"send {entry.name}", super().apply_async(entry, *args, **kwargs))
+
+
+@pytest.fixture
+def make_replaced(make_scheduler: MakeScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # what it knows of its lock is out of date at once, as after a pause
+    monkeypatch.setattr(timing, "FRESH_SECONDS", -1)
+
+    def make(last_act: str, broker_url: str) -> Replaced:
+        kind = type("Replaced", (Replaced,), {"client": client, "last_act": last_act})
+        scheduler = make_scheduler(scheduler=kind, broker_url=broker_url, task_default_queue="a queue")
+        assert isinstance(scheduler, Replaced)
+        scheduler.run_under(SimpleNamespace())  # it has a heartbeat only under a beat
+        scheduler.stand_for_leader()
+        write_burst(client, NAMES)
+        with pytest.raises(LockLost):
+            scheduler.tick()
+        assert [score_of(client, name) for name in NAMES] == [1, 2]  # nothing is recorded, either
+        return scheduler
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("last_act", "acts", "sent"),
+    [("connect", ["connect"], 0), ("send first", ["connect", "send first", "connect"], 1)],
+    ids=["the-first-message", "each-later-one"],
+)
+def test_leader_checks_its_lock_before_each_message(
+    make_replaced: Any, last_act: str, acts: list[str], sent: int
+) -> None:
+    scheduler = make_replaced(last_act, "memory://")
+    assert scheduler.acts == acts
+    assert len(take_messages(scheduler.app)) == sent
+
+
+def test_leader_checks_its_lock_before_a_pipeline_of_messages(make_replaced: Any, other: Server) -> None:
+    scheduler = make_replaced("send second", other.url(0))
+    assert scheduler.acts == ["connect", "send first", "connect", "send second"]
+    with other.client() as broker:
+        assert messages(broker, "a queue") == []
+
+
+# -- standbys
+
+
+STANDBYS = Keys().standbys
+
+
+@pytest.fixture
+def standby(app: Celery, client: redis.Redis) -> Iterator[Leadership]:
+    """One that has looked at the lock of somebody else."""
+    client.set(LOCK, "somebody", px=60_000)
+    leadership = Leadership(Store(app), LOCK, Timing(60))
+    assert not leadership.stand()
+    yield leadership
+    leadership.resign()
+
+
+def test_standby_that_leads_or_ends_is_no_longer_listed(standby: Leadership, client: redis.Redis) -> None:
+    client.delete(LOCK)
+    assert standby.stand()
+    assert not client.exists(STANDBYS)
+    standby.forget()  # it was lost
+    client.set(LOCK, "somebody", px=60_000)
+    assert not standby.stand()
+    assert client.zcard(STANDBYS) == 1
+    standby.resign()
+    assert not client.exists(STANDBYS)
+
+
+def test_standby_list_of_wrong_type_stops_nobody(app: Celery, client: redis.Redis) -> None:
+    client.set(LOCK, "somebody", px=60_000)
+    client.set(STANDBYS, "somebody's own")
+    leadership = Leadership(Store(app), LOCK, Timing(60))
+    assert not leadership.stand()
+    found = read_status(app)
+    assert (found.leader is not None, found.standbys) == (True, [])
+    client.delete(LOCK)
+    assert leadership.stand()
+    leadership.resign()
+    assert (client.get(STANDBYS), client.ttl(STANDBYS)) == ("somebody's own", -1)
+
+
+def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The events about Redis."""
+    told = [record.__dict__.get("redbeat") or {"event": ""} for record in caplog.records]
+    return [one["event"] for one in told if one["event"].startswith("redbeat.redis.")]
+
+
+def test_slow_answer_is_logged_once(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scheduler = make_scheduler()
+    scheduler.tick()
+    monkeypatch.setattr(elector, "SLOW_SECONDS", 0.3)
+    client.client_pause(400)
+    for _ in range(3):
+        scheduler.tick()
+    assert events_in(caplog) == ["redbeat.redis.slow"]
+    [record] = caplog.records
+    assert "Redis has answered only after 0." in record.getMessage()
+    assert 0.3 <= record.__dict__["redbeat"]["seconds"] < 60
+
+
+# -- real beats
+
+
+STATIC = {"often": {"task": "echo", "schedule": 0.2}}
+
+
+@pytest.fixture
+def module(server: Server, tmp_path: Path) -> str:
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), beat_schedule=STATIC)
+    return "module"
+
+
+def test_standby_takes_over_when_the_leader_ends(server: Server, tmp_path: Path, module: str) -> None:
+    with server.client(db=1) as client, server.client(db=0) as broker, celery_beat(tmp_path, module) as first:
+        first.wait_for("beat: Acquired lock")
+        token = client.get(LOCK)
+        with celery_beat(tmp_path, module) as second:
+            second.wait_for("beat: Acquiring lock...")
+            sent = len(sent_names(broker))
+            eventually(lambda: len(sent_names(broker)) > sent + 5)
+            assert client.get(LOCK) == token
+            assert "Sending due task" not in second.output()
+            assert "Acquired" not in second.output()
+            [standby] = told_standbys(server)
+            assert standby.pid == second.pid
+            assert 0 < client.pttl(STANDBYS) <= 15_000
+
+            began = time.monotonic()
+            assert first.stop() == 0
+            ended = time.monotonic()
+            second.wait_for("beat: Acquired lock")
+            taken = time.monotonic()
+            second.wait_for("Sending due task often")
+            print(f"the first ended in {ended - began:.2f} s, taken over {taken - ended:.2f} s later")
+            assert "beat: Releasing lock" in first.output()
+            assert client.get(LOCK) not in (None, token)
+            assert not client.exists(STANDBYS), "who leads doesn't stand by"
+
+
+def told_standbys(server: Server) -> list[Standby]:
+    return list(read_status(memory_app(redbeat_redis_url=server.url(1))).standbys or ())
+
+
+def test_beat_whose_lock_was_taken_ends_and_sends_nothing(
+    server: Server, tmp_path: Path, module: str
+) -> None:
+    with server.client(db=1) as client, server.client() as broker, celery_beat(tmp_path, module) as beat:
+        beat.wait_for("Sending due task")
+        client.set(LOCK, "another")
+        sent = len(sent_names(broker))
+        assert beat.wait() != 0
+        assert "Another beat holds the lock" in beat.output()
+        assert len(sent_names(broker)) <= sent + 1, "one may have been on its way"
+        assert client.get(LOCK) == "another"
+
+
+PAUSED_NAMES = [f"entry-{number}" for number in range(5)]
+
+
+EVERY = 0.5
+
+
+def leader_of(beats: list[Process], client: redis.Redis) -> Process | None:
+    token = client.get(LOCK) or ""
+    return next((beat for beat in beats if f":{beat.pid}:" in token and beat.is_running), None)
+
+
+def test_paused_leader_loses_no_run_and_doubles_none_but_with_its_id(
+    server: Server, other: Server, tmp_path: Path
+) -> None:
+    write_app(
+        tmp_path,
+        "module",
+        other.url(0),
+        redbeat_redis_url=server.url(1),
+        redbeat_lock_timeout=1,
+        redbeat_misfire="all",
+        redbeat_lock_lost="standby",
+    )
+    with server.client(db=1) as client, other.client() as broker:
+        for name in PAUSED_NAMES:
+            schedule = {"__type__": "interval", "every": EVERY}
+            write_raw(client, name, score=time.time(), schedule=schedule, args=[name])
+        with celery_beat(tmp_path, "module") as first, celery_beat(tmp_path, "module") as second:
+            beats = [first, second]
+            for beat in beats:
+                beat.wait_for("beat: Acquir")
+            for _ in range(4):
+                sent = broker.llen("celery")
+                eventually(lambda sent=sent: broker.llen("celery") > sent + len(PAUSED_NAMES))
+                leader = eventually(lambda: leader_of(beats, client))
+                [standby] = [beat for beat in beats if beat is not leader]
+                leader.signal(signal.SIGSTOP)
+                eventually(lambda standby=standby: leader_of([standby], client), 30)
+                sent = broker.llen("celery")
+                eventually(lambda sent=sent: broker.llen("celery") > sent + len(PAUSED_NAMES))
+                leader.signal(signal.SIGCONT)
+            assert first.is_running, first.output()
+            assert second.is_running, second.output()
+            for beat in beats:
+                assert beat.stop() == 0
+                assert not has_traceback(beat.output()), beat.output()
+                assert "has done nothing for" not in beat.output()
+        ids: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        doubled = 0
+        for message in messages(broker):
+            headers = message["headers"]
+            known = ids[headers["redbeat_entry"]][headers["redbeat_due"]]
+            doubled += bool(known)
+            known.add(headers["id"])
+        print(f"{sum(map(len, ids.values()))} runs, {doubled} doubled with the same id")
+        assert ids.keys() == set(PAUSED_NAMES)
+        for name, runs in ids.items():
+            assert all(len(found) == 1 for found in runs.values()), (name, runs)
+            count = json.loads(client.hget(f"redbeat:{name}", "meta") or "")["total_run_count"]
+            assert len(runs) == count, f"{name}: a run was lost, or sent and not recorded"
+
+
+# -- a server that takes no writes: the leader stays, as no other beat could lead
+
+
+TAKEOVER_SECONDS = 5
+
+
+@contextmanager
+def full_memory(client: redis.Redis, _directory: Path) -> Iterator[None]:
+    client.config_set("maxmemory", 1)
+    yield
+    client.config_set("maxmemory", 0)
+
+
+@contextmanager
+def full_disk(client: redis.Redis, directory: Path) -> Iterator[None]:
+    before: Any = client.config_get("dir", "save")
+    gone = directory / "gone"
+    gone.mkdir()
+    client.config_set("dir", str(gone))
+    gone.rmdir()
+    client.config_set("save", "3600 1")
+    client.bgsave()
+    eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
+    yield
+    client.config_set("save", before["save"])
+    client.config_set("dir", before["dir"])
+    client.bgsave()
+    eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "ok")
+
+
+@contextmanager
+def missing_replicas(client: redis.Redis, _directory: Path) -> Iterator[None]:
+    client.config_set("min-replicas-to-write", 1)
+    yield
+    client.config_set("min-replicas-to-write", 0)
+
+
+def takes_no_writes(client: redis.Redis) -> bool:
+    try:
+        client.set("written", 1)
+    except redis.exceptions.ResponseError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("freeze", [full_memory, missing_replicas])
+def test_standby_leaves_a_leader_whose_server_takes_no_writes(
+    make_app: Callable[..., Celery], client: redis.Redis, tmp_path: Path, freeze: Callable[..., Any]
+) -> None:
+    timing = Timing(60.0, 1.0)
+    leading, waiting = (Leadership(Store(make_app()), LOCK, timing) for _ in range(2))
+    assert leading.stand()
+    leading.keep_alive()
+    assert not waiting.stand()
+    with freeze(client, tmp_path):
+        until = time.monotonic() + 2.5  # longer than a takeover takes
+        while time.monotonic() < until:
+            assert not waiting.stand()
+    leading.check()
+    assert leading.is_leader
+    assert not waiting.stand()
+    for one in (waiting, leading):
+        one.resign()
+
+
+@pytest.mark.slow  # a takeover takes five seconds, and the fault lasts for two of them
+@pytest.mark.parametrize(
+    ("freeze", "lock_seconds", "period", "shards"),
+    [
+        (full_memory, 6, -1, None),
+        (full_disk, 1500, -1, None),
+        (missing_replicas, 6, None, 2),
+    ],
+)
+def test_leader_of_a_server_without_writes_stays_and_sends_afterwards(
+    tmp_path: Path,
+    freeze: Callable[..., Any],
+    lock_seconds: int,
+    period: float | None,
+    shards: int | None,
+) -> None:
+    settings = {
+        "redbeat_shards": shards,
+        "redbeat_lock_timeout": lock_seconds,
+        "redbeat_takeover_after": TAKEOVER_SECONDS,
+        "redbeat_redis_options": {} if period is None else {"retry_period": period},
+        "beat_schedule": {f"often-{n}": {"task": "echo", "schedule": 0.5} for n in range(4)},
+    }
+    with ExitStack() as at_end:
+        server = at_end.enter_context(
+            Server(KIND, enable_protected_configs="yes")
+        )  # its directory may change
+        client = at_end.enter_context(server.client())
+        write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), **settings)
+        leader = at_end.enter_context(celery_beat(tmp_path, "module"))
+        leader.wait_for("beat: Acquired")
+        eventually(lambda: int(client.llen("celery")) > 4)  # type: ignore[arg-type]
+        with celery_beat(tmp_path, "module") as standby:
+            if shards:  # they share them
+                standby.wait_for("beat: Acquired")
+            else:
+                standby.wait_for("beat: Acquiring lock...")
+            with freeze(client, tmp_path):
+                eventually(lambda: takes_no_writes(client))
+                ends_at = time.monotonic() + 2 * TAKEOVER_SECONDS + 1
+                while time.monotonic() < ends_at:  # what the test is about takes this long
+                    assert leader.is_running, leader.output()
+                    assert standby.is_running, standby.output()
+                    time.sleep(0.2)
+                sent = int(client.llen("celery"))  # type: ignore[arg-type]
+            eventually(lambda: int(client.llen("celery")) > sent + 8)  # type: ignore[arg-type]
+            assert leader.is_running, leader.output()
+            assert "Took" not in standby.output() + leader.output()
+            if not shards:
+                assert "beat: Acquired lock" not in standby.output()
+        messages: Any = client.lrange("celery", 0, -1)
+        ids = Counter(json.loads(message)["headers"]["id"] for message in messages)
+        assert max(ids.values()) == 1

@@ -1,0 +1,419 @@
+"""What is planned for a fetched entry, what is recorded of it, and when its message expires."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat.beat.plain import PlainEntries
+from redbeat.beat.planner import (
+    DISABLED_SECONDS,
+    OrdinaryRun,
+    Run,
+    commit_failed,
+    commit_quarantined,
+    plan_run,
+)
+from redbeat.broker.compiler import Call
+from redbeat.decoder import encode_meta
+from redbeat.entries.entry import RedBeatSchedulerEntry
+from redbeat.entries.failures import sha1_of
+from redbeat.policy.headers import NAMES
+from redbeat.process.memory import Allowance
+from redbeat.store.records import Claimed, Clear, Commit, Ending, Push
+from redbeat.task_ids import TASK_ID_NAMESPACE, task_id_of
+from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
+
+UTC = timezone.utc
+
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+NOW = NOON.timestamp() + 5
+
+
+MINUTELY = {"__type__": "interval", "every": 60}
+
+
+HOURLY = {"__type__": "crontab", "minute": "0"}
+
+
+def seconds(offset: float = 0) -> str:
+    """Noon and so many seconds, as a score that RedBeat writes."""
+    return f"{NOON.timestamp() + offset:.6f}"
+
+
+def claimed(
+    nominal: str = seconds(), meta: str | None = None, error: str | None = None, **fields: Any
+) -> Claimed:
+    definition = json.dumps({"name": "x", "task": "t", "schedule": MINUTELY, **fields})
+    return Claimed("redbeat:x", nominal, definition, meta, error=error, score=nominal)
+
+
+def plan(app: Celery, entry: Claimed, now: float = NOW) -> Run:
+    run = plan_run(RedBeatSchedulerEntry, app, entry, now)
+    assert isinstance(run, Run)
+    return run
+
+
+def skipped(app: Celery, entry: Claimed, now: float = NOW) -> Commit:
+    commit = plan_run(RedBeatSchedulerEntry, app, entry, now)
+    assert isinstance(commit, Commit)
+    return commit
+
+
+def test_run_is_recorded_at_its_due_time(app: Celery) -> None:
+    entry = claimed(meta=encode_meta(NOON - timedelta(minutes=1), 7))
+    run = plan(app, entry)
+    record = f'"due":{seconds()}'
+    task_id = run.entry.options["task_id"]
+    assert run.sent == Commit(
+        entry,
+        new_score=seconds(60),
+        new_meta=encode_meta(NOON, 8),
+        records=(record,),
+        task_id=task_id,
+        counted=seconds(),
+    )
+    assert (run.nominal, run.failure) == (seconds(), None)
+
+
+def test_run_carries_its_entry_and_due_time_beside_own_headers(app: Celery) -> None:
+    entry = claimed(seconds(0.25), options={"queue": "q", "headers": {"mine": 1}}, name="another")
+    assert plan(app, entry).entry.options == {
+        "queue": "q",
+        "headers": {"mine": 1, "redbeat_entry": "x", "redbeat_due": "2026-06-01T12:00:00.250000+00:00"},
+        "task_id": task_id_of("redbeat:x", "2026-06-01T12:00:00.250000+00:00"),
+    }
+
+
+@pytest.mark.parametrize("enabled", [False, None, 0])
+def test_disabled_entry_is_fetched_again_after_a_minute(app: Celery, enabled: Any) -> None:
+    entry = claimed(enabled=enabled, schedule={**MINUTELY, "every": 7})
+    commit = skipped(app, entry)
+    assert commit == Commit(entry, new_score=seconds(70))
+    assert 5 + DISABLED_SECONDS < 70 <= 5 + DISABLED_SECONDS + 7
+
+
+@pytest.mark.parametrize(("late", "is_sent"), [(30, True), (61, False), (3600 + 30, True), (3700, False)])
+def test_crontab_past_celerys_starting_deadline_is_skipped(app: Celery, late: int, is_sent: bool) -> None:
+    app.conf.beat_cron_starting_deadline = 60
+    planned = plan_run(RedBeatSchedulerEntry, app, claimed(schedule=HOURLY), NOON.timestamp() + late)
+    assert isinstance(planned, Run) is is_sent
+    commit = planned.sent if isinstance(planned, Run) else planned
+    assert commit.new_score == seconds(3600 if late < 3600 else 7200)
+
+
+def test_retry_that_is_too_late_gives_way_to_a_later_run(app: Celery) -> None:
+    policy = json.dumps({"expires_after": 30})
+    failed = plan(app, claimed(schedule={"__type__": "crontab"}))
+    entry = claimed(schedule={"__type__": "crontab"})
+    entry.error = commit_failed(failed, "the broker is away", NOW)[0].new_error
+    entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
+    for late, due in ((10, NOON), (65, NOON + timedelta(minutes=1))):
+        entry.policy = policy
+        run = plan(app, entry, NOON.timestamp() + late)
+        assert run.entry.options["expires"] == due + timedelta(seconds=30)
+        assert run.expiration_seconds == pytest.approx(30 - late % 60, abs=1e-3)
+        assert run.entry.options["task_id"] == task_id_of("redbeat:x", due.isoformat(timespec="microseconds"))
+
+
+@pytest.mark.parametrize("after_finish", ["keep", "disable", "delete"])
+@pytest.mark.parametrize(
+    ("policy", "schedule", "meta"),
+    [
+        ({"end_time": "2026-06-01T11:00:00Z"}, HOURLY, encode_meta(NOON - timedelta(hours=1), 3)),
+        ({}, {"__type__": "clocked", "clocked_time": "2026-06-01T12:00:00Z"}, "ahead"),
+        ({"max_runs": 3}, HOURLY, encode_meta(NOON - timedelta(hours=1), 3)),
+    ],
+    ids=["end_time moved into the past", "last_run_at moved ahead", "has had its runs"],
+)
+def test_finished_entry_ends_as_its_policy_says(
+    app: Celery, after_finish: str, policy: dict[str, Any], schedule: dict[str, Any], meta: str
+) -> None:
+    if meta == "ahead":  # by an application: RedBeat's own ends in a space
+        meta = encode_meta(NOON + timedelta(hours=1), 3).strip()
+    entry = claimed(schedule=schedule, meta=meta)
+    entry.policy = json.dumps({**policy, "after_finish": after_finish})
+    commit = skipped(app, entry)
+    assert commit.new_score == (Ending.DELETE if after_finish == "delete" else "-1.000000")
+    disabled = json.loads(commit.new_definition)["enabled"] if commit.new_definition else True
+    assert disabled is (after_finish != "disable")
+
+
+def test_quarantined_entry_is_postponed_with_its_reason() -> None:
+    entry = claimed()
+    commit, is_news = commit_quarantined(entry, "bad", NOW, 300)
+    assert is_news
+    assert (commit.new_score, commit.new_meta) == (seconds(305), None)
+    assert commit.is_for_this_definition
+    assert json.loads(commit.new_error) == {
+        "reason": "bad",
+        "since": "2026-06-01T12:00:05+00:00",
+        "definition_sha1": sha1_of(entry),
+        "attempts": 0,
+        "due": entry.nominal,
+        "retry_at": seconds(305),
+        "is_asked": False,
+    }
+
+
+def test_repeated_quarantine_is_not_logged_and_keeps_its_beginning() -> None:
+    first, _ = commit_quarantined(claimed(), "bad", NOW, 300)
+    again, is_news = commit_quarantined(claimed(error=first.new_error), "bad", NOW + 300, 300)
+    assert not is_news
+    assert json.loads(again.new_error) == {**json.loads(first.new_error), "retry_at": seconds(605)}
+
+
+def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
+    entry = claimed(schedule={"__type__": "crontab", "minute": "*/5"})
+    for late in (5, 305):
+        entry.error = commit_quarantined(entry, "bad", NOW + late, 300)[0].new_error
+        entry.nominal = entry.score = json.loads(entry.error)["retry_at"]
+    for misfire, due in (("earliest", NOON), ("latest", NOON + timedelta(minutes=10))):
+        entry.policy = json.dumps({"misfire": misfire})
+        run = plan_run(RedBeatSchedulerEntry, app, entry, NOW + 610)
+        assert isinstance(run, Run)
+        assert run.entry.options["headers"]["redbeat_due"] == due.isoformat(timespec="microseconds")
+    entry.policy = json.dumps({"misfire": "skip", "misfire_grace_time": 2})
+    assert isinstance(plan_run(RedBeatSchedulerEntry, app, entry, NOW + 610), Commit)
+
+
+def test_failing_run_backs_off_and_keeps_its_due_time(app: Celery) -> None:
+    entry, now, pauses, news = claimed(), NOW, [], []
+    for _ in range(9):
+        run = plan(app, entry, now)
+        assert (run.nominal, run.sent.new_score > f"{now:.6f}") == (seconds(), True)
+        assert run.entry.options["headers"]["redbeat_due"] == NOON.isoformat(timespec="microseconds")
+        commit, is_news = commit_failed(run, "broken", now)
+        assert commit.new_meta is None
+        pauses.append(float(commit.new_score) - now)
+        news.append(is_news)
+        now = float(commit.new_score)
+        entry = replace(entry, nominal=commit.new_score, score=commit.new_score, error=commit.new_error)
+    for pause, wanted in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
+        assert wanted - 1e-6 <= pause <= 1.25 * wanted + 1e-6
+    assert news == [True] + [False] * 8
+    assert json.loads(entry.error or "")["attempts"] == 9
+
+
+def test_run_has_one_task_id_at_every_try_and_on_every_beat(app: Celery) -> None:
+    first = plan(app, claimed())
+    commit, _ = commit_failed(first, "broken", NOW)
+    again = plan(app, claimed(commit.new_score, error=commit.new_error), NOW + 1)
+    elsewhere = plan(Celery("another", set_as_current=False, broker="redis://"), claimed(), NOW + 30)
+    assert {run.entry.options["task_id"] for run in (first, again, elsewhere)} == {
+        str(uuid.uuid5(TASK_ID_NAMESPACE, "redbeat:x\n2026-06-01T12:00:00.000000+00:00"))
+    }
+
+
+def test_another_reason_is_logged_and_goes_on_counting(app: Celery) -> None:
+    first, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    run = plan(app, claimed(first.new_score, error=first.new_error), NOW + 1)
+    commit, is_news = commit_failed(run, "broken otherwise", NOW + 1)
+    assert is_news
+    assert json.loads(commit.new_error)["attempts"] == 2
+    assert seconds(8) <= commit.new_score <= seconds(8.5)
+
+
+def test_failing_entry_moved_to_another_time_is_due_then(app: Celery) -> None:
+    failed, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    moved = claimed(seconds(30), error=failed.new_error)
+    run = plan(app, moved, NOW + 30)
+    assert (run.nominal, run.sent.new_error) == (seconds(30), Clear.FIELD)
+
+
+def test_retry_after_the_next_due_time_covers_that_run(app: Celery) -> None:
+    failed, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    run = plan(app, claimed(failed.new_score, error=failed.new_error), NOW + 130)
+    assert (run.nominal, run.sent.new_score) == (seconds(), seconds(180))
+
+
+# -- when a message expires
+
+
+#: when it is sent, seven seconds late
+SENT = NOON + timedelta(seconds=7)
+
+
+def planned(app: Celery, policy: dict[str, Any], options: dict[str, Any]) -> OrdinaryRun:
+    nominal = f"{NOON.timestamp():.6f}"
+    definition = {"task": "t", "schedule": {"__type__": "interval", "every": 60}, "options": options}
+    claimed = Claimed(
+        "redbeat:x", nominal, json.dumps(definition), None, policy=json.dumps(policy), score=nominal
+    )
+    run = plan_run(RedBeatSchedulerEntry, app, claimed, SENT.timestamp())
+    assert isinstance(run, OrdinaryRun)
+    return run
+
+
+def headers_of(run: OrdinaryRun) -> dict[str, Any]:
+    """What the message tells its worker of the policy."""
+    headers = run.entry.options["headers"]
+    return {name: headers[name] for name in NAMES if name in headers}
+
+
+MINUTE = {"queue_timeout": 60}
+
+
+#: policy, the entry's options, and how long after it is sent its message expires
+LIMITED: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
+    "queue_timeout": (MINUTE, {}, 60),
+    "an overlap policy": ({"overlap": "skip"}, {}, 3600),
+    "an overlap policy and queue_timeout": ({"overlap": "skip", **MINUTE}, {}, 60),
+    "expires_after is earlier": ({**MINUTE, "expires_after": 50}, {}, 43),
+    "expires_after is later": ({**MINUTE, "expires_after": 70}, {}, 60),
+    "an option that is later": (MINUTE, {"expires": 61}, 60),
+    "an option of none": (MINUTE, {"expires": None}, 60),
+    "a time that is later": (MINUTE, {"expires": "2026-06-01T12:01:08Z"}, 60),
+    "an option that expires_after replaces": ({**MINUTE, "expires_after": 90}, {"expires": 5}, 60),
+    "countdown": (MINUTE, {"countdown": 100}, 160),
+    "countdown and expires_after": ({**MINUTE, "expires_after": 90}, {"countdown": 100}, 83),
+    "eta": (MINUTE, {"eta": "2026-06-01T12:00:17"}, 70),
+    "eta with an offset": (MINUTE, {"eta": "2026-06-01T14:00:17+02:00"}, 70),
+    "an eta that is past": (MINUTE, {"eta": "2026-06-01T11:00:00"}, 60),
+    "an eta that is none": (MINUTE, {"eta": "soon"}, 60),
+    "a countdown of ages": (MINUTE, {"countdown": 1e300}, 60 + 10.0**10),
+}
+
+
+@pytest.mark.parametrize(("policy", "options", "seconds"), LIMITED.values(), ids=LIMITED)
+def test_message_expires_by_the_earliest_limit_of_its_policy(
+    app: Celery, policy: dict[str, Any], options: dict[str, Any], seconds: float
+) -> None:
+    run = planned(app, policy, options)
+    assert run.entry.options["expires"] == SENT + timedelta(seconds=seconds)
+    assert run.expiration_seconds == seconds
+    told = {"redbeat_queue_timeout": 3600, **{f"redbeat_{name}": value for name, value in policy.items()}}
+    assert headers_of(run) == told
+
+
+#: policy and options of messages that don't expire by the policy
+OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "nothing": ({}, {}),
+    "tracked without a limit": ({"max_runtime": 5, "pause_after_failures": 3, "tracks": "workflow"}, {}),
+    "an option": ({}, {"expires": 5}),
+    "an option that is earlier": (MINUTE, {"expires": 60}),
+    "a time that is earlier": (MINUTE, {"expires": "2026-06-01T12:01:06Z"}),
+    "an option that is earlier after a countdown": (MINUTE, {"countdown": 100, "expires": 150}),
+    "an option that is no time": (MINUTE, {"expires": "soon"}),
+}
+
+
+@pytest.mark.parametrize(("policy", "options"), OWN.values(), ids=OWN)
+def test_option_that_is_earlier_is_kept(app: Celery, policy: dict[str, Any], options: dict[str, Any]) -> None:
+    run = planned(app, policy, options)
+    assert {name: run.entry.options[name] for name in options} == options
+    assert ("expires" in run.entry.options) == ("expires" in options)
+    told = {"redbeat_tracks": "workflow"} if "tracks" in policy else {}
+    assert (run.expiration_seconds, headers_of(run)) == (None, told)
+
+
+@pytest.mark.parametrize(("of_task", "seconds"), [(60, None), (61, 60)])
+def test_task_whose_messages_expire_earlier_keeps_that(
+    app: Celery, of_task: int, seconds: int | None
+) -> None:
+    @app.task(name="t", shared=False, expires=of_task)
+    def run() -> None:
+        """Never runs here."""
+
+    assert planned(app, MINUTE, {}).expiration_seconds == seconds
+    assert planned(app, MINUTE, {"expires": None}).expiration_seconds == 60, "an option replaces the task's"
+
+
+# -- entries planned from a compiled message: as any other
+
+
+POLICIES: list[dict[str, Any]] = [
+    {},
+    {"expires_after": 60},
+    *({"misfire": misfire} for misfire in ("all", "skip", "earliest")),
+    {"misfire_grace_time": 2},
+    {"timezone": "Europe/Berlin"},
+    {"one_off": True},
+    {"end_time": "2030-01-01"},
+    {"paused": True},
+    {"exclude": "holidays"},
+    {"overlap": "skip", "expires_after": 60},
+    {"queue_timeout": 3, "max_runtime": 5},
+]
+
+
+class Echo:
+    """Stands for the compiler: a message is the values that are filled into it."""
+
+    def compile(self, call: Call, _rehearse: Any) -> Any:
+        def pushes(values: Any, tag: str) -> tuple[Push, ...]:
+            expiry = [str(values[2]), values[3]] if call.is_expiring else [str(None), None]
+            return (Push("lpush", "celery", json.dumps([*values[:2], *expiry, call.policy_headers])),)
+
+        shape = SimpleNamespace(is_dropped=False, is_traced=False)
+        return SimpleNamespace(size_bytes=100, expires_seconds=None, pushes=pushes, shape=shape)
+
+    def is_current(self, _message: Any) -> bool:
+        return True
+
+
+def random_claim(chance: random.Random, now: float) -> Claimed:
+    """An entry that is due, as RedBeat, celery-redbeat 2.x or another program has written it."""
+    every = chance.choice([0.5, 60, 60.25, 3600, 10**9, 0, "x"])
+    crontab = {"__type__": "crontab", "minute": chance.choice(["*", "*/5", 30]), "hour": "*"}
+    definition = {
+        "name": "entry",
+        "task": "shop.work",
+        "schedule": chance.choice([{"__type__": "interval", "every": every}, crontab, None]),
+        "args": chance.choice([[], [1], None]),
+        "options": chance.choice([{}, {"queue": "q"}, {"task_id": "mine"}, {"expires": 30}, None]),
+        "enabled": chance.choice([True, True, False, None]),
+    }
+    due = round(now - chance.choice([0, 0.25, 1, 59.5, 60, 4000]), 6)
+    nominal = f"{due:.6f}" if chance.random() < 0.8 else str(int(due))
+    last_run = datetime.fromtimestamp(due - chance.choice([0, 1, 60, 3600, -30]), UTC)
+    return Claimed(
+        "redbeat:entry",
+        nominal,
+        json.dumps(definition),
+        chance.choice([None, "", '{"last_run_at": null}', encode_meta(None, 0), encode_meta(last_run, 3)]),
+        policy=chance.choice([None, *map(json.dumps, POLICIES)]),
+        error=chance.choice([None] * 9 + ["{}"]),
+        score=nominal,
+        is_asked=chance.random() < 0.05,
+        is_meta_foreign=chance.random() < 0.3,
+    )
+
+
+def test_compiled_run_is_planned_as_an_ordinary_one(app: Celery, chance: random.Random) -> None:
+    labels = LabelBook(queue_finder(app), 200)
+    entries: Any = PlainEntries(app, Echo(), Allowance(10**6), labels)  # type: ignore[arg-type]
+    compiled = 0
+    for _ in range(3_000):
+        now = NOON.timestamp() + chance.choice([0, 0.5, 61.25, 3600.001])
+        row = random_claim(chance, now)
+        runs, others = entries.plan([row], now, send=lambda _entry: None, is_left_out=lambda _key: False)
+        assert len(runs) + len(others) == 1
+        if not runs:
+            continue
+        compiled += 1
+        [run], expected = runs, plan_run(RedBeatSchedulerEntry, app, row, now)
+        assert isinstance(expected, Run), f"{row}: {expected}"
+        assert run.sent == replace(expected.sent, labels=run.sent.labels)
+        options = expected.entry.options
+        expires = options["expires"] if expected.expiration_seconds is not None else None
+        headers = {name: options["headers"][name] for name in NAMES if name in options["headers"]}
+        wanted = [
+            options["task_id"],
+            options["headers"]["redbeat_due"],
+            str(expires),
+            expected.expiration_seconds,
+        ]
+        assert json.loads(run.pushes[0].value) == [*wanted, headers]
+    assert compiled > 100, f"only {compiled} were planned so"

@@ -1,0 +1,244 @@
+"""The lock: whose it is by its token, how it is renewed, and when a silent holder is replaced."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import fakeredis
+import pytest
+from celery import Celery
+
+from redbeat.config.timing import MIN_LOCK_SECONDS, Timing
+from redbeat.errors import LockLost, StoreUnavailable
+from redbeat.keys import Keys
+from redbeat.leadership.heartbeat import Heartbeat, Renewal
+from redbeat.leadership.lock import LeaderLock
+from redbeat.store.lock_tokens import beat_of, new_beat, new_token
+from redbeat.store.locks import FOR_EVER
+from redbeat.store.records import Fence
+from redbeat.store.store import Store
+from tests.support.logs import errors_in
+from tests.support.polling import eventually
+
+HOLDER = "redbeat:3:host:1:2:3"
+
+
+LOCK_SECONDS, TAKEOVER_SECONDS = 60.0, 8.0
+
+
+#: the standby's clock, and the seconds that the lock has left then; None: Redis couldn't be asked
+Look = tuple[float, "float | None"]
+
+
+Acquire = Callable[..., "float | None"]
+
+
+def untouched(seconds: Iterable[float]) -> list[Look]:
+    """Looks at a lock that nobody renews."""
+    return [(at, LOCK_SECONDS - at) for at in seconds]
+
+
+@pytest.fixture
+def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
+    """Returns when a standby that looks at these times takes the lock; None: it doesn't."""
+
+    def acquire(
+        looks: Iterable[Look],
+        holder: str = HOLDER,
+        takeover_seconds: float | None = TAKEOVER_SECONDS,
+        frozen: tuple[float, float] = (0, 0),
+    ) -> float | None:
+        class Key:
+            def __init__(self, *_: object) -> None:
+                pass
+
+            def rest_ms(self) -> int:
+                if rest is None:
+                    raise StoreUnavailable("away")
+                return FOR_EVER if rest < 0 else int(rest * 1000)
+
+            def token(self) -> str:
+                return holder
+
+            def is_frozen(self) -> bool:
+                return frozen[0] <= now < frozen[1]
+
+            def take(self, _token: str, _taken_ms: int, _mark: str, *, silent: str, **_: object) -> bool:
+                return silent == holder
+
+        now, rest = 0.0, None
+        monkeypatch.setattr("redbeat.leadership.lock.LockKey", Key)
+        monkeypatch.setattr(
+            "redbeat.leadership.lock.time", SimpleNamespace(monotonic=lambda: now, time=lambda: now)
+        )
+        store = SimpleNamespace(renew_lock=lambda _fence: None, keys=Keys())
+        lock = LeaderLock(store, "redbeat::lock", LOCK_SECONDS, takeover_seconds)  # type: ignore[arg-type]
+        for look in looks:
+            now, rest = look
+            try:
+                if lock.acquire():
+                    return now
+            except StoreUnavailable:
+                pass
+        return None
+
+    return acquire
+
+
+def test_silent_holder_is_replaced_after_the_takeover_time(taken_at: Acquire) -> None:
+    assert taken_at(untouched(range(8))) is None
+    assert taken_at(untouched(range(30))) == TAKEOVER_SECONDS
+
+
+def test_holder_that_renews_is_left_alone(taken_at: Acquire) -> None:
+    assert taken_at((at, LOCK_SECONDS - at % 2) for at in range(100)) is None
+    assert taken_at((at, LOCK_SECONDS - at % 7) for at in range(100)) is None
+
+
+def test_the_lock_of_celery_redbeat_2x_is_left_to_expire(taken_at: Acquire) -> None:
+    assert taken_at(untouched(range(59)), holder="0123456789abcdef0123456789abcdef") is None
+
+
+def test_time_without_a_look_is_not_silence(taken_at: Acquire) -> None:
+    assert taken_at(untouched([0, 1, 2, 20, 21])) is None
+    assert taken_at(untouched([0, 1, 2, *range(20, 40)])) == 20 + TAKEOVER_SECONDS
+
+
+def test_look_without_an_answer_does_not_count(taken_at: Acquire) -> None:
+    looks: list[Look] = [(at, None if at == 6 else LOCK_SECONDS - at) for at in range(30)]
+    assert taken_at(looks) == 7 + TAKEOVER_SECONDS
+
+
+def test_lock_without_an_expiry_is_left_alone(taken_at: Acquire) -> None:
+    assert taken_at((at, -1) for at in range(100)) is None
+
+
+def test_holder_that_could_not_renew_is_left_alone(taken_at: Acquire) -> None:
+    frozen_until = 3 * TAKEOVER_SECONDS
+    replaced_at = taken_at(untouched(range(48)), frozen=(2, frozen_until))
+    assert replaced_at is not None
+    assert replaced_at >= frozen_until + TAKEOVER_SECONDS - 1
+
+
+# -- the heartbeat
+
+
+FENCE = Fence("redbeat::lock", "redbeat:3:host:1:2:3", 60_000)
+
+
+Start = Callable[..., "tuple[Heartbeat, Renewal]"]
+
+
+#: a renewal every 10 ms
+FAST = Timing(0.04)
+
+
+@pytest.fixture
+def beating(fake_app: Celery) -> Iterator[Start]:
+    """Heartbeats that were started, and are stopped at the end."""
+    started: list[Heartbeat] = []
+
+    def start(app: Celery = fake_app) -> tuple[Heartbeat, Renewal]:
+        made, renewal = Heartbeat(app, FAST), Renewal(FENCE)
+        made.add(renewal)
+        started.append(made)
+        return made, renewal
+
+    yield start
+    for made in started:
+        made.stop()
+
+
+def raising(*errors: Exception) -> Callable[..., Any]:
+    """A renewal that fails so at first, and then is the store's own."""
+    left, renew = list(errors), Store.renew_lock
+
+    def renew_lock(store: Store, *args: Any) -> None:
+        if left:
+            raise left.pop(0)
+        renew(store, *args)
+
+    return renew_lock
+
+
+def test_unexpected_error_is_logged_once_and_the_heartbeat_goes_on(
+    fake_app: Celery, beating: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [RuntimeError("a bug"), RuntimeError("a bug"), ValueError("another"), RuntimeError("a bug")]
+    monkeypatch.setattr(Store, "renew_lock", raising(*errors))
+    _, renewal = beating()
+    eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
+    assert renewal.lost is None
+    assert errors_in(caplog) == [
+        "beat: The heartbeat failed, and goes on: RuntimeError: a bug",
+        "beat: The heartbeat failed, and goes on: ValueError: another",
+    ]
+
+
+def test_heartbeat_reports_a_lost_lock(fake_app: Celery, beating: Start) -> None:
+    fake_app.redbeat_redis.set(FENCE.lock_key, "another", px=60_000)
+    _, renewal = beating()
+    eventually(lambda: renewal.lost is not None)
+    assert isinstance(renewal.lost, LockLost)
+    assert fake_app.redbeat_redis.get(FENCE.lock_key) == "another"
+
+
+def test_heartbeat_stopped_while_it_connects_takes_no_lock(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def connect(_app: Celery, _patience_seconds: float) -> Any:
+        begun.set()
+        may_end.wait()
+        return fakeredis.FakeRedis(server=fake_app.redbeat_redis.connection_pool.connection_kwargs["server"])
+
+    monkeypatch.setattr("redbeat.store.store.get_hasty_redis", connect)
+    made = Heartbeat(fake_app, FAST)
+    made.add(Renewal(FENCE))
+    begun.wait()
+    made.stop()
+    [thread] = [one for one in threading.enumerate() if one.name == "redbeat-heartbeat"]
+    may_end.set()
+    thread.join()
+    assert not fake_app.redbeat_redis.exists(FENCE.lock_key)
+
+
+@pytest.mark.parametrize(("idle_seconds", "holds"), [(4.5, True), (5, False)])
+def test_shortest_lock_is_kept_on_a_busy_machine(
+    fake_app: Celery,
+    idle_seconds: float,
+    holds: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: idle_seconds)
+    monkeypatch.setattr("redbeat.leadership.heartbeat.time", clock)
+    fence = replace(FENCE, lock_ms=MIN_LOCK_SECONDS * 1000)
+    made = Heartbeat(fake_app, Timing(MIN_LOCK_SECONDS))
+    made.add(Renewal(fence))
+    made.progressed_at = made.excused_at = 0.0  # before it beats for the first time
+    eventually(lambda: fake_app.redbeat_redis.exists(FENCE.lock_key) or errors_in(caplog))
+    made.stop()
+    assert fake_app.redbeat_redis.exists(FENCE.lock_key) == holds
+
+
+# -- tokens
+
+
+def test_token_has_the_documented_form() -> None:
+    mark, version, host, pid, since, chance = new_token(new_beat()).split(":")
+    assert (mark, version, host, int(pid)) == ("redbeat", "3", socket.gethostname(), os.getpid())
+    assert since.isdecimal()
+    assert len(chance) == len(bytes.fromhex(chance)) * 2 == 16
+
+
+@pytest.mark.parametrize("token", ["", "0" * 32, "redbeat:3", "redbeat:3:host:x:1:2", "redbeat:4:h:1:2:3"])
+def test_foreign_token_names_no_beat(token: str) -> None:
+    assert beat_of(token) is None
