@@ -60,7 +60,7 @@ bench: $(STAMP)  ## what RedBeat costs, beside 2.4.2; half an hour, or: make ben
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 screenshots: $(STAMP)  ## the pictures in the documentation, taken anew; or: make screenshots ARGS="--only dashboard"
-	@$(BIN)/python -m tests.support.screenshots $(ARGS)
+	@$(BIN)/python -m docs.screenshots $(ARGS)
 
 clean:  ## remove everything that the other commands made
 	@rm -rf .venv .venv-oldest .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

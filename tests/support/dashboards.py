@@ -25,6 +25,8 @@ from .polling import eventually
 
 #: where the dashboard seems to be
 HOME = "http://localhost"
+#: what users may have written into an entry
+HOSTILE = "<img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m" + "\u0430" * 40
 
 
 class Browser:

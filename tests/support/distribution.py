@@ -8,11 +8,11 @@ from xdist.scheduler import LoadFileScheduling
 
 #: by its name each of these would begin late, and it takes half a minute or more: others wait for its end
 _LONG = (
-    *("tests/integration/documentation/test_readme.py", "tests/integration/documentation/test_benchmarks.py"),
+    "tests/integration/documentation/test_pages_that_run.py",
     *("tests/integration/runs/test_worker_endings.py", "tests/integration/runs/test_worker_runs.py"),
     *("tests/integration/singleton/test_singleton.py", "tests/integration/telemetry/test_prometheus.py"),
     *("tests/integration/reshard/test_resharding.py", "tests/unit/schedules/test_transitions.py"),
-    *("tests/integration/web/test_gallery.py", "tests/integration/web/test_browser_whole.py"),
+    "tests/integration/web/test_browser.py",
     *("tests/unit/schedules/test_rrule_limits.py", "tests/unit/schedules/test_walltimes.py"),
 )
 

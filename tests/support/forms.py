@@ -1,51 +1,36 @@
-"""What a browser sends with a form of a page: each field with the value that it has."""
+"""HTML as a browser has it: the text of a page, and the fields that a form sends."""
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
-
-class _Fields(HTMLParser):
-    def __init__(self, form_id: str | None) -> None:
-        super().__init__()
-        self.found: dict[str, str] = {}
-        self._form_id = form_id
-        self._is_inside = False
-        self._name: str | None = None
-        self._is_text = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        name = given.get("name")
-        if tag == "form":
-            self._is_inside = given.get("method") == "post" and self._form_id in (None, given.get("id"))
-        if not self._is_inside or (name is None and tag != "option"):
-            return
-        if tag == "input" and (given.get("type") != "checkbox" or "checked" in given):
-            self.found[str(name)] = given.get("value") or ""
-        elif tag == "textarea":
-            self._name, self._is_text, self.found[str(name)] = name, True, ""
-        elif tag == "select":
-            self._name = name
-            self.found[str(name)] = ""
-        elif tag == "option" and self._name is not None and "selected" in given:
-            self.found[self._name] = given.get("value") or ""
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "form":
-            self._is_inside = False
-        if tag == "textarea" and self._name is not None:
-            self.found[self._name] = self.found[self._name].removeprefix("\n")
-        if tag in ("textarea", "select"):
-            self._name, self._is_text = None, False
-
-    def handle_data(self, data: str) -> None:
-        if self._is_text and self._name is not None:
-            self.found[self._name] += data
+from bs4 import BeautifulSoup, Tag
 
 
 def form_fields(html: str, form_id: str | None = None) -> dict[str, str]:
-    """The fields of a page's forms that post, or of one of them."""
-    reader = _Fields(form_id)
-    reader.feed(html)
-    return reader.found
+    """Return the fields of a page's forms that post, or of one of them, with their values."""
+    found: dict[str, str] = {}
+    for form in BeautifulSoup(html, "html.parser").select("form[method=post]"):
+        if form_id in (None, form.get("id")):
+            for field in form.select("input[name], textarea[name], select[name]"):
+                if field.get("type") != "checkbox" or field.has_attr("checked"):
+                    found[str(field["name"])] = _value_of(field)
+    return found
+
+
+def _value_of(field: Tag) -> str:
+    if field.name == "textarea":
+        return field.text.removeprefix("\n")
+    chosen = field.select_one("option[selected]") if field.name == "select" else field
+    return "" if chosen is None else str(chosen.get("value") or "")
+
+
+def text_of(html: str, selector: str = "main") -> str:
+    """Return the words of a part of a page, a line for each block and each row of a table."""
+    part = BeautifulSoup(html, "html.parser").select_one(selector)
+    assert part is not None, html[:2000]
+    for unseen in part.select("script, svg, option, footer, [hidden]"):
+        unseen.decompose()
+    for block in part.select("div, p, h1, h2, h3, li, tr, dt, form, label, legend, summary, pre, nav"):
+        block.insert_before("\n")
+        block.append("\n")
+    lines = (" ".join(line.split()) for line in part.get_text(" ").splitlines())
+    return "\n".join(filter(None, lines))

@@ -1,25 +1,28 @@
-"""Django projects as people have them: their commands, worker and beat start, whatever the schedule holds."""
+"""Django projects as people have them: ``manage.py redbeat``, and their commands, worker and beat."""
 
 from __future__ import annotations
 
+import io
 import re
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.process import exit_codes as exits
 from tests.support.apps import celery_command, celery_worker, stop_worker
-from tests.support.command_line import run
+from tests.support.command_line import installed, run
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import sent_names
 from tests.support.servers import Server
-
-pytest.importorskip("django")
 
 #: what is appended to the settings of ``startproject``, and what they read from the environment
 SETTINGS = """
@@ -35,6 +38,8 @@ CELERY_BEAT_SCHEDULE = {
 if CELERY_BEAT_SCHEDULE:
     CELERY_BEAT_SCHEDULE["last-day"] = {"task": "shop.tasks.report", "schedule": cron("0 9 L * *")}
 """
+
+
 CELERY = """
 import os
 from celery import Celery
@@ -43,6 +48,8 @@ app = Celery("proj")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 """
+
+
 TASKS = """
 import sys
 from celery import shared_task
@@ -84,8 +91,17 @@ def listening() -> Iterator[tuple[socket.socket, str]]:
         yield server, f"redis://127.0.0.1:{server.getsockname()[1]}/0"
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 50])
-def test_its_commands_neither_import_tasks_nor_connect(project: Path, count: int) -> None:
+def call_redbeat(*words: str, **options: Any) -> str:
+    """What the command prints."""
+    from django.core.management import call_command
+
+    out = io.StringIO()
+    call_command("redbeat", *words, stdout=out, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_commands_of_django_neither_import_tasks_nor_connect(project: Path, count: int) -> None:
     commands = (["check"], ["check", "--tag=redbeat", "--deploy"], ["migrate"])
     with listening() as (server, url):
         env = {"REDIS_URL": url, "STATIC_ENTRIES": str(count)}
@@ -101,8 +117,8 @@ def test_its_commands_neither_import_tasks_nor_connect(project: Path, count: int
             server.accept()
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 50])
-def test_its_worker_and_beat_run_every_entry(
+@pytest.mark.parametrize("count", [0, 3])
+def test_worker_and_beat_run_every_entry(
     project: Path, server: Server, broker: redis.Redis, count: int
 ) -> None:
     env = {"REDIS_URL": server.url(0), "STATIC_ENTRIES": str(count)}
@@ -124,3 +140,38 @@ def test_its_worker_and_beat_run_every_entry(
         assert worker.output().count("tasks imported") == 1
         assert "RecursionError" not in worker.output()
         stop_worker(worker)
+
+
+def test_manage_redbeat_prints_and_exits_as_celery_redbeat(project: Path, server: Server) -> None:
+    env = {**installed(project), "REDIS_URL": server.url(0), "STATIC_ENTRIES": "0"}
+    for words in (
+        ["add", "report", "echo", "--cron", "0 9 * * *"],
+        ["list"],
+        ["show", "gone"],
+        ["list", "--x"],
+    ):
+        ours = run([sys.executable, "manage.py", "redbeat", *words], project, env)
+        if words[0] == "add":
+            continue
+        theirs = run([sys.executable, "-m", "celery", "-A", "proj", "redbeat", *words], project, env)
+        assert (ours.returncode, ours.stdout) == (theirs.returncode, theirs.stdout)
+        assert ours.stderr.replace("manage.py redbeat", "celery redbeat") == theirs.stderr
+    for words in (["--settings=proj.settings", "count"], ["count", "--no-color"]):
+        done = run([sys.executable, "manage.py", "redbeat", *words], project, env)
+        assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+    (project / "proj/__init__.py").write_text("")
+    (project / "proj/celery.py").write_text("")
+    done = run([sys.executable, "manage.py", "redbeat", "list"], project, env)
+    assert (done.returncode, "REDBEAT_CELERY_APP" in done.stderr) == (exits.CONFIG, True)
+
+
+def test_call_command_returns_the_output_or_raises_with_the_exit_code(app: Celery) -> None:
+    from django.core.management import CommandError
+
+    Entry("report", "echo", 60, app=app).save()
+    assert call_redbeat("count") == call_redbeat("count", no_color=True) == "1\n"
+    assert '"name": "report"' in call_redbeat("list", "--json")
+    for words, code in ((["show", "gone"], exits.NO_INPUT), (["lisst"], exits.USAGE)):
+        with pytest.raises(CommandError) as caught:
+            call_redbeat(*words)
+        assert caught.value.returncode == code

@@ -1,16 +1,22 @@
-"""The examples of the pages on overlap, monitoring and troubleshooting do what the pages say."""
+"""The examples of the pages on overlap, runs, monitoring and troubleshooting do what the pages say."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
+import runpy
 import shlex
+import shutil
 import signal
+import socketserver
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,10 +41,13 @@ from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.documents import ROOT, write_files
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK
+from tests.support.schedule import LOCK, write_raw
 from tests.support.servers import Server
 
 Import = Callable[[str, str], ModuleType]
+
+
+RECIPES = ("chat_message", "mail", "page")
 
 
 @pytest.fixture
@@ -58,7 +67,9 @@ def import_from(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch)
     return load
 
 
-def test_a_run_is_left_out_while_another_of_its_entry_is_at_work(import_from: Import, server: Server) -> None:
+def test_alone_decorator_leaves_out_a_run_while_another_is_at_work(
+    import_from: Import, server: Server
+) -> None:
     page = import_from("docs/overlap.rst", "tasks")
     begun, may_end = threading.Event(), threading.Event()
     ran: list[str] = []
@@ -95,7 +106,7 @@ def test_a_run_is_left_out_while_another_of_its_entry_is_at_work(import_from: Im
     assert page.report.apply().get() is None
 
 
-def test_sentrys_own_monitors_are_as_wrong_as_the_page_says(make_app: MakeApp) -> None:
+def test_sentry_monitors_are_as_wrong_as_the_page_says(make_app: MakeApp) -> None:
     beat = pytest.importorskip("sentry_sdk.integrations.celery.beat")
     app = make_app()
 
@@ -130,7 +141,7 @@ def unpatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("unpatched")
-def test_the_pages_application_is_one_whose_entries_redbeat_monitors(import_from: Import) -> None:
+def test_monitored_application_of_the_page_is_monitored(import_from: Import) -> None:
     sentry_sdk = pytest.importorskip("sentry_sdk")
     from sentry_sdk.integrations.celery import beat
 
@@ -148,7 +159,7 @@ def test_the_pages_application_is_one_whose_entries_redbeat_monitors(import_from
     assert find_integration() is None
 
 
-def test_keyspace_notifications_tell_which_entry_changes(app: Celery, client: redis.Redis) -> None:
+def test_keyspace_notification_names_the_changed_entry(app: Celery, client: redis.Redis) -> None:
     client.config_set("notify-keyspace-events", "Kgh")
     try:
         with client.pubsub(ignore_subscribe_messages=True) as heard:
@@ -162,7 +173,7 @@ def test_keyspace_notifications_tell_which_entry_changes(app: Celery, client: re
         client.config_set("notify-keyspace-events", "")
 
 
-def test_a_pidfile_that_names_a_living_process_is_73(server: Server, tmp_path: Path) -> None:
+def test_pidfile_of_a_living_process_ends_with_73(server: Server, tmp_path: Path) -> None:
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
     with celery_beat(tmp_path, "module", "--pidfile", "beat.pid") as first:
         first.wait_for("beat: Acquired lock")
@@ -178,7 +189,7 @@ def test_a_pidfile_that_names_a_living_process_is_73(server: Server, tmp_path: P
     assert not (tmp_path / "beat.pid").exists()
 
 
-def test_a_detached_beat_is_stopped_by_the_pid_in_its_file(
+def test_detached_beat_is_stopped_by_the_pid_in_its_file(
     server: Server, client: redis.Redis, tmp_path: Path
 ) -> None:
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
@@ -211,3 +222,121 @@ def test_a_detached_beat_is_stopped_by_the_pid_in_its_file(
     eventually(lambda: not pidfile.exists())
     eventually(lambda: not client.exists(LOCK))
     assert "beat: Releasing lock" in logfile.read_text()
+
+
+@contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[int]:
+    """Serve in a thread; yields the port."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def web_server(posted: list[tuple[str, Any]]) -> HTTPServer:
+    """One that notes what is posted to it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            posted.append((self.path, json.loads(body)))
+            self.send_response(202)
+            self.end_headers()
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    return HTTPServer(("127.0.0.1", 0), Handler)
+
+
+def mail_server(mails: list[str]) -> socketserver.TCPServer:
+    """One that takes every mail; Python has none any more."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 here\r\n")
+            while line := self.rfile.readline().strip().upper():
+                if line == b"DATA":
+                    self.wfile.write(b"354 go on\r\n")
+                    lines = iter(self.rfile.readline, b".\r\n")
+                    mails.append(b"".join(lines).decode())
+                self.wfile.write(b"221 bye\r\n" if line == b"QUIT" else b"250 fine\r\n")
+
+    return socketserver.TCPServer(("127.0.0.1", 0), Handler)
+
+
+def test_recipes_send_a_chat_message_a_mail_and_a_page(
+    server: Server, client: redis.Redis, tmp_path: Path, make_app: MakeApp
+) -> None:
+    posted: list[tuple[str, Any]] = []
+    mails: list[str] = []
+    for recipe in RECIPES:
+        shutil.copy(ROOT / "docs" / "recipes" / f"{recipe}.py", tmp_path)
+
+    def add(event: str, name: str, **run: Any) -> None:
+        run = {"task_id": f"id-of-{name}", "due": "1769844600.000000", **run}
+        client.xadd("redbeat::events", {"event": event, "entry": name, "run": json.dumps(run)})
+
+    write_app(
+        tmp_path,
+        "module",
+        server.url(0),
+        redbeat_redis_url=server.url(1),
+        extra="".join(f"import {recipe}\n" for recipe in RECIPES),
+    )
+    with serving(web_server(posted)) as web_port, serving(mail_server(mails)) as mail_port:
+        env = {
+            "CHAT_URL": f"http://127.0.0.1:{web_port}/chat",
+            "PAGER_URL": f"http://127.0.0.1:{web_port}/page",
+            "PAGER_KEY": "the-key",
+            "MAIL_HOST": "127.0.0.1",
+            "MAIL_PORT": str(mail_port),
+            "MAIL_TO": "ann@example.org",
+        }
+        with celery_beat(tmp_path, "module", env=env) as beat:
+            eventually(lambda: client.exists("redbeat::events-read"))
+            add("run_ended", "good", outcome="succeeded")
+            add("run_ended", "bad", outcome="failed", error="ValueError: no such customer", worker="celery@a")
+            add("run_ended", "gone", outcome="lost", worker="celery@b")
+            add("run_overdue", "slow", worker="celery@a")
+            add("run_ended", "slow", outcome="succeeded")
+            add("run_ended", "waiting", outcome="never_started")
+            add("run_ended", "waiting", outcome="failed")
+            add("run_ended", "waiting", outcome="succeeded")
+            entry = Entry("often", "echo", 3600, app=make_app()).save()
+            entry.pause("paused after 3 failures in a row; the last: ValueError: no", by="redbeat")
+            entry.resume()
+            entry.pause("ann is here", by="ann")
+            write_raw(client, "broken", "{oops")
+            eventually(lambda: len(posted) >= 9 and len(mails) >= 2)
+            assert "raised" not in beat.output(), beat.output()
+    assert [body["text"] for path, body in posted if path == "/chat"] == [
+        "bad failed, due at 2026-01-31 07:30 UTC, on celery@a: ValueError: no such customer",
+        "gone lost, due at 2026-01-31 07:30 UTC, on celery@b",
+        "waiting never started, due at 2026-01-31 07:30 UTC",
+        "waiting failed, due at 2026-01-31 07:30 UTC",
+    ]
+    pages = [body for path, body in posted if path == "/page"]
+    assert [(one["event_action"], one["dedup_key"]) for one in pages] == [
+        ("trigger", "gone"), ("trigger", "id-of-slow"), ("resolve", "id-of-slow"), ("trigger", "waiting"),
+        ("resolve", "waiting"),
+    ]  # fmt: skip
+    assert pages[0]["payload"]["summary"].endswith("lost with its worker, celery@b")
+    assert pages[1]["payload"]["summary"].startswith("slow is still at work")
+    assert {one["routing_key"] for one in pages} == {"the-key"}
+    [paused] = [mail for mail in mails if "Subject: often is paused" in mail]
+    assert "often is paused after 3 failures in a row; the last: ValueError: no" in paused
+    assert "To: ann@example.org" in paused
+    [quarantined] = [mail for mail in mails if "Subject: broken can't be used" in mail]
+    assert "redbeat:broken" in quarantined
+    assert len(mails) == 2
+
+
+def test_one_line_of_runs_page_tracks_runs(tmp_path: Path) -> None:
+    [path] = write_files("docs/runs.rst", tmp_path)
+    page = runpy.run_path(str(path))
+    assert is_tracked(page["app"])

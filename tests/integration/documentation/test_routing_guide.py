@@ -1,12 +1,12 @@
-"""Each example of Celery's routing guide as a scheduled entry: its message is where it should be, only there.
-
-On a real RabbitMQ, and on Redis as far as that has such exchanges.
-"""
+"""Examples of Celery's routing guide as entries: each message is in its queues alone; a walk on RabbitMQ."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +17,10 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.diagnostics.routes import find_route
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
+from tests.support.apps import celery_beat
+from tests.support.command_line import run as run_command
+from tests.support.documents import ROOT
+from tests.support.polling import eventually
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
 from tests.support.ticks import make_due, take_messages
@@ -26,9 +30,17 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:\s*The '\w+' task attribute is deprecated"),
 ]
 
+
 FAR = 10**10
+
+
 MEDIA = Exchange("media", type="direct")
+
+
 NEWS = Exchange("news", type="topic")
+
+
+ROUTING = (ROOT / "docs" / "routing.rst").read_text("utf-8")
 
 
 class MyRouter:
@@ -77,6 +89,8 @@ FEEDS = {
     "task_default_exchange_type": "topic",
     "task_default_routing_key": "task.default",
 }
+
+
 MEDIATASKS = {
     "task_queues": (
         Queue("feed_tasks", routing_key="feed.#"),
@@ -88,6 +102,8 @@ MEDIATASKS = {
     "task_default_exchange_type": "topic",
     "task_default_routing_key": "task.default",
 }
+
+
 TOPICS = {
     "task_queues": (
         Queue("celery", Exchange("celery"), routing_key="celery"),
@@ -97,6 +113,8 @@ TOPICS = {
         Queue("norway", NEWS, routing_key="norway.#"),
     )
 }
+
+
 VIDEO = {
     "task_queues": (
         Queue("celery", Exchange("celery"), routing_key="celery"),
@@ -105,14 +123,19 @@ VIDEO = {
         Queue("compressed", Exchange("video", type="topic"), routing_key="video.#"),
     )
 }
+
+
 GLOBS = {
     "task_routes": {"feed.tasks.*": {"queue": "feeds"}, re.compile(r"(video|image)\.tasks\..*"): "media"}
 }
+
+
 OLD_DICTIONARY = {
     "default": {"exchange": "default", "binding_key": "default"},
     "videos": {"exchange": "media", "exchange_type": "topic", "binding_key": "media.video.#"},
     "images": {"exchange": "media", "exchange_type": "topic", "binding_key": "media.image.#"},
 }
+
 
 EXAMPLES: dict[str, Example] = {
     # automatic routing
@@ -273,7 +296,7 @@ def found_in(app: Celery, names: list[str]) -> dict[str, int]:
 
 @pytest.mark.few_cases(24)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_message_is_where_it_should_be_and_nowhere_else(
+def test_message_is_in_its_queues_and_no_other(
     make_app: MakeApp, make_scheduler: MakeScheduler, broker_url: str, name: str
 ) -> None:
     example = EXAMPLES[name]
@@ -294,7 +317,7 @@ def test_a_message_is_where_it_should_be_and_nowhere_else(
     assert route.exchange_type == "headers" or set(route.queues) == set(example.queues)
 
 
-def test_the_names_of_celery_3_route_as_the_new_ones(
+def test_settings_of_celery_3_route_as_the_new_ones(
     server: Server, make_scheduler: MakeScheduler, broker_url: str
 ) -> None:
     app = Celery("old", set_as_current=False)
@@ -317,7 +340,7 @@ def test_the_names_of_celery_3_route_as_the_new_ones(
     assert found_in(app, ["default", "feeds", "celery"]) == {"default": 1, "feeds": 1}
 
 
-def test_a_queue_that_is_away_is_declared_as_celery_does_it(
+def test_missing_queue_is_declared_as_celery_does_it(
     make_app: MakeApp, make_scheduler: MakeScheduler, broker_url: str
 ) -> None:
     app = make_app(broker_url=broker_url, **TOPICS)
@@ -329,7 +352,7 @@ def test_a_queue_that_is_away_is_declared_as_celery_does_it(
 
 
 @pytest.mark.parametrize("steps", [[0, 3, 6, 9], list(range(10))], ids=["four steps", "ten steps"])
-def test_a_more_urgent_message_is_taken_first(
+def test_more_urgent_message_is_taken_first(
     make_app: MakeApp, make_scheduler: MakeScheduler, broker_url: str, steps: list[int]
 ) -> None:
     options: dict[str, Any] = {"task_queues": (Queue("celery", max_priority=10),)}
@@ -342,3 +365,41 @@ def test_a_more_urgent_message_is_taken_first(
     make_due(app, "low", "high")
     make_scheduler(app).tick()
     assert [message.entry for message in take_messages(app, "celery")] == ["high", "low"]
+
+
+def blocks(language: str) -> list[str]:
+    """The code blocks of the walk, without their indentation."""
+    walk = ROUTING.split("By hand: celery amqp\n")[1].split("Names of Celery 3")[0]
+    found = re.findall(rf"\.\. code-block:: {language}\n(?:   :\w+: .*\n)?\n((?:    .*\n|\n)+)", walk)
+    return ["\n".join(line[4:] for line in block.splitlines()) for block in found]
+
+
+def steps() -> list[tuple[str, str]]:
+    """Commands, and what the page shows of their output."""
+    text = "\n".join(blocks("console"))
+    return re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n?)*)", text, re.MULTILINE)
+
+
+def test_walk_on_rabbitmq_prints_its_page(server: Server, rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    (tmp_path / "proj.py").write_text(blocks("python")[0])
+    env = {"BROKER_URL": rabbitmq.url(), "REDIS_URL": server.url(1)}
+
+    def celery(command: str) -> str:
+        words = shlex.split(command)
+        assert words[0] == "celery"
+        done = run_command([sys.executable, "-m", *words], tmp_path, env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.replace(f":{rabbitmq.port}//", ":5672//")
+
+    taken = 0
+    for command, shown in steps():
+        if " beat " in command:  # in the foreground here: the test must end it
+            with celery_beat(tmp_path, "proj", env=env) as beat:
+                beat.wait_for("Sending due task greet")
+                eventually(lambda: "messages:1" in celery("celery -A proj amqp queue.declare testqueue"))
+        else:
+            output = celery(command)
+            for line in filter(None, shown.splitlines()):
+                assert line in output, f"{command}: {output}"
+                taken += 1
+    assert taken > 15

@@ -39,9 +39,9 @@ from tests.support.rights import (
     refused_to,
 )
 from tests.support.rights_of_dashboards import (
-    it_changes_entries_by_forms,
     it_does_what_programs_ask,
     it_lets_in_who_has_a_token,
+    it_sends_all_forms,
     it_shows_all_pages,
 )
 from tests.support.stored import store
@@ -242,7 +242,7 @@ def test_rule_of_a_dashboard_for_redis_6_2_allows_what_the_other_does(ground: Gr
     ground.let(rule)
     for claim in (
         *(it_shows_all_pages, it_lets_in_who_has_a_token),
-        *(it_changes_entries_by_forms, it_does_what_programs_ask),
+        *(it_sends_all_forms, it_does_what_programs_ask),
     ):
         ground.server.flush()
         claim(ground)

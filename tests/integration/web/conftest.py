@@ -16,6 +16,11 @@ from tests.support.dashboards import Browser, dashboard_of
 from tests.support.programs import Program
 from tests.support.servers import Server
 
+#: types of the fixtures below
+Add = Callable[..., RedBeatSchedulerEntry]
+Browse = Callable[..., Browser]
+Programs = Callable[..., Program]
+
 FAR = datetime(2099, 3, 1, 9, 30, tzinfo=timezone.utc)
 
 
@@ -26,7 +31,7 @@ def server(valkey: Server) -> Server:
 
 
 @pytest.fixture
-def browse(app: Celery) -> Callable[..., Browser]:
+def browse(app: Celery) -> Browse:
     """A browser whose user has the rights that are given, by default all."""
 
     def make(*rights: str, **options: Any) -> Browser:
@@ -36,7 +41,7 @@ def browse(app: Celery) -> Callable[..., Browser]:
 
 
 @pytest.fixture
-def add(app: Celery) -> Callable[..., RedBeatSchedulerEntry]:
+def add(app: Celery) -> Add:
     """Save an entry that is due in many years, unless another schedule is given."""
 
     def make(name: str, schedule: Any = None, **values: Any) -> RedBeatSchedulerEntry:
@@ -47,7 +52,7 @@ def add(app: Celery) -> Callable[..., RedBeatSchedulerEntry]:
 
 
 @pytest.fixture
-def program(app: Celery) -> Callable[..., Program]:
+def program(app: Celery) -> Programs:
     """A program whose token has the rights that are given, by default all."""
 
     def make(*rights: str, **options: Any) -> Program:

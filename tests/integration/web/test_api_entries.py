@@ -1,9 +1,10 @@
-"""Entries over the REST interface: each document as it is described, and compare and set."""
+"""Entries over the REST interface: etags, patches, addresses, pages of lists, and requests about many."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -12,18 +13,18 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatSchedulerEntry
+from redbeat.calendars import Calendar
+from redbeat.entries.audit import find_records
 from redbeat.entries.query import read_listed
-from redbeat.errors import EntryChanged
+from redbeat.errors import BrokerUnavailable
 from redbeat.manifest.plan import read_with_owners
 from redbeat.schedules import clocked
 from redbeat.store.store import Store
-from redbeat.web.api.addresses import segment_of
+from redbeat.web.api import many
 from redbeat.web.verbs import editing
-from tests.integration.web.conftest import FAR
+from tests.integration.web.conftest import FAR, Add, Programs
 from tests.support.programs import Program
 
-Add = Callable[..., RedBeatSchedulerEntry]
-Programs = Callable[..., Program]
 HOURLY = {"__type__": "interval", "every": 3600.0, "relative": False}
 
 
@@ -31,7 +32,36 @@ def stored(app: Celery, name: str) -> Any:
     return read_listed(RedBeatSchedulerEntry, app, name)
 
 
-def test_what_is_shown_can_be_sent_back_and_changes_nothing(program: Programs, app: Celery, add: Add) -> None:
+def sent(app: Celery) -> int:
+    """Return how many messages are on the queue."""
+    with app.connection_for_write() as connection:
+        return int(connection.default_channel.client.llen("celery"))
+
+
+def go_on(one: Program, path: str, body: dict[str, Any], headers: Any = None) -> list[Any]:
+    """The answers to a body that is sent until all is done."""
+    answers, cursor = [], ""
+    while cursor is not None:
+        answer = one.ask("PUT", path, {**body, **({"cursor": cursor} if cursor else {})}, headers)
+        assert answer.status_code == 200, answer.text
+        answers.append(answer.json())
+        cursor = answers[-1]["next"]
+    return answers
+
+
+def at_once(count: int, ask: Callable[[int], Any]) -> list[Any]:
+    """Return what is answered to threads that ask at the same time; each has a number."""
+    barrier = threading.Barrier(count)
+
+    def run(number: int) -> Any:
+        barrier.wait()
+        return ask(number)
+
+    with ThreadPoolExecutor(count) as pool:
+        return [*pool.map(run, range(count))]
+
+
+def test_entry_that_is_sent_back_as_shown_stays_unchanged(program: Programs, app: Celery, add: Add) -> None:
     add(
         "report",
         crontab(minute="5", hour="3"),
@@ -59,7 +89,7 @@ def test_what_is_shown_can_be_sent_back_and_changes_nothing(program: Programs, a
     assert (after.definition, after.policy) == (before.definition, before.policy)
 
 
-def test_an_entry_that_changes_while_it_is_looked_at_isnt_removed(
+def test_delete_of_an_entry_changed_meanwhile_returns_412(
     program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add("report", jitter=1)
@@ -81,7 +111,7 @@ def test_an_entry_that_changes_while_it_is_looked_at_isnt_removed(
     assert one.ask("GET", "/entries/report").status_code == 404
 
 
-def test_an_entry_that_changes_while_it_is_replaced_is_looked_at_again(
+def test_put_without_etag_keeps_what_another_has_changed_meanwhile(
     program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, draft, moved = program("edit"), editing.draft, dict[str, Any]()
@@ -107,25 +137,7 @@ def test_an_entry_that_changes_while_it_is_replaced_is_looked_at_again(
     assert stored(app, "one").task == "proj.secret"
 
 
-def test_whoever_relies_on_nothing_is_asked_to_come_back_if_others_always_come_between(
-    program: Programs, add: Add, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add("one")
-    monkeypatch.setattr("redbeat.entries.optimistic.time.sleep", lambda _seconds: None)
-
-    def draft(*_given: Any) -> Any:
-        raise EntryChanged("somebody else has changed it meanwhile.", "")
-
-    one = program("edit")
-    seen = one.get("/entries/one")
-    monkeypatch.setattr(editing, "draft", draft)
-    for method, body in (("PUT", seen), ("PATCH", {"args": [1]})):
-        answer = one.ask(method, "/entries/one", body)
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
-        assert one.ask(method, "/entries/one", body, {"if-match": seen["etag"]}).status_code == 412
-
-
-def test_an_entry_is_made_once_and_replaced_only_as_it_was_seen(program: Programs, app: Celery) -> None:
+def test_put_honours_if_match_and_if_none_match(program: Programs, app: Celery) -> None:
     one, body = program("edit", "delete"), {"task": "echo", "schedule": HOURLY}
     only_new = {"if-none-match": "*"}
     made = one.ask("PUT", "/entries/new", body, only_new)
@@ -152,7 +164,9 @@ def test_an_entry_is_made_once_and_replaced_only_as_it_was_seen(program: Program
         assert one.ask(method, "/entries/new", given).status_code == 404
 
 
-def test_a_patch_changes_what_it_names_and_nothing_else(program: Programs, app: Celery, add: Add) -> None:
+def test_patch_merges_what_it_names_and_reports_each_wrong_field(
+    program: Programs, app: Celery, add: Add
+) -> None:
     add("one", crontab(minute="5", hour="3"), kwargs={"a": 1, "b": {"c": 2, "d": 3}, "token": "t"}, jitter=30)
     one = program("edit")
 
@@ -192,45 +206,18 @@ def test_a_patch_changes_what_it_names_and_nothing_else(program: Programs, app: 
     assert one.ask("PATCH", "/entries/one", deep).status_code == 422
 
 
-def test_of_eight_who_change_what_they_have_seen_one_wins_each_round(program: Programs, add: Add) -> None:
+def test_one_of_eight_concurrent_patches_with_one_etag_wins(program: Programs, add: Add) -> None:
     add("one", args=[-1])
     programs = [program("edit") for _ in range(8)]
-    for number in range(3):
-        etag = programs[0].ask("GET", "/entries/one").headers["etag"]
-        barrier, statuses = threading.Barrier(8), list[tuple[int, int]]()
+    etag = programs[0].ask("GET", "/entries/one").headers["etag"]
 
-        def change(place: int, etag: str = etag, barrier: Any = barrier, statuses: Any = statuses) -> None:
-            barrier.wait()
-            args = {"args": [place, etag]}
-            answer = programs[place].ask("PATCH", "/entries/one", args, {"if-match": etag})
-            statuses.append((answer.status_code, place))
+    def change(number: int) -> int:
+        answer = programs[number].ask("PATCH", "/entries/one", {"args": [number]}, {"if-match": etag})
+        return int(answer.status_code)
 
-        threads = [threading.Thread(target=change, args=(place,)) for place in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(status for status, _ in statuses) == [200, *[412] * 7], number
-        [winner] = (place for status, place in statuses if status == 200)
-        assert programs[0].get("/entries/one")["args"] == [winner, etag]
-
-
-def test_eight_who_change_other_fields_all_win(program: Programs, app: Celery, add: Add) -> None:
-    add("one")
-    programs = [program("edit") for _ in range(8)]
-    statuses: list[int] = []
-
-    def change(place: int) -> None:
-        answer = programs[place].ask("PATCH", "/entries/one", {"kwargs": {f"k{place}": place}})
-        statuses.append(answer.status_code)
-
-    threads = [threading.Thread(target=change, args=(place,)) for place in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert statuses == [200] * 8
-    assert stored(app, "one").kwargs == {f"k{place}": place for place in range(8)}
+    statuses = at_once(8, change)
+    assert sorted(statuses) == [200, *[412] * 7]
+    assert programs[0].get("/entries/one")["args"] == [statuses.index(200)]
 
 
 NAMES = [
@@ -259,7 +246,7 @@ NAMES = [
 ]
 
 
-def test_an_entry_of_any_name_has_its_own_address(program: Programs, app: Celery, add: Add) -> None:
+def test_entry_of_any_name_has_an_address_of_its_own(program: Programs, app: Celery, add: Add) -> None:
     for name in [*NAMES, "a"]:
         add(name)
     one = program()
@@ -277,40 +264,7 @@ def test_an_entry_of_any_name_has_its_own_address(program: Programs, app: Celery
         assert one.ask("DELETE", f"{path}/pause").status_code == 200
 
 
-def test_a_new_entry_of_any_name_is_made_under_its_address(program: Programs, app: Celery) -> None:
-    one = program()
-    for name in ("a\r\nSet-Cookie: x=1", "a/b", "täglich", "%0d%0a"):
-        path = f"/entries/{segment_of(name)}"
-        made = one.ask("PUT", path, {"task": "echo", "schedule": "1h"})
-        assert (made.status_code, made.headers["location"]) == (201, f"/api/v1{path}")
-        assert (made.json()["name"], "set-cookie" in made.headers) == (name, False)
-        assert stored(app, name).task == "echo"
-    answer = one.ask("PUT", "/entries/%3Aschedule", {"task": "echo", "schedule": "1h"})
-    assert (answer.status_code, answer.json()["field"]) == (422, "name")
-
-
-def test_a_slash_in_a_name_never_addresses_another_entry(program: Programs, app: Celery, add: Add) -> None:
-    add("a")
-    add("a/pause")
-    one = program()
-    answer = one.ask("PUT", "/entries/a%2Fpause", {"task": "echo", "schedule": HOURLY})
-    assert answer.status_code == 400
-    assert "=YS9wYXVzZQ" in answer.json()["detail"]
-    assert one.ask("DELETE", "/entries/a%2Fpause").status_code == 400
-    assert not stored(app, "a").paused
-    for path in (
-        "/entries//",
-        "/entries/",
-        "/entries/a//pause",
-        "/entries/%2e%2e",
-        "/entries/=%20",
-        "/entries/=a*",
-    ):
-        assert one.ask("GET", path).status_code in (400, 404, 405), path
-    assert one.ask("GET", "/entries/%ff").status_code == 400
-
-
-def test_a_list_goes_on_where_it_ended(program: Programs, app: Celery, add: Add) -> None:
+def test_list_goes_on_where_it_ended(program: Programs, app: Celery, add: Add) -> None:
     for number in range(25):
         add(f"e{number:02}", clocked(FAR + timedelta(hours=number)), task=f"t{number % 2}")
     add("off", enabled=False)
@@ -337,79 +291,154 @@ def test_a_list_goes_on_where_it_ended(program: Programs, app: Celery, add: Add)
         assert one.ask("GET", "/entries", cursor=wrong).status_code == 400, wrong
 
 
-def test_an_entry_that_cannot_be_used_is_shown_and_deleted(program: Programs, app: Celery, add: Add) -> None:
-    store = Store(app)
-    for name, definition in (
-        ("bad", '{"task": "x", "schedule": {"__type__": "nonsense"}}'),
-        (
-            "deep",
-            '{"task": "x", "schedule": {"__type__": "interval", "every": 60}, "args": '
-            + "[" * 900
-            + "]" * 900
-            + "}",
-        ),
-        ("nan", '{"task": "x", "schedule": {"__type__": "interval", "every": 60}, "args": [NaN, Infinity]}'),
-        ("text", "no JSON"),
-    ):
-        add(name)
-        store.client.hset(store.keys.entry(name), "definition", definition)
-    one = program()
-    assert {entry["name"] for entry in one.get("/entries")["entries"]} == {"bad", "deep", "nan", "text"}
-    for name in ("bad", "deep", "nan", "text"):
-        assert one.ask("GET", f"/entries/{name}").status_code == 200
-        assert one.ask("GET", f"/entries/{name}/why").status_code == 200
-        assert one.ask("GET", f"/entries/{name}/next").status_code in (200, 422)
-        assert one.ask("PATCH", f"/entries/{name}", {"description": "d"}).status_code in (200, 422)
-        assert one.ask("PATCH", f"/entries/{name}", {"args": []}).status_code in (200, 422)
-        assert one.ask("DELETE", f"/entries/{name}").status_code == 200
+def test_set_of_many_changes_the_valid_ones_in_slices(
+    program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "MOST", 4)
+    for number in range(10):
+        add(f"a{number}", kwargs={"keep": 1})
+    add("b", task="secret")
+    app.conf.redbeat_web_tasks = ["echo"]
+    del app.redbeat_conf
+    one, change = program("edit"), {"kwargs": {"new": 2}, "jitter": 30}
+    planned = go_on(one, "/set", {"match": "*", "changes": change, "dry_run": True})
+    assert sum(len(answer["changed"]) for answer in planned) == 10
+    assert stored(app, "a1").kwargs == {"keep": 1}
+    answers = go_on(one, "/set", {"match": "*", "changes": change})
+    assert len(answers) >= 3
+    changed = {name for answer in answers for name in answer["changed"]}  # one that moves may come twice
+    assert sorted(changed) == [f"a{number}" for number in range(10)]
+    assert {name for answer in answers for name in answer["failed"]} == {"b"}
+    assert (stored(app, "a9").kwargs, stored(app, "a9").policy.jitter) == ({"keep": 1, "new": 2}, 30)
+    told = one.put("/set", {"names": ["a1", "none", "a2"], "changes": {"jitter": None}})
+    assert (told["changed"], [*told["failed"]], told["left"]) == (["a1", "a2"], ["none"], [])
+    for wrong in ({"jitter": -1}, {"nonsense": 1}, {"name": "x"}, {"schedule": None}):
+        told = one.put("/set", {"names": ["a1", "a2"], "changes": wrong})
+        assert ([*told["failed"]], told["changed"]) == (["a1", "a2"], []), wrong
+    for body in ({"names": ["a"]}, {"names": ["a"], "changes": []}, {"changes": {}}, {"match": "*"}):
+        assert one.ask("PUT", "/set", body).status_code == 422, body
+    assert (
+        program("run", "delete", "pause").ask("PUT", "/set", {"match": "*", "changes": {}}).status_code == 403
+    )
 
 
-def test_many_are_paused_resumed_and_deleted_by_name_or_pattern(
+def test_trigger_of_many_sends_one_run_each_when_repeated(
+    program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "MOST", 3)
+    for number in range(7):
+        add(f"a{number}")
+    one, key = program("run"), {"idempotency-key": "deploy"}
+    assert {*go_on(one, "/trigger", {"match": "a*", "dry_run": True})[0]["sent"].values()} == {None}
+    assert sent(app) == 0
+    first = go_on(one, "/trigger", {"match": "a*", "args": [1]}, key)
+    again = go_on(one, "/trigger", {"match": "a*", "args": [1]}, key)
+    ids = {name: task_id for answer in first for name, task_id in answer["sent"].items()}
+    assert len(ids) == len({*ids.values()}) == sent(app) == 7
+    assert ids == {name: task_id for answer in again for name, task_id in answer["sent"].items()}
+    assert sorted(name for answer in again for name in answer["repeated"]) == sorted(ids)
+    told = one.put("/trigger", {"names": ["a0", "none"]})
+    assert ([*told["sent"]], [*told["failed"]]) == (["a0"], ["none"])
+    assert len(find_records(app, verb="trigger")) == 8
+
+    really = many.send_one
+
+    def fail_at_third(call: Any, name: str) -> Any:
+        if name == "a2":
+            raise BrokerUnavailable("The broker can't be used.", name)
+        return really(call, name)
+
+    monkeypatch.setattr(many, "send_one", fail_at_third)
+    told = one.put("/trigger", {"names": ["a0", "a1", "a2", "a3"]})
+    assert ([*told["sent"]], told["left"], told["failed"]) == (["a0", "a1"], ["a2", "a3"], {})
+    assert one.ask("PUT", "/trigger", {"names": told["left"]}).status_code == 503
+    monkeypatch.setattr(many, "MOST_SECONDS", 0.0)
+    told = one.put("/trigger", {"match": "a*"})
+    assert len(told["sent"]) == 1
+    names = [name for answer in go_on(one, "/trigger", {"match": "a[013456]"}) for name in answer["sent"]]
+    assert sorted(names) == ["a0", "a1", "a3", "a4", "a5", "a6"], "each once, one a request"
+
+
+def test_dry_run_tells_what_would_change_and_changes_nothing(
     program: Programs, app: Celery, add: Add
 ) -> None:
-    for name in ("a1", "a2", "a3", "b"):
-        add(name)
-    add("a4", enabled=False)
+    add("a", jitter=5)
+    Calendar("days", ["2098-12-24"], app=app).save()
+    Calendar("named", ["2098-12-24"], app=app).save()
+    add("keeper", exclude="named")
     one = program()
-    told = one.put("/pause", {"match": "a*", "note": "release", "until": "2h"})
-    assert (sorted(told["changed"]), told["next"]) == (["a1", "a2", "a3"], None)
-    assert stored(app, "a1").pause_note == "release"
-    assert one.put("/pause", {"names": ["a1", "b", "gone"]})["left"] == ["a1"]
-    assert sorted(one.put("/resume", {"match": "*"})["changed"]) == ["a1", "a2", "a3", "b"]
-    assert not stored(app, "a4").enabled
-    assert one.put("/delete", {"names": ["b", "gone"]})["names"] == ["b", "gone"]
-    assert one.put("/delete", {"match": "a*"})["deleted"] == 4
-    assert one.get("/count")["count"] == 0
-    for body in (
-        {},
-        {"names": ["a"], "match": "a"},
-        {"names": []},
-        {"names": "a"},
-        {"match": ""},
-        {"names": [1]},
+    before = one.get("/entries/a")
+    told = one.ask("PATCH", "/entries/a?dry_run=true", {"jitter": 60, "task": "other"})
+    assert (told.json()["jitter"], told.json()["task"]) == (60, "other")
+    assert told.headers["etag"] == before["etag"], "it is what was compared with"
+    refused = one.ask("PATCH", "/entries/a?dry_run=true", {"jitter": -1})
+    assert (refused.status_code, refused.json()["field"]) == (422, "jitter")
+    assert one.ask("DELETE", "/entries/a?dry_run=true").json() == {"deleted": 0, "names": ["a"]}
+    assert one.put("/entries/a/pause", {"note": "x", "dry_run": True})["state"] == "scheduled"
+    assert one.put("/entries/a/trigger", {"args": [1], "dry_run": True})["task_id"] is None
+    assert one.get("/entries/a") == before
+    assert sent(app) == 0
+    one.put("/entries/a/pause")
+    assert one.ask("DELETE", "/entries/a/pause?dry_run=true").json()["state"] == "paused"
+    assert stored(app, "a").paused
+    for method, path, body in (
+        ("PATCH", "/entries/no?dry_run=true", {"jitter": 1}),
+        ("DELETE", "/entries/no?dry_run=true", None),
+        ("DELETE", "/entries/no/pause?dry_run=true", None),
+        ("DELETE", "/calendars/no?dry_run=true", None),
+        ("PUT", "/entries/no/pause", {"dry_run": True}),
+        ("PUT", "/entries/no/trigger", {"dry_run": True}),
     ):
-        assert one.ask("PUT", "/pause", body).status_code == 422, body
+        assert one.ask(method, path, body).status_code == 404, path
+    seen = {"if-match": '"another"'}
+    assert one.ask("DELETE", "/entries/a?dry_run=true", headers=seen).status_code == 412
+    assert one.ask("DELETE", "/calendars/days?dry_run=true").json() == {"deleted": 0, "names": ["days"]}
+    assert one.ask("DELETE", "/calendars/named?dry_run=true").status_code == 422
+    assert one.ask("GET", "/calendars/days").status_code == 200
+    assert {record.verb for record in find_records(app)} == {"pause"}
 
 
-def test_a_pause_can_be_sent_again_with_another_note(program: Programs, app: Celery, add: Add) -> None:
+def test_trigger_repeated_with_its_key_sends_one_run(program: Programs, app: Celery, add: Add) -> None:
     add("one")
-    one = program("pause")
-    one.put("/entries/one/pause", {"note": "first"})
-    one.put("/entries/one/pause", {"note": "second", "until": "2098-01-01T00:00:00Z"})
-    entry = stored(app, "one")
-    assert (entry.pause_note, entry.paused_until.year) == ("second", 2098)
-    one.put("/entries/one/pause")
-    assert stored(app, "one").pause_note == "second"
-    assert one.ask("PUT", "/entries/one/pause", {"until": "2001-01-01T00:00:00Z"}).status_code == 422
-    assert one.ask("DELETE", "/entries/one/pause").json()["state"] == "scheduled"
-    assert one.ask("PUT", "/entries/none/pause").status_code == 404
+    one, key = program("run"), {"idempotency-key": "deploy 7f3a"}
+    first = one.ask("PUT", "/entries/one/trigger", {"args": [1]}, key).json()
+    again = one.ask("PUT", "/entries/one/trigger", {"args": [1]}, key).json()
+    assert (again["task_id"], again["is_repeated"], first["is_repeated"]) == (first["task_id"], True, False)
+    assert sent(app) == 1
+    assert one.ask("PUT", "/entries/one/trigger", {"args": [2]}, key).status_code == 422
+    other = program("run").ask("PUT", "/entries/one/trigger", {"args": [1]}, key).json()
+    assert other["task_id"] != first["task_id"]
+    assert one.put("/entries/one/trigger")["task_id"] != one.put("/entries/one/trigger", {})["task_id"]
+    assert sent(app) == 4
+    store = Store(app)
+    kept = [*store.client.scan_iter(f"{store.keys.prefix}:backfilling:*")]
+    assert len(kept) == 2
+    assert all(0 < store.client.ttl(name) <= 24 * 3600 for name in kept)
+    for wrong in ("x" * 256, "a\tb", " "):
+        assert one.ask("PUT", "/entries/one/trigger", {}, {"idempotency-key": wrong}).status_code in (
+            200,
+            400,
+        )
+    assert sent(app) <= 5
+    assert one.ask("PUT", "/pause", {"names": ["one"]}, key).status_code == 403
+    assert program().ask("PUT", "/pause", {"names": ["one"]}, key).status_code == 400
 
 
-@pytest.mark.parametrize(
-    "path", ["/entries/one/next?count=3", "/entries/one/why", "/entries/one/route", "/next"]
-)
-def test_what_the_command_line_tells_of_an_entry_is_told(program: Programs, add: Add, path: str) -> None:
-    add("one", crontab(minute="5", hour="3"), timezone="Europe/Berlin", options={"queue": "reports"})
-    found = program("read").ask("GET", path).json()
-    assert found.get("runs", True)
-    assert found.get("queues", ["reports"]) == ["reports"]
+def test_eight_concurrent_triggers_with_one_key_send_one_run(
+    program: Programs, app: Celery, add: Add
+) -> None:
+    add("one")
+    copies = [one.copy() for one in [program("run")] * 8]
+    key = {"idempotency-key": "x"}
+    answers = at_once(8, lambda number: copies[number].ask("PUT", "/entries/one/trigger", {}, key).json())
+    assert len({answer["task_id"] for answer in answers}) == 1
+    assert sorted(answer["is_repeated"] for answer in answers) == [False, *[True] * 7]
+    assert sent(app) == 1
+
+
+def test_trigger_of_an_entry_whose_run_is_in_progress_returns_409(program: Programs, add: Add) -> None:
+    add("one", overlap="skip")
+    one = program("run")
+    task_id = one.put("/entries/one/trigger")["task_id"]
+    busy = one.ask("PUT", "/entries/one/trigger")
+    assert (busy.status_code, busy.json()["task_id"], busy.json()["entry"]) == (409, task_id, "one")

@@ -1,24 +1,24 @@
-"""Files, calendars, and the schedule as a whole over the REST interface."""
+"""Files, calendars, stored messages and the schedule as a whole over the REST interface."""
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
+from redbeat.diagnostics.checks import Diagnosis
+from redbeat.keys import Keys
+from redbeat.store.later import LaterStore
 from redbeat.store.store import Store
 from redbeat.web.api.cursors import encoded
-from tests.support.programs import Program
+from tests.integration.web.conftest import Add, Programs
+from tests.integration.web.test_api_entries import at_once
+from tests.support.stored import store
 
-Add = Callable[..., RedBeatSchedulerEntry]
-Programs = Callable[..., Program]
 FILE = {
     "owner": "team",
     "entries": {
@@ -28,7 +28,10 @@ FILE = {
 }
 
 
-def test_a_plan_is_carried_out_only_as_it_was_seen(program: Programs, add: Add) -> None:
+KEYS = Keys()
+
+
+def test_plan_is_applied_only_as_it_was_seen(program: Programs, add: Add) -> None:
     one = program("edit")
     planned = one.ask("PUT", "/plan", FILE)
     assert planned.json()["added"].keys() == {"a", "b"}
@@ -52,7 +55,7 @@ def test_a_plan_is_carried_out_only_as_it_was_seen(program: Programs, add: Add) 
     assert [*answer.json()["removed"]] == ["b"]
 
 
-def test_a_wrong_file_is_refused_with_its_line(program: Programs) -> None:
+def test_invalid_file_is_refused_with_its_line(program: Programs) -> None:
     one = program()
     for content, line in (
         (b"entries:\n  a:\n    task: echo\n    schedule: 1h\n    nonsense: 1\n", 5),
@@ -70,23 +73,9 @@ def test_a_wrong_file_is_refused_with_its_line(program: Programs) -> None:
     assert one.ask("PUT", "/apply?owner=x", content=b"{}", media="text/html").status_code == 415
 
 
-def test_what_was_exported_is_imported(program: Programs, add: Add) -> None:
-    one = program()
-    one.put("/apply", FILE)
-    exported = one.get("/export")
-    assert exported["entries"].keys() == {"a", "b"}
-    as_yaml = one.ask("GET", "/export?format=yaml&match=a")
-    assert as_yaml.headers["content-type"].startswith("application/yaml")
-    assert "task: echo" in as_yaml.text
-    assert "(hidden)" in as_yaml.text
-    assert one.ask("PUT", "/import", exported).status_code == 422  # they are there
-    assert one.put("/import?replace=true&dry_run=true", exported)["is_applied"] is False
-    one.ask("DELETE", "/entries/b")
-    del exported["entries"]["a"]
-    assert [*one.put("/import", exported)["added"]] == ["b"]
-
-
-def test_calendars_are_stored_changed_and_removed(program: Programs, app: Celery, add: Add) -> None:
+def test_calendar_honours_etags_and_the_entries_that_name_it(
+    program: Programs, app: Celery, add: Add
+) -> None:
     one = program()
     days = {"about": "free", "days": {"2030-12-25": "Christmas"}}
     made = one.ask("PUT", "/calendars/free%20days", days, {"if-none-match": "*"})
@@ -115,73 +104,40 @@ def test_calendars_are_stored_changed_and_removed(program: Programs, app: Celery
         assert one.ask("PATCH", "/calendars/new", wrong).status_code == 422, wrong
 
 
-def at_once(programs: Sequence[Program], ask: Callable[[Program, int], Any]) -> list[Any]:
-    """What is answered to programs that begin at the same time; each has a number."""
-    barrier, answers = threading.Barrier(len(programs)), dict[int, Any]()
-
-    def run(number: int) -> None:
-        barrier.wait()
-        answers[number] = ask(programs[number], number)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(programs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [answers[number] for number in range(len(programs))]
-
-
-def test_of_what_eight_write_into_a_calendar_at_once_nothing_is_lost(program: Programs, app: Celery) -> None:
+def test_concurrent_changes_of_a_calendar_lose_no_day(program: Programs, app: Celery) -> None:
     programs, path = [program("edit", "delete") for _ in range(8)], "/calendars/closed"
-    only_new = {"if-none-match": "*"}
 
-    def make(one: Program, number: int) -> int:
-        return int(one.ask("PUT", path, {"days": {f"2030-01-0{number + 1}": ""}}, only_new).status_code)
+    def make(number: int) -> int:
+        days = {f"2030-01-0{number + 1}": ""}
+        return int(programs[number].ask("PUT", path, {"days": days}, {"if-none-match": "*"}).status_code)
 
-    assert sorted(at_once(programs, make)) == [201, *[412] * 7]
-    assert len(Calendar.load("closed", app).days) == 1
+    def add_seen(number: int) -> None:
+        status = 412
+        while status == 412:
+            found = programs[number].ask("GET", path)
+            days = {**found.json()["days"], f"2030-03-0{number + 1}": ""}
+            sent = programs[number].ask("PUT", path, {"days": days}, {"if-match": found.headers["etag"]})
+            status = sent.status_code
+        assert status == 200
 
-    def keep_trying(ask: Callable[[Program, int, dict[str, str]], Any]) -> Callable[[Program, int], int]:
-        def run(one: Program, number: int) -> int:
-            tries = 1
-            while (answer := ask(one, number, {})).status_code == 412:
-                tries += 1
-            assert answer.status_code == 200, answer.text
-            return tries
+    def add_unseen(number: int) -> None:
+        programs[number].ask("PATCH", path, {"days": {f"2030-05-0{number + 1}": ""}})
 
-        return run
+    assert sorted(at_once(8, make)) == [201, *[412] * 7]
+    at_once(8, add_seen)
+    at_once(8, add_unseen)
+    assert len(Calendar.load("closed", app).days) == 1 + 2 * 8
+    seen = {"if-match": programs[0].ask("GET", path).headers["etag"]}
 
-    def add(one: Program, number: int, _: Any) -> Any:
-        seen = {"if-match": one.ask("GET", path).headers["etag"]}
-        return one.ask("PATCH", path, {"days": {f"2030-02-0{number + 1}": ""}}, seen)
+    def remove_or_change(number: int) -> int:
+        body = {"about": f"{number}"} if number % 2 else None
+        asked = programs[number].ask("PATCH" if number % 2 else "DELETE", path, body, seen)
+        return int(asked.status_code)
 
-    def replace(one: Program, number: int, _: Any) -> Any:
-        found = one.ask("GET", path)
-        days = {**found.json()["days"], f"2030-03-0{number + 1}": ""}
-        return one.ask("PUT", path, {"days": days}, {"if-match": found.headers["etag"]})
-
-    def add_some(one: Program, number: int, _: Any) -> Any:
-        seen = {"if-match": one.ask("GET", path).headers["etag"]}
-        return one.ask("PUT", f"{path}?add=true", {"days": {f"2030-04-0{number + 1}": ""}}, seen)
-
-    for ask in (add, replace, add_some):
-        at_once(programs, keep_trying(ask))
-    at_once(programs, lambda one, number: one.ask("PATCH", path, {"days": {f"2030-05-0{number + 1}": ""}}))
-    days = Calendar.load("closed", app).days
-    assert len(days) == 1 + 4 * 8, sorted(days)
-    etag = programs[0].ask("GET", path).headers["etag"]
-
-    def remove_or_change(one: Program, number: int) -> int:
-        if number % 2:
-            return int(one.ask("DELETE", path, headers={"if-match": etag}).status_code)
-        return int(one.ask("PATCH", path, {"about": f"{number}"}, {"if-match": etag}).status_code)
-
-    statuses = at_once(programs, remove_or_change)
-    assert statuses.count(200) == 1, "what one has changed isn't removed, and what is removed isn't changed"
-    assert programs[0].ask("GET", path).status_code == (404 if 200 in statuses[1::2] else 200)
+    assert at_once(8, remove_or_change).count(200) == 1
 
 
-def test_all_calendars_are_listed_slice_by_slice_with_what_names_them(
+def test_calendars_are_listed_in_slices_with_the_entries_that_name_them(
     program: Programs, app: Celery, add: Add
 ) -> None:
     names = {f"c{number:03}" for number in range(60)}
@@ -224,8 +180,8 @@ def test_all_calendars_are_listed_slice_by_slice_with_what_names_them(
         store.client.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
-@pytest.mark.parametrize("path", ["/next", "/timeline", "/next?match=none*", "/timeline?match=none*"])
-def test_what_is_computed_of_all_entries_ends_when_its_time_is_up_and_says_so(
+@pytest.mark.parametrize("path", ["/next", "/timeline?match=none*"])
+def test_computation_over_all_entries_that_runs_out_of_time_says_so(
     program: Programs, add: Add, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     for name in ("a", "b"):
@@ -237,48 +193,75 @@ def test_what_is_computed_of_all_entries_ends_when_its_time_is_up_and_says_so(
     assert not one.get(path)["is_complete"]
 
 
-def test_the_schedule_as_a_whole_is_told(program: Programs, app: Celery, add: Add) -> None:
-    for name in ("a", "b"):
-        add(name, timedelta(hours=1))
+def test_second_heavy_operation_at_a_time_gets_503(
+    program: Programs, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = program()
-    assert one.get("/status")["state"] == "no_leader"
-    chart = one.get("/timeline", hours=6, by="prefix")
-    assert (sum(chart["total"]) in (10, 11, 12), chart["is_complete"], chart["entries_seen"]) == (
-        True,
-        True,
-        2,
+    found: list[Any] = []
+    heavy = (
+        ("GET", "/timeline", None),
+        ("GET", "/next", None),
+        ("PUT", "/calendars/closed", {"2030-01-01": "x"}),  # looks for the entries that name it
+        ("PATCH", "/calendars/closed", {"days": {"2030-01-01": "x"}}),
+        ("DELETE", "/calendars/closed", None),
     )
-    found = one.get("/doctor", max_seconds=2)
-    assert (found["entries"], found["repairs"]) == (2, None)
-    store = Store(app)
-    store.client.delete(store.keys.entry("b"))
-    fixed = one.put("/doctor/fix", {"dry_run": True})
-    assert "would be" in fixed["repairs"][0]
-    purged = one.put("/purge", {"dry_run": True})
-    assert (len(purged["leftovers"]) >= 1, purged["removed"]) == (True, 0)
-    assert one.put("/purge")["removed"] >= 1
-    assert one.put("/purge")["leftovers"] == []
-    assert one.put("/doctor/fix")["repairs"] == []
-    assert one.get("/routes", task="echo", queue="slow")["queues"] == ["slow"]
-    assert one.ask("GET", "/routes").status_code == 400
-    verbs = {record["verb"]: record["id"] for record in one.get("/audit")["records"]}
-    assert verbs.keys() == {"purge"}
+
+    def examine(*_given: Any, **_options: Any) -> Any:
+        found.extend(one.copy(same_application=True).ask(*asked) for asked in heavy)
+        return Diagnosis()
+
+    monkeypatch.setattr("redbeat.web.api.operating.examine", examine)
+    assert one.ask("GET", "/doctor").status_code == 200
+    told = [(answer.status_code, answer.headers["retry-after"]) for answer in found]
+    assert told == [(503, "5")] * len(heavy)
+    assert one.ask("GET", "/timeline").status_code == 200
+
+
+def test_audit_list_goes_on_where_it_ended(program: Programs, add: Add) -> None:
+    add("a")
+    one = program()
     for _ in range(3):
         one.put("/pause", {"names": ["a"]})
-    page = one.get("/audit", limit=2)
-    assert (len(page["records"]), len(one.get("/audit", before=page["before"])["records"])) == (2, 2)
-    assert one.ask("GET", "/audit", before="x").status_code == 400
+        one.put("/resume", {"names": ["a"]})
     seen, path = list[str](), "/audit?limit=2&since=1d"
     while path:
         answer = one.get(path)
         seen += [record["id"] for record in answer["records"]]
         path = answer["next"]
     assert seen == [record["id"] for record in one.get("/audit")["records"]]
+    assert len(seen) == 6
+    assert one.ask("GET", "/audit", before="x").status_code == 400
 
 
-def test_the_description_is_the_one_that_is_served(program: Programs) -> None:
-    described = program("read").get("/openapi.json")
-    assert json.dumps(described["openapi"]) == '"3.1.0"'
-    assert described["servers"] == [{"url": "/api/v1"}]
-    operations: list[Any] = [one for methods in described["paths"].values() for one in methods.values()]
-    assert len({one["operationId"] for one in operations}) == len(operations)
+def test_stored_messages_are_listed_though_some_go_meanwhile(
+    app: Celery, client: redis.Redis, program: Programs
+) -> None:
+    reader = program("read")
+    assert reader.get("/later") == {"messages": [], "count": 0, "next": None}
+    names = [f"id {number}/{number % 3}" for number in range(7)]
+    for number, name in enumerate(names):
+        store(app, name, args=[number], seconds=7200 + number // 3)
+    client.zadd(KEYS.later, {"stray": -5})
+    found, path, query = [], "/later", {"limit": 3}
+    while path is not None:
+        answer = reader.get(path, **query)
+        assert answer["count"] == LaterStore(app).count()
+        found += [one["task_id"] for one in answer["messages"]]
+        LaterStore(app).cancel(found[-1:])  # the one that the cursor stands for
+        client.zadd(KEYS.later, {"too late": -3})
+        path, query = answer["next"], {}
+    assert found == ["stray", *names]
+    assert reader.get("/later", limit=0)["count"] == 6
+
+
+def test_message_stored_anew_is_cancelled_only_with_its_etag(app: Celery, program: Programs) -> None:
+    store(app, "one", args=[1])
+    deleter = program("delete")
+    seen = {"if-match": deleter.get("/later/one")["etag"]}
+    store(app, "one", args=[2])
+    answer = deleter.ask("DELETE", "/later/one", headers=seen)
+    assert answer.status_code == 412
+    assert answer.headers["etag"] == deleter.get("/later/one")["etag"] != seen["if-match"]
+    assert (
+        deleter.ask("DELETE", "/later/one", headers={"if-match": answer.headers["etag"]}).status_code == 200
+    )

@@ -1,7 +1,8 @@
-"""The JSON Schemas in docs/schema: they are in step with the code, and say what RedBeat writes."""
+"""The JSON Schemas in docs/schema are in step with the code, and with what RedBeat writes and reads."""
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from dataclasses import fields as dataclass_fields
@@ -20,51 +21,24 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import DEFINITION_FIELDS
 from redbeat.entries.failures import Failure
 from redbeat.entries.forms import FORM_FIELDS, READ_ONLY_FIELDS
+from redbeat.entries.loading import decode_entry
 from redbeat.entries.query import STATES
-from redbeat.errors import EntryError
+from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.history import dropped_record, sent_record, skipped_record, unsent_record
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES, OVERLAPS, TRACKS
 from redbeat.schedules import clocked, cron
 from redbeat.schedules.codec import SCHEDULE_FIELDS
-from redbeat.store.records import Stored, Write
+from redbeat.store.records import KeyType, Stored, Write
 from tests.contract.kinds import entries
-from tests.support.schemas import FOLDER, NAMES, find_fault, find_fault_in, schema_of
+from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
+from tests.support.documents import json_examples
+from tests.support.schemas import NAMES, find_fault, find_fault_in, schema_of
 from tests.unit.entries.test_json import OFFSETS, cron_fields, rules
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+
+
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-# -- the schemas themselves
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_schema_is_a_valid_schema_that_explains_itself(name: str) -> None:
-    schema = schema_of(name)
-    Draft202012Validator.check_schema(schema)
-    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    for member in ("$id", "title", "description", "examples"):
-        assert schema[member], member
-    for field, described in schema["properties"].items():
-        assert described["title"], field
-    for kind, described in schema.get("$defs", {}).items():
-        assert described["title"], kind
-
-
-def test_no_schema_is_overlooked() -> None:
-    assert {path.stem for path in FOLDER.iterdir()} == set(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_schemas_own_examples_and_defaults_are_good(name: str) -> None:
-    schema = schema_of(name)
-    checked = 0
-    for part in _parts(schema):
-        own = Draft202012Validator({"$defs": schema.get("$defs", {}), **part})
-        for value in [*part.get("examples", []), *([part["default"]] if "default" in part else [])]:
-            own.validate(value)
-            checked += 1
-    assert checked
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:
@@ -75,7 +49,18 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
             yield from _parts(part)
 
 
-def test_the_schemas_agree_where_they_are_about_the_same() -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_schema_is_valid_and_so_are_its_examples_and_defaults(name: str) -> None:
+    schema = schema_of(name)
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    for part in _parts(schema):
+        own = Draft202012Validator({"$defs": schema.get("$defs", {}), **part})
+        for value in [*part.get("examples", []), *([part["default"]] if "default" in part else [])]:
+            own.validate(value)
+
+
+def test_schemas_agree_where_they_describe_the_same() -> None:
     definition, policy = schema_of("definition"), schema_of("policy")
     for field in FIELDS:
         assert definition["properties"][field] == policy["properties"][field], field
@@ -84,7 +69,7 @@ def test_the_schemas_agree_where_they_are_about_the_same() -> None:
             assert described == definition["$defs"][kind], (name, kind)
 
 
-def test_the_schemas_have_just_the_fields_that_the_code_has() -> None:
+def test_schemas_have_exactly_the_fields_of_the_code() -> None:
     definition, policy = schema_of("definition"), schema_of("policy")["properties"]
     assert list(policy) == list(FIELDS)
     assert set(definition["properties"]) == {*DEFINITION_FIELDS, *FIELDS}
@@ -105,9 +90,6 @@ def test_the_schemas_have_just_the_fields_that_the_code_has() -> None:
     assert policy["tracks"]["enum"] == [*TRACKS, None]
     assert policy["misfire_limit"]["maximum"] == MAX_MISFIRE_LIMIT
     assert set(definition["$defs"]["solar"]["properties"]["event"]["enum"]) == EVENTS
-
-
-# -- what RedBeat writes
 
 
 def assert_written_well(entry: RedBeatSchedulerEntry, write: Write | None = None) -> None:
@@ -134,17 +116,13 @@ def newer_kinds() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", entries())
-def test_each_kind_of_entry_of_2x_is_written_well(app: Celery, name: str) -> None:
-    assert_written_well(RedBeatSchedulerEntry(name, app=app, **entries()[name]))
+@pytest.mark.parametrize("name", [*entries(), *newer_kinds()])
+def test_entry_of_each_kind_is_written_as_its_schema_says(app: Celery, name: str) -> None:
+    fields = {"task": "tasks.report", "schedule": newer_kinds().get(name)} | entries().get(name, {})
+    assert_written_well(RedBeatSchedulerEntry(name, app=app, **fields))
 
 
-@pytest.mark.parametrize("name", newer_kinds())
-def test_each_newer_kind_is_written_well(app: Celery, name: str) -> None:
-    assert_written_well(RedBeatSchedulerEntry(name, "tasks.report", newer_kinds()[name], app=app))
-
-
-def test_failures_are_written_well() -> None:
+def test_failure_is_written_as_its_schema_says() -> None:
     failure = Failure("no task", NOW.isoformat(timespec="microseconds"), "0" * 40)
     assert find_fault("error", failure.to_json()) is None
     assert find_fault("error", failure.again(attempts=3, due="5", retry_at="1769844700.25").to_json()) is None
@@ -161,20 +139,28 @@ def test_failures_are_written_well() -> None:
         unsent_record("1769844600", "the broker is away"),
     ],
 )
-def test_records_of_runs_are_written_well(members: str) -> None:
+def test_record_of_a_run_is_written_as_its_schema_says(members: str) -> None:
     assert find_fault("history-record", f'{{"at":1769844600.000001,{members}}}') is None
 
 
 MOMENTS = st.datetimes(
     datetime(1971, 1, 1), datetime(9000, 1, 1), timezones=st.timezones() | OFFSETS | st.just(timezone.utc)
 )
+
+
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(-1e9, 1e9), st.text(), MOMENTS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )  # fmt: skip
+
+
 EVENTS = solar._all_events  # noqa: SLF001 - Celery has no other list of them
+
+
 CRONTABS = (cron_fields(0, 59), cron_fields(0, 23), cron_fields(0, 6), cron_fields(1, 31), cron_fields(1, 12))
+
+
 SCHEDULES = st.one_of(
     st.integers(1, 10**9),
     st.floats(0.001, 1e9),
@@ -184,8 +170,14 @@ SCHEDULES = st.one_of(
     st.builds(solar, st.sampled_from(sorted(EVENTS)), st.floats(-90, 90), st.floats(-180, 180)),
     st.sampled_from(["@hourly", "0 0 L * *", "1,2-4,*/7 5 15W 1-3 sun", "0 5 * * FRIL"]),
 )
+
+
 PING_URLS = ["https://hc-ping.com/abc-123", "HTTP://[::1]:8000?x=%20", "http://a_b.example.com./a/b?c=d&e"]
+
+
 SECONDS = st.integers(1, 10**6) | st.floats(0.001, 1e6)
+
+
 POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timezone": st.timezone_keys(), "start_time": MOMENTS, "end_time": MOMENTS, "max_runs": st.integers(1),
     "one_off": st.booleans(), "after_finish": st.sampled_from(AFTER_FINISH), "jitter": SECONDS,
@@ -209,7 +201,7 @@ POLICY_VALUES: dict[str, st.SearchStrategy[Any]] = {
     ran=st.none() | MOMENTS,
     count=st.integers(0, 10**9),
 )
-def test_whatever_redbeat_writes_is_as_the_schemas_say(
+def test_any_entry_is_written_as_the_schemas_say(
     app: Celery, when: Any, args: Any, kwargs: Any, enabled: bool, policy: Any, ran: Any, count: int
 ) -> None:
     try:
@@ -224,5 +216,168 @@ def test_whatever_redbeat_writes_is_as_the_schemas_say(
     assert_written_well(entry, write)
 
 
-def test_those_are_all_fields_of_a_policy() -> None:
-    assert {*POLICY_VALUES, "exclude"} == {*FIELDS}
+#: what no schema can know, and what RedBeat says then
+ONLY_REDBEAT_CAN_TELL = {
+    "unknown time zone": "which zones there are",
+    "must be more than jitter": "how two fields compare",
+    "needs max_runtime": "that one field needs another",
+    "needs pause_after_failures": "that one field needs another",
+}
+
+
+#: the same, of the bad entries that all tests share
+BAD_ONLY_TO_REDBEAT = {"zone-mars": "which zones there are", "last-run-mars": "which zones there are"}
+
+
+@pytest.mark.parametrize("example", json_examples())
+def test_json_of_the_documentation_is_as_the_schemas_say(example: str) -> None:
+    value = json.loads(example)
+    name = next(
+        name
+        for name, member in (
+            ("definition", "task"), ("meta", "last_run_at"), ("history-record", "at"), ("error", "since"),
+        )
+        if member in value
+    )  # fmt: skip
+    assert find_fault(name, example) is None
+
+
+TOLERATED: dict[str, dict[str, Any]] = {
+    "no more than is required": {},
+    "nulls": dict.fromkeys(("args", "kwargs", "options", "enabled", *FIELDS)),
+    "unknown keys": {"owner": {"team": ["ops"]}, "schedule": {"__type__": "crontab", "why": "x"}},
+    "a policy's keys": {"timezone": "Europe/Berlin", "max_runs": 3, "start_time": "2026-01-01 08:30Z"},
+    "a bare crontab": {"schedule": {"__type__": "crontab"}},
+    "nulls in a crontab": {"schedule": {"__type__": "crontab", "minute": None, "hour": None}},
+    "names of days": {"schedule": {"__type__": "crontab", "day_of_week": "Monday,fri-SUN"}},
+    "blanks": {"schedule": {"__type__": "crontab", "minute": "0, 30"}},
+    "an rrule's name": {"schedule": {"__type__": "rrule", "freq": "daily"}},
+    "a short datetime": {"args": [{"__type__": "datetime", "year": 2026, "month": 1, "day": 1}]},
+    "a type of somebody else's": {"kwargs": {"shape": {"__type__": "circle", "radius": 5}}},
+    "text": {"schedule": " 5 4 * * SUN "},
+    "a nickname": {"schedule": "@Daily"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", TOLERATED.values(), ids=TOLERATED)
+def test_schema_tolerates_what_the_reader_tolerates(app: Celery, change: dict[str, Any]) -> None:
+    text = json.dumps({"task": "echo", "schedule": {"__type__": "interval", "every": 60}, **change})
+    assert why_refused(app, definition=text) is None
+    assert find_fault("definition", text) is None
+
+
+def why_refused(app: Celery, **fields: Any) -> str | None:
+    """What RedBeat has against an entry with these fields in its hash."""
+    good = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}'
+    try:
+        decode_entry(
+            RedBeatSchedulerEntry,
+            Stored("redbeat:x", type=KeyType.HASH, **{"definition": good, **fields}),
+            app,
+        )
+    except EntryCorrupt as exc:
+        return f"{exc} {exc.__cause__}"
+    return None
+
+
+def is_for_redbeat_alone(reason: str | None) -> bool:
+    return any(words in (reason or "") for words in ONLY_REDBEAT_CAN_TELL)
+
+
+@pytest.mark.parametrize("entry", [*BAD_DEFINITIONS, *BAD_METAS])
+def test_invalid_entry_is_refused_by_reader_and_schema(app: Celery, entry: str) -> None:
+    name = "definition" if entry in BAD_DEFINITIONS else "meta"
+    text = {**BAD_DEFINITIONS, **BAD_METAS}[entry]
+    assert why_refused(app, **{name: text}) is not None
+    assert (find_fault(name, text) is None) == (entry in BAD_ONLY_TO_REDBEAT)
+
+
+WEEKDAY = {"__type__": "weekday", "wkday": 0, "n": 1}
+
+
+MOMENT = {
+    "__type__": "datetime", "year": 2026, "month": 1, "day": 31, "hour": 7, "minute": 30, "second": 0,
+    "microsecond": 0, "timezone": "Europe/Berlin",
+}  # fmt: skip
+
+
+PARTS = {
+    "name": "x", "task": "t", "args": [1, MOMENT], "kwargs": {"at": MOMENT, "on": WEEKDAY}, "enabled": True,
+}  # fmt: skip
+
+
+RULE = {
+    "__type__": "rrule", "freq": 1, "interval": 1, "wkst": 0, "count": 5, "bysetpos": 1, "bymonth": 1,
+    "bymonthday": 1, "byyearday": None, "byeaster": None, "byweekno": None, "byweekday": [WEEKDAY],
+    "byhour": 7, "byminute": 30, "bysecond": 0, "dtstart": 1767225600, "dtstart_tz": 60,
+    "until": None, "until_tz": None,
+}  # fmt: skip
+
+
+FIELDS_GIVEN = {
+    "timezone": "Europe/Berlin", "start_time": "2026-01-01T00:00", "end_time": {**MOMENT, "year": 2027},
+    "max_runs": 3, "one_off": True, "after_finish": "delete", "jitter": 1, "expires_after": 60,
+    "misfire": "all", "misfire_limit": 5, "misfire_grace_time": 60, "run_missed": True, "paused": True,
+    "pause_note": "x", "paused_by": "x", "paused_until": "2027-01-01", "exclude": "holidays",
+    "overlap": "buffer_one", "max_runtime": 60, "revoke_overdue": True, "queue_timeout": 60,
+    "pause_after_failures": 3, "resume_after": 60, "tracks": "workflow", "metrics": True,
+    "ping_url": "https://hc-ping.com/abc-123",
+}  # fmt: skip
+
+
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "parts": ("definition", {**PARTS, "options": {"headers": {"a": 1}}, "schedule": "0 9 * * *"}),
+    "policy": ("policy", FIELDS_GIVEN),
+    "policy in a definition": ("definition", {"task": "t", "schedule": "@daily", **FIELDS_GIVEN}),
+    "meta": ("meta", {"last_run_at": MOMENT, "total_run_count": 1}),
+    "rrule": ("definition", {"task": "t", "schedule": RULE}),
+    "rrule with an end": (
+        "definition",
+        {"task": "t", "schedule": {**RULE, "count": None, "until": 2082758400, "until_tz": -60}},
+    ),
+    "clocked": ("definition", {"task": "t", "schedule": {"__type__": "clocked", "clocked_time": MOMENT}}),
+    **{
+        kind: ("definition", {"task": "t", "schedule": schema_of("definition")["$defs"][kind]["examples"][0]})
+        for kind in sorted(SCHEDULE_FIELDS.keys() - {"rrule", "clocked"})
+    },
+}
+
+
+JUNK: list[Any] = [True, 0, -1, 1.5, 10**12, "", "x", "60", [], ["x"], {}, {"a": 1}]
+
+
+def paths_in(value: Any, start: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where anything stands in a value."""
+    if start:
+        yield start
+    for place in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield from paths_in(value[place], (*start, place))
+
+
+def put(document: Any, path: tuple[Any, ...], *replacement: Any) -> str:
+    """JSON of the document with another value there, or with none."""
+    changed = copy.deepcopy(document)
+    inner = changed
+    for place in path[:-1]:
+        inner = inner[place]
+    if replacement:
+        inner[path[-1]] = replacement[0]
+    else:
+        del inner[path[-1]]
+    return json.dumps(changed)
+
+
+@pytest.mark.few_cases(4)
+@pytest.mark.filterwarnings("ignore:Using both 'count' and 'until'")  # junk for one of them
+@pytest.mark.parametrize(("name", "whole"), WHOLE.values(), ids=WHOLE)
+def test_schema_refuses_what_the_reader_refuses_anywhere(
+    app: Celery, name: str, whole: dict[str, Any]
+) -> None:
+    assert why_refused(app, **{name: json.dumps(whole)}) is None
+    assert find_fault(name, json.dumps(whole)) is None
+    for path in paths_in(whole):
+        for junk in JUNK:
+            text = put(whole, path, junk)
+            reason = why_refused(app, **{name: text})
+            if reason is not None and not is_for_redbeat_alone(reason):
+                assert find_fault(name, text) is not None, (path, junk, reason)

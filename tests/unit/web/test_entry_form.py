@@ -1,4 +1,4 @@
-"""An entry's document as a form, and back: what is sent back untouched is the same."""
+"""An entry's document as a form and back: what is sent back untouched is the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from dateutil.rrule import FR
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.decoder import DEFINITION_FIELDS
@@ -18,10 +17,13 @@ from redbeat.entries.saving import encode_entry
 from redbeat.policy.policy import FIELDS
 from redbeat.schedules import clocked, rrule
 from redbeat.store.records import Stored
-from redbeat.web.pages.entry_form import GROUPS, document_of, editable, form_of, read_json
+from redbeat.web.pages.entry_form import GROUPS, document_of, editable, form_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
+
+
 NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=timezone.utc)
+
 
 ENTRIES: dict[str, dict[str, Any]] = {
     "plain": {"schedule": 30},
@@ -94,7 +96,7 @@ TYPED = {
 
 
 @pytest.mark.parametrize(("kind", "text"), TYPED)
-def test_a_schedule_that_was_typed_as_text_comes_back_as_text(kind: str, text: str, app: Celery) -> None:
+def test_typed_schedule_comes_back_as_text(kind: str, text: str, app: Celery) -> None:
     document = {"name": "n", "task": "t", "timezone": "Europe/Berlin"}
     document, problems = there_and_back(document, schedule_kind=kind, schedule=text)
     assert problems == {}
@@ -109,34 +111,8 @@ def test_a_schedule_that_was_typed_as_text_comes_back_as_text(kind: str, text: s
     assert first == second
 
 
-PYTHON: dict[str, tuple[Any, str]] = {
-    "numbers": (crontab(minute=0, hour=9), "cron 0 9 * * *"),
-    "lists": (crontab(minute=[0, 30], hour="9, 17"), "cron 0,30 9,17 * * *"),
-    "one value": (
-        rrule("MONTHLY", dtstart=NOW, bymonthday=-1),
-        "rrule DTSTART:20260314T092653Z RRULE:FREQ=MONTHLY;BYMONTHDAY=-1",
-    ),
-    "a weekday": (
-        rrule("MONTHLY", dtstart=NOW, byweekday=FR(-1)),
-        "rrule DTSTART:20260314T092653Z RRULE:FREQ=MONTHLY;BYDAY=-1FR",
-    ),
-    "a zone": (clocked(datetime(2026, 12, 24, 18, tzinfo=BERLIN)), "at 2026-12-24T18:00:00+01:00"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PYTHON)
-def test_a_schedule_that_python_has_made_is_shown_as_text(name: str, app: Celery) -> None:
-    schedule, expected = PYTHON[name]
-    entry = RedBeatSchedulerEntry("n", "t", schedule, app=app)
-    document = editable(entry.to_dict())
-    form = form_of(document, timezone.utc)
-    assert f"{form['schedule_kind']} {form['schedule']}" == expected
-    made = RedBeatSchedulerEntry.from_dict(document, app)
-    assert made.next_runs(5, after=NOW) == entry.next_runs(5, after=NOW)
-
-
 @pytest.mark.parametrize("name", ENTRIES)
-def test_what_is_sent_back_untouched_is_the_same(name: str, app: Celery) -> None:
+def test_form_sent_back_untouched_is_the_same_document(name: str, app: Celery) -> None:
     entry = RedBeatSchedulerEntry(name, "t", app=app, **ENTRIES[name])
     document = editable(entry.to_dict())
     assert there_and_back(document) == (document, {})
@@ -145,9 +121,7 @@ def test_what_is_sent_back_untouched_is_the_same(name: str, app: Celery) -> None
 
 
 @pytest.mark.parametrize("name", ["odd values", "other odd values"])
-def test_what_a_form_shows_not_faithfully_stays_where_another_field_is_changed(
-    name: str, app: Celery
-) -> None:
+def test_value_that_a_form_cannot_show_stays_when_another_field_changes(name: str, app: Celery) -> None:
     document = editable(RedBeatSchedulerEntry(name, " t ", app=app, **ENTRIES[name]).to_dict())
     options = {**document["options"], "queue": "mail"}
     typed = {"jitter": "5s", "queue": "mail"}
@@ -155,7 +129,7 @@ def test_what_a_form_shows_not_faithfully_stays_where_another_field_is_changed(
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", ""])
-def test_times_that_nobody_touches_stay_the_same_moments_in_another_zone(zone: str) -> None:
+def test_untouched_times_stay_the_same_moments_in_another_zone(zone: str) -> None:
     before = {"name": "a", "task": "t", "schedule": "@daily", "timezone": "Asia/Tokyo", "enabled": False}
     times = {"start_time": NOW.isoformat(), "end_time": (NOW + timedelta(days=90)).isoformat()}
     pause = {"paused": True, "paused_until": (NOW + timedelta(days=2)).isoformat()}
@@ -168,27 +142,14 @@ def test_times_that_nobody_touches_stay_the_same_moments_in_another_zone(zone: s
     }
 
 
-def test_each_field_of_an_entry_has_its_place_in_the_form() -> None:
+def test_every_field_of_an_entry_is_in_the_form() -> None:
     shown = {field.name for _, fields in GROUPS for field in fields} | {"name"}
     elsewhere = {"enabled": "state", "paused": "state", "paused_by": "state"}
     assert {elsewhere.get(name, name) for name in (*DEFINITION_FIELDS, *FIELDS)} <= shown
     assert shown == set(form_of({}, timezone.utc))
 
 
-def test_what_is_typed_is_read_as_on_the_command_line() -> None:
-    document, problems = there_and_back(
-        {"name": "n", "timezone": "Europe/Berlin"}, task=" t ", schedule_kind="every", schedule="90s",
-        jitter="1m", start_time="2026-07-01T08:00", state="paused", paused_until="tomorrow 9:00",
-    )  # fmt: skip
-    assert problems == {}
-    assert document["schedule"] == {"every": "90s"}
-    assert (document["task"], document["jitter"]) == ("t", 60)
-    assert document["start_time"] == "2026-07-01T06:00:00+00:00"
-    assert datetime.fromisoformat(document["paused_until"]) == datetime(2026, 3, 15, 9, tzinfo=BERLIN)
-    assert (document["enabled"], document["paused"], document["paused_by"]) == (False, True, "anna")
-
-
-def test_a_field_that_is_emptied_is_missing() -> None:
+def test_emptied_field_is_missing() -> None:
     document, problems = there_and_back(
         {"name": "n", "task": "t", "schedule": {"every": "5s"}, "jitter": 3, "one_off": True, "args": [1]},
         jitter="", one_off="", args="",
@@ -203,17 +164,14 @@ def test_a_field_that_is_emptied_is_missing() -> None:
 @pytest.mark.parametrize(
     ("field", "text"),
     [
-        ("args", "{}"), ("args", "[1"), ("args", "[NaN]"), ("kwargs", "[" * 50_000), ("options", "5"),
-        ("jitter", "soon"), ("max_runs", "many"), ("start_time", "9 o'clock"), ("priority", "high"),
-        ("priority", "300"), ("priority", "-1"),
+        ("args", "{}"), ("args", "[NaN]"), ("kwargs", "[" * 50_000), ("kwargs", f"[{'1,' * 100_000}1]"),
+        ("jitter", "soon"), ("max_runs", "many"), ("start_time", "9 o'clock"), ("priority", "300"),
         ("paused_until", "yesterday"), ("schedule", ""), ("schedule", "61 * * * *"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_read_stands_at_its_field(field: str, text: str) -> None:
+def test_invalid_value_is_a_problem_of_its_field(field: str, text: str) -> None:
     typed = {"task": "t", "schedule_kind": "cron", "schedule": "@daily", "state": "paused", field: text}
-    _, problems = there_and_back({"name": "n"}, **typed)
-    assert set(problems) == {field}
-    assert problems[field][0].isupper() or problems[field][0] in "'\""
+    assert there_and_back({"name": "n"}, **typed)[1].keys() == {field}
 
 
 @pytest.mark.parametrize(
@@ -224,13 +182,6 @@ def test_what_can_not_be_read_stands_at_its_field(field: str, text: str) -> None
         ("json", json.dumps({"every": "1s", "at": "x"})),
     ],
 )  # fmt: skip
-def test_a_schedule_that_is_none_is_refused(kind: str, text: str) -> None:
+def test_invalid_schedule_of_each_kind_is_a_problem(kind: str, text: str) -> None:
     _, problems = there_and_back({"name": "n", "task": "t"}, schedule_kind=kind, schedule=text)
     assert set(problems) == {"schedule"}
-
-
-def test_json_of_more_values_than_can_be_looked_at_is_refused() -> None:
-    with pytest.raises(ValueError, match="It has more than 100,000 values"):
-        read_json(f"[{'1,' * 100_000}1]", list, "an array")
-    commas = "," * 200_000
-    assert read_json(f'["{commas}"]', list, "an array") == [commas]

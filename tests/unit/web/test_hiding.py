@@ -1,4 +1,4 @@
-"""What pages don't show of an entry, and that it comes back when the entry is edited."""
+"""What pages hide of an entry, at every depth and in every form, and how it comes back when it is edited."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from redbeat.web.hiding import (
 from redbeat.web.signatures import parameters_of
 
 PATTERNS = Hiding(["*password*", "*token*"])
+
+
 STORED: dict[str, Any] = {
     "name": "report",
     "args": [{"api_TOKEN": "abc", "rows": 5}, ["x"]],
@@ -34,7 +36,7 @@ STORED: dict[str, Any] = {
 }
 
 
-def test_what_a_pattern_matches_is_hidden_at_every_depth_whatever_its_case() -> None:
+def test_matching_names_are_hidden_at_every_depth_in_any_case() -> None:
     shown = hide(STORED, PATTERNS)
     assert shown["args"] == [{"api_TOKEN": HIDDEN, "rows": 5}, ["x"]]
     assert shown["kwargs"] == {"Password": HIDDEN, "user": "anna", "nested": {"tokens": HIDDEN}}
@@ -43,12 +45,9 @@ def test_what_a_pattern_matches_is_hidden_at_every_depth_whatever_its_case() -> 
     assert hide(STORED, Hiding([]))["kwargs"] == STORED["kwargs"]
 
 
-def test_a_document_that_is_saved_as_it_was_shown_is_the_stored_one() -> None:
-    assert restore(hide(STORED, PATTERNS), STORED, PATTERNS) == STORED
-
-
-def test_what_was_edited_counts_and_what_is_still_hidden_is_kept() -> None:
+def test_edited_values_count_and_hidden_ones_are_kept() -> None:
     edited = hide(STORED, PATTERNS)
+    assert restore(edited, STORED, PATTERNS) == STORED
     edited["kwargs"]["user"] = "ben"
     edited["kwargs"]["Password"] = "new"
     edited["options"]["queue"] = "other"
@@ -59,13 +58,13 @@ def test_what_was_edited_counts_and_what_is_still_hidden_is_kept() -> None:
     assert saved["ping_url"] == "https://hc-ping.com/other"
 
 
-def test_the_word_for_hidden_is_only_a_word_where_nothing_was_hidden() -> None:
+def test_mark_is_a_plain_word_where_nothing_was_hidden() -> None:
     assert restore({"kwargs": {"user": HIDDEN, "token": HIDDEN}}, {"kwargs": {"user": "anna"}}, PATTERNS) == {
         "kwargs": {"user": HIDDEN, "token": HIDDEN}
     }
 
 
-def test_what_is_still_hidden_in_a_document_is_found_at_every_depth() -> None:
+def test_marks_left_in_a_document_are_found_at_every_depth() -> None:
     document = {
         "args": [{"api_token": HIDDEN}],
         "kwargs": {"note": HIDDEN, "deep": [{"password": HIDDEN, "other": 1}]},
@@ -74,9 +73,9 @@ def test_what_is_still_hidden_in_a_document_is_found_at_every_depth() -> None:
     assert list(left_hidden(document, PATTERNS)) == [("args", "api_token"), ("kwargs", "password")]
 
 
-@pytest.mark.parametrize("depth", [1, MAX_DEPTH - 2, MAX_DEPTH, 200, 450, 900])
+@pytest.mark.parametrize("depth", [1, MAX_DEPTH - 2, MAX_DEPTH, 900])
 @pytest.mark.parametrize("field", ["args", "kwargs", "options"])
-def test_at_every_depth_what_is_hidden_is_hidden_told_and_put_back(field: str, depth: int) -> None:
+def test_secret_at_any_depth_is_hidden_told_and_restored(field: str, depth: int) -> None:
     value: Any = {"password": "geheim"}
     for _ in range(depth):
         value = [value]
@@ -90,7 +89,7 @@ def test_at_every_depth_what_is_hidden_is_hidden_told_and_put_back(field: str, d
     assert "geheim" not in without_hidden("'geheim' isn't allowed.", stored, PATTERNS)
 
 
-def test_what_is_nested_too_deeply_is_hidden_as_a_whole_in_its_own_shape_and_comes_back() -> None:
+def test_too_deep_value_is_hidden_as_a_whole_and_restored() -> None:
     deep: Any = []
     for _ in range(getrecursionlimit()):
         deep = [deep]
@@ -113,7 +112,7 @@ def test_what_is_nested_too_deeply_is_hidden_as_a_whole_in_its_own_shape_and_com
     ]
 
 
-def test_a_sentence_does_not_quote_what_is_hidden() -> None:
+def test_sentence_does_not_quote_a_secret() -> None:
     document = {
         "kwargs": [{"password": "geheim", "to": "a@b"}, {"api_token": {"deep": ["xyz", 5, None, ""]}}]
     }
@@ -148,7 +147,7 @@ def hiding() -> Hiding:
     return hiding_of(app)
 
 
-def test_positional_arguments_are_hidden_by_the_names_of_their_parameters(hiding: Hiding) -> None:
+def test_positional_argument_is_hidden_by_the_name_of_its_parameter(hiding: Hiding) -> None:
     for task, args, shown in (
         ("login", ["anna", "s3cret", "a", "b"], ["anna", HIDDEN, HIDDEN, HIDDEN]),
         ("login", ["anna"], ["anna"]),
@@ -167,7 +166,7 @@ def test_positional_arguments_are_hidden_by_the_names_of_their_parameters(hiding
     assert not may_hide('{"task": "elsewhere", "args": ["anna", ', hiding)
 
 
-def test_a_hidden_positional_argument_comes_back_at_its_place_only(hiding: Hiding) -> None:
+def test_hidden_positional_argument_comes_back_at_its_place_only(hiding: Hiding) -> None:
     stored = {"task": "login", "args": ["anna", "s3cret"]}
     edited = {"task": "login", "args": ["ben", HIDDEN]}
     assert restore(edited, stored, hiding)["args"] == ["ben", "s3cret"]
@@ -184,12 +183,12 @@ def test_a_hidden_positional_argument_comes_back_at_its_place_only(hiding: Hidin
     assert list(left_hidden({"task": "elsewhere", "args": [HIDDEN, "a"]}, hiding, {})) == []
 
 
-def test_an_application_that_cannot_be_imported_has_no_known_tasks() -> None:
+def test_application_that_cannot_be_imported_has_no_known_tasks() -> None:
     app = Celery("broken", broker="memory://", set_as_current=False, include=["no.such.module"])
     assert parameters_of(app, "login").name_at(0) == ""
 
 
-def test_calls_within_an_entry_are_hidden_as_their_tasks_have_it_and_come_back(hiding: Hiding) -> None:
+def test_signature_within_an_entry_is_hidden_as_its_task_has_it(hiding: Hiding) -> None:
     def call(secret: str) -> dict[str, Any]:
         return {"task": "login", "args": ["anna", secret], "kwargs": {"password": secret}, "options": {}}
 
@@ -215,7 +214,7 @@ def test_calls_within_an_entry_are_hidden_as_their_tasks_have_it_and_come_back(h
     assert "third" not in without_hidden(f"can't send {stored['kwargs']}", stored, hiding)
 
 
-def test_arguments_in_texts_of_any_form_are_hidden_if_their_task_has_a_parameter_that_is(
+def test_arguments_as_text_are_hidden_if_their_task_has_a_hidden_parameter(
     hiding: Hiding,
 ) -> None:
     text = '["anna", "s3cret"]'
@@ -232,7 +231,7 @@ def test_arguments_in_texts_of_any_form_are_hidden_if_their_task_has_a_parameter
         assert not may_hide(broken.replace("login", "unknown"), hiding), broken
 
 
-def test_what_a_worker_puts_before_the_arguments_of_a_signature_is_counted(hiding: Hiding) -> None:
+def test_result_put_before_the_arguments_of_a_link_is_counted(hiding: Hiding) -> None:
     def shown(task: str, *args: str, **fields: Any) -> Any:
         signature = {"task": task, "args": [*args], "kwargs": {}, "options": {}, **fields}
         stored = {"task": "echo", "options": {"link": [signature]}}
@@ -252,17 +251,7 @@ def test_what_a_worker_puts_before_the_arguments_of_a_signature_is_counted(hidin
     assert [*left_hidden(restored, hiding)] == [("options", "password")]
 
 
-def test_keyword_arguments_in_pairs_are_hidden_and_come_back() -> None:
-    stored = {"task": "login", "kwargs": [["user", "anna"], ["password", "s3cret"]]}
-    shown = hide(stored, PATTERNS)
-    assert shown["kwargs"] == [["user", "anna"], ["password", HIDDEN]]
-    assert restore(shown, stored, PATTERNS) == stored
-    assert kept_hidden(stored, stored, PATTERNS) == "password"
-    assert [*left_hidden(shown, PATTERNS)] == [("kwargs", "password")]
-    assert "s3cret" not in without_hidden("['s3cret'] is wrong.", stored, PATTERNS)
-
-
-def test_what_stands_in_the_place_of_another_field_is_hidden_and_comes_back() -> None:
+def test_secret_in_the_place_of_another_field_is_hidden() -> None:
     stored = {"task": {"password": "s3cret"}, "schedule": {"token": "abc"}, "enabled": [{"password": 5}]}
     shown = hide(stored, PATTERNS)
     assert shown == {

@@ -1,26 +1,52 @@
-"""HTML made of templates: everything is escaped, times are the viewer's, links keep below the root."""
+"""HTML made of templates: escaped, in the viewer's zone, with links below the root; and charts."""
 
 from __future__ import annotations
 
+import random
 import re
 from datetime import datetime, timedelta, timezone
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from celery import Celery
+from celery.schedules import crontab
 from jinja2 import UndefinedError
 
+from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.load import Load
+from redbeat.entries.search import Place, Row
+from redbeat.entries.timeline import empty_chart
+from redbeat.store.records import KeyType, Stored
+from redbeat.web.charts.heatmap import draw_heat_map
+from redbeat.web.names import Index, SortedTexts
 from redbeat.web.pages import rendering
 from redbeat.web.pages.rendering import Frame, navigation, render
-from redbeat.web.warming import warm_up
-from tests.support.gallery import SOURCE, page
 
 NOW = datetime(2026, 3, 28, 23, 30, tzinfo=timezone.utc)
-TEMPLATES = Path(rendering.__file__).parents[1] / "templates"
-DOCS = Path(__file__).parents[3] / "docs" / "web.rst"
+
+
 #: a name, an attribute's value, a note: whatever somebody may have written
 BAD = "\"'><script>alert(1)</script>\u202e\x1b[31m\u2028{{ 7 * 7 }}"
+
+
+NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
+
+
+HOUR = timedelta(hours=1)
+
+
+APP = Celery("maps", set_as_current=False, broker="memory://")
+
+
+STATIC = Path(__file__).parents[3] / "redbeat" / "web" / "static"
+
+
+ROW = re.compile(
+    r"   \* - (\S+)\n     - (\S+ [\d.]+).*\n     - .*\n     - .*, (\S+)\n     - ([0-9a-f]{64})\n"
+)
 
 
 def frame(**fields: Any) -> Frame:
@@ -56,7 +82,7 @@ def made(source: str, **context: Any) -> str:
         "{{ ui.pagination(bad, bad, bad) }}",
     ],
 )
-def test_what_somebody_has_written_is_shown_and_nothing_more(source: str) -> None:
+def test_text_is_escaped_in_every_macro(source: str) -> None:
     html = made(source, bad=BAD)
     assert "<script" not in html
     assert not re.search("[\u202e\x1b\u2028]", html)
@@ -75,18 +101,18 @@ def test_what_somebody_has_written_is_shown_and_nothing_more(source: str) -> Non
         "{{ ui.confirm_form('/x', 'Sure?', 'Go', [('name', bad)]) }}",
     ],
 )
-def test_the_value_of_a_field_is_escaped_for_html_and_stays_what_it_is(source: str) -> None:
+def test_value_of_a_field_is_escaped_and_kept(source: str) -> None:
     html = made(source, bad=BAD)
     assert "<script" not in html
     assert "\u202e\x1b[31m\u2028" in html
 
 
-def test_a_form_that_posts_has_the_token() -> None:
+def test_form_that_posts_has_the_token() -> None:
     for source in ("{{ ui.post_button('/x', 'Go') }}", "{{ ui.confirm_form('/x', 'Sure?', 'Go') }}"):
         assert '<input type="hidden" name="csrf_token" value="a-token">' in made(source)
 
 
-def test_a_time_is_relative_with_the_exact_one_in_the_viewers_zone() -> None:
+def test_time_is_relative_with_the_exact_one_in_the_zone_of_the_viewer() -> None:
     due = NOW + timedelta(hours=2)  # clocks change in between
     assert made("{{ ui.time_tag(due) }}", due=due) == (
         '<time datetime="2026-03-29T01:30:00Z" data-relative'
@@ -96,35 +122,7 @@ def test_a_time_is_relative_with_the_exact_one_in_the_viewers_zone() -> None:
     assert "2026-03-29 03:30:00 Europe/Berlin</time>" in made("{{ ui.time_tag(due, both=true) }}", due=due)
 
 
-def test_a_sparkline_says_what_it_shows() -> None:
-    html = made("{{ ui.sparkline(['failed'] * 30 + ['succeeded'] * 19 + ['never_started']) }}")
-    assert 'aria-label="Last 20: 19 succeeded, 1 never started"' in html
-    assert "".join(re.findall(r' d="([^"]*)"', html)).count("M") == 20
-    assert re.findall(r'class="(tone-\w+)"', html) == ["tone-good", "tone-danger"]
-    assert "No runs yet" in made("{{ ui.sparkline([]) }}")
-
-
-def test_the_navigation_marks_the_page_that_one_is_on() -> None:
-    def marked(path: str) -> list[str]:
-        return [link.label for link in navigation("/red", path) if link.current]
-
-    assert marked("/") == marked("") == ["Overview"]
-    assert marked("/entries") == marked("/entries/billing.report/edit") == ["Entries"]
-    assert marked("/entriesx") == []
-    links = navigation("/red", "/")
-    assert all(link.url.startswith("/red/") for link in links)
-    assert len({link.key for link in links}) == len(links)
-
-
-def test_the_documentation_lists_the_keys() -> None:
-    listed = re.findall(r"(?m)^``(\S.*?)`` +(\w+)", DOCS.read_text("utf-8").partition("What you see")[2])
-    assert [(key, label) for key, label in listed if key.startswith("g ")] == [
-        (f"g {link.key}", link.label) for link in navigation("", "/")
-    ]
-    assert [key for key, _ in listed if not key.startswith("g ")] == ["/", "t", "?"]
-
-
-def test_every_link_of_the_frame_keeps_below_the_root() -> None:
+def test_links_of_the_frame_stay_below_the_root() -> None:
     html = render("base.html", frame(root="/red", nav=navigation("/red", "/")), title="Overview")
     assert all(url.startswith(("/red/", "#")) for url in re.findall(r'(?:href|src)="([^"]*)"', html))
     static = re.findall(r'"/red/static/([\w./-]+)\?v=([0-9a-f]{12})"', html)
@@ -133,41 +131,102 @@ def test_every_link_of_the_frame_keeps_below_the_root() -> None:
     }  # fmt: skip
 
 
-def test_the_stream_is_loaded_where_pages_are_live_and_there_only() -> None:
-    for is_live in (True, False):
-        html = render("base.html", frame(is_live=is_live), title="Overview")
-        assert ("vendor/sse.min.js" in html) == ('hx-ext="sse"' in html) == is_live
-
-
-def test_the_frame_escapes_what_it_is_told() -> None:
+def test_frame_escapes_user_and_title() -> None:
     html = render("base.html", frame(user=BAD, csrf_token=BAD, is_read_only=True), title=BAD)
     assert "<script>" not in html
     assert "\u202e" not in html
     assert "read-only" in html
 
 
-def test_what_a_template_was_not_given_is_an_error() -> None:
+def test_variable_missing_in_a_template_is_an_error() -> None:
     with pytest.raises(UndefinedError, match="'title' is undefined"):
         render("base.html", frame())
 
 
-def test_ids_are_given_once_on_a_page() -> None:
-    ids = re.findall(r'\sid="([^"]+)"', page())
-    assert [one for one in set(ids) if ids.count(one) > 1] == []
+def test_scripts_and_styles_load_nothing_from_elsewhere_and_evaluate_nothing() -> None:
+    for name in ("redbeat.css", "redbeat.js", "theme.js", "icon.svg"):
+        text = (STATIC / name).read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|@import|url\(|\beval\(|new Function|innerHTML|\.style\b", text), name
 
 
-def test_each_macro_is_told_of() -> None:
-    source = (TEMPLATES / "macros.html").read_text("utf-8")
-    shown = set(re.findall(r"ui\.(\w+)", SOURCE))
-    macros = set(re.findall(r"{% macro (\w+)\(", source))
-    assert shown <= macros
-    inner = {"around", "attributes", "described", "navigation", "confirm_form", "icon", "checkbox"}
-    inner |= {"live", "stream", "news", "soon", "takes", "reload", "once"}
-    assert macros - shown - inner == set()
+def test_templates_have_no_inline_script_or_style() -> None:
+    for path in (STATIC.parent / "templates").rglob("*.html"):
+        text = path.read_text("utf-8")
+        found = re.findall(
+            r"<style|\sstyle=|\son[a-z]+=|hx-on|<script(?! src=\"\{\{ static\()|javascript:|https?://|\|safe",
+            text,
+        )
+        assert found == [], path.name
 
 
-def test_every_template_is_compiled_before_anybody_comes() -> None:
-    warm_up().join()
-    assert warm_up() is warm_up()
-    ready = {name for _, name in rendering.environment().cache or ()}
-    assert ready >= set(rendering.environment().list_templates(["html"]))
+VENDOR = Path(__file__).parents[3] / "redbeat" / "web" / "static" / "vendor"
+
+
+def test_vendored_file_is_as_published_and_has_its_licence() -> None:
+    rows = ROW.findall((VENDOR / "VENDORED.rst").read_text("utf-8"))
+    assert [version for _, version, _, _ in rows] == ["htmx.org 2.0.11", "htmx-ext-sse 2.2.4"]
+    for file, _, licence, digest in rows:
+        assert sha256((VENDOR / file).read_bytes()).hexdigest() == digest
+        assert "Permission to use, copy, modify" in (VENDOR / licence).read_text("utf-8")
+    named = {name for file, _, licence, _ in rows for name in (file, licence)}
+    assert {path.name for path in VENDOR.iterdir()} == named | {"VENDORED.rst"}
+
+
+def entry_due(name: str, schedule: Any, due: datetime, **fields: Any) -> RedBeatSchedulerEntry:
+    entry = RedBeatSchedulerEntry(
+        name, fields.pop("task", "t"), schedule, app=APP, last_run_at=NOON, **fields
+    )
+    entry.stored = Stored(entry.key, "{}", "{}", due.timestamp(), type=KeyType.HASH)
+    entry.seen_at = NOON
+    return entry
+
+
+def loaded(*entries: RedBeatSchedulerEntry, hours: float = 6, start: datetime = NOON, rows: int = 10) -> Load:
+    load = Load(empty_chart(start, timezone.utc, hours, 6), start, NOON, len(entries), rows)
+    load.add(load.counted(entry, load.planned(entry)[0], {}) for entry in entries)
+    load.looked_at = len(entries)
+    return load
+
+
+def test_entries_of_one_crontab_have_the_runs_that_each_has_alone() -> None:
+    every = crontab(minute="0,30")
+    dues = [NOON + timedelta(minutes=30 * number) for number in range(4)]
+    together = loaded(*(entry_due(f"a{number}", every, due) for number, due in enumerate(dues)))
+    alone = [loaded(entry_due("a", every, due)).taken().total.counts for due in dues]
+    assert together.taken().total.counts == [sum(runs) for runs in zip(*alone, strict=True)]
+    assert [sum(counts) for counts in alone] == [12, 11, 10, 9]
+
+
+def test_pile_up_is_marked_in_the_heat_map() -> None:
+    entries = [
+        entry_due(f"a{number}", crontab(minute="0", hour="14"), NOON + 2 * HOUR) for number in range(30)
+    ]
+    found = loaded(*entries, entry_due("b", 3600, NOON)).taken()
+    drawn = draw_heat_map(found, found.rows["load"], timezone.utc)
+    assert drawn.summary == "36 runs; most: 31 in the 1 h from 14:00."
+    assert [column.when for column in drawn.columns if column.is_pile] == ["14:00"]
+    assert [shape.name for shape in drawn.bars] == ["fill-accent", "fill-warn"]
+    assert [column.label for column in drawn.columns if column.label] == ["31"]
+    assert drawn.legend[:2] == ["none", "1"]
+    even = loaded(entry_due("b", 3600, NOON)).taken()
+    drawn = draw_heat_map(even, even.rows["load"], timezone.utc)
+    assert not any(column.is_pile for column in drawn.columns)
+    assert [shape.name for shape in drawn.bars] == ["fill-accent"]
+    nothing = loaded().taken()
+    assert draw_heat_map(nothing, (), timezone.utc).summary == "Nothing runs in this time."
+
+
+def test_index_finds_the_place_of_any_name(chance: random.Random) -> None:
+    texts = sorted({chance.randbytes(chance.randint(0, 4)).replace(b"\xff", b"") for _ in range(300)})
+    names = SortedTexts(text for text in texts for _ in range(chance.randint(1, 3)))
+    assert list(names) == texts
+    assert (names[0], names[len(texts) - 1], names[3:9:2]) == (texts[0], texts[-1], texts[3:9:2])
+    index = Index(names, 0.0, 0.0)
+    assert index.count() == len(texts)
+    for at, text in enumerate(texts):
+        name = text.decode("utf-8", "surrogateescape")
+        assert index.offset_of(Place(Row(name))) == at + 1
+        assert index.offset_before(name) == at
+        assert index.offset_of(Place(Row(f"{name}\0"))) >= at + 1  # a name that isn't there
+    assert [row.name.encode("utf-8", "surrogateescape") for row in index.slice(7, 500)] == texts[7:]
+    assert index.slice(10_000, 5) == []

@@ -1,0 +1,732 @@
+"""Journeys through the dashboard in a real browser: real commands, and pages that renew themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from playwright.sync_api import Browser, Page, expect
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat import track_runs
+from redbeat.entries.audit import find_records
+from redbeat.entries.wording import relative
+from redbeat.store.lock_tokens import new_token
+from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
+from redbeat.web import User, asgi_app, wsgi_app
+from redbeat.web.pages.rendering import navigation
+from tests.conftest import MakeApp
+from tests.faults.rounds import some_of
+from tests.integration.web.conftest import Add
+from tests.support.apps import celery_beat, celery_worker, runs, write_app
+from tests.support.browser import NAME, axe, axe_source, overflow, visit
+from tests.support.dashboard_walk import routes
+from tests.support.dashboards import HOSTILE, dashboard_of, serving, serving_wsgi
+from tests.support.deadlines import patience
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.programs import token_of
+from tests.support.progress import Progress
+from tests.support.schedule import server_now
+from tests.support.servers import Server
+
+#: the project's module: it tracks runs, and has an entry of its own
+_EXTRA = """\
+import redbeat
+redbeat.track_runs(app)
+app.conf.beat_schedule = {"hourly": {"task": "echo", "schedule": 3600.0}}
+"""
+DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+
+
+class Whole:
+    """One Redis, a beat, a worker that tracks runs, and the server of the dashboard.
+
+    Attributes:
+        link: what the command has printed.
+        home: the dashboard's address, without a slash at its end.
+        app: for looks into Redis.
+        client: on the schedule's database.
+        broker: on that of the queues.
+        leader: the first beat.
+    """
+
+    def __init__(self, server: Server, directory: Path) -> None:
+        self._directory = directory
+        settings: dict[str, Any] = {"redbeat_redis_url": server.url(1), "redbeat_takeover_after": 5}
+        settings |= {"redbeat_lock_timeout": 120, "beat_max_loop_interval": 1}
+        write_app(directory, "project", server.url(0), extra=_EXTRA, **settings)
+        self._broker_url, self._settings = server.url(0), settings
+        self.app = self._make_app()
+        self.client, self.broker = server.client(db=1), server.client(db=0)
+        self.processes: list[Process] = []
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _make_app(self) -> Celery:
+        app = Celery("whole", broker=self._broker_url, set_as_current=False)
+        app.conf.update(self._settings)
+        track_runs(app)
+        return app
+
+    def renew_app(self) -> None:
+        """Make another app for the next test: kombu's connections end with each test."""
+        self.app.close()
+        self.app = self._make_app()
+
+    def _start(self) -> None:
+        words = [sys.executable, "-m", "celery", "-A", "project", "redbeat", "web", "--port=0"]
+        self.web = Process(words, self._directory)
+        self.processes.append(self.web)
+        self.leader = self.start_beat("one")
+        self.processes.append(celery_worker(self._directory, "project", concurrency=4))
+        self.link = self.web.wait_for(re.compile(r"http://127\.0\.0\.1:\d+/login\?token=[\w-]+"))[0]
+        self.home = self.link.partition("/login")[0]
+        eventually(lambda: self.client.exists("redbeat:hourly"))
+
+    def start_beat(self, name: str) -> Process:
+        self.processes.append(celery_beat(self._directory, "project", "-s", name))
+        return self.processes[-1]
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+        self.client.close()
+        self.broker.close()
+        self.app.close()
+
+    def add(self, name: str, schedule: Any = 86_400, task: str = "echo", **fields: Any) -> Entry:
+        return Entry(name, task, schedule, app=self.app, **fields).save()
+
+    def get(self, name: str) -> Entry:
+        return Entry.get(name, self.app)
+
+    @contextmanager
+    def visitor(self, browser: Browser, *expected: str, **options: Any) -> Iterator[Page]:
+        """Somebody who has opened the link; at the end they complain about nothing but what is expected."""
+        with visit(browser, **options) as (context, complaints):
+            complaints.expected += expected
+            page = context.new_page()
+            page.goto(self.link)
+            yield page
+
+    @contextmanager
+    def doing(self, page: Page, verb: str, *names: str) -> Iterator[None]:
+        """Within this, who is at the page does one thing, and the audit list has it: who, what, of what."""
+        user = page.get_by_text("User: ").locator("..").inner_text().removeprefix("User:").strip()
+        before = next(iter(find_records(self.app, limit=1)), None)
+        yield
+        added = find_records(self.app, limit=3)
+        added = added[: next((at for at, one in enumerate(added) if one == before), len(added))]
+        found = [(one.verb, one.user, one.source, one.names, one.outcome) for one in added]
+        assert found == [(verb, user, "web", names, "")]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+    with Server() as server:
+        made = Whole(server, tmp_path_factory.mktemp("whole"))
+        try:
+            made.add("seen", "30 7 * * *")
+            yield made
+        finally:
+            made.stop()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slow(whole: Whole) -> Iterator[socket.socket]:
+    """A connection that has sent a part of a request, and nothing more: others wait for its end meanwhile."""
+    port = int(whole.home.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), patience()) as made:
+        made.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        yield made
+
+
+@pytest.fixture
+def connections_stay_with_their_test(whole: Whole) -> None:
+    whole.renew_app()
+
+
+@pytest.fixture
+def page(whole: Whole, slow: Any, browser: Any, connections_stay_with_their_test: None) -> Iterator[Page]:
+    """A page of somebody who has opened the link."""
+    with whole.visitor(browser, "404", "412", "422") as page:
+        yield page
+
+
+def wrong_of(page: Page) -> list[str]:
+    """What is wrong with a page on a screen in the light, and on a phone in the dark."""
+    found = axe(page)
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size(PHONE)
+    found += axe(page, only=["color-contrast", "target-size", "scrollable-region-focusable", "region"])
+    if (pixels := overflow(page)) > 0:
+        found.append(f"on a phone it is {pixels} pixels too wide")
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(DESKTOP)
+    return found
+
+
+def fill(page: Page, **fields: str) -> None:
+    """Fill fields by their labels: an underscore is a space."""
+    for label, value in fields.items():
+        page.get_by_label(label.replace("_", " "), exact=True).fill(value)
+
+
+def press(page: Any, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def follow(page: Page, name: str) -> None:
+    page.get_by_role("link", name=name, exact=True).click()
+
+
+def sees(page: Page, text: str) -> None:
+    expect(page.get_by_text(text).first).to_be_visible(timeout=patience(20) * 1000)
+
+
+def confirm(page: Page, name: str) -> None:
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name=name, exact=True).click()
+
+
+def test_every_page_is_reached_by_keys_and_accessible(whole: Whole, page: Page) -> None:
+    """In both themes, on a screen and on a phone: as axe judges it."""
+    whole.add("report", "30 7 * * *", kwargs={"note": HOSTILE})
+    page.context.add_init_script(axe_source())  # else it is put into each page anew, which takes longer
+    nav = page.get_by_role("navigation", name="Pages", exact=True)
+    labels = [link.label for link in navigation("", "/")]
+    others = [
+        path for method, path, _ in routes() if method == "GET" and path not in ("/live", "/files/export")
+    ]
+    for label in labels:
+        for key in str(
+            nav.get_by_role("link", name=label, exact=True).get_attribute("data-shortcut")
+        ).split():
+            page.keyboard.press(key)
+        expect(nav.locator("[aria-current=page]")).to_have_text(label)
+        expect(page.get_by_role("heading", level=1)).to_have_text(label)
+    examined = some_of(others, 12)  # which takes a second for each
+    for path in others:
+        page.goto(f"{whole.home}{path}?name=report")
+        expect(page.get_by_role("heading", level=1)).not_to_be_empty()
+        assert path not in examined or wrong_of(page) == [], path
+
+
+def test_entry_is_added_edited_with_a_preview_and_paused(whole: Whole, page: Page) -> None:
+    key = "redbeat:report"
+    page.goto(f"{whole.home}/entries")
+    follow(page, "Add entry")
+    fill(page, Name="report", Task="echo", Schedule="61 7 * * *")
+    expect(page.locator("#f-schedule-problem")).to_contain_text("61")
+    fill(page, Schedule="30 7 * * *")
+    sees(page, "At 07:30")
+    assert not whole.client.exists(key)
+    with whole.doing(page, "add", "report"):
+        press(page, "Add")
+        sees(page, "Added report. Next run:")
+    assert json.loads(str(whole.client.hget(key, "definition")))["schedule"]["hour"] == "7"
+    assert (whole.client.zscore("redbeat::schedule", key) or 0) > 1e9
+
+    follow(page, "Edit")
+    fill(page, Schedule="15 9 * * *")
+    sees(page, "At 09:15")
+    with whole.doing(page, "set", "report"):
+        press(page, "Save")
+        sees(page, "Changed report. Next run:")
+    assert json.loads(str(whole.client.hget(key, "definition")))["schedule"]["hour"] == "9"
+
+    follow(page, "Edit")
+    press(page, "JSON")
+    document = json.loads(page.get_by_label("The entry as JSON").input_value())
+    document |= {"args": [1, "two"], "kwargs": {"password": "geheim"}}
+    page.get_by_label("The entry as JSON").fill(json.dumps(document))
+    expect(page.locator("#preview")).to_contain_text("args")
+    with whole.doing(page, "set", "report"):
+        press(page, "Save")
+        sees(page, "Changed report. Next run:")
+    assert whole.get("report").args == [1, "two"]
+    assert whole.get("report").kwargs == {"password": "geheim"}
+    expect(page.locator("#fields")).to_contain_text("(hidden)")
+    expect(page.locator("#fields")).not_to_contain_text("geheim")
+
+    follow(page, "Pause")
+    fill(page, Why=f"the feast {HOSTILE}", Until="2h")
+    with whole.doing(page, "pause", "report"):
+        press(page, "Pause")
+        sees(page, "the feast <img")
+    assert wrong_of(page) == []
+    found = whole.get("report")
+    assert (found.state, found.pause_note) == ("paused", f"the feast {HOSTILE}")
+    assert timedelta(minutes=119) < found.paused_until - datetime.now(timezone.utc) < timedelta(minutes=121)
+    with whole.doing(page, "resume", "report"):
+        press(page, "Resume")
+        sees(page, "Resumed. Next run:")
+    assert whole.get("report").state == "scheduled"
+    assert whole.get("report").pause_note is None
+
+
+def test_entry_is_run_backfilled_rerun_given_up_and_deleted(whole: Whole, page: Page) -> None:
+    whole.add("works", f"{(datetime.now(timezone.utc) + timedelta(minutes=30)).minute} * * * *", args=[1])
+    page.goto(f"{whole.home}/entry?name=works")
+    follow(page, "Run now")
+    fill(page, Arguments="[7]", Keyword_arguments='{"day": "today"}')
+    with whole.doing(page, "trigger", "works"):
+        press(page, "Run now")
+        sees(page, "its task id is")
+    expect(page.locator("#past")).to_contain_text("succeeded")
+    assert [(run.args, run.kwargs) for run in runs(whole.broker)] == [([7], {"day": "today"})]
+    follow(page, "Backfill")
+    fill(page, From="3h")
+    press(page, "See which")
+    sees(page, "3 runs would be sent")
+    with whole.doing(page, "backfill", "works"):
+        press(page, "Send 3 runs")
+        sees(page, "Sent 3 runs.")
+    eventually(lambda: len(runs(whole.broker)) == 4)
+
+    # a run that no worker takes is given up, and sent again
+    follow(page, "Run now")
+    fill(page, Queue="nobody")
+    press(page, "Run now")
+    sees(page, "In progress")
+    page.get_by_role("button", name="Give up").click()
+    with page.expect_response(lambda answer: "hx-request" in answer.request.headers):
+        whole.get("works").trigger()  # while one is asked, the page would be renewed
+    with whole.doing(page, "runs --give-up", "works"):
+        confirm(page, "Give up")
+        sees(page, "Given up: it counts as lost.")
+    page.get_by_role("row").filter(has_text="lost").get_by_role("button", name="Rerun").click()
+    with whole.doing(page, "rerun", "works"):
+        confirm(page, "Rerun")
+        sees(page, "once more; its task id is")
+    follow(page, "Delete")
+    with whole.doing(page, "delete", "works"):
+        press(page, "Delete")
+        sees(page, "Deleted works.")
+    assert not whole.client.exists("redbeat:works", "redbeat::history:works")
+
+
+def test_entries_are_chosen_searched_and_changed_in_their_list_while_another_looks_on(
+    whole: Whole, page: Page
+) -> None:
+    names = [f"listed-{number}" for number in range(3)]
+    for name in names:
+        whole.add(name)
+    page.goto(f"{whole.home}/entries?sort=name")
+    row = page.get_by_role("row").filter(has_text="listed-0")
+    row.get_by_role("button", name="Run now").click()
+    confirm(page, "Cancel")
+    row.get_by_role("button", name="Run now").click()
+    with whole.doing(page, "trigger", "listed-0"):
+        confirm(page, "Run now")
+        sees(page, "Sent a run of listed-0.")
+    with whole.visitor(page.context.browser) as other:
+        other.goto(f"{whole.home}/entries")
+        other.get_by_label("Search").fill("LISTED")
+        other.keyboard.press("Enter")
+        other.wait_for_url("**match=LISTED**")
+        theirs = other.get_by_role("row").filter(has_text="listed-1")
+        theirs.get_by_role("button", name="Pause").click()
+        mine = page.get_by_role("row").filter(has_text="listed-1")
+        expect(mine.get_by_role("button", name="Resume")).to_be_visible(timeout=patience(10) * 1000)
+        mine.get_by_role("button", name="Resume").click()
+        expect(theirs.get_by_role("button", name="Pause")).to_be_visible(timeout=patience(10) * 1000)
+    page.get_by_label(names[0], exact=True).check()
+    page.get_by_label(names[2], exact=True).click(modifiers=["Shift"])
+    chosen = page.get_by_role("form", name="What to do with the chosen entries")
+    chosen.get_by_role("button", name="Pause").click()
+    fill(page, Note="moving house", Until="tomorrow 9:00")
+    with whole.doing(page, "pause", *names):
+        press(page, "Pause")
+        sees(page, "Paused 3 entries.")
+    found, search = page.locator("tbody th a"), page.get_by_role("search")
+    search.get_by_label("State").select_option("paused")
+    expect(found).to_have_text(names)
+    search.get_by_label("Last outcome").select_option("succeeded")
+    expect(found).to_have_text(names[:1])
+
+
+def test_logout_and_login_with_a_token_and_its_rights(whole: Whole, browser: Any) -> None:
+    _, token = Tokens(Store(whole.app)).add("deploy", ["pause"], None)
+    with whole.visitor(browser, "401", "403") as page:
+        press(page, "Log out")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+        assert wrong_of(page) == []
+        page.goto(f"{whole.home}/entries")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+        page.get_by_label("Token").fill("nonsense")
+        press(page, "Log in")
+        sees(page, "There is no such token")
+        page.get_by_label("Token").fill(token)
+        press(page, "Log in")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+        page.goto(f"{whole.home}/entry?name=seen")
+        follow(page, "Pause")
+        with whole.doing(page, "pause", "seen"):
+            press(page, "Pause")
+            sees(page, "Paused until somebody resumes it.")
+        assert whole.get("seen").paused_by == "deploy"
+        for button in ("Edit", "Delete", "Run now", "Backfill"):
+            expect(page.get_by_role("link", name=button, exact=True)).to_have_count(0)
+        page.goto(f"{whole.home}/entry/run?name=seen")
+        sees(page, "right")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Not allowed")
+    with whole.visitor(browser, "401") as page:
+        page.goto(f"{whole.home}/login?token=old")
+        sees(page, "This link is no longer good")
+
+
+#: another site's page
+FORGERY = """
+<form method="post" action="{home}/entries/pause">
+<input name="name" value="seen"><input name="confirmed" value="yes"><input name="csrf_token" value="{guess}">
+<button>Win</button></form>
+<iframe src="{home}/entry?name=seen"></iframe>
+"""
+
+
+#: what its script tries: what became of each
+FETCHES = """async home => {
+    const form = new URLSearchParams({name: 'seen', confirmed: 'yes'});
+    const tries = {
+        read: fetch(`${home}/entries`, {credentials: 'include'}).then(answer => answer.text()),
+        form: fetch(`${home}/entries/pause`, {
+            method: 'POST', body: form, mode: 'no-cors', credentials: 'include'}).then(answer => answer.type),
+        token: fetch(`${home}/entries/pause`, {
+            method: 'POST', body: form, credentials: 'include', headers: {'X-CSRF-Token': 'x'.repeat(43)}}),
+        api: fetch(`${home}/api/v1/pause`, {
+            method: 'PUT', body: '{"names": ["seen"]}', credentials: 'include'}),
+        stream: new Promise((done, fail) => {
+            const source = new EventSource(`${home}/live`, {withCredentials: true});
+            source.onopen = done; source.onerror = () => { source.close(); fail(); };
+        }),
+    };
+    const became = {};
+    for (const [name, one] of Object.entries(tries))
+        became[name] = await one.then(found => found ?? 'done', () => 'refused');
+    return became;
+}"""
+
+
+def test_page_of_another_origin_sees_and_changes_nothing(whole: Whole, browser: Any) -> None:
+    """Once of another port of this machine, to which the cookies are sent, and once of another site."""
+    whole.get("seen").resume()
+    records = find_records(whole.app)
+    forgery = FORGERY.format(home=whole.home, guess="x" * 43).encode()
+
+    def serve(_environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("Content-Type", "text/html")])
+        return [forgery]
+
+    # the browser complains of all that it is kept from
+    with serving_wsgi(serve) as address, whole.visitor(browser, "") as page:
+        for place, answer in (
+            (address.replace("localhost", "127.0.0.1"), "This request comes from another site"),
+            (address, "Log in"),
+        ):
+            page.goto(place)
+            assert [one.url for one in page.frames[1:]] == ["chrome-error://chromewebdata/"]
+            found = page.evaluate(FETCHES, whole.home)
+            assert {*found.values()} == {"refused"}, found
+            press(page, "Win")
+            sees(page, answer)
+        assert not whole.get("seen").paused
+        assert find_records(whole.app) == records
+        page.goto(f"{whole.home}/entry?name=seen")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("seen")
+
+
+def test_open_pages_tell_when_their_leader_dies_and_who_follows(whole: Whole, browser: Any) -> None:
+    whole.add("ticks", 1.0)
+    with whole.visitor(browser) as page:
+        other = page.context.new_page()
+        other.goto(f"{whole.home}/entry?name=ticks")
+        for one in (page, other):
+            one.evaluate("window.isStillOpen = true")
+        tile = page.locator(".tile", has=page.get_by_text("Leader", exact=True))
+        standbys = page.locator(".tile", has=page.get_by_text("Standbys", exact=True))
+
+        def says(tile: Any, text: str) -> None:
+            expect(tile).to_contain_text(text)
+
+        says(tile, f"process {whole.leader.pid}")
+        says(standbys, "nobody would take over")
+        follower = whole.start_beat("two")
+        says(standbys, f"process {follower.pid}")
+        whole.leader.kill()
+        says(tile, f"process {follower.pid}")
+        says(standbys, "nobody would take over")
+        sees(page, "Healthy")
+        # the page of an entry goes on, too: its runs do
+        count = whole.get("ticks").total_run_count
+        last = other.locator("#past tbody tr").first
+        shown = last.inner_text()
+        eventually(lambda: whole.get("ticks").total_run_count > count)
+        expect(last).not_to_have_text(shown, use_inner_text=True)
+        follower.kill()
+        sees(page, "No other beat is there to take over: start one")
+        says(page.get_by_role("main"), f"Silent: Process {follower.pid} on")
+        says(tile, "last seen")
+        assert wrong_of(page) == []
+        assert [one.evaluate("window.isStillOpen") for one in (page, other)] == [True, True]
+
+
+def test_request_whose_head_never_ends_is_given_up(slow: socket.socket) -> None:
+    slow.settimeout(patience())
+    assert slow.recv(100) == b""
+
+
+def fail_runs(app: Celery, client: redis.Redis, name: str, count: int = 1) -> None:
+    """Have runs of an entry fail_runs, one after the other."""
+    progress = Progress(app, client)
+    for _ in range(count):
+        due = server_now(client)
+        progress.end(progress.started(name, f"{name} {due}", due), "failed", error="no disk")
+
+
+def ask_anew(page: Page, part: str) -> None:
+    """Have a part of a page asked for, as it does by itself, and wait for the answer."""
+    with page.expect_response(lambda answer: "hx-request" in answer.request.headers):
+        page.evaluate(
+            """(part) => {
+                const path = htmx.find(part).getAttribute("hx-get");
+                htmx.ajax("GET", path, {source: part, target: part});
+            }""",
+            part,
+        )
+
+
+def renew(page: Page, part: str) -> None:
+    """Have a part of a page renewed; it may also do so by itself, so nothing that is in it is held on to."""
+    page.evaluate("(part) => htmx.find(part).firstElementChild.dataset.old = ''", part)
+    ask_anew(page, part)
+    expect(page.locator(f"{part} > [data-old]")).to_have_count(0)
+
+
+def test_focus_ticks_and_scroll_stay_when_a_page_renews_itself(
+    app: Celery, client: redis.Redis, browser: Any, add: Add
+) -> None:
+    name = "marketing-pull-carrier-status-for-each-country-and-warehouse"
+    for other in (name, *(f"job-{number}" for number in range(29))):
+        add(other, 60)
+    fail_runs(app, client, name, 40)
+    with serving(dashboard_of(app)) as home, visit(browser) as (context, complaints):
+        page = context.new_page()
+        page.goto(f"{home}/runs?name={name}")
+        region, rows = page.get_by_role("region", name="Runs"), page.locator("#runs tbody tr")
+        expect(rows).to_have_count(40)
+        for field in ("[name=run]", "button"):
+            row = rows.nth(9)
+            due = row.locator("[name=due]").get_attribute("value")
+            box = row.locator("[name=run]")
+            box.check()
+            row.locator(field).focus()
+            page.evaluate("() => htmx.find('[aria-label=Runs]').scrollTo(0, 300)")
+            fail_runs(app, client, name)  # a row comes before it
+            renew(page, "#runs")
+            again = rows.filter(has=page.locator(f"[name=due][value='{due}']"))
+            expect(again.locator(field)).to_be_focused()
+            expect(again.locator("[name=run]")).to_be_checked()
+            expect(rows.nth(10).locator("[name=due]")).to_have_attribute("value", str(due))
+            assert page.evaluate("() => htmx.find('[aria-label=Runs]').scrollTop") == 300
+
+        page.set_viewport_size({"width": 320, "height": 640})
+        assert axe(page, only=["target-size"]) == []
+        assert overflow(page) <= 0
+        assert region.evaluate("(region) => region.scrollWidth - region.clientWidth") <= 0, "names are cut"
+        page.set_viewport_size({"width": 1280, "height": 800})
+
+        page.goto(home)
+        page.get_by_text(re.compile("^looked")).wait_for()
+        link = page.get_by_role("link", name="Quarantined")
+        link.focus()
+        renew(page, "#overview")
+        expect(link).to_be_focused()
+
+        page.goto(f"{home}/timeline")
+        page.get_by_text("Covers all 30 entries").wait_for()
+        summary, heat = page.get_by_text("All runs, as a table"), "[role=region][aria-label='Runs by time']"
+        page.set_viewport_size(PHONE)
+        summary.click()
+        page.evaluate("(heat) => htmx.find(heat).scrollTo(100, 0)", heat)
+        renew(page, "#timeline")
+        expect(summary).to_be_focused()
+        expect(page.get_by_role("region", name="All runs by time, as a table")).to_be_visible()
+        assert page.evaluate("(heat) => htmx.find(heat).scrollLeft", heat) == 100
+        assert complaints.found == []
+
+
+def test_open_page_under_wsgi_polls_for_news(
+    app: Celery, client: redis.Redis, browser: Any, add: Add
+) -> None:
+    entry, asked = add("report"), list[str]()
+    application = wsgi_app(app, auth=lambda _request: User("anna", ["read"]))
+    with serving_wsgi(application) as home, visit(browser) as (context, complaints):
+        context.on("request", lambda request: asked.append(request.url))
+        page = context.new_page()
+        page.clock.install()
+        page.goto(f"{home}/entries")
+        entry.pause("the disk is full")
+        page.clock.fast_forward(5_000)
+        page.get_by_text("the disk is full").wait_for()
+        page.goto(home)
+        page.get_by_text("No leader").first.wait_for()
+        client.set("redbeat::lock", new_token(), px=60_000)
+        page.clock.fast_forward(5_000)
+        page.get_by_text("Healthy").wait_for()
+        assert f"{home}/live" not in asked
+        assert complaints.found == []
+
+
+def test_forms_over_plain_http_count_from_own_pages_only(app: Celery, browser: Any, add: Add) -> None:
+    add("report")
+    application = asgi_app(app, hosts=[NAME])
+    with serving(application) as home, visit(browser) as (context, complaints):
+        complaints.expected += ["401", "403", "Cross-Origin-Opener-Policy header has been ignored"]
+        home = home.replace("localhost", NAME)
+        page = context.new_page()
+        page.goto(f"{home}/login")
+        page.get_by_label("Token").fill(token_of(app))
+        page.get_by_role("button", name="Log in").click()  # Chromium says "Origin: null", and no more
+        page.get_by_role("heading", name="Overview").wait_for()
+        page.goto(f"{home}/entry?name=report")
+        token = page.locator('input[name="csrf_token"]').first.get_attribute("value")
+        shown: dict[str, Any] = {}
+
+        def serve(_environ: dict[str, Any], start_response: Any) -> list[bytes]:
+            policy = ("Content-Security-Policy", shown["policy"])
+            start_response(
+                "200 OK", [("Content-Type", "text/html"), ("Referrer-Policy", "no-referrer"), policy]
+            )
+            form = f"""<form method="post" action="{home}/logout">
+                <input name="csrf_token" value="{shown["guess"]}"><button>Send</button></form>"""
+            return [form.encode()]
+
+        with serving_wsgi(serve) as evil:
+            own, sandbox, none = evil.replace("localhost", NAME), "sandbox allow-forms", "img-src *"
+            for site, policy, guess in (
+                (evil, none, token), (evil, sandbox, token), (own, sandbox, "x" * 43)
+            ):  # fmt: skip
+                shown |= {"policy": policy, "guess": guess}
+                page.goto(site)
+                with page.expect_response(f"{home}/logout") as answered:
+                    page.get_by_role("button", name="Send").click()
+                assert answered.value.status in (401, 403), (site, policy)
+        page.goto(f"{home}/")
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_role("heading", name="Log in").wait_for()
+
+
+TABS = 8
+
+
+#: a browser without windows shows all of its tabs
+HIDING = """
+    let isHidden = false;
+    Object.defineProperty(Document.prototype, "hidden", { get: () => isHidden });
+    window.setHidden = (value) => {
+      isHidden = value;
+      document.dispatchEvent(new Event("visibilitychange"));
+    };
+"""
+
+
+def test_hidden_tabs_keep_no_stream_and_are_up_to_date_when_seen(
+    valkey: Server, make_app: MakeApp, tmp_path: Path, browser: Any
+) -> None:
+    settings = {"redbeat_redis_url": valkey.url(1)}
+    write_app(tmp_path, "project", valkey.url(0), **settings)
+    app = make_app(**settings)
+    for number in range(TABS):
+        Entry(f"entry-{number}", "echo", 3600, app=app).save()
+    command = [sys.executable, "-m", "celery", "-A", "project", "redbeat", "web", "--port=0"]
+    with Process(command, tmp_path) as web, visit(browser) as (context, _):
+        link = web.wait_for(re.compile(r"(http://127\.0\.0\.1:\d+)/login\?token=\S+"))
+        context.add_init_script(HIDING)
+        tabs: list[Page] = []
+        for number in range(TABS):
+            tab = context.new_page()
+            tab.goto(link[0] if number == 0 else f"{link[1]}/entry?name=entry-{number}")
+            tabs.append(tab)
+            if number == 0:
+                tab.goto(f"{link[1]}/entries")
+            expect(tab.get_by_role("heading", level=1)).to_be_visible()
+            tab.evaluate("setHidden(true)")
+        Entry.get("entry-1", app).pause("the move")
+        tabs[0].evaluate("window.isStillOpen = true; setHidden(false)")
+        row = tabs[0].get_by_role("row").filter(has=tabs[0].get_by_role("link", name="entry-1", exact=True))
+        expect(row).to_contain_text("paused", timeout=patience(20) * 1000)
+        Entry.get("entry-2", app).pause("later")  # its stream is open again
+        row = tabs[0].get_by_role("row").filter(has=tabs[0].get_by_role("link", name="entry-2", exact=True))
+        expect(row).to_contain_text("paused", timeout=patience(20) * 1000)
+        assert tabs[0].evaluate("isStillOpen")
+
+
+def test_times_theme_and_forms_work_with_and_without_scripts(app: Celery, browser: Any, add: Add) -> None:
+    now = datetime.now(timezone.utc)
+    moments = [
+        now + sign * timedelta(seconds=one) for one in (0, 59, 90, 3599, 7201, 172_801) for sign in (1, -1)
+    ]
+    add("report")
+    with serving(dashboard_of(app)) as home, visit(browser, color_scheme="dark") as (context, _):
+        page = context.new_page()
+        page.goto(f"{home}/entries")
+        time = page.locator("time").first
+        assert time.get_attribute("title") == "2099-03-01 10:30:00 +01:00 Europe/Berlin"
+        page.keyboard.press("t")
+        assert time.inner_text() == "2099-03-01 10:30:00 +01:00"
+        ground = "getComputedStyle(document.body).backgroundColor"
+        dark = page.evaluate(ground)
+        page.get_by_role("button", name="light").click()
+        assert page.evaluate(ground) != dark
+        page.reload()
+        assert page.evaluate(ground) != dark
+        told = page.evaluate(RELATIVE, [now.isoformat(), [moment.isoformat() for moment in moments]])
+        assert told == [relative(moment, now) for moment in moments]
+    with (
+        serving(dashboard_of(app)) as home,
+        visit(browser, java_script_enabled=False, viewport=PHONE) as (context, _),
+    ):
+        page = context.new_page()
+        page.goto(f"{home}/entries")
+        press(page, "Pause report")
+        sees(page, "Paused report.")
+        page.locator(".nav-menu summary").click()
+        assert page.get_by_role("link", name="Doctor").is_visible()
+
+
+#: how a page tells times relative to one
+RELATIVE = """([now, moments]) => {
+  document.documentElement.dataset.now = now;
+  const region = document.createElement('div');
+  document.querySelector('main').append(region);
+  const start = performance.timeOrigin + performance.getEntriesByType('navigation')[0].responseStart;
+  Date.now = () => start;
+  for (const moment of moments) {
+    const time = document.createElement('time');
+    time.dateTime = moment;
+    time.dataset.relative = '';
+    region.append(time);
+  }
+  const script = document.createElement('script');
+  script.src = document.querySelector('script[src*="redbeat.js"]').src + '&again';
+  return new Promise((resolve) => {
+    script.onload = () => resolve([...region.children].map((one) => one.textContent));
+    document.head.append(script);
+  });
+}"""

@@ -1,0 +1,374 @@
+"""Clients that send too much or too slowly, read nothing, or keep connections: others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+from html import unescape
+from typing import Any
+from unittest.mock import Mock, patch
+
+import httpx
+import pytest
+import uvicorn
+from celery import Celery
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
+from redbeat.web import asgi_app, connections, live
+from redbeat.web import server as web_server
+from redbeat.web.access import limits
+from redbeat.web.access.headers import HEADERS, SafeHeaders
+from redbeat.web.access.limits import MAX_BODY_BYTES, MAX_BYTES_OF_STRANGERS, LimitedBodies
+from redbeat.web.access.users import User
+from redbeat.web.routes import MAX_FIELDS
+from tests.integration.web.conftest import Browse
+from tests.support.dashboards import Browser, dashboard_of, serving
+from tests.support.deadlines import patience
+from tests.support.polling import eventually
+
+URLENCODED = "application/x-www-form-urlencoded"
+
+
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def _log_in(home: str, token: str) -> str:
+    with httpx.Client(base_url=home) as client:
+        found = re.search(r'"X-CSRF-Token": "([\w-]{43})"', unescape(client.get("/login").text))
+        assert found
+        answer = client.post("/login", data={"csrf_token": found[1], "token": token})
+        assert answer.status_code == 303
+        return "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+
+
+def _connected(home: str) -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(patience())
+    client.connect(("127.0.0.1", int(home.rpartition(":")[2])))
+    return client
+
+
+async def _answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+def _read(client: socket.socket) -> int:
+    """Read to the end, and return how many bytes there were."""
+    read = 0
+    while part := client.recv(1 << 16):
+        read += len(part)
+    return read
+
+
+def test_form_of_a_million_fields_and_header_full_of_escapes_are_refused_without_parsing(
+    browse: Browse,
+) -> None:
+    browser = browse()
+    for content, status in (
+        (b"&" * MAX_BODY_BYTES, 400),
+        (b"a&" * (MAX_BODY_BYTES // 2), 400),
+        (b"a=1&" * (MAX_FIELDS + 1), 400),
+        (b"a=1&" * (MAX_FIELDS - 1), 403),
+        (b"x" * (MAX_BODY_BYTES + 1), 413),
+    ):
+        began = time.process_time()
+        answer = browser.http.post("/login", content=content, headers={"content-type": URLENCODED})
+        assert (answer.status_code, time.process_time() - began < 2) == (status, True), content[:5]
+    escapes = '"' + '\\"' * 15_000 + '"'
+    began = time.process_time()
+    assert browser.get("/login", headers={"cookie": f"redbeat_session={escapes}"}).status_code == 200
+    assert time.process_time() - began < 2
+
+
+def test_stranger_may_send_no_more_than_a_token_needs(app: Celery) -> None:
+    stranger = Browser(asgi_app(app))
+    assert stranger.http.post("/entries/delete", content=b"x" * MAX_BODY_BYTES).status_code == 401
+    large = b"token=" + b"x" * MAX_BYTES_OF_STRANGERS
+    assert stranger.http.post("/login", content=large).status_code == 413
+    _, text = Tokens(Store(app)).add("deploy", ["read"], None, "anna")
+    assert stranger.post("/login", token=text).status_code == 303
+
+
+def test_bodies_held_at_once_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redbeat.web.access.limits.MAX_HELD_BYTES", 3 * MAX_BODY_BYTES)
+    statuses: list[int] = []
+    held = 0
+
+    async def inner(_scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal held
+        assert len((await receive())["body"]) == MAX_BODY_BYTES
+        held += 1
+        while held + statuses.count(503) < clients:  # until each is held or refused
+            await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+            assert message["status"] != 503 or (b"retry-after", b"5") in message["headers"]
+
+    def sending() -> Receive:
+        parts = iter([True, False])
+
+        async def receive() -> Any:
+            await asyncio.sleep(0)
+            half = b"x" * (MAX_BODY_BYTES // 2)
+            return {"type": "http.request", "body": half, "more_body": next(parts)}
+
+        return receive
+
+    async def run() -> None:
+        nonlocal clients, held
+        limited = LimitedBodies(inner)
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
+        scope["redbeat.user"] = User("anna", ["read"])
+        for clients in (8, 3):
+            held = 0
+            statuses.clear()
+            await asyncio.gather(*(limited({**scope}, sending(), send) for _ in range(clients)))
+            assert sorted(statuses) == [200] * held + [503] * (clients - held)
+            assert held <= 3
+        assert held == 3, "what has gone is held no more"
+
+    clients = 0
+    asyncio.run(run())
+
+
+def test_slow_body_is_given_up_sooner_for_a_stranger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[bytes] = []
+    statuses: list[int] = []
+
+    async def inner(_scope: Scope, receive: Receive, _send: Send) -> None:
+        seen.append((await receive())["body"])
+
+    async def begin_and_stop() -> Any:
+        if not beginning:
+            await asyncio.Event().wait()
+        return beginning.pop()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    async def run(user: User | None) -> None:
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
+        sent = LimitedBodies(inner)({**scope, "redbeat.user": user}, begin_and_stop, send)
+        await asyncio.wait_for(sent, patience())
+
+    assert (limits.MAX_BODY_SECONDS, limits.MAX_SECONDS_OF_STRANGERS) == (90.0, 10.0)
+    for user, short, long in (
+        (None, "MAX_SECONDS_OF_STRANGERS", "MAX_BODY_SECONDS"),
+        (User("anna", ["read"]), "MAX_BODY_SECONDS", "MAX_SECONDS_OF_STRANGERS"),
+    ):
+        monkeypatch.setattr(limits, short, 0.05)
+        monkeypatch.setattr(limits, long, 2 * patience())
+        beginning = [{"type": "http.request", "body": b"half", "more_body": True}]
+        asyncio.run(run(user))
+    assert (statuses, seen) == ([408, 408], [])
+
+
+def test_request_cut_off_by_a_shutdown_is_answered_503() -> None:
+    messages: list[Any] = []
+
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        if scope["path"] == "/begun":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def run() -> None:
+        task = asyncio.create_task(web_server.EndingWell(answer)(scope, receive, send))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    scope = {"type": "http", "method": "POST", "path": "/entries/trigger", "headers": []}
+    asyncio.run(run())
+    assert messages[0]["status"] == 503
+    assert b"was stopped" in messages[1]["body"]
+    messages.clear()
+    scope["path"] = "/begun"
+    asyncio.run(run())
+    assert [one["type"] for one in messages] == ["http.response.start"]
+
+
+def test_stream_ends_when_its_token_is_revoked(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(live, "AT_LEAST_SECONDS", 0.05)
+    tokens = Tokens(Store(app))
+    token, text = tokens.add("deploy", ["read"], None, "anna")
+    with serving(asgi_app(app)) as home:
+        cookie = _log_in(home, text)
+        assert httpx.head(f"{home}/live", headers={"cookie": cookie}, timeout=patience()).status_code == 204
+        head = f"GET /live HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n"
+        with _connected(home) as stream:
+            stream.sendall(head.encode())
+            told = b""
+            while told.count(b"event: tick") < 3:
+                told += stream.recv(4096)
+            tokens.revoke(token.id)
+            while b"\r\n0\r\n\r\n" not in told:
+                part = stream.recv(4096)
+                assert part, told
+                told += part
+
+
+def test_streams_open_at_once_are_limited_and_given_back(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_STREAMS", 3)
+    application = dashboard_of(app)
+    leave = asyncio.Event()
+
+    async def open_page(statuses: list[int], *, has_gone: bool = False) -> None:
+        async def receive() -> Any:
+            if not has_gone:
+                await leave.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+                if len(statuses) == 8:
+                    leave.set()
+
+        host = (b"host", b"localhost")
+        scope = {"type": "http", "method": "GET", "path": "/live", "query_string": b"", "headers": [host]}
+        await application({**scope, "scheme": "http", "client": ("127.0.0.1", 1)}, receive, send)
+
+    async def run() -> None:
+        await asyncio.gather(*(open_page([], has_gone=True) for _ in range(8)))
+        for _ in range(2):  # they give their places back
+            leave.clear()
+            statuses: list[int] = []
+            await asyncio.gather(*(open_page(statuses) for _ in range(8)))
+            assert sorted(statuses) == [200] * 3 + [204] * 5
+
+    asyncio.run(run())
+
+
+def test_client_that_reads_nothing_is_cut_off_and_a_reader_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
+    size = 30 * 1024 * 1024
+    left: list[str] = []
+
+    async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * size, "more_body": True})
+        await send({"type": "http.response.body"})
+        left.append("sent")
+
+    with serving(answer, http=connections.Connection, lifespan="off") as home:
+
+        def ask() -> socket.socket:
+            client = _connected(home)
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return client
+
+        with ask() as client:
+            eventually(lambda: left == ["sent"], timeout=20)  # as the connection was lost
+            assert _read(client) < size
+        monkeypatch.setattr(connections, "READ_SECONDS", patience(10))
+        with ask() as client:
+            assert _read(client) > size
+
+
+def test_head_has_its_time_from_its_first_byte_and_a_used_connection_stays_open() -> None:
+    timers: list[asyncio.TimerHandle] = []
+
+    def are_running() -> list[bool]:
+        return [not one.cancelled() for one in timers]
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        transport = Mock(spec=asyncio.Transport)
+        transport.is_closing.return_value = False
+        transport.get_extra_info.return_value = None
+        config = uvicorn.Config(_answer, lifespan="off", log_config=None)
+        connection = connections.Connection(config, ServerState(), {}, loop)
+
+        def call_later(seconds: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
+            timer = asyncio.TimerHandle(loop.time() + seconds, callback, arguments, loop)
+            timers.append(timer)
+            return timer
+
+        with patch.object(loop, "call_later", call_later):
+            connection.connection_made(transport)
+            assert are_running() == [True]
+            connection.data_received(HEAD)
+            assert are_running() == [False], "the head has come"
+            await asyncio.gather(*connection.tasks)
+            assert are_running() == [False, True], "the next one is waited for, by uvicorn"
+            connection.data_received(HEAD[:20])
+            assert are_running() == [False, False, True]
+            connection.data_received(HEAD[20:-2])
+            assert are_running() == [False, False, True], "its second part brings it no more time"
+            connection.data_received(HEAD[-2:])
+            assert are_running() == [False] * 3
+            await asyncio.gather(*connection.tasks)
+            connection.data_received(HEAD[:-2])
+            assert are_running() == [False] * 4 + [True]
+            transport.close.assert_not_called()
+            timers[-1]._run()  # type: ignore[attr-defined]  # noqa: SLF001 - its time is over
+            transport.close.assert_called_once_with()
+            connection.connection_lost(None)
+            assert not any(are_running()[5:])
+
+    asyncio.run(run())
+
+
+def test_connection_beyond_the_limit_gets_503_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 1)
+    with serving(_answer, http=connections.Connection, lifespan="off") as home, _connected(home) as first:
+        first.sendall(HEAD)
+        assert b" 204 " in first.recv(4096)
+        with _connected(home) as second:
+            second.sendall(HEAD)
+            told = b"".join(iter(lambda: second.recv(4096), b"")).lower()
+        assert b" 503 " in told
+        assert b"retry-after: 5" in told
+        assert b"x-frame-options: deny" in told
+        first.sendall(HEAD)
+        assert b" 204 " in first.recv(4096)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Large: " + b"x" * 100_000 + b"\r\n\r\n", b"431"),
+        (
+            b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"400",
+        ),
+    ],
+)
+def test_malformed_large_or_ambiguous_head_ends_its_connection(head: bytes, status: bytes) -> None:
+    application = SafeHeaders(connections.LimitedHeads(_answer))
+    with (
+        serving(application, http=connections.Connection, lifespan="off") as home,
+        _connected(home) as client,
+    ):
+        client.sendall(head)
+        told = b"".join(iter(lambda: client.recv(4096), b""))
+    assert told.split()[1] == status
+    for name, value in HEADERS:
+        assert f"\r\n{name}: {value}\r\n".lower().encode() in told.lower()

@@ -1,0 +1,364 @@
+"""Forms of entries: added and edited as fields or JSON, by two users at once; paused, run and backfilled."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from html import unescape
+from typing import Any
+
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat.entries.audit import find_records
+from tests.integration.web.conftest import Add, Browse
+from tests.support.dashboard_walk import fill, send_forms
+from tests.support.dashboards import HOSTILE, Browser
+from tests.support.forms import form_fields
+
+SECRET = {"password": "geheim", "to": "a@b"}
+
+
+def sent_calls(broker: redis.Redis, queue: str = "celery") -> list[list[Any]]:
+    """The arguments of the messages on a queue, the newest first."""
+    import base64
+
+    messages = [json.loads(text) for text in broker.lrange(queue, 0, -1)]
+    return [json.loads(base64.b64decode(message["body"])) for message in messages]
+
+
+def opened(browser: Browser, name: str, **query: str) -> dict[str, str]:
+    return form_fields(browser.read("/entry/edit", name=name, **query), "entry-form")
+
+
+def preview(browser: Browser, **fields: str) -> str:
+    answer = browser.post("/entry/preview", {"hx-request": "true"}, **fields)
+    assert answer.status_code == 200, answer.text
+    return unescape(answer.text)
+
+
+def test_unconfirmed_form_changes_nothing_where_it_asks_first(
+    app: Celery, client: redis.Redis, broker: redis.Redis, browse: Browse
+) -> None:
+    del broker  # runs are sent to it
+    fill(app, client)
+    for path, answer in send_forms(browse(), confirmed=""):
+        assert answer.status_code < 500, path
+    asking_nothing = {"pause", "resume", "trigger", "set", "calendar set", "apply"}
+    assert {record.verb for record in find_records(app)} == asking_nothing
+
+
+def test_form_sent_back_untouched_changes_nothing(
+    app: Celery, client: redis.Redis, browse: Browse, add: Add
+) -> None:
+    add(
+        "report", "30 7 * * mon-fri", kwargs=SECRET, options={"queue": "q", "headers": {"api_token": "x"}},
+        timezone="Asia/Tokyo", start_time="2020-01-01T00:00:00", jitter=90, ping_url="https://hc-ping.com/geheim",
+    )  # fmt: skip
+    before = client.hgetall("redbeat:report")
+    browser = browse()
+    for way in ("form", "json"):
+        sent = opened(browser, "report", **{"as": way})
+        assert "geheim" not in json.dumps(sent)
+        assert "Nothing so far." in preview(browser, **sent)
+        assert "Nothing was changed." in browser.send("/entry/save", **sent)
+    assert client.hgetall("redbeat:report") == before
+
+
+def test_form_keeps_an_entry_running_that_2x_enabled_in_its_pause(
+    app: Celery, client: redis.Redis, browse: Browse, add: Add
+) -> None:
+    add("report", 3600).pause("first\nsecond", by="eve")
+    off = client.hget("redbeat:report", "definition")
+    client.hset("redbeat:report", "definition", off.replace('"enabled": false', '"enabled": true'))
+    before = client.hgetall("redbeat:report")
+    browser = browse()
+    listed = browser.read("/entries")
+    assert "second" not in listed
+    assert re.findall(r'<form class="inline-form"[^>]*action="/entries/(\w+)"', listed) == [
+        "trigger",
+        "pause",
+    ]
+    sent = opened(browser, "report")
+    assert sent["state"] == "runs"
+    assert "Nothing was changed." in browser.send("/entry/save", **sent)
+    assert client.hgetall("redbeat:report") == before
+    browser.send("/entry/save", **sent | {"jitter": "5s"})
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert (entry.state, entry.jitter, entry.pause_note) == ("scheduled", 5, "first\nsecond")
+
+
+def test_form_stores_what_is_changed_and_keeps_the_rest(
+    app: Celery, client: redis.Redis, browse: Browse, add: Add
+) -> None:
+    add("report", "30 7 * * *", kwargs=SECRET, jitter=90, ping_url="https://hc-ping.com/geheim").reschedule()
+    client.hset(
+        "redbeat:report", "definition", client.hget("redbeat:report", "definition")[:-1] + ', "theirs": 1}'
+    )
+    browser = browse()
+    sent = opened(browser, "report")
+    sent |= {
+        "schedule_kind": "every",
+        "schedule": "2h",
+        "jitter": "",
+        "kwargs": sent["kwargs"].replace("a@b", "c@d"),
+    }
+    shown = preview(browser, **sent)
+    assert "Every 2 hours" in shown
+    assert shown.count("<time") >= 10
+    for line in ("jitter: 90", 'kwargs: {"password": "(hidden)", "to": "c@d"}', "schedule: every 2h"):
+        assert line in shown, line
+    html = browser.send("/entry/save", **sent)
+    assert "Changed report. Next run:" in html
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert entry.kwargs == {"password": "geheim", "to": "c@d"}
+    assert (entry.description, entry.jitter) == ("Every 2 hours", 0)
+    assert entry.ping_url == "https://hc-ping.com/geheim"
+    assert '"theirs": 1' in client.hget("redbeat:report", "definition")
+
+
+def test_hidden_argument_can_be_replaced_but_not_invented(app: Celery, browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *", kwargs=SECRET)
+    browser = browse()
+    sent = opened(browser, "report")
+    new = {**sent, "kwargs": '{"password": "neu", "to": "a@b"}'}
+    shown = preview(browser, **new)
+    assert "neu" not in shown
+    assert "kwargs: what is hidden in it" in shown
+    browser.send("/entry/save", **new)
+    assert RedBeatSchedulerEntry.get("report", app).kwargs["password"] == "neu"
+    sent = opened(browser, "report") | {"kwargs": '{"other_token": "(hidden)"}'}
+    answer = browser.post("/entry/save", **sent)
+    assert answer.status_code == 422
+    assert "there is no value that this stands for" in unescape(answer.text)
+
+
+def test_second_of_two_editors_gets_412_and_chooses(app: Celery, browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *", kwargs=SECRET, jitter=90)
+    anna, eve = browse(), browse()
+    of_anna, of_eve = opened(anna, "report"), opened(eve, "report")
+    anna.send("/entry/save", **of_anna | {"jitter": "5m", "timezone": "Asia/Tokyo"})
+    answer = eve.post("/entry/save", **of_eve | {"jitter": "10m", "queue": HOSTILE})
+    assert answer.status_code == 412
+    html = unescape(answer.text)
+    assert "Somebody else has changed this meanwhile" in html
+    for line in ("jitter: 300", "timezone: Asia/Tokyo", "jitter: 600", "take theirs", "Save mine over it"):
+        assert line in html, line
+    assert "last change of it: set by anna, " in html
+    assert '<a href="/entry?name=report"' in html
+    # whoever goes on editing has what they typed over theirs
+    going_on = form_fields(eve.send("/entry/edit", **form_fields(answer.text)), "entry-form")
+    assert (going_on["jitter"], going_on["timezone"], going_on["queue"]) == (
+        "10m",
+        "Asia/Tokyo",
+        HOSTILE,
+    )
+    assert going_on["revision"] == form_fields(answer.text)["revision"] != of_eve["revision"]
+    assert "geheim" not in answer.text
+    assert "<img" not in answer.text
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert entry.jitter == 300
+    eve.send("/entry/save", **form_fields(answer.text))
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert (entry.jitter, entry.timezone) == (600, "Asia/Tokyo")
+    assert entry.options == {"queue": HOSTILE}
+    assert entry.kwargs == SECRET
+
+
+def test_entry_removed_meanwhile_can_be_added_again(app: Celery, browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *", jitter=90).delete()
+    add("report", "30 7 * * *", jitter=90)
+    for way, changes in (("form", {"jitter": "5m"}), ("json", {})):
+        browser = browse()
+        sent = opened(browser, "report", **{"as": way}) | changes
+        if way == "json":
+            sent["document"] = json.dumps({**json.loads(sent["document"]), "jitter": 600})
+        RedBeatSchedulerEntry.get("report", app).delete()
+        answer = browser.post("/entry/save", **sent)
+        assert answer.status_code == 412
+        assert "has removed this entry" in answer.text
+        browser.send("/entry/save", **form_fields(answer.text))
+        assert RedBeatSchedulerEntry.get("report", app).jitter == (300 if way == "form" else 600)
+
+
+def test_errors_stand_at_their_fields_in_preview_and_save(app: Celery, browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *")
+    browser = browse()
+    wrong = {"schedule": "61 * * * *", "jitter": "soon", "args": "[1", "timezone": "Mars", "max_runs": "0"}
+    sent = opened(browser, "report") | wrong
+    shown = preview(browser, **sent)
+    assert "5 things are wrong" in shown
+    for field in wrong:
+        assert f'id="f-{field}-problem" class="problem" hx-swap-oob="true"><p' in shown, field
+    assert 'id="f-kwargs-problem" class="problem" hx-swap-oob="true"></div>' in shown
+    answer = browser.post("/entry/save", **sent)
+    assert answer.status_code == 422
+    assert answer.text.count('aria-invalid="true"') == len(wrong)
+    # on a phone the fields are far below
+    assert "<title>Error: Edit: report" in answer.text
+    summary = answer.text.partition('role="alert" tabindex="-1" autofocus')[2].partition('class="tabs"')[0]
+    for field in wrong:
+        assert f'<a href="#f-{field}">' in summary, field
+        assert f'id="f-{field}"' in answer.text, field
+    for text in wrong.values():
+        assert text in unescape(answer.text), text  # what was typed stays
+    assert RedBeatSchedulerEntry.get("report", app).jitter == 0
+
+
+def test_added_entry_must_have_a_new_valid_name(app: Celery, browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *")
+    browser = browse()
+    sent = form_fields(browser.read("/entry/new"), "entry-form") | {"task": "echo"}
+    answer = browser.post("/entry/save", **sent | {"name": "report"})
+    assert answer.status_code == 412
+    assert "There is an entry of this name already." in answer.text
+    assert "that key is RedBeat's own" in preview(browser, **sent | {"name": ":schedule"})
+    assert "It still needs a name." in preview(browser, **sent | {"name": ""})
+    nameless = browser.post("/entry/save", **sent | {"name": "", "task": ""})
+    assert nameless.status_code == 422
+    assert "An entry must have a name" in nameless.text
+    assert "It is missing." in nameless.text
+    new = browser.read("/entry/new")
+    assert "It still needs a name and a task." in new
+    assert 'class="error"' not in new
+    assert "Added new." in browser.send("/entry/save", **sent | {"name": "new", "state": "disabled"})
+    assert RedBeatSchedulerEntry.get("new", app).state == "disabled"
+    copied = form_fields(browser.read("/entry/new", like="report"), "entry-form")
+    assert (copied["name"], copied["schedule"]) == ("", "30 7 * * *")
+
+
+def test_draft_becomes_json_and_a_form_again(browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *", kwargs=SECRET)
+    browser = browse()
+    sent = opened(browser, "report") | {"jitter": "5m"}
+    as_json = form_fields(browser.post("/entry/edit", **sent, to="json").text, "entry-form")
+    assert json.loads(as_json["document"])["jitter"] == 300
+    html = browser.post("/entry/edit", **as_json, to="form").text
+    assert form_fields(html, "entry-form") == sent
+    assert "+ </span>jitter: 300" in html  # the preview is there without a script, too
+    broken = browser.post("/entry/edit", **as_json | {"document": "{"}, to="form")
+    assert broken.status_code == 422
+    assert "It is no JSON" in broken.text
+
+
+def test_garbage_in_a_form_is_refused(browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *")
+    browser = browse()
+    sent = opened(browser, "report")
+    garbage = [
+        {"base": "[" * 50_000}, {"base": "5"}, {"way": "json", "document": "[" * 50_000},
+        {"way": "json", "document": '{"name": 5}'},
+        {"way": "json", "document": '{"kwargs": {"password": "(hidden)"}}'},
+        {"schedule_kind": "x" * 1000}, {"entry": "\x00\ud7ff"}, {"revision": "é"}, {"state": "<b>"},
+        {"timezone": "../../etc/passwd"}, {"schedule_kind": "json", "schedule": '{"__type__": []}'},
+        {"schedule_kind": "cron", "schedule": "*" * 10_000},
+        {"schedule_kind": "rrule", "schedule": "FREQ=DAILY;COUNT=99999999999999999999"},
+    ]  # fmt: skip
+    for fields in garbage:
+        for path in ("preview", "save", "edit"):
+            answer = browser.post(f"/entry/{path}", **{**sent, **fields})
+            assert answer.status_code in (200, 303, 404, 412, 422), (fields, path, answer.status_code)
+
+
+def test_pause_takes_times_in_the_zone_of_the_viewer(app: Celery, browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *", timezone="Asia/Tokyo")
+    browser = browse("pause")
+    browser.http.cookies.set("redbeat-zone", "America%2FNew_York")
+    assert "In America/New_York." in browser.read("/entry/pause", name="report")
+    for fields, words in (
+        ({"until": "yesterday"}, "is no time"),
+        ({"clock": "2020-01-01T00:00"}, "is in the past"),
+        ({"until": "2h", "clock": "2099-01-01T00:00"}, "Give one of the two."),
+    ):
+        answer = browser.post("/entry/pause", name="report", note="kept", **fields)
+        assert answer.status_code == 422
+        assert words in answer.text
+        assert 'value="kept"' in answer.text
+    assert "Paused until 2099-01-01 09:00:00 America/New_York." in browser.send(
+        "/entry/pause", name="report", note="why", clock="2099-01-01T09:00"
+    )
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert entry.paused_until == datetime(2099, 1, 1, 14, tzinfo=timezone.utc)
+    assert (entry.state, entry.pause_note, entry.paused_by) == ("paused", "why", "anna")
+    assert "It is paused already, and stays so." in browser.send("/entry/pause", name="report")
+    entry.update(paused_by="eve")
+    assert "has what you gave now" in browser.send("/entry/pause", name="report", note="whyever")
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert (entry.paused_until.year, entry.pause_note, entry.paused_by) == (2099, "whyever", "anna")
+    assert [record.details["note"] for record in find_records(app)] == ["whyever", "why"]
+    assert "Resumed. Next run:" in browser.send("/entry/resume", name="report")
+    entry = RedBeatSchedulerEntry.get("report", app)
+    assert entry.state == "scheduled"
+    entry.update(enabled=False)
+    assert "It is disabled already, and stays so." in browser.send("/entry/pause", name="report", note="why")
+    entry.update(enabled=True)
+    assert "It isn&#39;t paused." in browser.send("/entry/resume", name="report")
+
+
+def test_run_now_sends_other_arguments_and_keeps_hidden_ones(
+    app: Celery, browse: Browse, broker: redis.Redis, add: Add
+) -> None:
+    add("report", kwargs=SECRET, args=[1], options={"queue": "celery"})
+    browser = browse("run")
+    own = form_fields(browser.read("/entry/run", name="report"))
+    assert "geheim" not in json.dumps(own)
+    html = browser.send("/entry/run", **own)
+    [task_id] = set(re.findall(r"its task id is ([\w-]+)", html))
+    assert re.search(rf'id="sent" class="is-marked".*?{task_id}', html, re.DOTALL)
+    assert f"sent it already, once; its task id is {task_id}" in browser.send("/entry/run", **own)
+    browser.send("/entry/run", **own | {"args": "[2, 3]", "kwargs": own["kwargs"].replace("a@b", "c@d")})
+    browser.send("/entry/run", **own | {"args": "[]", "kwargs": "", "queue": "other"})
+    assert [call[:2] for call in sent_calls(broker)] == [
+        [[2, 3], {"password": "geheim", "to": "c@d"}], [[1], SECRET],
+    ]  # fmt: skip
+    assert [call[:2] for call in sent_calls(broker, "other")] == [[[], {}]]
+    assert RedBeatSchedulerEntry.get("report", app).total_run_count == 0
+    for field, text in (("args", "{}"), ("kwargs", "["), ("kwargs", '{"x_token": "(hidden)"}')):
+        answer = browser.post("/entry/run", **own | {field: text})
+        assert answer.status_code == 422
+        assert form_fields(answer.text)[field] == text
+    assert len(sent_calls(broker)) == 2
+
+
+def test_backfill_shows_its_runs_and_sends_them_once(
+    app: Celery, browse: Browse, broker: redis.Redis, add: Add
+) -> None:
+    entry = add("report", 3600)
+    entry.reschedule(datetime.now(timezone.utc) - timedelta(hours=5, minutes=30))
+    browser = browse("run")
+    browser.http.cookies.set("redbeat-zone", "Asia%2FTokyo")
+    asked = browser.post("/entry/backfill", name="report", begin="2026-01-31T09:00", end="2026-01-31T10:00")
+    assert "in Asia/Tokyo." in asked.text
+    assert form_fields(asked.text)["begin"] in ("2026-01-31T09:00", "2026-01-31T00:00:00+00:00")
+    assert re.search(r"<time[^>]*>2026-01-31 09:\d\d:\d\d</time>", asked.text)
+    answer = browser.post("/entry/backfill", name="report", begin="3h")
+    html = unescape(answer.text)
+    assert "3 runs would be sent" in html
+    assert sent_calls(broker) == []
+    confirmed = form_fields(html)
+    assert confirmed["confirmed"] == "yes"
+    assert "." not in confirmed["begin"] + confirmed["end"], "whole seconds, in the audit list, too"
+    assert "Sent 3 runs." in browser.send("/entry/backfill", **confirmed)
+    assert len(sent_calls(broker)) == 3
+    assert (
+        "There is nothing to send" in browser.post("/entry/backfill", **{**confirmed, "confirmed": ""}).text
+    )
+    # the same click has sent them, and another one finds nothing to send
+    assert "Sent 3 runs." in browser.send("/entry/backfill", **confirmed)
+    assert "Sent 0 runs." in browser.send("/entry/backfill", **{**confirmed, "once": "another"})
+    assert len(sent_calls(broker)) == 3
+    add("new", 3600)
+    early = browser.post("/entry/backfill", name="new", begin="3h").text
+    assert ("from before" in early, "when it was stored" in early) == (True, True)
+    for fields, words in (
+        ({"begin": ""}, "Give the time"),
+        ({"begin": "1h", "end": "2h"}, "before the beginning"),
+        ({"begin": "soon"}, "is no time"),
+        ({"begin": "1970-01-02T00:00"}, "more than 1000 runs, which is the limit; name a shorter one"),
+    ):
+        answer = browser.post("/entry/backfill", name="report", **fields)
+        assert answer.status_code == 422
+        assert words in answer.text
+    assert len(sent_calls(broker)) == 3

@@ -1,0 +1,296 @@
+"""Ways in: an auth function, a link, tokens, basic auth; and cookies that stay where they belong."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from celery import Celery
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
+
+from redbeat.store.server import Server
+from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
+from redbeat.web import User, asgi_app
+from redbeat.web.access.attempts import SECONDS_EACH, TRIES
+from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie
+from redbeat.web.application import build
+from tests.integration.web.conftest import Browse, Programs
+from tests.support.dashboards import Browser, dashboard_of
+from tests.support.forms import form_fields
+from tests.support.polling import eventually
+from tests.support.programs import Program, token_of
+
+
+def test_auth_function_or_coroutine_names_the_user(app: Celery) -> None:
+    def by_function(request: Request) -> User | None:
+        name = request.headers.get("x-user")
+        return User(name, ["read"]) if name else None
+
+    async def by_coroutine(request: Request) -> User | None:
+        return by_function(request)
+
+    for auth in (by_function, by_coroutine):
+        browser = Browser(asgi_app(app, auth=auth))
+        assert browser.get("/").status_code == 401
+        assert "carla" in browser.get("/", headers={"x-user": "carla"}).text
+
+
+@pytest.mark.parametrize("wrong", [True, "anna", ("anna", ["admin"])])
+def test_auth_that_returns_no_user_lets_nobody_in(
+    app: Celery, wrong: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = Browser(asgi_app(app, auth=lambda _request: wrong)).get("/")
+    assert answer.status_code == 500
+    assert "its auth has failed" in answer.text
+    assert "auth must return a redbeat.web.User" in caplog.text
+
+
+def test_auth_that_raises_lets_nobody_in_and_tells_only_the_log(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    def auth(_request: Request) -> User:
+        raise RuntimeError("hunter2")
+
+    answer = Browser(asgi_app(app, auth=auth)).get("/")
+    assert (answer.status_code, "hunter2" in answer.text) == (500, False)
+    assert "its auth has failed" in answer.text
+    assert "RuntimeError: hunter2" in caplog.text
+    assert answer.headers["x-frame-options"] == "DENY"
+
+
+def test_link_becomes_a_cookie_and_works_on_this_machine_only(app: Celery) -> None:
+    link = Link(User("anna", ["admin"]))
+    application = build(app, [link], is_live=True, is_read_only=False)
+    browser = Browser(application)
+    answer = browser.get("/login", token=link.token)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=lax" in cookie
+    assert link.token not in cookie
+    assert "anna" in browser.read("/")
+    assert Browser(application).get("/").status_code == 401
+    assert Browser(application).get("/", token=link.token).status_code == 401
+    wrong = Browser(application).get("/login", token=link.token[:-1])
+    assert (
+        wrong.status_code,
+        "set-cookie" in wrong.headers and "session" in wrong.headers["set-cookie"],
+    ) == (401, False)
+
+    other = Browser(application, address="10.0.0.9")
+    other.http.cookies = browser.http.cookies
+    assert other.get("/").status_code == 401
+
+    for header in ("x-forwarded-for", "x-real-ip", "forwarded"):  # a proxy that isn't known to be one
+        for path in ("/", f"/login?token={link.token}"):
+            assert browser.get(path, headers={header: "127.0.0.1"}).status_code == 401
+    browser.send("/logout")
+    assert browser.get("/").status_code == 401
+
+
+def test_typed_token_works_until_it_is_revoked(app: Celery) -> None:
+    tokens = Tokens(Store(app))
+    token, text = tokens.add("deploy", ["read", "pause"], None, "anna")
+    browser = Browser(asgi_app(app))
+    assert browser.get("/login", token=text).status_code == 401  # an address may be logged somewhere
+    assert browser.post("/login", token="rb_x_y").status_code == 401
+    assert browser.post("/login", token=text).status_code == 303
+    assert "deploy" in browser.read("/")
+    stranger = Browser(asgi_app(app), address="10.0.0.9")
+    stranger.http.cookies = browser.http.cookies
+    assert stranger.get("/").status_code == 401
+    tokens.revoke(token.id)
+    assert browser.get("/").status_code == 401
+
+
+def test_token_or_link_from_another_machine_is_refused_with_the_reason(app: Celery) -> None:
+    text = Tokens(Store(app)).add("deploy", ["read"], None, "anna")[1]
+    link = Link(User("anna", ["admin"]))
+    application = build(app, [link, TokenInCookie(app)], is_live=True, is_read_only=False)
+    forwarded = {"x-forwarded-for": "127.0.0.1"}
+    for browser, headers in (
+        (Browser(application, address="10.0.0.9"), None),
+        (Browser(application), forwarded),
+    ):
+        for answer in (
+            browser.get("/", headers=headers),
+            browser.get("/login", headers=headers, token=link.token),
+            browser.post("/login", headers=headers, token=text),
+            browser.post("/login", headers=headers, token=link.token),
+        ):
+            assert (answer.status_code, "on this machine alone" in answer.text) == (401, True), answer.text
+            assert "redbeat_session" not in answer.headers.get("set-cookie", "")
+        assert 'name="token"' not in browser.get("/login", headers=headers).text, "it would be of no use"
+
+
+def test_basic_auth_takes_the_right_name_and_password_only(app: Celery) -> None:
+    application = build(
+        app, [BasicAuth(User("anna", ["read"]), "pass:wörd")], is_live=True, is_read_only=False
+    )
+    browser = Browser(application, address="10.0.0.9")
+    asked = browser.get("/")
+    assert asked.status_code == 401
+    assert asked.headers["www-authenticate"].startswith("Basic ")
+
+    def answer(text: str, scheme: str = "Basic") -> int:
+        given = base64.b64encode(text.encode()).decode()
+        return int(browser.get("/", headers={"authorization": f"{scheme} {given}"}).status_code)
+
+    assert answer("anna:pass:wörd") == answer("anna:pass:wörd", "basic") == 200
+    for wrong in ("anna:pass", "anna:", "ben:pass:wörd", "anna", "", "anna:pass:wörd\0"):
+        assert answer(wrong) == 401
+    assert answer("anna:pass:wörd", "Bearer") == 401
+    assert browser.get("/", headers={"authorization": "Basic ==="}).status_code == 401
+
+
+def test_wrong_passwords_are_limited_per_client_and_known_browsers_go_on(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.conf.redbeat_web_proxies = ["10.0.0.0/8"]
+    ways_in = [BasicAuth(User("anna", ["read"]), "right")]
+    application = build(app, ways_in, is_live=True, is_read_only=False)
+
+    def answer(browser: Browser, password: str, client: str = "192.0.2.9", path: str = "/") -> Any:
+        given = base64.b64encode(f"anna:{password}".encode()).decode()
+        headers = {"authorization": f"Basic {given}", "x-forwarded-for": client}
+        return browser.get(path, headers=headers)
+
+    anna, guesser = Browser(application, address="10.0.0.1"), Browser(application, address="10.0.0.1")
+    known = answer(anna, "right").headers.get_list("set-cookie")
+    [mark] = [cookie for cookie in known if cookie.startswith("redbeat_known_")]
+    assert "HttpOnly" in mark
+    assert not [one for one in answer(anna, "right").headers.get_list("set-cookie") if "known" in one]
+    began = time.monotonic()
+    found = [answer(guesser, f"hunter{number}") for number in range(TRIES + 1)]
+    assert [one.status_code for one in found] == [401] * TRIES + [429]
+    assert 1 <= int(found[-1].headers["retry-after"]) <= SECONDS_EACH
+    assert "Wait" in found[-1].text
+    assert "www-authenticate" not in found[-1].headers
+    assert answer(guesser, "right").status_code == 429
+    assert time.monotonic() - began < SECONDS_EACH, "nobody waits"
+    assert answer(guesser, "right", path="/static/redbeat.css").status_code == 200
+    assert answer(guesser, "right", "192.0.2.8").status_code == 200
+    assert answer(anna, "right").status_code == 200
+    assert answer(Browser(application, address="10.0.0.1"), "right").status_code == 429
+    assert Browser(application, address="10.0.0.1").get("/").status_code == 401
+    assert "192.0.2.9" in caplog.text
+    assert "hunter" not in caplog.text
+
+
+def test_api_takes_a_valid_bearer_token_only(app: Celery, program: Programs) -> None:
+    store = Store(app)
+    one = program()
+    Tokens(store).revoke(Tokens(store).list()[-1].name)
+    assert one.ask("GET", "/entries").status_code == 401
+    soon = Program(app, token=token_of(app, expires_at=Server(store).now() + timedelta(seconds=2)))
+    eventually(lambda: soon.ask("GET", "/entries").status_code == 401)
+    token = token_of(app)
+    http = Browser(asgi_app(app)).http
+    assert http.post("/login", data={}).status_code in (401, 403)
+    browser = Browser(asgi_app(app))
+    browser.post("/login", token=token)
+    assert "Overview" in browser.read("/")
+    for headers in (
+        {},
+        {"authorization": f"Basic {token}"},
+        {"authorization": token},
+        {"authorization": f"Bearer {token}x"},
+        {"authorization": "Bearer "},
+        {"x-api-key": token},
+        {"cookie": f"token={token}"},
+    ):
+        answer = browser.http.get("/api/v1/entries", headers=headers)
+        assert answer.status_code == 401, headers
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert browser.http.get(f"/api/v1/entries?token={token}").status_code == 401
+    assert browser.http.put("/api/v1/purge").status_code == 401
+
+
+def test_logout_ends_the_session_of_this_browser_only(app: Celery) -> None:
+    link = Link(User("anna", ["admin"]))
+    application = build(app, [link, TokenInCookie(app)], is_live=True, is_read_only=False)
+    one, other = Browser(application), Browser(application)
+    for browser in (one, other):
+        browser.get("/login", token=link.token)
+        browser.read("/audit")
+    kept = dict(one.http.cookies)
+    one.send("/logout")
+    one.http.cookies.update(kept)
+    assert one.get("/audit").status_code == 401, "a cookie that was copied is worth nothing"
+    other.read("/audit")
+
+
+def test_static_files_and_login_page_do_not_ask_auth(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[str] = []
+
+    def auth(request: Request) -> User:
+        asked.append(request.url.path)
+        raise RuntimeError("the application's database is away")
+
+    browser = Browser(asgi_app(app, auth=auth))
+    assert browser.get("/static/redbeat.css").status_code == 200
+    assert browser.get("/static/nothing").status_code == 404
+    assert not asked
+    assert browser.get("/login").status_code == 200
+    assert browser.get("/").status_code == 500
+
+
+def test_static_file_is_cached_for_ever_under_its_own_hash_only(browse: Browse) -> None:
+    browser = browse()
+    own = re.search(r'"(/static/redbeat\.css)\?v=(\w+)"', browser.read("/"))
+    assert own
+    path, mark = own.groups()
+    assert "immutable" in browser.get(path, v=mark).headers["cache-control"]
+    for other in ({}, {"v": "x" * 12}, {"v": ""}, {"v": mark, "w": "1"}):
+        answer = browser.get(path, **other)  # of a page that another version has made, say
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache"), other
+
+
+@pytest.mark.parametrize("root", ["/red", "/über uns/日本;x%", "/a\"<b>'"])
+def test_links_and_cookies_stay_below_the_mounted_path(app: Celery, root: str) -> None:
+    quoted = quote(root)
+    site = Starlette(routes=[Mount(root, dashboard_of(app))])
+    inner = Browser(site)
+    inner.root = quoted
+    page = inner.get("/entry/new")
+    assert page.headers["set-cookie"].endswith(f"Path={quoted}; SameSite=strict")
+    links = re.findall(r'(?:href|src|action|hx-post)="(/[^"]*)"', page.text)
+    assert links
+    assert all(link.startswith(f"{quoted}/") for link in links), links
+    fields = {"name": "new", "task": "echo", "schedule_kind": "every", "schedule": "1h"}
+    saved = inner.post("/entry/save", **{**form_fields(page.text, "entry-form"), **fields})
+    assert (saved.status_code, saved.headers["location"]) == (303, f"{quoted}/entry?name=new")
+    assert "new" in inner.read("/entry", name="new")
+
+
+def test_cookies_over_https_are_secure(app: Celery) -> None:
+    app.conf.redbeat_web_proxies = ["127.0.0.1"]
+    answer = Browser(dashboard_of(app)).get("/login", headers={"x-forwarded-proto": "https"})
+    assert "Secure" in answer.headers["set-cookie"]
+    assert "Secure" not in Browser(dashboard_of(app)).get("/login").headers["set-cookie"]
+
+
+def test_dashboards_of_two_schedules_share_no_cookies() -> None:
+    names = []
+    for server in ("one.invalid", "two.invalid"):
+        app = Celery("same", broker="memory://", set_as_current=False)
+        app.conf.redbeat_redis_url = f"redis://{server}"
+        cookies = Browser(asgi_app(app)).get("/login").headers["set-cookie"]
+        names.append(cookies.partition("=")[0])
+    assert len({*names[:2]}) == 2
+
+
+def test_cookie_of_the_longest_path_wins(app: Celery) -> None:
+    browser = Browser(dashboard_of(app))
+    name = browser.get("/login").headers["set-cookie"].partition("=")[0]
+    own, outer = "o" * 43, "x" * 43  # browsers send them in this order
+    answer = Browser(dashboard_of(app)).get("/entry/new", headers={"cookie": f"{name}={own}; {name}={outer}"})
+    assert (own in answer.text, outer in answer.text) == (True, False)

@@ -1,0 +1,401 @@
+"""The list of entries and the page of one: paged, searched, renewed, and what they say of odd entries."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta, timezone
+from html import unescape
+
+import pytest
+import redis
+import time_machine
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar
+from redbeat.entries import search
+from redbeat.store.owners import Owners
+from redbeat.store.records import Fence
+from redbeat.store.store import Store
+from redbeat.web import names as module
+from redbeat.web.names import Names
+from redbeat.web.pages import entries as page
+from redbeat.web.threads import HastyClient
+from tests.integration.web.conftest import Add, Browse, Programs
+from tests.support.applying import apply
+from tests.support.dashboards import HOSTILE, Browser
+from tests.support.forms import form_fields
+from tests.support.polling import eventually
+from tests.support.spinning import SPINNING, know_spinning
+
+SCHEDULE = "redbeat::schedule"
+
+
+HTMX = {"hx-request": "true"}
+
+
+FILE = """
+entries:
+  filed: {task: echo, schedule: {every: 60}, options: {queue: own}}
+"""
+
+
+FILTERS: list[tuple[dict[str, str], list[str]]] = [
+    ({"match": "REPORT-"}, [f"report-{number}" for number in range(7)]),
+    ({"match": "report-[0-2]?*"}, []),
+    ({"match": "report-?"}, [f"report-{number}" for number in range(7)]),
+    ({"match": "REPORT-?"}, []),
+    ({"match": "b"}, ["Backup", "bare", "broken"]),
+    ({"task": "ops."}, ["Backup"]),
+    ({"task": "billing.*", "match": "3"}, ["report-3"]),
+    ({"state": "paused"}, ["Backup"]),
+    ({"state": "quarantined"}, ["broken"]),
+    ({"state": "missing"}, ["lost"]),
+    ({"state": "downgraded"}, ["away"]),
+    ({"queue": "slow"}, [f"report-{number}" for number in range(7)]),
+    ({"queue": "own"}, ["filed"]),
+    ({"owner": "team"}, ["filed"]),
+    ({"owner": "shop"}, ["off"]),
+    ({"owner": "nobody"}, []),
+    ({"outcome": "failed"}, ["report-1"]),
+    ({"outcome": "succeeded"}, ["report-0", "report-2"]),
+    ({"outcome": "none", "match": "rep"}, ["report-3", "report-4", "report-5", "report-6"]),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five rows, so that a few entries have several."""
+    monkeypatch.setattr(page, "ROWS", 5)
+
+
+def rows_of(html: str) -> list[str]:
+    return re.findall(r"<tr data-row=.*?</tr>", html, re.DOTALL)
+
+
+def names_of(html: str) -> list[str]:
+    """The names in the table, as they are shown."""
+    cells = (re.findall(r'<th scope="row"><span class="cut" title="([^"]*)"', row) for row in rows_of(html))
+    return [unescape(found[0]) for found in cells]
+
+
+def states_of(html: str) -> list[str]:
+    badge = re.compile(r'class="states"><span class="badge.*?</svg>(?:<span>)?(\w+)', re.DOTALL)
+    return [badge.findall(row)[0] for row in rows_of(html)]
+
+
+def link_of(html: str, label: str) -> str | None:
+    found = re.search(rf'<a class="button[^"]*" href="([^"]*)"[^>]*>(?:<svg.*?</svg>)?{label}', html)
+    return unescape(found[1]) if found else None
+
+
+def read_all(browser: Browser, label: str, **query: str) -> tuple[list[str], int]:
+    """The names on this page and all that follow by its links, and how many pages these were."""
+    html = browser.read("/entries", **query)
+    names, pages = names_of(html), 1
+    while (link := link_of(html, label)) is not None:
+        html = browser.read(link)
+        names, pages = names + names_of(html), pages + 1
+        assert pages < 100
+    return names, pages
+
+
+def add_all_kinds(app: Celery, add: Add, client: redis.Redis) -> None:
+    """One entry at least in each state but 'failing'."""
+    for number in range(7):
+        add(f"report-{number}", timedelta(hours=number + 1), task="billing.report")
+    add("Backup", "15 2 * * *", task="ops.backup").pause("the disk is full", by="ada")
+    add("due")
+    client.zadd(SCHEDULE, {"redbeat:due": 5})
+    add("off", enabled=False)
+    add("over")
+    client.hset("redbeat:broken", "definition", "{oops")
+    client.zadd(SCHEDULE, {"redbeat:broken": 7, "redbeat:lost": 8, "redbeat:over": -1})
+    add("bare")
+    client.zadd(SCHEDULE, {"bare": client.zscore(SCHEDULE, "redbeat:bare")})
+    client.zrem(SCHEDULE, "redbeat:bare")
+    add("away", timedelta(minutes=5), jitter=3)
+    client.hset("redbeat::downgraded", "redbeat:away", "1893456000")
+    client.zrem(SCHEDULE, "redbeat:away")
+
+
+@pytest.mark.few_cases(2)
+@pytest.mark.parametrize("is_hasty", [False, True])
+@pytest.mark.parametrize("many", [5000, 0])
+def test_filter_finds_its_entries_at_once_or_in_slices(
+    app: Celery,
+    client: redis.Redis,
+    browse: Browse,
+    add: Add,
+    monkeypatch: pytest.MonkeyPatch,
+    is_hasty: bool,
+    many: int,
+) -> None:
+    """Without time each answer looks through one slice; the entries of an owner of many are found so, too."""
+    app.conf.task_routes = {"billing.*": {"queue": "slow"}}
+    add_all_kinds(app, add, client)
+    apply(app, FILE, "team")
+    Owners(Store(app)).change_statics(Fence(), "add", "shop", ["off"])
+    for number, outcomes in enumerate((["succeeded"], ["failed", "succeeded"], ["skipped", "succeeded"])):
+        records = [json.dumps({"at": 1e9, "due": 1e9, "outcome": one, "ended": 1e9}) for one in outcomes]
+        client.rpush(f"redbeat::history:report-{number}", *records)
+    monkeypatch.setattr(search, "MAX_OWNED", many)
+    if is_hasty:
+        monkeypatch.setattr(search, "SLICE", 3)
+        monkeypatch.setattr(search, "SLICE_OF_NAMES", 4)
+        monkeypatch.setattr(page, "FIRST_SECONDS", 0)
+        monkeypatch.setattr(page, "MORE_SECONDS", 0)
+    browser = browse()
+    for sort in ("next", "name"):
+        for query, expected in FILTERS:
+            names, pages = read_all(browser, "Go on", sort=sort, **query)
+            assert sorted(names) == expected, (sort, query)
+            assert names == expected or sort == "next"
+            assert pages > 2 or not is_hasty or ("owner" in query and many), (query, pages)
+    assert "There is no state" in browser.read("/entries", state="tired")
+    assert "There is no outcome" in browser.read("/entries", outcome="tired")
+
+
+def test_search_in_slices_misses_no_entry_that_moves_meanwhile(
+    app: Celery, client: redis.Redis, browse: Browse, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile half of what was seen runs, and is due later than all the others."""
+    for number in range(12):
+        add(f"same-{number:02}")
+    monkeypatch.setattr(search, "SLICE", 4)
+    monkeypatch.setattr(page, "FIRST_SECONDS", 0)
+    browser = browse()
+    html = browser.read("/entries", task="echo")
+    assert names_of(html) == [f"same-{number:02}" for number in range(4)]
+    assert "looked through 33 %" in html
+    client.zadd(SCHEDULE, {f"redbeat:same-{number:02}": 5e9 + number for number in range(4)})
+    answer = browser.get(link_of(html, "Go on") or "", headers=HTMX)
+    assert "<html" not in answer.text
+    assert names_of(answer.text) == [f"same-{number:02}" for number in range(4, 9)]  # a page is full
+    rest = browser.get(link_of(answer.text, "Go on") or "", headers=HTMX).text
+    assert names_of(rest) == ["same-09", "same-10", "same-11", "same-00", "same-01"]
+    end = browser.get(link_of(rest, "Go on") or "", headers=HTMX).text
+    assert names_of(end) == ["same-02", "same-03"]
+    assert "That is all. Looked through 12 entries." in end
+
+
+def test_rows_are_renewed_as_they_are_now(app: Celery, browse: Browse, add: Add) -> None:
+    for name in ("one", "two", "gone"):
+        add(name)
+    browser = browse()
+    whole = browser.get("/entries", headers=HTMX).text
+    assert "<html" not in whole
+    assert names_of(whole) == ["gone", "one", "two"]
+    assert 'hx-swap-oob="true"' in whole
+    found = browser.read("/entries", match="o")
+    [told] = re.findall(r"hx-vals='([^']*)'", found)
+    shown = json.loads(unescape(told))["shown"]
+    Entry.delete_many(["gone"], app)
+    Entry.pause_many(["one"], app)
+    answer = browser.post("/entries/rows", headers=HTMX, shown=shown)
+    assert (names_of(answer.text), states_of(answer.text)) == (["one", "two"], ["paused", "scheduled"])
+    for nonsense in ("", "{", "5", '{"a": 1}', '["\\ud800"]', "[[]]", "[" * 5000):
+        assert browser.post("/entries/rows", headers=HTMX, shown=nonsense).status_code == 200
+
+
+def test_button_of_a_row_answers_with_the_row_and_a_message(
+    app: Celery, broker: redis.Redis, browse: Browse, add: Add
+) -> None:
+    add("one")
+    browser = browse()
+    answer = browser.post("/entries/pause", headers=HTMX, name="one", confirmed="yes")
+    assert states_of(answer.text) == ["paused"]
+    toast = {"text": "Paused one.", "tone": "good"}
+    assert json.loads(answer.headers["hx-trigger"]) == {"redbeat-toast": toast}
+    assert states_of(browser.post("/entries/resume", headers=HTMX, name="one", confirmed="yes").text) == [
+        "scheduled"
+    ]
+    browser.post("/entries/trigger", headers=HTMX, name="one", confirmed="yes")
+    assert broker.llen("celery") == 1
+    gone = browser.post("/entries/pause", headers=HTMX, name="никогда", confirmed="yes")
+    assert rows_of(gone.text) == []
+    assert json.loads(gone.headers["hx-trigger"])["redbeat-toast"]["text"] == "никогда is gone."
+    gone = browser.post("/entries/delete", headers=HTMX, name="никогда", confirmed="yes")
+    assert json.loads(gone.headers["hx-trigger"])["redbeat-toast"]["text"] == "никогда is gone."
+    gone = browser.post("/entries/trigger", headers=HTMX, name="never", confirmed="yes")
+    toast = json.loads(gone.headers["hx-trigger"])["redbeat-toast"]
+    assert toast == {"text": "redbeat:never: there is no such entry.", "tone": "danger"}
+
+
+def test_reader_sees_no_buttons(browse: Browse, add: Add) -> None:
+    add("report", 3600)
+    pages = "".join(browse("read").read(path, name="report") for path in ("/entries", "/entry"))
+    assert not re.search(
+        r"data-select-one|Add entry|/entries/pause|/entry/(edit|run|pause|delete|backfill)", pages
+    )
+
+
+def test_long_and_undecodable_names_are_paged_past(
+    app: Celery, client: redis.Redis, browse: Browse, add: Add
+) -> None:
+    names = [
+        '"><script>alert(1)</script>',
+        "a/../b?c#d&e=f",
+        "x" * 3000,
+        *(f"{'y' * 2000}{number}" for number in range(8)),
+    ]
+    for name in names:
+        add(name)
+    client.zadd(SCHEDULE, {b"redbeat:\xff\xfe": 9e9, b"redbeat:\xff\xfd": 9e9})
+    browser = browse()
+    for sort in ("next", "name"):
+        # by name, the first page may say for a moment that the names are being read
+        found, _ = eventually(lambda sort=sort: (all_ := read_all(browser, "Next", sort=sort))[0] and all_)
+        assert len(found) == len(set(found)) == len(names) + 2
+        assert {*names} < {*found}
+    html = browser.read("/entries", match="script")
+    assert "<script>alert" not in html
+    assert [*names_of(html)] == names[:1]
+    quoted = browser.send("/entries/pause", name=names[:3], confirmed="yes")
+    assert "Paused 3 entries." in quoted
+
+
+def known(names: Names) -> list[bytes]:
+    index = names.look()
+    return [] if index is None else list(index.names)
+
+
+def test_names_in_memory_are_renewed_and_forgotten(
+    app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OLD_SECONDS", 0.01)
+    monkeypatch.setattr(module, "OLD_TIMES", 0)
+    add("beta")
+    names = Names(app, HastyClient(app), forgotten_seconds=0.3)
+    assert not names.are_kept, "nobody has looked"
+    assert eventually(lambda: known(names)) == [b"beta"]
+    add("alpha")
+    eventually(lambda: known(names) == [b"alpha", b"beta"])
+    RedBeatSchedulerEntry.delete_many(["beta"], app)
+    eventually(lambda: known(names) == [b"alpha"])
+    eventually(lambda: not names.are_kept)
+    assert eventually(lambda: known(names)) == [b"alpha"], "read anew"
+
+
+def test_next_runs_begin_at_the_time_of_the_server(browse: Browse, add: Add, program: Programs) -> None:
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    add("often", "*/10 * * * *", last_run_at=now)
+    browser, one = browse(), program()
+    first = now - timedelta(minutes=now.minute % 10 - 10, seconds=now.second)
+    soon = {f"{first + timedelta(minutes=minutes):%Y-%m-%d %H:%M:%S}" for minutes in (0, 10)}
+    with time_machine.travel(now + timedelta(hours=5)):
+        shown = browser.read("/entry", name="often").partition("Next runs")[2]
+        fields = form_fields(browser.read("/entry/edit", name="often"), "entry-form")
+        previews = [browser.post("/entry/preview", **fields).text]
+        fields = form_fields(browser.read("/entry/new"), "entry-form")
+        fields |= {"task": "echo", "schedule": "*/10 * * * *", "schedule_kind": "cron"}
+        previews.append(browser.post("/entry/preview", **fields).text)
+        runs = one.ask("GET", "/entries/often/next").json()["runs"]
+    for html in (shown, *previews):
+        times = re.findall(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", html)
+        assert times[0] in soon, html
+    assert runs[0]["due"].replace("T", " ")[:19] in soon
+
+
+def test_next_runs_name_clock_changes_and_excluded_days(app: Celery, browse: Browse, add: Add) -> None:
+    Calendar("holidays", ["2098-12-25/2098-12-27"], app=app).save()
+    begin = datetime(2098, 12, 24, tzinfo=timezone.utc)
+    add("feast", "0 9 * * *", timezone="Europe/Berlin", exclude="holidays", start_time=begin)
+    assert "holidays excludes 2098-12-25 to 2098-12-27" in browse().read("/entry", name="feast")
+    add("summer", "30 2 25-31 3 sun", timezone="Europe/Berlin", start_time=begin)
+    html = browse().read("/entry", name="summer", more="yes")
+    assert "Europe/Berlin skips 02:00 to 03:00: times in between count as this one" in html
+    add("autumn", "30 2 25-31 10 sun", timezone="Europe/Berlin", start_time=begin)
+    assert "02:30 comes twice in Europe/Berlin: this is the first" in browse().read(
+        "/entry", name="autumn", more="yes"
+    )
+    add("daily", "30 2 * * *", timezone="Europe/Berlin")
+    html = browse().read("/entry", name="daily", after="2098-10-24")
+    assert "Next runs after 2098-10-24 00:00:00 UTC" in html
+    assert "02:30 comes twice in Europe/Berlin: this is the first" in html
+    assert "is no time; write it as" in browse().read("/entry", name="daily", after="easter")
+
+
+def test_page_says_why_a_run_did_not_happen(browse: Browse, add: Add) -> None:
+    add("report", "30 7 * * *", timezone="UTC").pause(note="<b>for now</b>")
+    browser = browse()
+    html = browser.read("/entry", name="report", at="2098-01-01T08:00")
+    assert "has no run at 2098-01-01 08:00:00" in html
+    assert "no time" in html
+    assert "&#39;soon&#39; is no time" in browser.read("/entry", name="report", at="soon")
+    assert "&lt;b&gt;for now&lt;/b&gt;" in html
+
+
+BROKEN = {
+    "no JSON": '{"task": "t", "kwargs": {"a": 1',
+    "no JSON, and hidden": '{"task": "t", "kwargs": {"password": "geheim"',
+    "hidden": json.dumps({"task": "t", "schedule": 5, "kwargs": [{"password": "geheim"}]}),
+    "no task": json.dumps({"schedule": {"__type__": "interval", "every": 5}, "args": [7], "extra": 1}),
+    "a class of others": json.dumps({"task": "t", "schedule": {"__type__": "moon"}}),
+    "no UTF-8": '{"task": "\\ud800", "schedule": 5}',
+    "deep": '{"task": "t", "schedule": 5, "args": ' + "[" * 900 + "]" * 900 + "}",
+    "markup": json.dumps({"task": HOSTILE, "schedule": HOSTILE}),
+}
+
+
+@pytest.mark.few_cases(3)
+@pytest.mark.parametrize("case", BROKEN)
+def test_quarantined_entry_has_its_pages_without_secrets_or_markup(
+    app: Celery, client: redis.Redis, browse: Browse, case: str
+) -> None:
+    client.hset("redbeat:bad", "definition", BROKEN[case])
+    client.zadd("redbeat::schedule", {"redbeat:bad": 5e9})
+    browser = browse()
+    html = browser.read("/entry", name="bad")
+    assert "quarantined" in html
+    assert "As it stands in Redis" in html or case == "no JSON, and hidden"
+    edit = browser.read("/entry/edit", name="bad")
+    assert 'name="document"' in edit
+    switched = browser.post("/entry/edit", **form_fields(edit, "entry-form"), to="form")
+    assert switched.status_code in (200, 422)
+    both = html + edit + switched.text + browser.read("/entry", name="bad", **{"as": "json"})
+    assert "geheim" not in both
+    assert "<img" not in both
+    assert "\u202e" not in html
+
+
+def test_quarantined_entry_is_mended_as_json(app: Celery, client: redis.Redis, browse: Browse) -> None:
+    client.hset("redbeat:bad", "definition", '{"task": "t", "schedule": 0, "kwargs": {"password": "geheim"}}')
+    client.zadd("redbeat::schedule", {"redbeat:bad": 5e9})
+    browser = browse()
+    sent = form_fields(browser.read("/entry/edit", name="bad"))
+    document = json.loads(sent["document"])
+    assert document["kwargs"] == {"password": "(hidden)"}
+    sent["document"] = json.dumps({**document, "schedule": {"every": "1h"}})
+    assert "Changed bad" in browser.send("/entry/save", **sent)
+    entry = RedBeatSchedulerEntry.get("bad", app)
+    assert (entry.kwargs, entry.task) == ({"password": "geheim"}, "t")
+
+
+def test_entry_without_hash_is_stored_anew_or_deleted(
+    app: Celery, client: redis.Redis, browse: Browse
+) -> None:
+    client.zadd("redbeat::schedule", {"redbeat:gone": 5e9, "bare": 5e9})
+    browser = browse()
+    for name in ("gone", "bare"):  # a member may be a name without the prefix
+        html = browser.read("/entry", name=name)
+        assert "Its definition is missing" in html
+        assert "Its time in the schedule is 2128-06-11 08:53:20 UTC" in html
+        assert 'href="/doctor/fix?kind=missing-hash"' in html
+    assert "Deleted bare" in browser.send("/entry/delete", name="bare", confirmed="yes")
+    assert client.zscore("redbeat::schedule", "bare") is None
+    assert browser.get("/entry", name="redbeat:gone").status_code == 404, "that is the key of another entry"
+    sent = form_fields(browser.read("/entry/edit", name="gone"))
+    sent["document"] = json.dumps({"task": "t", "schedule": "1h"})
+    assert "Changed gone" in browser.send("/entry/save", **sent)
+    assert RedBeatSchedulerEntry.get("gone", app).task == "t"
+
+
+def test_entry_that_is_too_expensive_says_so(app: Celery, client: redis.Redis, browse: Browse) -> None:
+    definition = json.dumps({"task": "t", "schedule": SPINNING})
+    client.hset("redbeat:slow", "definition", definition)
+    client.zadd("redbeat::schedule", {"redbeat:slow": 5e9})
+    know_spinning()
+    assert "too expensive to compute" in browse().read("/entry", name="slow")

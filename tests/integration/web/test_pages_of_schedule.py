@@ -1,0 +1,403 @@
+"""The pages about the whole schedule: overview, shards, timeline, runs, later, doctor, routes, audit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from html import unescape
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+
+from redbeat import RedBeatSchedulerEntry
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.diagnostics import fixes
+from redbeat.diagnostics.route_survey import NAMES, survey_routes
+from redbeat.entries.audit import audited, find_records
+from redbeat.keys import Keys
+from redbeat.store.lock_tokens import new_token
+from redbeat.store.store import Store
+from redbeat.web import User
+from redbeat.web.verbs import editing, pausing, timelines
+from redbeat.web.verbs.actor import Actor
+from tests.conftest import MakeApp
+from tests.integration.web.conftest import Add, Browse
+from tests.support.dashboard_walk import fill
+from tests.support.dashboards import HOSTILE, Browser, dashboard_of
+from tests.support.forms import form_fields
+from tests.support.polling import eventually
+from tests.support.schedule import server_now
+from tests.support.shards import EVERY_PLACE, announce, app_in, lead, names_in_every_shard, parts_of
+from tests.support.stored import make_late, store
+from tests.support.topologies import ClusterTopology
+
+ANN, BOB = "ann:12:aabbccdd", "bob:7:aabbccde"
+
+
+@pytest.fixture
+def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
+    app = app_in(place, request)
+    lead(app, parts_of(app)[:9], ANN)
+    lead(app, parts_of(app)[9:], BOB)
+    announce(app, ANN, BOB)
+    return app
+
+
+def rows_of_shards(page: str) -> list[list[str]]:
+    """The cells of the table of shards."""
+    table = page.split("<h2>Shards</h2>")[1].split("</table>", maxsplit=1)[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table.split("<tbody>")[1], re.DOTALL)
+    cells = (re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows)
+    return [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells]
+
+
+def lead_alone(client: redis.Redis, since: float | None = None) -> None:
+    words = new_token().split(":")
+    words[-2] = words[-2] if since is None else f"{since:.0f}"
+    client.set("redbeat::lock", ":".join(words), px=60_000)
+
+
+def tile(page: str, label: str) -> str:
+    """What a tile shows."""
+    begin = rf'<div class="tile[^>]*><span class="tile-label">(?:<a [^>]*>)?{label}(?:</a>)?</span>'
+    found = re.search(rf"{begin}(.*?)</div>", page, re.DOTALL)
+    assert found, label
+    return words_of(found[1])
+
+
+def words_of(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+def looked(browser: Browser, **query: Any) -> str:
+    return str(eventually(lambda: "looked at" in (page := browser.read("/doctor", **query)) and page))
+
+
+def read_timeline(browser: Browser, **query: object) -> str:
+    def page() -> str | None:
+        text = browser.read("/timeline", **query)
+        return None if 'hx-trigger="load delay:1s"' in text else text
+
+    return eventually(page)
+
+
+def messages_on(page: str) -> list[str]:
+    """The task ids of a page's messages_on."""
+    return [unescape(part.split('"')[0]) for part in page.split("/later/message?task_id=")[1:]]
+
+
+def route_of(_name: str, args: Any, *_others: Any, **_more: Any) -> Any:
+    """A router that looks at the arguments, and doesn't know all of them."""
+    if list(args) == ["broken"]:
+        raise LookupError("there is no such customer")
+    return {"queue": str(args[0])} if args else None
+
+
+def note(app: Celery, user: str, verb: str, names: list[str], **details: Any) -> None:
+    with audited(app, user, "cli", verb, names, details, host="web-1"):
+        pass
+
+
+def test_overview_tells_healthy_silent_late_and_blocked_leaders(browse: Browse, client: redis.Redis) -> None:
+    browser = browse("read")
+    lead_alone(client)
+
+    def verdict(seconds_ago: float) -> str:
+        client.set("redbeat::tick", f"{time.time() - seconds_ago:.3f}")
+        return browser.read("/").partition('<div class="tiles')[0]
+
+    assert "Healthy" in verdict(3)
+    assert "gives no sign of life" in verdict(7)
+    assert f"Silent: Process {os.getpid()} on" in verdict(7)
+    assert "No other beat is there to take over: start one" in verdict(7)
+    client.zadd("redbeat::standbys", {new_token(): time.time()})
+    assert "A standby takes over 8 s after its last one, and loses no run." in verdict(7)
+    assert "Late: The leader&#39;s last tick was" in verdict(61)
+    client.set("redbeat::tick", f"{time.time():.3f} The broker is unreachable; due runs wait for it.")
+    assert "Blocked: The broker is unreachable" in browser.read("/")
+    client.delete("redbeat::lock")
+    assert "No leader" in verdict(7)
+
+
+def test_zone_cookie_is_taken_if_the_zone_exists(browse: Browse) -> None:
+    known = {"Europe%2FBerlin": "Europe/Berlin", "Asia/Kolkata": "Asia/Kolkata"}
+    none = ("", "Mars/Olympus", "../../etc/passwd", "/etc/passwd", "Europe", "x" * 5000, "%00", "%FF%FE", ".")
+    browser = browse("read")
+    for cookie, name in {**known, **dict.fromkeys(none, "UTC")}.items():
+        page = browser.get("/audit", {"cookie": f"redbeat-zone={cookie}"})
+        assert (page.status_code, f"Times in {name}<" in page.text) == (200, True), cookie
+
+
+@EVERY_PLACE
+def test_overview_shows_the_leader_of_each_shard(sharded: Celery, place: str) -> None:
+    for name in names_in_every_shard(sharded):
+        Entry(name, "tasks.report", 3600, app=sharded).save()
+    browser = Browser(dashboard_of(sharded, ("read",)))
+    page = browser.read("/")
+    rows = rows_of_shards(page)
+    assert [row[:2] for row in rows] == [
+        [str(shard), "ann, process 12" if shard < 9 else "bob, process 7"] for shard in range(16)
+    ]
+    assert {row[3] for row in rows} == {"1"}
+    assert len(rows[0]) == (7 if place == "cluster" else 6)
+    assert "each has a leader" in page
+    assert "ann, process 12, leads 9; bob, process 7, leads 7" in page
+    assert "Healthy" in page
+    page = str(eventually(lambda: "16 of 16 counted" in (found := browser.read("/")) and found))
+    part = parts_of(sharded)[5]
+    Store(sharded).client.delete(part.lock, part.tick)
+    page = browser.read("/")
+    assert "No beat leads shard 5 of 16." in page
+    assert "1 without a leader" in page
+    assert rows_of_shards(page)[5][1] == "none"
+
+
+@pytest.mark.parametrize("place", ["cluster"])
+def test_overview_shows_the_other_shards_while_a_node_is_away(
+    sharded: Celery, cluster: ClusterTopology
+) -> None:
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.config_set("cluster-require-full-coverage", "no")
+    gone = next(node for node in cluster.nodes[1:] if node is not cluster.owner("{redbeat}"))
+    store = Store(sharded)
+    lost = [
+        shard
+        for shard, keys in enumerate(parts_of(sharded))
+        if store.node_of(keys) == f"{gone.host}:{gone.port}"
+    ]
+    browser = Browser(dashboard_of(sharded, ("read",)))
+    browser.read("/")
+    gone.kill()
+    try:
+        page = unescape(browser.read("/"))
+        refused = browser.get("/entries")
+    finally:
+        cluster.heal()
+    assert [int(row[0]) for row in rows_of_shards(page) if row[1] == "can't be read"] == lost
+    assert f"{len(lost)} can't be read" in page
+    assert refused.status_code == 503
+    assert "can't be used" in unescape(refused.text)
+
+
+def test_timeline_shows_what_happened_beside_what_was_planned(
+    add: Add, client: redis.Redis, browse: Browse
+) -> None:
+    add("shop.send", 600)
+    due = server_now(client) - 3600
+    for number, outcome in enumerate(["succeeded", "failed", "lost", "skipped"]):
+        record = {"due": due - 600 * number, "at": due, "ended": due, "outcome": outcome}
+        client.lpush(Keys().about("shop.send").history, json.dumps(record))
+    page = read_timeline(browse("read"), start="6h", hours="6")
+    row = re.search(r'aria-label="(\d+) runs; [^"]*; 1 lost; 1 failed; 1 skipped; 1 sent"', page)
+    assert row is not None, page
+    assert 35 <= int(row[1]) <= 37
+
+
+def test_timeline_that_runs_out_of_time_says_how_much_it_covers(
+    app: Celery, browse: Browse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry(f"a{n}", "t", 600, app=app) for n in range(1200)])
+    monkeypatch.setattr(timelines, "BUDGET_SECONDS", 0.0)
+    browser = browse("read")
+    page = read_timeline(browser)
+    found = re.search(r"Covers ([\d,]+) of 1,200 entries", page)
+    assert found is not None
+    assert 0 < int(found[1].replace(",", "")) < 1200
+    assert "more=1" in page
+    monkeypatch.setattr(timelines, "BUDGET_SECONDS", 60.0)
+    assert "Covers all 1,200 entries" in read_timeline(browser, more="1")
+
+
+@pytest.mark.parametrize(
+    ("query", "task_ids"),
+    [
+        ({}, {"one", "two", "three"}),
+        ({"state": "running"}, {"two", "three"}),
+        ({"state": "failed,lost"}, {"one"}),
+        ({"state": "all", "since": "1d", "name": "hourly"}, {"three"}),
+        ({"state": "all", "since": "1d", "match": "rep*"}, {"one", "two"}),
+        ({"state": "overdue"}, set()),
+    ],
+)
+def test_runs_are_found_by_state_and_name(
+    app: Celery, client: redis.Redis, browse: Browse, query: dict[str, str], task_ids: set[str]
+) -> None:
+    fill(app, client)
+    browser = browse("read")
+    page = eventually(lambda: 'hx-trigger="load' not in (html := browser.read("/runs", **query)) and html)
+    assert {one for one in ("one", "two", "three") if re.search(rf">\s*{one}\s*<", page)} == task_ids
+    assert (
+        browser.get("/runs", state="faild").status_code == browser.get("/runs", since="x").status_code == 422
+    )
+
+
+def test_stored_message_says_why_it_is_not_sent(app: Celery, client: redis.Redis, browse: Browse) -> None:
+    store(app, "failing", "broken", "gone", "never", "ahead")
+    failure = {"reason": f"OperationalError: {HOSTILE}", "since": "2030-01-01T00:00:00+00:00", "attempts": 2}
+    failure |= {"definition_sha1": "", "due": "1.0", "retry_at": "2.0"}
+    client.hset("redbeat::later:failing", "error", json.dumps(failure))
+    client.hset("redbeat::later:broken", "message", '{"task_id": "broken"}')
+    client.delete("redbeat::later:gone")
+    client.zadd("redbeat::later", {"redbeat::later:never": -1, "redbeat::later:ahead": "inf"})
+    make_late(client, "failing", server_now(client) - 90)
+    browser = browse()
+    page = browser.read("/later")
+    assert len(messages_on(page)) == 5
+    assert page.count("can&#39;t be used<") == 2
+    assert page.count("couldn&#39;t be sent<") == 1
+    assert "min ago" in page
+    assert "OperationalError: &lt;img" in page
+    why = {"failing": "OperationalError", "broken": "its body isn&#39;t in Redis", "gone": "entry is gone"}
+    for task_id, words in why.items():
+        assert words in browser.read("/later/message", task_id=task_id)
+    for task_id in ("never", "ahead"):
+        assert "never<" in browser.read("/later/message", task_id=task_id)
+
+
+def test_doctor_repairs_what_it_has_shown_and_records_who_did(
+    browse: Browse, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixes, "MISSING_GRACE_SECONDS", 0)
+    client.zadd("redbeat::schedule", {"redbeat:gone": time.time() + 1000})
+    browser = browse("admin")
+    page = looked(browser)
+    assert "Show what would be repaired" in page
+    assert ("a repair takes what is left" in page, "--fix" in page) == (True, False)
+    dry = browser.read("/doctor/fix", kind="missing-hash")
+    assert "redbeat:gone: would be taken out of the schedule" in dry
+    assert "Make 1 repair?" in dry
+    assert browser.post("/doctor/fix", kind="missing-hash").status_code == 303  # it isn't confirmed
+    assert client.zcard("redbeat::schedule") == 1
+    assert find_records(app) == []
+    assert "new=yes" in browser.post("/doctor/fix", kind="missing-hash", confirmed="yes").headers["location"]
+    assert client.zcard("redbeat::schedule") == 1, "it isn't what was seen"
+    done = browser.send("/doctor/fix", **form_fields(dry))
+    assert "redbeat:gone: taken out of the schedule" in done
+    assert client.zcard("redbeat::schedule") == 0
+    [record] = find_records(app)
+    assert (record.user, record.verb, record.names) == ("anna", "doctor --fix", ("redbeat:gone",))
+    assert "redbeat:gone" not in looked(browser)
+
+
+def test_doctor_repairs_nothing_that_the_user_has_not_seen(
+    browse: Browse, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fixes, "MISSING_GRACE_SECONDS", 0)
+    first, second = browse("admin"), browse("admin")
+    assert "Show what would be repaired" not in looked(second), "it has found nothing, and remembers that"
+    client.zadd("redbeat::schedule", {"redbeat:gone": time.time() + 1000})
+    looked(first)
+    asked = form_fields(first.read("/doctor/fix"))
+    del asked["csrf_token"]  # that of its cookies, which both have in a browser
+    client.zadd("redbeat::schedule", {"redbeat:other": time.time() + 1000})
+    assert second.post("/doctor/fix", **asked).headers["location"] == "/doctor/fix?new=yes"
+    page = eventually(lambda: "redbeat:other" in (now := second.read("/doctor/fix", new="yes")) and now)
+    assert "so nothing was repaired" in page
+    assert client.zcard("redbeat::schedule") == 2
+    done = second.send("/doctor/fix", **form_fields(page))
+    assert "redbeat:gone: taken out" in done
+    assert client.zcard("redbeat::schedule") == 0
+
+
+def test_survey_asks_routers_that_look_at_arguments_about_each_entry(make_app: MakeApp, add: Any) -> None:
+    app = make_app(task_routes=[route_of])
+    for number in range(30):
+        add(f"entry {number:02}", args=[f"queue {number % 2}"])
+    add("broken", args=["broken"])
+    add("plain")
+    found = survey_routes(app, max_seconds=1e6)
+    assert (found.seen, found.is_whole, found.percent) == (32, True, 100)
+    nowhere, *others = found.destinations
+    assert "there is no such customer" in nowhere.problem
+    assert [(one.where, one.count) for one in others] == [
+        ("the queue queue 0", 15),
+        ("the queue queue 1", 15),
+        ("the queue celery", 1),
+    ]
+    assert others[0].rules == {f"task_routes, {__name__}.route_of": 15}
+    assert len(others[0].names) == min(NAMES, 15)
+
+
+def test_changes_are_found_by_user_command_and_name(app: Celery, browse: Browse) -> None:
+    note(app, "anna", "pause", ["a"])
+    note(app, "bob", "calendar set", ["b"])
+    with pytest.raises(LookupError), audited(app, "bob", "web", "set", ["a"], {}):
+        raise LookupError("<b>there is none</b>")
+    browser = browse("read")
+
+    def found(**query: str) -> str:
+        def read() -> str:
+            page = browser.read("/audit", **query)
+            return "" if "Looking for changes" in page else page
+
+        return eventually(read)
+
+    def verbs(**query: str) -> list[str]:
+        page = found(**query)
+        cell = 'data-label="Change"><span class="nowrap">'
+        return [part.split("<")[0].strip() for part in page.split(cell)[1:]]
+
+    assert verbs() == ["set", "set", "calendar set", "pause"]
+    assert verbs(user="b*") == ["set", "set", "calendar set"]
+    assert verbs(verb="calendar") == ["calendar set"]
+    assert 'href="/calendar?name=b"' in found(verb="calendar")
+    assert 'href="/entry?name=a"' in found(user="anna")
+    assert verbs(name="a", user="anna") == ["pause"]
+    assert verbs(name="nothing") == []
+    assert "is no length of time" in browser.read("/audit", status=422, since="x")
+    page = found(verb="set")
+    assert page.count("<span>failed</span>") == 1
+    assert "failed: LookupError: &lt;b&gt;there is none" in page
+
+
+def test_hidden_arguments_are_hidden_in_the_audit_list(app: Celery, browse: Browse) -> None:
+    app.conf.redbeat_web_hide = ["*ssn*"]
+    note(app, "anna", "set", ["a"], kwargs={"SSN_of": "078-05-1120", "shown": "yes"})
+    note(app, "anna", "set", ["b"], kwargs={"ssn": "078-05-1121", "more": "x" * 2000})  # cut off
+    note(app, "anna", "set", ["gone"], args=["078-05-1122"])  # by which task it was called isn't known
+    page = browse("read").read("/audit")
+    assert "078-05-112" not in page
+    assert "yes" in page
+    assert page.count("(hidden)") == 3
+
+
+def test_audit_list_shows_what_a_field_was_before(app: Celery, browse: Browse) -> None:
+    app.conf.redbeat_web_hide = ["password"]
+    anna = Actor(app, User("anna", ["admin"]), "web")
+    values = {"name": "report", "task": "echo", "schedule": 60, "kwargs": {"password": "0ld", "to": "a"}}
+    editing.add(anna, values)
+    end = "2098-01-02T09:30:00+00:00"
+    changes = {
+        "schedule": {"cron": "0 9 * * mon-fri"},
+        "kwargs": {"password": "n3w", "to": "b"},
+        "jitter": 90,
+        "end_time": end,
+        "args": [end],
+    }
+    editing.set_(anna, "report", changes)
+    pausing.pause(anna, ["report"], "first", None)
+    pausing.pause_one(anna, "report", "second", None)
+    changed, [set_, *_] = find_records(app, verb="pause")[0], find_records(app, verb="set")
+    assert (changed.details, changed.before) == ({"note": "second"}, {"note": "first"})
+    assert set_.before["end_time"] is None
+    [added] = find_records(app, verb="add")
+    assert added.details.keys() == {"task", "schedule", "kwargs"}, "what wasn't given is left out"
+    browser = browse("read")
+    browser.http.cookies.set("redbeat-zone", "Asia%2FTokyo")
+    page = unescape(browser.read("/audit"))
+    for words in (
+        "note: first -> second",
+        "schedule: every 1m",
+        "schedule: every 1m -> 0 9 * * mon-fri",
+        "jitter: none -> 90",
+        '{"password": "(hidden)", "to": "a"} -> {"password": "(hidden)", "to": "b"}',
+        "end_time: none -> 2098-01-02 18:30:00 Asia/Tokyo",
+        f'args: [] -> ["{end}"]',
+    ):
+        assert words in page, words
+    assert "0ld" not in page + str([one.to_dict() for one in find_records(app)])

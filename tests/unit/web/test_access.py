@@ -1,0 +1,481 @@
+"""Who gets in: wrong passwords, tokens, rights, hosts, proxies, forms of other sites, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from urllib.parse import unquote, unquote_to_bytes
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from redbeat.access import Right, rights_of
+from redbeat.access.tokens import Token, make_token, parse_token, read_token
+from redbeat.config.networks import is_in, is_loopback, parse_networks
+from redbeat.errors import AccessDenied
+from redbeat.web.access import csrf, hosts
+from redbeat.web.access.attempts import (
+    ALL_TRIES,
+    MAX_KEPT,
+    SAID_EVERY_SECONDS,
+    SECONDS_EACH,
+    TRIES,
+    Attempts,
+    TooManyAttempts,
+)
+from redbeat.web.access.proxies import IS_FORWARDED, TrustedProxies
+from redbeat.web.api import addresses
+from redbeat.web.api.addresses import BadAddress, name_of, segment_of, segments_of
+
+
+class Door:
+    """Somebody tries passwords; 'right' is right."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.attempts = Attempts(lambda: self.now)
+        self.looked_at: list[str] = []
+
+    def tries(self, password: str, address: str = "10.0.0.9", mark: str = "") -> bool | int:
+        """Whether it lets in; or for how long it isn't even looked at."""
+
+        def is_right() -> bool:
+            self.looked_at.append(password)
+            return password == "right"
+
+        try:
+            return self.attempts.check(address, mark, password.encode(), is_right)
+        except TooManyAttempts as exc:
+            return exc.seconds
+
+    def use_up(self, address: str = "10.0.0.9", mark: str = "") -> None:
+        for number in range(TRIES):
+            assert self.tries(f"wrong {number}", address, mark) is False
+
+
+def test_right_password_is_not_checked_after_some_wrong_ones_until_the_told_time() -> None:
+    door = Door()
+    door.use_up()
+    door.looked_at.clear()
+    assert door.tries("right") == SECONDS_EACH
+    door.now += SECONDS_EACH - 1.5
+    assert door.tries("right") == 2
+    assert door.looked_at == []
+    door.now += 1.5
+    assert door.tries("right") is True
+    assert door.tries("wrong") is False
+    assert door.tries("right") == SECONDS_EACH
+    door.now += 3600
+    door.use_up()
+    assert door.tries("right") == SECONDS_EACH, "a long rest allows no more than at first"
+
+
+def test_hour_allows_one_guess_each_few_seconds() -> None:
+    door, guesses = Door(), 0
+    for number in range(3600):
+        door.now += 1
+        guesses += door.tries(f"guess {number}") is False
+    assert guesses <= TRIES + 3600 / SECONDS_EACH + 1
+
+
+def test_tries_are_counted_per_address_or_ipv6_network() -> None:
+    door = Door()
+    door.use_up("10.0.0.9")
+    assert door.tries("right", "10.0.0.8") is True
+    door.use_up("2001:db8::1")
+    assert door.tries("right", "2001:db8::2") == SECONDS_EACH, "somebody has all of these addresses"
+    assert door.tries("right", "2001:db8:0:1::1") is True
+    door.use_up("::ffff:10.0.0.7")
+    assert door.tries("right", "10.0.0.7") == SECONDS_EACH
+    for odd in ("", "unix", "fe80::1%eth0", "x" * 100_000):
+        assert door.tries("right", odd) is True
+
+
+def test_tries_of_all_addresses_are_limited_and_known_ones_go_on() -> None:
+    door = Door()
+    assert door.tries("right", "192.0.2.1") is True
+    mark = door.attempts.mark_of("")
+    for number in range(ALL_TRIES):
+        assert door.tries(f"wrong {number}", f"10.1.0.{number}") is False
+    assert door.tries("right", "10.2.0.1") == 1
+    assert door.tries("right", "192.0.2.1") is True
+    assert door.tries("right", "10.2.0.1", mark) is True
+    door.now += 1
+    assert door.tries("right", "10.2.0.1") is True
+
+
+def test_known_browser_has_tries_of_its_own_and_marks_cannot_be_forged() -> None:
+    door = Door()
+    mark = door.attempts.mark_of("")
+    assert door.attempts.mark_of(mark) == mark
+    door.use_up("10.0.0.9")
+    assert door.tries("right", "10.0.0.9", mark) is True
+    door.use_up("10.0.0.9", mark)
+    assert door.tries("right", "10.0.0.9", mark) == SECONDS_EACH, "its own are limited likewise"
+    for forged in (f"{mark}x", "x.y", ".", mark.partition(".")[0], Door().attempts.mark_of(""), "é.é"):
+        assert door.tries("right", "10.0.0.9", forged) == SECONDS_EACH, forged
+
+
+def test_same_wrong_password_counts_once() -> None:
+    door = Door()
+    for _ in range(10 * TRIES):
+        assert door.tries("old password") is False
+    assert door.looked_at == ["old password"]
+    assert door.tries("right") is True
+
+
+def test_memory_and_log_of_attempts_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door()
+    for number in range(MAX_KEPT + 500):
+        door.tries("wrong", f"10.{number >> 16}.{(number >> 8) & 255}.{number & 255}")
+    assert len(door.attempts._kept) == MAX_KEPT  # noqa: SLF001
+    assert len(caplog.records) == 1, "told once a minute"
+    door.now += SAID_EVERY_SECONDS
+    door.use_up("\n10.0.0.1")
+    while door.tries("secret", "\n10.0.0.1") is False:
+        pass
+    assert len(caplog.records) == 2
+    assert "secret" not in caplog.text
+    assert "\\n10.0.0.1" in caplog.text
+
+
+TOKEN = csrf.token_of(None)
+
+
+def check(
+    scheme: str = "https", host: str = "ops.example", cookie: str | None = TOKEN, **headers: str
+) -> None:
+    """Check a form with a token that came with these headers."""
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "scheme": scheme, "server": ("ops.example", 443), "path": "/"}
+    request = Request({**scope, "query_string": b"", "headers": [(b"host", host.encode()), *raw]})
+    csrf.check(request, {csrf.FIELD: TOKEN}, cookie)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "https://ops.example", "sec_fetch_site": "same-origin"},
+        # what browsers send with a form of a page whose Referrer-Policy is no-referrer
+        {"origin": "null", "sec_fetch_site": "same-origin"},
+        # the same over plain HTTP: Sec-Fetch-Site is sent over HTTPS and to the browser's own machine alone
+        {"origin": "null", "scheme": "http"},
+        # a browser leaves the scheme's own port out, a program or a proxy may write it
+        {"origin": "https://ops.example", "host": "ops.example:443"},
+        {"origin": "http://ops.example", "host": "OPS.example:80", "scheme": "http"},
+        {"origin": "http://ops.example:8555", "host": "Ops.Example:8555", "scheme": "http"},
+        {"origin": "http://[::1]:8555", "host": "[::1]:8555", "scheme": "http"},
+    ],
+)
+def test_form_of_an_own_page_counts(headers: dict[str, str]) -> None:
+    check(**headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://other.example", "sec_fetch_site": "cross-site"},
+        {"origin": "http://ops.example", "sec_fetch_site": "same-origin"},
+        {"origin": "null", "sec_fetch_site": "cross-site"},
+        {"origin": "null", "sec_fetch_site": "same-site"},
+        {"origin": "https://ops.example:444", "host": "ops.example:443"},
+        {"origin": "https://ops.example:80"},
+        {"origin": "https://ops.example:port"},
+        {"origin": "https://"},
+        {"sec_fetch_site": "cross-site"},
+    ],
+)
+def test_form_of_another_site_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(AccessDenied, match="another site"):
+        check(**headers)
+
+
+@pytest.mark.parametrize("cookie", [None, "", "x" * 43])
+def test_token_decides_where_the_browser_says_nothing(cookie: str | None) -> None:
+    with pytest.raises(AccessDenied, match="too old"):
+        check(scheme="http", origin="null", cookie=cookie)
+
+
+ALLOWED = ["localhost", "127.0.0.1", "[::1]", "tower:8080", "*.example.com"]
+
+
+@pytest.mark.parametrize(
+    ("host", "is_allowed"),
+    [
+        *(
+            (host, True)
+            for host in ("localhost", "LOCALHOST:8555", "localhost.", "127.0.0.1:1", "[::1]:8555")
+        ),
+        *((host, True) for host in ("tower:8080", "a.b.example.com")),
+        *(
+            (host, False)
+            for host in ("", " ", "evil.com", "localhost.evil.com", "localhost@evil.com", "tower")
+        ),
+        *((host, False) for host in ("evil.com#localhost", "tower:80", "example.com", "badexample.com")),
+        *((host, False) for host in ("127.0.0.2", "[::2]", "localhost:port", "localhost/", "localhost, a")),
+        *((host, False) for host in ("a.example.com\n", "\x00", "*.example.com", "ⓛocalhost")),
+    ],
+)
+def test_host_is_allowed_if_it_is_named(host: str, is_allowed: bool) -> None:
+    assert hosts.is_allowed(host, ALLOWED) is is_allowed
+
+
+def seen(
+    middleware: Any, *args: Any, headers: list[tuple[str, str]], client: str | None, path: str = "/x"
+) -> Any:
+    """What the application behind a middleware is told: its scope, or the answer's status."""
+    told: list[Any] = []
+
+    async def inner(scope: Scope, _receive: Receive, _send: Send) -> None:
+        told.append(scope)
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            told.append(message["status"])
+
+    scope = {
+        "type": "http", "method": "GET", "scheme": "http", "path": path, "root_path": "", "query_string": b"",
+        "client": None if client is None else (client, 1),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+    }  # fmt: skip
+    asyncio.run(middleware(inner, *args)(scope, None, send))
+    return told[0]
+
+
+@pytest.mark.parametrize(
+    "headers", [[], [("host", "localhost"), ("host", "evil.com")], [("host", "evil.com")]]
+)
+def test_request_for_no_host_two_hosts_or_another_one_gets_400(
+    headers: list[tuple[str, str]],
+) -> None:
+    assert seen(hosts.AllowedHosts, ALLOWED, headers=headers, client="1.2.3.4") == 400
+
+
+FORWARDED = [
+    ("host", "inner"), ("x-forwarded-for", "6.6.6.6, 9.9.9.9, 10.0.0.2"), ("x-forwarded-proto", "https"),
+    ("x-forwarded-host", "redbeat.example.com"), ("x-forwarded-prefix", "/tools/redbeat/"),
+]  # fmt: skip
+
+
+def test_trusted_proxy_is_believed_but_not_what_came_before_it() -> None:
+    scope = seen(TrustedProxies, parse_networks(["10.0.0.0/8"]), headers=FORWARDED, client="10.0.0.1")
+    assert scope["client"][0] == "9.9.9.9"  # the last one that isn't a proxy of ours
+    assert (scope["scheme"], dict(scope["headers"])[b"host"]) == ("https", b"redbeat.example.com")
+    assert (scope["root_path"], scope["path"]) == ("/tools/redbeat", "/tools/redbeat/x")
+
+
+@pytest.mark.parametrize(
+    ("said", "address"),
+    [
+        ("9.9.9.9:50123, 10.0.0.2:443", "9.9.9.9"),
+        ("[2001:db8::1]:50123", "2001:db8::1"),
+        ("[2001:db8::1]", "2001:db8::1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_port_in_a_forwarded_address_is_cut_off(said: str, address: str) -> None:
+    headers = [("x-forwarded-for", said)]
+    scope = seen(TrustedProxies, parse_networks(["10.0.0.0/8"]), headers=headers, client="10.0.0.1")
+    assert scope["client"][0] == address
+
+
+def test_forwarded_request_is_never_one_from_this_machine() -> None:
+    own = [("host", "inner"), ("x-forwarded-for", "127.0.0.1, 10.0.0.2")]
+    networks = parse_networks(["10.0.0.0/8"])
+    for client, headers, wanted in (
+        ("10.0.0.1", own, True),
+        ("127.0.0.1", own, True),
+        ("127.0.0.1", own[:1], False),
+        ("10.0.0.1", FORWARDED, True),
+        ("10.0.0.1", [("x-real-ip", "127.0.0.1")], True),
+        ("127.0.0.1", [("x-forwarded-proto", "https")], True),
+        ("127.0.0.1", [("x-forwarded-host", "localhost")], True),
+        ("127.0.0.1", [("x-forwarded-prefix", "/redbeat")], True),
+        ("127.0.0.1", [("via", "1.1 proxy")], True),
+    ):
+        scope = seen(TrustedProxies, networks, headers=headers, client=client)
+        assert scope[IS_FORWARDED] is wanted, (client, headers)
+
+
+@pytest.mark.parametrize("client", ["11.0.0.1", "::1", "127.0.0.1", None])
+def test_forwarded_headers_of_others_are_ignored(client: str | None) -> None:
+    scope = seen(TrustedProxies, parse_networks(["10.0.0.0/8"]), headers=FORWARDED, client=client)
+    assert (scope["client"] or [None])[0] == client
+    assert (scope["scheme"], scope["root_path"], scope["path"]) == ("http", "", "/x")
+    assert dict(scope["headers"])[b"host"] == b"inner"
+
+
+@pytest.mark.parametrize(
+    "prefix", ["//evil.com", "/a/../b", "javascript:x", '/"><script>', "/a b", "x", "/./a"]
+)
+def test_forwarded_prefix_that_is_not_a_plain_path_is_ignored(prefix: str) -> None:
+    headers = [("x-forwarded-prefix", prefix)]
+    scope = seen(TrustedProxies, parse_networks(["unix"]), headers=headers, client=None)
+    assert (scope["root_path"], scope["path"]) == ("", "/x")
+
+
+def test_networks_are_addresses_ranges_and_unix_sockets() -> None:
+    networks = parse_networks(["10.0.0.0/8", "::1", "unix"])
+    assert all(is_in(one, networks) for one in ("10.255.0.1", "::1", "unix", "::ffff:10.0.0.1"))
+    assert not any(is_in(one, networks) for one in ("11.0.0.1", "::2", "localhost", "", "10.0.0.1:80"))
+    for wrong in ("10.0.0.0/8", ["10.0.0.1/8"], ["x"], [10], None):
+        with pytest.raises((ValueError, TypeError)):
+            parse_networks(wrong)
+
+
+def test_loopback_addresses() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", None, "")))
+    assert not any(map(is_loopback, ("10.0.0.1", "0.0.0.0", "localhost", "testclient", "::ffff:10.0.0.1")))
+
+
+def test_admin_includes_all_rights_and_the_others_read() -> None:
+    assert rights_of(["admin"]) == set(Right)
+    for right in set(Right) - {Right.ADMIN}:
+        assert rights_of([right]) == {right, Right.READ}
+    assert rights_of([]) == set()
+
+
+@pytest.mark.parametrize("names", ["reed", ["read", ""], ["READ"], ["read", "*"], [None]])
+def test_unknown_right_is_refused(names: list[str]) -> None:
+    with pytest.raises(ValueError, match="there is no right"):
+        rights_of(names)
+
+
+NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
+
+
+def made(**given: Any) -> tuple[Token, str]:
+    values = {"rights": ["pause"], "created_at": NOW, "expires_at": NOW + timedelta(days=1), **given}
+    return make_token("ci", created_by="ann", **values)
+
+
+def test_stored_token_has_no_secret_and_is_read_again() -> None:
+    token, text = made()
+    found = parse_token(text)
+    assert found is not None
+    token_id, secret = found
+    assert (token_id, token.has_secret(secret)) == (token.id, True)
+    stored = token.to_json()
+    assert read_token(token.id, stored) == token
+    assert json.loads(stored)["hash"] == hashlib.sha256(secret.encode()).hexdigest()
+    for shown in (stored, repr(token), str(token.to_dict())):
+        assert secret not in shown
+    assert token.digest not in repr(token) + str(token.to_dict())
+    assert token.rights == {Right.READ, Right.PAUSE}
+
+
+@pytest.mark.parametrize("place", [0, 20, 42])
+def test_another_secret_does_not_match(place: int) -> None:
+    token, text = made()
+    secret = text[12:]
+    other = secret[:place] + ("a" if secret[place] != "a" else "b") + secret[place + 1 :]
+    assert not token.has_secret(other)
+
+
+def test_token_expires_at_its_time() -> None:
+    token, _ = made()
+    assert not token.is_expired(NOW + timedelta(hours=23))
+    assert token.is_expired(NOW + timedelta(days=1))
+    assert not made(expires_at=None)[0].is_expired(NOW + timedelta(days=40_000))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "rb_", "x", "rb_12345678_", "rb_12345678_" + "a" * 42, "rb_1234567_" + "a" * 43]
+)
+def test_malformed_token_is_not_parsed(text: str) -> None:
+    good = "rb_12345678_" + "a" * 43
+    assert parse_token(good) == ("12345678", "a" * 43)
+    for wrong in (text, f"{good}{text}\n", f" {good}", good.replace("a", "ä"), good.replace("rb", "RB")):
+        assert parse_token(wrong) is None
+
+
+WRONG: list[Any] = [
+    *("", "{", "[]", "5", "null", "[" * 5000, "{}"),
+    *({"hash": None}, {"hash": "x"}, {"hash": "A" * 64}, {"hash": 5}, {"rights": ["root"]}, {"rights": 5}),
+    *({"rights": "admin"}, {"rights": [["read"]]}, {"expires_at": "soon"}, {"expires_at": 5}),
+    *({"expires_at": "2030-01-01T00:00:00"}, {"created_at": None}, {"expires_at": ...}, {"name": ...}),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_malformed_stored_token_raises_value_error(wrong: Any) -> None:
+    text = wrong
+    if isinstance(wrong, dict):
+        fields = {**json.loads(made()[0].to_json()), **wrong}
+        text = json.dumps({name: value for name, value in fields.items() if value is not ...})
+    with pytest.raises(ValueError):  # noqa: PT011 - whatever it says
+        read_token("12345678", text)
+
+
+NAMES = st.one_of(
+    st.text(max_size=30),
+    st.text("/.=%\\ +;a", max_size=6),
+    st.binary(max_size=20).map(lambda data: data.decode("utf-8", "surrogateescape")),
+).filter(
+    lambda name: all(not "\ud800" <= char <= "\udc7f" and not "\udd00" <= char <= "\udfff" for char in name)
+)
+
+
+def scope_of(path: str, raw: bytes | None = None, root: str = "", **environ: str) -> dict[str, Any]:
+    return {"path": root + path, "root_path": root, "raw_path": raw, "wsgi_environ": environ}
+
+
+@settings(max_examples=60)
+@given(NAMES, NAMES)
+def test_two_names_have_two_addresses(one: str, other: str) -> None:
+    assert (unquote(segment_of(one)) == unquote(segment_of(other))) is (one == other)
+
+
+@settings(max_examples=60)
+@given(NAMES, st.sampled_from(["", "/redbeat", "/a b"]))
+def test_address_of_a_name_comes_back_from_every_server(name: str, root: str) -> None:
+    written = f"/entries/{segment_of(name)}/pause"
+    expected = ["entries", unquote(segment_of(name)), "pause"]
+    raw = (root.replace(" ", "%20") + written).encode()
+    for scope in (
+        scope_of(unquote(written), raw, root),
+        scope_of(unquote(written), written.encode(), root),  # a proxy has cut the prefix off
+        scope_of(unquote(written), None, root),
+        scope_of(unquote(written), None, root, RAW_URI=f"{raw.decode()}?x=%2F"),
+    ):
+        assert segments_of(scope) == expected
+
+
+@pytest.mark.parametrize("raw", [b"/entries/a%2Fpause", b"/entries/a%2fpause", b"/x/entries/a%2Fpause"])
+def test_encoded_slash_is_refused(raw: bytes) -> None:
+    for scope in (
+        scope_of("/entries/a/pause", raw),
+        scope_of("/entries/a/pause", None, RAW_URI=raw.decode()),
+    ):
+        with pytest.raises(BadAddress, match="=YS9wYXVzZQ"):
+            segments_of(scope)
+
+
+@pytest.mark.parametrize("segment", ["=*", "=a", "= ", "=é", "=YQ===", "=Y Q"])
+def test_malformed_base64_is_refused(segment: str) -> None:
+    with pytest.raises(BadAddress):
+        name_of(segment)
+
+
+def test_path_of_thousands_of_slashes_is_decoded_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[bytes] = []
+
+    def decode(part: bytes) -> bytes:
+        decoded.append(part)
+        return unquote_to_bytes(part)
+
+    monkeypatch.setattr(addresses, "unquote_to_bytes", decode)
+    raw = b"/api/v1/" + b"/" * 9000 + b"%41" * 2200
+    assert segments_of(scope_of(f"/{'/' * 9000}{'A' * 2200}", raw)) == ["A" * 2200]
+    assert b"/".join(decoded[: raw.count(b"/") + 1]) == raw
+    assert len(decoded) <= raw.count(b"/") + 2

@@ -1,0 +1,270 @@
+"""Work behind pages: jobs, changes that take long, and the threads that ask Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from redbeat.errors import EntryError, StoreUnavailable
+from redbeat.store.changes import ChangeRecord
+from redbeat.web import background, threads
+from redbeat.web import changes as module
+from redbeat.web.background import Background, Result
+from redbeat.web.changes import MAX_AT_WORK, MAX_KEPT, MAX_OF_USER, Changes, Ending
+from redbeat.web.threads import THREADS, Threads, TooBusy
+from tests.support.dashboards import Browser, dashboard_of
+from tests.support.deadlines import patience
+from tests.support.polling import eventually
+
+
+@pytest.fixture
+def let_go() -> Iterator[threading.Event]:
+    """Held jobs end with their test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def held_job(let_go: threading.Event, made: list[str], name: str = "a") -> Any:
+    def work(tell: Any) -> str:
+        made.append(name)
+        tell(f"half of {name}")
+        assert let_go.wait(patience(30))
+        return f"all of {name}"
+
+    return work
+
+
+def settled(jobs: Background, kind: str, key: str, work: Any = None, **options: Any) -> Result[Any]:
+    """What a job has found when it is done."""
+    found = jobs.result_of(kind, key, work, wait_seconds=patience(30), **options)
+    return (
+        found
+        if not found.is_awaited
+        else eventually(
+            lambda: not (one := jobs.result_of(kind, key, work, fresh_seconds=999)).is_awaited and one
+        )
+    )
+
+
+def test_long_job_runs_once_and_shows_what_it_has_so_far(let_go: threading.Event) -> None:
+    jobs, made = Background(), list[str]()
+    work = held_job(let_go, made)
+    while jobs.result_of("kind", "a", work).found is None:
+        pass
+    early = jobs.result_of("kind", "a", work, is_wanted=True)
+    assert (early.found, early.is_whole, early.is_awaited) == ("half of a", False, True)
+    let_go.set()
+    assert settled(jobs, "kind", "a", work).found == "all of a"
+    assert made == ["a"]
+
+
+def test_jobs_of_one_kind_run_one_after_another(let_go: threading.Event) -> None:
+    jobs, made = Background(), list[str]()
+    jobs.result_of("kind", "a", held_job(let_go, made, "a"))
+    later = jobs.result_of("kind", "b", held_job(let_go, made, "b"))
+    assert (later.found, later.is_awaited) == (None, True)
+    assert settled(jobs, "other", "c", lambda _tell: "c").found == "c"
+    let_go.set()
+    assert settled(jobs, "kind", "a", held_job(let_go, made, "a"), fresh_seconds=999).found == "all of a"
+    assert settled(jobs, "kind", "b", held_job(let_go, made, "b")).found == "all of b"
+    assert made == ["a", "b"]
+
+
+def test_costly_job_rests_unless_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, made = Background(), list[int]()
+
+    def work(_tell: Any) -> int:
+        made.append(1)
+        return len(made)
+
+    monkeypatch.setattr(background, "REST", 1e12)
+    assert settled(jobs, "kind", "key", work).found == 1
+    assert settled(jobs, "kind", "key", work).found == 1
+    assert settled(jobs, "kind", "key", work, is_wanted=True).found == 2
+    assert jobs.last("kind", "key").found == 2
+    jobs.forget("kind")
+    assert jobs.last("kind", "key").found is None
+    assert settled(jobs, "kind", "key", work).found == 3
+
+
+def test_failed_job_says_why_and_keeps_the_result_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    jobs = Background()
+
+    def refuse(_tell: Any) -> int:
+        raise EntryError("A sentence.", "key")
+
+    def break_(_tell: Any) -> int:
+        raise ZeroDivisionError("secret")
+
+    settled(jobs, "kind", "key", lambda _tell: 42)
+    found = settled(jobs, "kind", "key", refuse, is_wanted=True)
+    assert (found.found, found.problem, found.is_awaited) == (42, "A sentence.", False)
+    assert "A sentence." not in caplog.text
+    found = settled(jobs, "kind", "key", break_, is_wanted=True)
+    assert found.problem == "This is a defect of the dashboard; its log says more."
+    assert "ZeroDivisionError" in caplog.text
+    assert settled(jobs, "kind", "key", lambda _tell: 43, is_wanted=True).problem == ""
+
+
+class Shared:
+    """What several processes know of each other's changes, as Redis keeps it for them."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, ChangeRecord] = {}
+        self.written = list[str]()
+
+    def claim(self, id: str, record: ChangeRecord) -> bool:  # noqa: A002
+        return self.records.setdefault(id, record) is record
+
+    def write(self, id: str, record: ChangeRecord) -> None:  # noqa: A002
+        self.records[id] = record
+        self.written.append(record.told)
+
+    def read(self, id: str) -> ChangeRecord | None:  # noqa: A002
+        return self.records.get(id)
+
+
+def told(outcome: Any) -> Ending:
+    return Ending(str(outcome))
+
+
+def failed(exc: Exception) -> Ending:
+    return Ending(str(exc), status=422)
+
+
+def changes_of(shared: Shared | None = None) -> Changes:
+    """The changes of a process that shares what it knows with others."""
+    records = shared or Shared()
+    return Changes(lambda: records, failed)
+
+
+@pytest.fixture
+def gate() -> Any:
+    """What the changes of a test wait for; it is opened at the end in any case."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
+def held(gate: threading.Event, done: list[int]) -> Callable[[Callable[[str], None]], str]:
+    def work(tell: Callable[[str], None]) -> str:
+        tell("waiting")
+        gate.wait(patience(20))
+        done.append(1)
+        return "made"
+
+    return work
+
+
+def test_click_begins_one_change_of_its_user(gate: threading.Event) -> None:
+    changes, done = changes_of(), list[int]()
+    first = changes.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=0)
+    again = changes.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=0)
+    other = changes.make("bob", "Apply", held(gate, done), told, once="click", wait_seconds=0)
+    assert (first is again, first is other, first.is_done) == (True, False, False)
+    eventually(lambda: first.told == "waiting")
+    assert changes.find(first.id, "anna") is first
+    assert changes.find(first.id, "bob") is None
+    gate.set()
+    eventually(lambda: first.is_done and other.is_done)
+    assert (first.ending, len(done)) == (Ending("made"), 2)
+    assert changes.make("anna", "Apply", held(gate, done), told, once="click") is first
+    assert len(done) == 2
+
+
+def test_changes_at_a_time_and_kept_changes_are_limited(gate: threading.Event) -> None:
+    changes, done = changes_of(), list[int]()
+    made = [changes.make("anna", "x", held(gate, done), told, wait_seconds=0) for _ in range(MAX_OF_USER)]
+    with pytest.raises(TooBusy):
+        changes.make("anna", "x", held(gate, done), told, wait_seconds=0)
+    others = [
+        f"ben {number}" for number in range(MAX_AT_WORK - MAX_OF_USER)
+    ]  # whose places anna doesn't take
+    assert others
+    made += [changes.make(one, "x", held(gate, done), told, wait_seconds=0) for one in others]
+    with pytest.raises(TooBusy):
+        changes.make("carl", "x", held(gate, done), told, wait_seconds=0)
+    gate.set()
+    eventually(lambda: all(one.is_done for one in made))
+    for _ in range(MAX_KEPT + 5):
+        last = changes.make("anna", "x", lambda _tell: None, told, wait_seconds=patience(20))
+    kept = changes.find(made[0].id, "anna")
+    assert isinstance(kept, ChangeRecord), "others still know of it"
+    assert changes.find(last.id, "anna") is last
+
+
+def test_other_process_learns_of_a_change_and_does_not_begin_it_again(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TELL_SECONDS", 0.01)
+    shared, done = Shared(), list[int]()
+    first, second = changes_of(shared), changes_of(shared)
+    made = first.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=0)
+    again = second.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=patience(20))
+    assert (made.is_elsewhere, again.is_elsewhere, again.id == made.id) == (False, True, True)
+    eventually(lambda: "waiting" in shared.written)
+    assert second.find(made.id, "bob") is None
+    gate.set()
+    eventually(lambda: shared.records[made.id].is_done)
+    found = second.find(made.id, "anna")
+    assert isinstance(found, ChangeRecord)
+    assert (found.told, found.status, done) == ("made", 303, [1])
+
+
+def test_cancelled_request_keeps_its_place_while_its_thread_works() -> None:
+    places, released, counting = Threads(None), threading.Event(), threading.Lock()
+    at_work = most = 0
+
+    async def run() -> None:
+        begun = asyncio.Semaphore(0)
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            nonlocal at_work, most
+            with counting:
+                at_work += 1
+                most = max(most, at_work)
+            loop.call_soon_threadsafe(begun.release)
+            released.wait()
+            with counting:
+                at_work -= 1
+
+        first = [asyncio.create_task(places.run(work)) for _ in range(THREADS)]
+        for _ in first:
+            await begun.acquire()
+        for task in first:
+            task.cancel()
+        await asyncio.gather(*first, return_exceptions=True)
+        others = [asyncio.create_task(places.run(work)) for _ in range(THREADS)]
+        for _ in range(10):  # they would take their places now
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in others)
+        released.set()
+        await asyncio.gather(*others)
+
+    asyncio.run(run())
+    eventually(lambda: at_work == 0)  # the threads of those that were cancelled end when they do
+    assert most == THREADS
+
+
+def test_page_that_says_that_redis_is_away_connects_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connected: list[float] = []
+
+    def connect(_app: Any, seconds: float) -> Any:
+        connected.append(seconds)  # with a cluster each time takes as long
+        raise StoreUnavailable("Redis can't be reached.")
+
+    monkeypatch.setattr(threads, "get_hasty_redis", connect)
+    app = Celery("test", broker="memory://", set_as_current=False)
+    app.conf.redbeat_redis_url = "redis-cluster://localhost"
+    answer = Browser(dashboard_of(app)).get("/")
+    assert (answer.status_code, "be reached" in answer.text) == (503, True)
+    assert len(connected) == 1
