@@ -13,7 +13,7 @@ _LONG = (
     *("tests/integration/singleton/test_singleton.py", "tests/integration/telemetry/test_prometheus.py"),
     *("tests/integration/reshard/test_resharding.py", "tests/unit/schedules/test_transitions.py"),
     "tests/integration/web/test_browser.py",
-    *("tests/unit/schedules/test_rrule_limits.py", "tests/unit/schedules/test_walltimes.py"),
+    *("tests/unit/schedules/test_rrule.py", "tests/unit/schedules/test_walltimes.py"),
 )
 
 
