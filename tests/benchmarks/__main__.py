@@ -5,37 +5,36 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.processes import Process
 from tests.support.servers import Server
 
-from . import bursts, cases, plot, table
+from . import bursts, cases, plot, results
 from .bench import QUICK, ROOT, Bench, Sizes, SubjectError, machine
-from .busy import busy_processors
 from .lateness import lateness
 from .metrics import metrics
-from .pings import pings
 from .spike import spike
 from .targets import verdicts
-from .tracing import traced
-from .web import web
 
 CASES: dict[str, Callable[[Bench], None]] = {
     "burst": bursts.burst, "variants": bursts.variants, "tracked": bursts.tracked,
-    "traced": traced,
+    "traced": bursts.traced,
     "rabbitmq": bursts.rabbitmq, "spike": spike,
-    "pings": pings, "metrics": metrics, "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
+    "pings": bursts.pings, "metrics": metrics,
+    "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
-    "work": cases.work, "web": web, "lateness": lateness,
+    "work": cases.work, "web": cases.web, "lateness": lateness,
 }  # fmt: skip
 PUBLISHED = ROOT / "docs" / "_static"
 OUT = ROOT / "build" / "bench"
@@ -83,7 +82,7 @@ def summary(bench: Bench, names: Sequence[str], on: dict[str, Any], *, is_quick:
     verdict_list = list(verdicts(bench.results, bench.sizes))
     if is_quick:
         verdict_list = [replace(verdict, is_reached=None) for verdict in verdict_list]
-    figures = table.filled(table.FIGURES_HEADER, list(table.figure_rows(bench.results)))
+    figures = results.filled(results.FIGURES_HEADER, list(results.figure_rows(bench.results)))
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "machine": on,
@@ -93,7 +92,7 @@ def summary(bench: Bench, names: Sequence[str], on: dict[str, Any], *, is_quick:
         "targets": [verdict.as_json() for verdict in verdict_list],
         "tables": {
             "figures": {"header": figures[0], "rows": figures[1:]},
-            "targets": {"header": table.TARGETS_HEADER, "rows": [one.cells for one in verdict_list]},
+            "targets": {"header": results.TARGETS_HEADER, "rows": [one.cells for one in verdict_list]},
         },
     }
 
@@ -111,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_drawn = plot.draw(bench.results, options.out / "bench.png")
     for shown in found["tables"].values():
         if shown["rows"]:
-            print(f"\n{table.aligned(shown['header'], shown['rows'])}")
+            print(f"\n{results.aligned(shown['header'], shown['rows'])}")
     if options.quick:
         print(NOT_JUDGED)
     print(f"\n{', '.join(f'{name} {value}' for name, value in on.items())}")
@@ -123,6 +122,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.copy(options.out / "results.json", PUBLISHED / "performance.json")
         shutil.copy(options.out / "bench.png", PUBLISHED / "performance.png")
     return 1 if bench.results.failures else 0
+
+
+#: the loops end by themselves after this time, whatever becomes of the run
+_LIMIT_SECONDS = 2 * 3600
+
+_LOOP = f"""
+import os, sys, time
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {{int(sys.argv[1])}})
+end = time.monotonic() + {_LIMIT_SECONDS}
+while time.monotonic() < end:
+    pass
+"""
+
+
+@contextmanager
+def busy_processors() -> Iterator[int]:
+    """Keep a loop running on each processor, at the same priority, in the block; yield how many they are."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    processors = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
+    with ExitStack() as stack:
+        for processor in processors:
+            stack.enter_context(Process([sys.executable, "-c", _LOOP, str(processor)]))
+        yield len(processors)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,14 @@ when their own schedule lets them be due again.
 from __future__ import annotations
 
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import redis
 
 from tests.support.rabbitmq import RabbitMQ
 
@@ -116,3 +122,120 @@ def _add(bench: Bench, case: str, subject: str, due: int, taken: dict[str, Any] 
     sent, seconds = taken["sent"], taken["seconds"]
     note = "" if sent == due else f"{sent:,} sent within {seconds:.0f} s"
     bench.results.add(case, subject, due, "messages/s", sent / seconds, note, Cost.of(taken))
+
+
+SAMPLED, UNSAMPLED = "recorded", "unsampled"
+KINDS = (SAMPLED, UNSAMPLED)
+TRACED_BURST = {"none": "burst without a tracer provider, messages/s"} | {
+    kind: f"burst with {kind} spans, messages/s" for kind in KINDS
+}
+TRACING = {kind: f"tracing in beat, {kind} spans, µs of processor time a run" for kind in KINDS}
+ALONE = {kind: f"as many {kind} create spans by the SDK alone, µs" for kind in KINDS}
+#: and what their messages carry, written by the propagator
+CARRIED = {kind: f"as many {kind} create spans and contexts by the SDK alone, µs" for kind in KINDS}
+
+
+def traced(bench: Bench) -> None:
+    """Bursts with spans and without, and the SDK's spans alone, in turn in one process."""
+    bench.clear()
+    due, results = bench.sizes.traced, bench.results
+    options = {"due": due, "db": 1, "rounds": bench.sizes.traced_rounds}
+    options |= {"limit_seconds": bench.sizes.limit_seconds, "server_pid": bench.server.process.pid}
+    rounds = [
+        {what: (taken, Cost.of(taken)) for what, taken in one.items()}
+        for one in bench.run(OURS, "tracing", **options)["rounds"]
+    ]
+    for one in rounds:
+        for what, case in TRACED_BURST.items():
+            taken, cost = one[what]
+            results.add(case, OURS, due, "messages/s", taken["sent"] / taken["seconds"], cost=cost)
+    for kind in KINDS:
+        costs = {what: [one[what][1] for one in rounds] for what in ("none", kind)}
+        here = {what: [cost.here_us for cost in found if cost] for what, found in costs.items()}
+        if not here[kind]:
+            return  # the system doesn't tell
+        note = f"by the cheapest rounds {min(here[kind]) - min(here['none']):.1f}"
+        for traced_us, untraced_us in zip(here[kind], here["none"], strict=True):
+            results.add(TRACING[kind], OURS, due, "µs", traced_us - untraced_us, note)
+        for what, case in ((f"{kind} alone", ALONE), (f"{kind} alone with context", CARRIED)):
+            alone = [cost.here_us for one in rounds for cost in [one[what][1]] if cost]
+            for each in alone:
+                results.add(case[kind], OURS, due, "µs", each, f"the cheapest round {min(alone):.1f}")
+
+
+PING = {share: f"PING of another client during a burst, {share}, ms" for share in ("p50", "p99", "max")}
+SCRIPT = {share: f"one of our scripts, by SLOWLOG, {share}, ms" for share in ("p50", "p99", "max")}
+
+_PAUSE_SECONDS = 0.002
+_SCRIPT_COMMANDS = (b"EVALSHA", b"EVAL", b"FCALL")
+_LOG_LENGTH = 1_000_000
+#: the server's own default
+_LOG_SLOWER_THAN_MICROS = 10_000
+
+
+def pings(bench: Bench) -> None:
+    """A burst, and another client that asks for nothing but an answer."""
+    for _ in range(bench.sizes.repeats):
+        for subject in (OURS, LOOP):
+            with _pinging(bench) as answers:
+                bursts = run_burst(bench, subject, bench.sizes.due)
+            during = _during(answers, bursts[-1]["started"], bursts[-1]["ended"])
+            _add_shares(bench, PING, subject, during)
+        with logging_all(bench) as client:
+            run_burst(bench, OURS, bench.sizes.due)
+            logged = client.slowlog_get(_LOG_LENGTH)
+        of_scripts = [one["duration"] / 1e6 for one in logged if one["command"].startswith(_SCRIPT_COMMANDS)]
+        _add_shares(bench, SCRIPT, OURS, of_scripts)
+
+
+@contextmanager
+def _pinging(bench: Bench) -> Iterator[list[tuple[float, float]]]:
+    """Yield a list that gets, of each PING in the block, when it was sent and answered (monotonic)."""
+    answers: list[tuple[float, float]] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        with bench.server.client() as client:
+            while not is_over.wait(_PAUSE_SECONDS):
+                asked = time.monotonic()
+                client.ping()
+                answers.append((asked, time.monotonic()))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _during(answers: list[tuple[float, float]], started: float, ended: float) -> list[float]:
+    """How long those answers took for which somebody waited in this time."""
+    return [answered - asked for asked, answered in answers if answered > started and asked < ended]
+
+
+@contextmanager
+def logging_all(bench: Bench) -> Iterator[redis.Redis]:
+    """Let the server log every command in the block with the time it took; yield a client that reads it."""
+    with bench.server.client(decode_responses=False) as client:
+        client.config_set("slowlog-max-len", _LOG_LENGTH)
+        client.config_set("slowlog-log-slower-than", 0)
+        client.slowlog_reset()
+        try:
+            yield client
+        finally:
+            client.config_set("slowlog-log-slower-than", _LOG_SLOWER_THAN_MICROS)
+            client.slowlog_reset()
+
+
+def _add_shares(bench: Bench, cases: dict[str, str], subject: str, seconds: list[float]) -> None:
+    assert seconds, f"{subject}: nothing was measured"
+    ordered = sorted(seconds)
+    values: dict[str, Any] = {
+        "p50": ordered[len(ordered) // 2],
+        "p99": ordered[int(len(ordered) * 0.99)],
+        "max": ordered[-1],
+    }
+    for share, case in cases.items():
+        bench.results.add(case, subject, bench.sizes.due, "ms", values[share] * 1000)

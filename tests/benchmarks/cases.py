@@ -5,6 +5,9 @@ Subjects take turns inside of a repeat: ours, 2.4.2, the loop, and again.
 
 from __future__ import annotations
 
+import statistics
+from typing import Any
+
 from .bench import Bench
 from .results import LOOP, NOT_YET, OLD, OURS, Cost
 from .subjects.fill import fill
@@ -80,7 +83,7 @@ def statics(bench: Bench) -> None:
         for subject in (OURS, OLD):
             bench.clear()
             for case in (COLD, WARM):
-                report = bench.run(subject, "statics", count=count)
+                report = bench.run(subject, "saving", way="statics", count=count)
                 bench.results.add(case, subject, count, "s", report["seconds"])
 
 
@@ -137,3 +140,55 @@ def work(bench: Bench) -> None:
             bench.results.add(case, OURS, count, "tasks/s", count / report["seconds"], cost=cost)
             if way == "tracked":
                 bench.results.add(WORK_COMMANDS, OURS, count, "commands", report["commands"] / count)
+
+
+WEB_PAGE = "dashboard, the page {}, ms of server time"
+WEB_LIST = "dashboard, page of entries by {}, ms of server time"
+WEB_FIRST = "dashboard, first answer of a search by {}, ms of server time"
+NAMES, NAMES_CPU = "dashboard, all names read, s", "dashboard, all names read, s of processor time"
+WEB_MEMORY = "dashboard, memory gained by the names, MB"
+
+
+def case_of(view: str) -> str:
+    """The name of the case of a view of the list."""
+    order, comma, place = view.partition(", ")
+    return (
+        WEB_LIST.format(f"{order}, {place}")
+        if comma and order in ("next", "name")
+        else WEB_FIRST.format(view)
+    )
+
+
+def web(bench: Bench) -> None:
+    """One process that is the dashboard and asks itself."""
+    for count in bench.sizes.listed:
+        options = {"db": bench.stored(count), "count": count, "rounds": bench.sizes.looks}
+        found = bench.run(OURS, "web", **options)
+        for path, measured in found["pages"].items():
+            _add_view(bench, WEB_PAGE.format(path.partition("?")[0]), count, measured)
+        for view, measured in found["lists"].items():
+            _add_view(bench, case_of(view), count, measured)
+        names = found["names"]
+        bench.results.add(NAMES, OURS, count, "s", names["seconds"])
+        bench.results.add(NAMES_CPU, OURS, count, "s", names["cpu_seconds"])
+        megabytes = names["resident_bytes"] / 1e6
+        bench.results.add(WEB_MEMORY, OURS, count, "MB", names["gained_bytes"] / 1e6, f"of {megabytes:.0f}")
+
+
+def _add_view(bench: Bench, case: str, count: int, measured: dict[str, Any]) -> None:
+    looked = f"; looked through {measured['looked']} %" if measured["looked"] < 100 else ""
+    processor = statistics.median(measured["cpu_ms"])
+    note = f"{processor:.0f} ms of processor time; {measured['kilobytes']:.0f} kB{looked}"
+    for value in measured["ms"]:
+        bench.results.add(case, OURS, count, "ms", value, note)
+
+
+def slowest(bench_results: Any, count: int, pattern: str) -> float:
+    """The median of the slowest view with a case of ``pattern``; LookupError: none was measured."""
+    beginning = pattern.partition("{}")[0]
+    found = [
+        one.value for one in bench_results.figures if one.size == count and one.case.startswith(beginning)
+    ]
+    if not found:
+        raise LookupError("not run")
+    return max(found)

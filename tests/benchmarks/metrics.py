@@ -22,7 +22,7 @@ from tests.support.http import Answer, fetch
 from tests.support.polling import eventually
 
 from .bench import Bench
-from .pings import logging_all
+from .bursts import logging_all
 from .results import OURS, Cost
 from .subjects.processor import processor_seconds
 

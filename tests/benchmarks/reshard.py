@@ -25,7 +25,7 @@ from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
 from tests.support.servers import Server
 
-from .table import aligned
+from .results import aligned
 
 HEADER = ["From", "To", "Moved", "Seconds", "Moved/s", "Hidden, ms", "Runs", "Twice", "Missing", "Latest, s"]
 #: how many runs' histories an entry keeps: more than it runs

@@ -34,8 +34,8 @@ from tests.support.processes import Process
 from tests.support.servers import Server
 
 from .bench import ROOT
+from .results import aligned
 from .subjects.processor import processor_seconds, since
-from .table import aligned
 
 OUT = ROOT / "build" / "bench" / "shards.json"
 PUBLISHED = ROOT / "docs" / "_static" / "shards.json"

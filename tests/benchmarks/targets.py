@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from . import bursts, cases, lateness, metrics, pings, spike, tracing, web
+from . import bursts, cases, lateness, metrics, spike
 from .bench import Sizes
 from .results import BATCHED, CONFIRMED, LOOP, NOT_YET, OLD, OURS, Cost, Results
 
@@ -126,13 +126,13 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     yield "processor time of a run, here + server, of an apply_async's", "<= 0.2", times, share_of_a_call
     yield f"{due:,} due at one minute, against {LOOP}", ">= 15", times, sooner
     yield "messages before that minute", "<= 0", trips, lambda: value(spike.EARLY, OURS, due)
-    yield "one of our scripts, p99", "<= 10", ms, lambda: value(pings.SCRIPT["p99"], OURS, due)
-    for kind in tracing.KINDS:
+    yield "one of our scripts, p99", "<= 10", ms, lambda: value(bursts.SCRIPT["p99"], OURS, due)
+    for kind in bursts.KINDS:
         yield (
             f"tracing in beat, {kind} spans, against such create spans and contexts alone",
             "<= 1",
             times,
-            partial(lambda kind: here(tracing.TRACING[kind]) / here(tracing.CARRIED[kind]), kind),
+            partial(lambda kind: here(bursts.TRACING[kind]) / here(bursts.CARRIED[kind]), kind),
         )
     for form in metrics.FORMS:
         scraped = f"scrape of {sizes.counted:,} entries, {form}"
@@ -182,21 +182,21 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     ):
         yield f"{words} {size:,}", bound, duration, partial(value, case, OURS, size)
     for words, pattern in (
-        ("a page", web.PAGE),
-        ("a page of the list", web.LIST),
-        ("the first answer of a search", web.FIRST),
+        ("a page", cases.WEB_PAGE),
+        ("a page of the list", cases.WEB_LIST),
+        ("the first answer of a search", cases.WEB_FIRST),
     ):
         yield (
             f"dashboard, {words} of {sizes.listed[0]:,} entries, the slowest",
             "<= 100",
             ms,
-            partial(web.slowest, results, sizes.listed[0], pattern),
+            partial(cases.slowest, results, sizes.listed[0], pattern),
         )
     yield (
         f"dashboard, memory gained by {sizes.listed[-1]:,} names",
         "<= 100",
         megabytes,
-        partial(value, web.MEMORY, OURS, sizes.listed[-1]),
+        partial(value, cases.WEB_MEMORY, OURS, sizes.listed[-1]),
     )
     seconds = sizes.lateness_seconds
     yield f"lateness over {seconds} s, p99", "<= 50", ms, lambda: later(lateness.LATENESS["p99"])

@@ -89,11 +89,6 @@ class Process:
         return code
 
     @property
-    def is_forked(self) -> bool:
-        """Whether it is without what its imports take, as `starting` forked it."""
-        return isinstance(self._popen, Forked)
-
-    @property
     def is_running(self) -> bool:
         return self.returncode is None
 

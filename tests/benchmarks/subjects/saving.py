@@ -1,26 +1,39 @@
-"""Saving entries that are made already: options `way` (save or save_many) and `count`."""
+"""Storing entries: options `way` and `count`.
+
+Ways: `save` and `save_many` save entries that are made already. `statics` starts with a large
+`beat_schedule`, until this is the leader and all is stored.
+"""
 
 from __future__ import annotations
 
 import time
 
-from celery.schedules import schedule
+from celery.schedules import crontab, schedule
 from fill import TASK
-from subject import make_app, read_options, report
+from subject import lead, make_app, read_options, report
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.schedulers import get_redis
 
 options = read_options()
-app = make_app(options.server, 1)
+is_start = options.way == "statics"
+beat_schedule = {
+    f"static-{number}": {"task": TASK, "schedule": crontab(minute=number % 60) if number % 2 else 3600.0}
+    for number in range(options.count if is_start else 0)
+}
+app = make_app(options.server, 1, beat_schedule=beat_schedule)
 entries = [
     RedBeatSchedulerEntry(f"saved-{number}", TASK, schedule(3600), args=[number], app=app)
-    for number in range(options.count)
+    for number in range(0 if is_start else options.count)
 ]
-get_redis(app).ping()
-is_missing = not hasattr(RedBeatSchedulerEntry, options.way)
+if not is_start:  # a start makes its own connections
+    get_redis(app).ping()
+is_missing = options.way == "save_many" and not hasattr(RedBeatSchedulerEntry, options.way)
 started = time.perf_counter()
-if options.way == "save":
+leader = None
+if is_start:
+    leader = lead(app)
+elif options.way == "save":
     for entry in entries:
         entry.save()
 elif not is_missing:
@@ -28,4 +41,6 @@ elif not is_missing:
 seconds = time.perf_counter() - started
 stored = get_redis(app).zcard("redbeat::schedule")
 assert is_missing or stored == options.count, f"{stored} entries are stored"
+if leader is not None:
+    leader.close()
 report(seconds=seconds, is_missing=is_missing)
