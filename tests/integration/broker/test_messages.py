@@ -473,7 +473,7 @@ def assert_both_are_the_same(compiling: Compiling, call: Call, now: datetime) ->
     return ""
 
 
-RANDOM_MESSAGES = 1_600 if IS_LONG else 700
+RANDOM_MESSAGES = 1_600 if IS_LONG else 300
 
 
 @pytest.mark.parametrize("part", range(2))

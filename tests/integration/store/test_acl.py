@@ -263,6 +263,7 @@ def test_beat_without_the_right_to_calendars_sends_entries_that_need_none(ground
     assert "can't be read" in str(ground.admin.hget("redbeat:seldom", "error"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", ["worker", "worker_and_broker"])
 def test_worker_process_needs_no_more_than_its_rule(ground: Ground, tmp_path: Path, user: str) -> None:
     """Runs are tracked by the user, who also has broker and results with the second rule."""

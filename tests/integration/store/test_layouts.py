@@ -318,12 +318,9 @@ def test_lister_reads_the_layout_again_after_a_while(
     assert [*Members(Store(app)).entries()] == [ensure_conf(other).keys.entry(APART)]
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_standby_reads_the_layout_again_after_a_while(
-    make_app: MakeApp, client: redis.Redis, shards: int
-) -> None:
+def test_standby_reads_the_layout_again_after_a_while(make_app: MakeApp, client: redis.Redis) -> None:
     """It writes nothing but that it is there."""
-    app = make_app(redbeat_shards=shards)
+    app = make_app(redbeat_shards=4)
     hourly(app).save()
     store, config = Store(app), ensure_conf(app)
     for part in store.parts:

@@ -19,7 +19,7 @@ from tests.support.polling import eventually
 from tests.support.schedule import counts_of, messages, monitoring, write_burst
 from tests.support.servers import Server
 
-NAMES = [f"entry-{number}" for number in range(300)]
+NAMES = [f"entry-{number}" for number in range(100)]
 BATCH = {"redbeat_batch_size": 10}
 
 
