@@ -61,7 +61,7 @@ def findings(app: Celery, *arguments: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.few_cases(3)
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("state", [b"moving", b"settling"])
 @pytest.mark.parametrize(("former", "shards"), WAYS, ids=lambda one: f"{one or 'none'}")
 def test_layout_lost_during_a_reshard_is_written_again_by_the_resumed_one(
@@ -146,7 +146,7 @@ SPOILT: dict[str, Breaks] = {
 }
 
 
-@pytest.mark.few_cases(3)
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("state", [b"moving", b"settling", b""])
 @pytest.mark.parametrize("how", SPOILT)
 def test_lost_or_invalid_layout_is_repaired_by_doctor(
