@@ -4,177 +4,38 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 import redis
 from celery import Celery
 from syrupy.assertion import SnapshotAssertion
 
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.cli import SECTIONS
 from redbeat.cli import redbeat as group
+from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.store.store import Store
+from tests.conftest import MakeApp
+from tests.integration.cli.conftest import commands, fill
 from tests.support.command_line import call
-from tests.support.schedule import SCHEDULE, STATICS, write_raw
+from tests.support.doctoring import everything
+from tests.support.hostile import HOSTILE, find_orders
+from tests.support.schedule import LOCK, SCHEDULE
+from tests.support.servers import Server
+from tests.support.ticks import memory_app
 
 PASSWORD = "s3cret-w0rd"
-HOURLY: dict[str, Any] = {"__type__": "interval", "every": 3600}
 #: what differs from run to run, in what is shown
 VARYING = re.compile(
     r"20(2[4-9]|[3-8]\d)-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(\.\d+)?)?(\+00:00)?|127\.0\.0\.1:\d+"
-    r"|\d+(\.\d+)? (ms|s|min|h|d|y)\b|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|rb_\w+|/\S*/(?=\w+\.json)"
-    r"|\b\w{8}  (?=name)"
+    r"|\d+(\.\d+)? (ms|s|min|h|d|y)\b|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|rb_[\w-]+|/\S*/(?=\w+\.json)"
+    r"|\b[a-z0-9]{8}  (?=name)|(?<=\()[a-z0-9]{8}(?=\))"
 )
-
-
-def fill(client: redis.Redis, text: str = "", now: float = 1.0) -> None:
-    """A schedule with everything that commands show, valid and invalid; `text` is in all of its texts."""
-    own = text or "own"
-    write_raw(client, f"name{text}", task=f"task{text}", schedule=HOURLY, score=now)
-    write_raw(client, f"calm{text}", task="echo", schedule=HOURLY, score=now)
-    later = {"__type__": "clocked", "clocked_time": "2099-01-01T12:00:00+00:00"}
-    write_raw(client, f"far{text}", schedule=later, score=4070952000)
-    for number, fields in enumerate(
-        (
-            {"task": "echo", "options": {"serializer": f"serializer{text}"}},
-            {"task": "echo", "options": {"exchange": own, "routing_key": own, "queue": own}},
-            {"task": "echo", "args": [own], "kwargs": {own: own}, "options": {own: own}},
-            {"task": "echo", "schedule": {"__type__": f"kind{text}"}},
-            {"task": "echo", "schedule": {"__type__": "crontab", "minute": own}},
-            {"task": "echo", "schedule": own},
-            {"task": "echo", "schedule": {"__type__": "rrule", "freq": 4, f"byhour{text}": 1}},
-            {"task": "echo", "jiter": 1, f"taks{text}": "x", "enabled": own},
-            {"task": [own]},
-        )
-    ):
-        write_raw(client, f"{number}{text}", {"schedule": HOURLY, **fields}, score=now)
-    write_raw(client, f"broken{text}", f"{{{text}", score=now)
-    write_raw(client, f"meta{text}", meta=f'"{text}', score=now)
-    for name, policy in {
-        "excluded": {"exclude": f"calendar{text}"},
-        "missing": {"exclude": f"none{text}"},
-        "wrong": {"exclude": f"wrong{text}"},
-        "zone": {"timezone": f"Mars/{text}"},
-        "paused": {"paused": True, "pause_note": own},
-        "misspelt": {f"jitterr{text}": 5, "misfire": own},
-    }.items():
-        write_raw(client, f"{name}{text}", score=now)
-        client.hset(f"redbeat:{name}{text}", "policy", json.dumps(policy))
-    client.hset(f"redbeat::calendar:calendar{text}", mapping={"about": own, "2001-01-01": own})
-    client.hset(f"redbeat::calendar:wrong{text}", mapping={"about": own, own: own})
-    client.zadd(SCHEDULE, {f"redbeat:gone{text}": now, f"bare{text}": now})
-    client.set(f"redbeat:text{text}", own)
-    client.zadd(SCHEDULE, {f"redbeat:text{text}": now, b"redbeat:no-text\xff\x1b[2J": now})
-    client.sadd(STATICS, f"name{text}", f"old{text}")
-    client.sadd("redbeat::static-owners", f"owner{text}\tname{text}")
-    client.sadd(f"redbeat::owner:owner{text}", f"name{text}")
-    record = {"due": 1.5e9, "at": 1.5e9, "outcome": own, "why": own, "id": own}
-    for key in (f"name{text}", f"broken{text}", f"left over{text}"):
-        client.lpush(f"redbeat::history:{key}", json.dumps(record), own)
-    client.sadd(f"redbeat::backfilled:left over{text}", own)
-    ended = {**record, "outcome": "failed", "ended": 1.6e9, "worker": own, "error": own, "held_by": own}
-    client.lpush(f"redbeat::history:2{text}", json.dumps({**ended, "late": own, "rerun_of": own}))
-    run = {"due": "1500000000", "state": "started", "started": "1500000000", "worker": own, "error": own}
-    for running in (f"redbeat::running:name{text}", f"redbeat::running:left over{text}"):
-        client.hset(running, own, json.dumps(run))
-        client.zadd("redbeat::deadlines", {f"{own}\0{running}": now})
-    client.set(f"redbeat::failing:2{text}", 5)
-    failed = {"entry": f"2{text}", "id": own, "due": "1500000000", "outcome": "lost", "error": own}
-    client.xadd("redbeat::failures", {**failed, "worker": own})
-    changed = dict.fromkeys(("user", "host", "verb", "source", "outcome"), own)
-    about = {"names": json.dumps([own]), "details": json.dumps({own: own})}
-    client.hset("redbeat::tokens", own, own)
-    client.xadd("redbeat::audit", {**changed, **about})  # type: ignore[dict-item]
-    client.hset("redbeat::workers", own, json.dumps({"at": now, "pool": own}))
-    error = {"reason": own, "since": 1.0, "attempts": 2, "about": own, "retry_at": "1", "due": "1"}
-    client.hset(f"redbeat:calm{text}", "error", json.dumps(error))
-    message = dict.fromkeys(("task_id", "task", "exchange", "routing_key"), own)
-    headers = dict.fromkeys(("argsrepr", "root_id", "expires", "group"), own)
-    for kind, body in (("json", json.dumps([[own], {own: own}, {}])), ("no json", own)):
-        stored = {**message, "body": body, "headers": headers, "properties": {"priority": own}}
-        client.hset(f"redbeat::later:{kind}{text}", mapping={"message": json.dumps(stored)})
-        client.hset(f"redbeat::later:{kind}{text}", "error", json.dumps({**error, "definition_sha1": ""}))
-        client.zadd("redbeat::later", {f"redbeat::later:{kind}{text}": 4e9})
-    client.hset(f"redbeat::later:broken{text}", "message", json.dumps({"body": own, "task_id": [own]}))
-    client.zadd("redbeat::later", {f"redbeat::later:broken{text}": 4e9, f"stray{text}": 4e9})
-
-
-def commands(folder: Path, text: str = "") -> list[list[str]]:
-    """Every command, with all its ways to show what is stored."""
-    own, name = text or "own", f"name{text}"
-    folder.mkdir(exist_ok=True)
-    (folder / "file.json").write_text(
-        json.dumps(
-            {
-                "owner": "me",
-                "entries": {f"new{text}": {"task": own, "schedule": 60, "kwargs": {own: own}}},
-                "calendars": {f"days{text}": {"about": own, "days": {"2026-12-25": own}}},
-            }
-        )
-    )
-    (folder / "bad.json").write_text(json.dumps({"owner": "me", "entries": {name: {"task": 5}}}))
-    file, bad = str(folder / "file.json"), str(folder / "bad.json")
-    shown = [
-        *(
-            ["list"],
-            ["list", "--state", "quarantined"],
-            ["list", "--later"],
-            ["count", "--match", own],
-            ["runs"],
-        ),
-        *(["show", f"{kind}{text}"] for kind in ("name", "broken", "paused", "calm", "2", "far")),
-        *(["next", "--after", "2098-12-31"], ["next", f"far{text}"], ["next", f"excluded{text}"]),
-        *(
-            ["timeline", "--start", "2099-01-01"],
-            ["why", name],
-            ["why", f"broken{text}"],
-            ["audit"],
-            ["status"],
-        ),
-        *(
-            ["why", name, "--at", "2017-07-14T02:40:00Z"],
-            ["runs", name],
-            ["token", "list"],
-            ["doctor", "--all"],
-        ),
-        *(["runs", "--state", "failed,lost,sent,unsent"], ["rerun", f"2{text}", "--dry-run"], ["downgrade"]),
-        ["rerun", "--all-failed", "--since", "2001-01-01", "--dry-run"],
-        *(["plan", file], ["plan", file, "--prune", "--take-over", "--owner", "me"], ["plan", bad]),
-        *(["apply", file, "--dry-run"], ["import", file, "--dry-run"], ["purge", "--dry-run"]),
-        *(
-            ["calendar", "list"],
-            ["calendar", "show", f"calendar{text}"],
-            ["calendar", "show", f"wrong{text}"],
-        ),
-        *(
-            ["reshard", "--to", "4", "--dry-run"],
-            ["reshard", "--to", own],
-            ["route", name],
-            ["route", f"1{text}"],
-        ),
-        *(["later", "list"], ["later", "count"]),
-        *(["later", "show", f"{kind}{text}"] for kind in ("json", "no json", "broken", "none")),
-    ]
-    return [
-        *(call for words in shown for call in (words, [*words, "--json"])),
-        *(["export"], ["export", "--history", "--json"], ["export", str(folder / f"out{text}")]),
-        *(["doctor", "--all", "--fix", "--dry-run"], ["show", f"none{text}"], ["show", own, own]),
-        *(["add", name, own, "--every", "1h"], ["add", f"other{text}", own, "--every", own]),
-        ["add", f"other{text}", own, "--every", "1h", "--queue", own, "--json"],
-        *(["set", f"2{text}", "--task", own], ["pause", f"2{text}", "--note", own], ["resume", f"2{text}"]),
-        *(["pause", "--match", f"*{text}"], ["trigger", f"2{text}"], ["trigger", f"0{text}"]),
-        ["backfill", f"2{text}", "--from", "2024-01-01", "--to", "2024-01-02", "--dry-run"],
-        *(["rerun", f"2{text}"], ["rerun", "--all-failed", "--since", "2001-01-01", "--yes"]),
-        *(["apply", file, "--yes"], ["import", file, "--replace"], ["import", file, "--replace", "--yes"]),
-        ["later", "cancel", f"none{text}", f"json{text}"],
-        ["later", "cancel", f"none{text}", f"json{text}", "--yes"],
-        ["later", "release", f"no json{text}", "--yes"],
-        *(["calendar", "set", "days", "2099-01-01=closed"], ["calendar", "import", "days", bad, "--add"]),
-        *(["calendar", "delete", "days", "--yes"], ["token", "add", name, "--right", "run"]),
-        *(["token", "revoke", name, "--yes"], ["purge", "--yes"], ["doctor", "--all", "--fix"]),
-        *(["delete", name], ["delete", "--match", f"*{text}", "--yes"]),
-        *(["monitoring"], ["singleton", "--help"], ["web", "--help"]),
-    ]
 
 
 def commands_in(group: click.Group, *path: str) -> Iterator[tuple[str, ...]]:
@@ -221,6 +82,203 @@ def test_commands_print_the_known_tables_texts_and_shapes(
                 shape_of([json.loads(line) for line in done.stdout.splitlines()]),
             ]
         else:
-            lines = shown(done.output)
+            lines = shown(done.output.replace(f"{tmp_path}/", ""))
             printed[title] = [done.exit_code, sorted(lines) if words[0] in ("doctor", "purge") else lines]
     assert printed == snapshot
+
+
+def test_hostile_text_gives_no_orders_in_a_pipe(app: Celery, client: redis.Redis, tmp_path: Path) -> None:
+    client.set(LOCK, f"token{HOSTILE}", ex=1000)
+    fill(client, HOSTILE)
+    for words in commands(tmp_path, HOSTILE):
+        done = call(app, *words)
+        assert done.exception is None or isinstance(done.exception, SystemExit), (words, done.exception)
+        assert find_orders(done.output) == [], words
+
+
+#: exit codes when Redis is away, refuses the user, has another URL scheme, has no URL; others: 69, 77, 78, 78
+CODES: dict[tuple[str, ...], tuple[int, ...]] = {("status",): (3, 3, 78, 78), ("doctor",): (69, 77, 2, 2)}
+ASK_NOBODY = {("monitoring",), ("singleton",), ("web",)}
+
+
+@pytest.mark.parametrize("path", sorted(set(commands_in(group)) - ASK_NOBODY), ids=" ".join)
+def test_failure_has_its_exit_code(server: Server, tmp_path: Path, path: tuple[str, ...]) -> None:
+    calls = [words for words in commands(tmp_path) if tuple(words[: len(path)]) == path]
+    words = next((words for words in calls if "--yes" in words), calls[0])
+    codes = []
+    for url in (
+        f"redis://:{PASSWORD}@127.0.0.1:1/0",
+        f"redis://nobody:{PASSWORD}@127.0.0.1:{server.port}/0",
+        f"http://:{PASSWORD}@127.0.0.1/0",
+        None,
+    ):
+        app = Celery("test", broker="memory://", set_as_current=False)
+        app.conf.update({"redbeat_redis_url": url} if url else {})
+        done = call(app, *words)
+        codes.append(done.exit_code)
+        assert PASSWORD not in done.output
+        assert "Traceback" not in done.output
+    assert tuple(codes) == CODES.get(path, (69, 77, 78, 78))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("show reprot", "set reprot --jitter 5", "pause reprot", "resume report reprot", "trigger reprot"),
+        *("delete report reprot --yes", "next reprot", "why reprot", "backfill reprot --from 2024-01-01"),
+    ],
+)
+def test_missing_entry_ends_with_66_and_a_suggestion(app: Celery, client: redis.Redis, command: str) -> None:
+    check_refused(app, client, command, 66, "There is no entry 'reprot'.*Did you mean report")
+
+
+#: invalid calls, and what their errors name
+USAGE = {
+    "pause": "--match",
+    "pause report --until 2020-01-01": "--until.*is in the past",
+    "pause report --until 99999999999w": "is more than a hundred years",
+    "add x echo": "--every, --cron, --at, --rrule, --solar",
+    "add x echo --every 5 --cron @daily": "--every and --cron",
+    "add x echo --every 5x": "'x' is no unit",
+    "add x echo --every -5": "'-5'",
+    "add x echo --cron '*/5 9-17 * 1,13 *'": "'13'.*field 4, at character 14",
+    "add x echo --cron @dialy": "Did you mean @daily",
+    "add x echo --at tomorrow": "'tomorrow' is no time",
+    "add x echo --rrule FREQ=DAILY;BYHUOR=9": "BYHUOR.*Did you mean BYHOUR",
+    "add x echo --solar sunset,52.5": "--solar",
+    "add x echo --every 5 --args [1,": "--args.*column 4",
+    "add x echo --every 5 --kwargs [1]": "--kwargs",
+    "add x echo --every 5 --timezone Europe/Berlni": "Did you mean Europe/Berlin",
+    "add x echo --every 5 --misfire later": "'later' is not one of",
+    "add x echo --every 5 --jitter 5 --expires-after 3": "expires_after",
+    "add x echo --every 5 --exclude nope": "calendar 'nope'",
+    "add :schedule echo --every 5": "that key is RedBeat's own",
+    "add report echo --every 5": "'report' already",
+    "set report --jitter 5 --unset jitter": "--jitter can't be both set and unset",
+    "list --limit -1": "is not in the range",
+    "list --due-before soon": "'soon' is no time",
+    "next report --match r*": "Give either a NAME or --match",
+    "backfill report --from 2024-02-01 --to 2024-01-01": "--to must not be before --from",
+    "reshard --to 1.5": "is no number of shards",
+    "doctor --dry-run": "--fix",
+    "why report --at 0001-01-01T00:00+01:00": "--at",
+    "lst": "No such command 'lst'",
+    "--url URL trigger report": "celery -A APP redbeat trigger, without --url",
+    "--url URL backfill report --from 2024-01-01": "celery -A APP redbeat backfill, without --url",
+    "--url URL rerun report": "call it as celery -A APP redbeat rerun",
+    "--url URL route report": "call it as celery -A APP redbeat route",
+}
+
+
+@pytest.mark.parametrize("command", USAGE)
+def test_invalid_call_ends_with_64_and_changes_nothing(
+    app: Celery, client: redis.Redis, server: Server, command: str
+) -> None:
+    check_refused(app, client, command.replace("URL", server.url(1)), 64, USAGE[command])
+
+
+def check_refused(app: Celery, client: redis.Redis, command: str, code: int, words: str) -> None:
+    Entry("report", "echo", 86_400, app=app).save()
+    before = everything(client)
+    done = call(app, *shlex.split(command))
+    assert (done.exit_code, done.stdout) == (code, ""), done.output
+    assert re.search(words, done.stderr.splitlines()[-1]), done.stderr
+    assert everything(client) == before
+
+
+def test_key_of_another_type_is_named(app: Celery, client: redis.Redis) -> None:
+    client.set(SCHEDULE, "x")
+    for command in (["list"], ["next"], ["timeline"], ["purge"], ["count"], ["show", "x"]):
+        done = call(app, *command)
+        assert done.exit_code not in (0, 1), done.output
+        assert f"{SCHEDULE} holds something that is no sorted set" in done.stderr, done.output
+
+
+class Raises(redis.CredentialProvider):
+    """A vault with a secret, which cannot be asked."""
+
+    error: type[BaseException] | None = RuntimeError
+
+    def get_credentials(self) -> Any:
+        if self.error is not None:
+            raise self.error(f"the vault has {PASSWORD}")
+        return ("default", "")
+
+
+class Exits(Raises):
+    error = SystemExit
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"password": [PASSWORD]}, "username and password are strings"),
+        ({"credential_provider": Raises()}, "its credential provider raised RuntimeError, Raises"),
+        ({"credential_provider": Exits()}, "its credential provider raised SystemExit, Exits"),
+        ({"credential_provider": PASSWORD}, "this text can't be imported"),
+        ({"client_name": [1]}, "an option has a wrong value"),
+        ({"encoding": "nope"}, "unknown encoding: nope"),
+    ],
+)
+def test_invalid_redis_option_ends_with_78(server: Server, options: dict[str, Any], words: str) -> None:
+    app = memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options=options)
+    for command, code in ((["list"], 78), (["status"], 78), (["doctor"], 2)):
+        done = call(app, *command)
+        assert (done.exit_code, words in done.output, PASSWORD in done.output) == (code, True, False)
+
+
+@pytest.mark.parametrize("error", [TimeoutError, SystemExit])
+def test_credential_provider_that_has_answered_once_counts_as_unreachable(
+    server: Server, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """So that ``retry_period`` waits for it, and a running beat does not end."""
+    vault = Raises()
+    monkeypatch.setattr(Raises, "error", error)
+    app = memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options={"credential_provider": vault})
+    with pytest.raises(ConfigurationError, match=f"raised {error.__name__}, Raises"):
+        Store(app).vitals()
+    monkeypatch.setattr(Raises, "error", None)
+    assert Store(app).vitals().token == ""
+    monkeypatch.setattr(Raises, "error", error)
+    Store(app).client.connection_pool.disconnect()
+    with pytest.raises(StoreUnavailable, match=f"its credential provider raised {error.__name__}"):
+        Store(app).vitals()
+
+
+@pytest.mark.parametrize("place", ["shards", "cluster"])
+def test_commands_work_over_shards_and_on_a_cluster(
+    make_app: MakeApp, request: pytest.FixtureRequest, place: str
+) -> None:
+    if place == "shards":
+        app = make_app(redbeat_shards=4)
+    else:
+        url = request.getfixturevalue("cluster").url()
+        app = memory_app(redbeat_redis_url=url, redbeat_redis_options={"cluster": True})
+    Entry.save_many([Entry(f"e{number}", "echo", 60, app=app) for number in range(30)])
+    for command, says in {
+        "list --match e1*": "e17",
+        "count": "30",
+        "show e3": "echo",
+        "why e3": "e3",
+        "next": "e0",
+        "timeline": "e0",
+        "runs": "",
+        "pause e1 e2": "Paused e2",
+        "set e4 --every 5m": "e4",
+        "rerun --all-failed --since 1d --dry-run": "",
+        "later list": "no stored messages",
+        "purge --yes": "nothing to remove",
+        "delete e5 --yes": "Deleted 1",
+    }.items():
+        done = call(app, *shlex.split(command))
+        assert (done.exit_code, says in done.output) == (0, True), (command, done.output)
+
+
+def test_help_has_every_command_in_one_section(app: Celery) -> None:
+    listed = [command.name for section in SECTIONS.values() for command in section]
+    assert sorted(map(str, listed)) == sorted(group.commands)
+    lines = call(app, "--help").stdout.splitlines()
+    for title, section in SECTIONS.items():
+        at = lines.index(f"{title}:")
+        for offset, (command, words) in enumerate(section.items(), start=1):
+            assert lines[at + offset].split(None, 1) == [command.name, words]

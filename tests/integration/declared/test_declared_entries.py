@@ -22,8 +22,7 @@ from redbeat.config import ensure_conf
 from redbeat.errors import DeclarationError
 from redbeat.policy.policy import FIELDS
 from tests.conftest import MakeApp
-from tests.integration.conftest import MakeScheduler
-from tests.support.apps import celery_beat, celery_worker, run_beat, runs, stop_worker, write_app
+from tests.support.apps import celery_beat, celery_worker, runs, stop_worker, write_app
 from tests.support.command_line import call, run
 from tests.support.logs import errors_in, has_traceback
 from tests.support.polling import eventually
@@ -110,18 +109,6 @@ def test_entry_that_has_left_the_code_is_removed(
     assert "beat: Removing old static schedule entry 'leaves'." in caplog.text
 
 
-def test_entry_moved_between_beat_schedule_and_its_task_keeps_its_runs(
-    with_task: Callable[..., Celery], client: redis.Redis
-) -> None:
-    start(with_task({"beat_schedule": {"x": HOURLY}}))
-    client.hset("redbeat:x", "meta", '{"last_run_at": null, "total_run_count": 7}')
-    start(with_task(x={"every": 3600}))
-    assert field(client, "x", "meta")["total_run_count"] == 7
-    start(with_task({"beat_schedule": {"x": HOURLY}}))
-    assert names_in(client) == ["x"]
-    assert field(client, "x", "meta")["total_run_count"] == 7
-
-
 @pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
 def test_name_declared_twice_stops_beat_and_changes_nothing(
     with_task: Callable[..., Celery], client: redis.Redis, settings: dict[str, Any]
@@ -185,40 +172,6 @@ def test_every_policy_field_is_stored_from_code_and_beat_schedule(
     }
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"jiter": 3}, "Did you mean jitter?"),
-        ({"overlap": "sikp"}, "overlap: must be one of"),
-    ],
-)
-def test_invalid_field_in_beat_schedule_is_logged_and_others_are_stored(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    fields: dict[str, Any],
-    reason: str,
-) -> None:
-    make_scheduler(beat_schedule={"wrong": {**HOURLY, **fields}, "right": HOURLY})
-    assert names_in(client) == ["right"]
-    (told,) = errors_in(caplog)
-    assert "'wrong'" in told
-    assert reason in told
-
-
-def test_new_leader_stores_declared_entries_again(
-    make_scheduler: MakeScheduler, with_task: Callable[..., Celery], client: redis.Redis
-) -> None:
-    app = with_task(x={"every": 3600})
-    app.conf.redbeat_lock_key = "redbeat::lock"
-    app.redbeat_conf = None
-    scheduler = make_scheduler(app)
-    client.flushdb()
-    scheduler.lock = None
-    assert scheduler.stand_for_leader()
-    assert names_in(client) == ["x"]
-
-
 MODULE = """
 from redbeat import scheduled
 from celery import shared_task
@@ -260,25 +213,6 @@ def test_declared_tasks_run_with_a_real_beat_and_worker(
     with celery_beat(tmp_path, "module") as beat:
         beat.wait_for("Removing old static schedule entry 'under'")
         eventually(lambda: names_in(client) == ["new", "over", "third"])
-
-
-@pytest.mark.parametrize("where", ["in the code", "in beat_schedule"])
-def test_real_beat_with_a_name_twice_ends_with_both_places(
-    valkey: Server, tmp_path: Path, where: str
-) -> None:
-    is_imported = where == "in beat_schedule"
-    extra = MODULE if is_imported else MODULE.replace('name="under"', 'name="over"')
-    settings = {"beat_schedule": {"over": HOURLY}} if is_imported else {}
-    with run_beat(tmp_path, valkey.url(0), extra=extra, redbeat_redis_url=valkey.url(1), **settings) as beat:
-        assert beat.wait() == (78 if is_imported else 2)
-        output = beat.output()
-    source = (tmp_path / "module.py").read_text().splitlines()
-    lines = [number for number, line in enumerate(source, 1) if 'name="over"' in line]
-    assert all(f"{tmp_path / 'module.py'}:{line}" in output for line in lines), output
-    assert ("CRITICAL" in output and "the setting beat_schedule" in output) == is_imported
-    assert has_traceback(output) != is_imported
-    with valkey.client(db=1) as client:
-        assert not client.keys()
 
 
 @pytest.fixture
@@ -423,17 +357,3 @@ def test_django_tasks_are_declared_sent_and_run(
             assert broker.smembers("ran") == {"celery", "over", "under", "context"}, beat.output()
             stop_worker(worker)
         beat.stop()
-
-
-def test_django_task_of_another_backend_is_reported(
-    server: Server, tmp_path: Path, broker: redis.Redis
-) -> None:
-    pytest.importorskip("django")
-    framework = BACKENDS["django_tasks_fennel.CeleryBackend"][1]
-    env = prepare(tmp_path, f"{framework}.backends.dummy.DummyBackend", server)
-    assert set(declared_in(tmp_path, env)) == {"shop.tasks.plain"}
-    with celery_beat(tmp_path, "proj", env=env) as beat:
-        beat.wait_for("shop.tasks.under is no task of Celery's, as its backend is DummyBackend")
-        eventually(lambda: broker.exists("redbeat:shop.tasks.plain"))
-        assert f"{tmp_path / 'shop' / 'tasks.py'}:" in beat.output()
-    assert not broker.exists("redbeat:over")

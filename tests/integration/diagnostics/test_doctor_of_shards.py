@@ -16,14 +16,7 @@ from redbeat.keys import Keys
 from redbeat.store.store import Store
 from tests.support.command_line import call
 from tests.support.servers import Server
-from tests.support.shards import (
-    EVERY_PLACE,
-    announce,
-    app_in,
-    lead,
-    names_in_every_shard,
-    parts_of,
-)
+from tests.support.shards import EVERY_PLACE, announce, app_in, lead, names_in_every_shard, parts_of
 
 DEFINITION = json.dumps(
     {"name": "stray", "task": "tasks.report", "schedule": {"__type__": "interval", "every": 60}}

@@ -18,15 +18,7 @@ from redbeat.keys import keys_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
-from tests.support.schedule import (
-    LOCK,
-    SCHEDULE,
-    STATICS,
-    score_of,
-    sent_names,
-    server_now,
-    write_raw,
-)
+from tests.support.schedule import LOCK, SCHEDULE, STATICS, score_of, sent_names, server_now, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader
 
@@ -77,20 +69,6 @@ def test_reserved_names_among_the_statics_delete_nothing(
     assert sent_names(broker) == ["dynamic"]
 
 
-def test_statics_key_of_another_type_is_logged_once_and_entries_run(
-    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
-) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), beat_schedule={"x": HOURLY})
-    client.set(STATICS, "oops")
-    write_raw(client, "dynamic", schedule={"__type__": "interval", "every": 0.2})
-    with celery_beat(tmp_path, "module") as beat:
-        eventually(lambda: sent_names(broker).count("dynamic") >= 5)
-        lines = [line for line in beat.output().splitlines() if STATICS in line]
-        assert len(lines) == 1, lines
-        assert "beat_schedule isn't stored" in lines[0]
-    assert client.get(STATICS) == "oops"
-
-
 def test_lock_key_of_another_type_is_logged_and_waited_out(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
 ) -> None:
@@ -127,10 +105,7 @@ LARGE: dict[str, str] = {
 
 
 def test_definitions_of_megabytes_make_short_log_lines_and_errors(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, definition in LARGE.items():
         write_raw(client, name, definition, score=1)
@@ -143,29 +118,6 @@ def test_definitions_of_megabytes_make_short_log_lines_and_errors(
     assert len(caplog.records) == len(LARGE) + 1
     for name in (*LARGE, "long" * 250_000):
         assert 0 < client.hstrlen(f"redbeat:{name}", "error") < 2000, name[:20]
-
-
-PUT_AWAY = "redbeat::downgraded"
-
-
-@pytest.mark.parametrize("text", ["nan", "1e999", "", " static", "1 2"])
-def test_downgraded_entry_with_an_invalid_score_comes_back(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    text: str,
-) -> None:
-    write_raw(client, "canary", score=1)
-    write_raw(client, "away", score=None)
-    client.hset(PUT_AWAY, "redbeat:away", text)
-    tick_all(make_scheduler())
-    assert sorted(sent_names(broker)) == ["away", "canary"]
-    assert not client.exists(PUT_AWAY)
-    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(warnings) == 1, warnings
-    assert "are due now" in warnings[0]
-    assert "away" in warnings[0]
 
 
 KEYS = keys_of("redbeat:", "", "")

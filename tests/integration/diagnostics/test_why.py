@@ -18,7 +18,6 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.cli import redbeat
 from tests.conftest import MakeApp
-from tests.support.command_line import call
 from tests.support.schedule import SCHEDULE, messages, meta_json, monitoring, server_now, write_raw
 from tests.support.servers import Server
 
@@ -179,24 +178,3 @@ def test_scheduler_of_the_setting_is_judged(make_app: MakeApp, client: redis.Red
 class ShopScheduler(RedBeatScheduler):
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
         return super().apply_async(*args, **kwargs)
-
-
-def test_without_the_application_messages_are_unknown(
-    app: Celery, server: Server, client: redis.Redis
-) -> None:
-    write_raw(client, "entry", schedule=HOURLY)
-    done = call(app, "--url", server.url(1), "why", "entry")
-    assert done.exit_code == 0, done.output
-    assert "messages" not in done.output
-    done = call(app, "--url", server.url(1), "why", "entry", "--json")
-    assert json.loads(done.output)["messages"] is None
-
-
-def test_tasks_that_cannot_be_imported_are_reported_beside_the_answer(
-    make_app: MakeApp, client: redis.Redis, ask: Ask
-) -> None:
-    app = make_app(imports=["no_such_module"])
-    write_raw(client, "entry", schedule=HOURLY)
-    done = ask("entry", app=app)
-    assert done.exit_code == 0
-    assert "Which way its messages go isn't known: ModuleNotFoundError" in done.output

@@ -14,7 +14,6 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat import aio
 from redbeat.connection.async_client import MAX_COMMANDS
 from redbeat.errors import EntryChanged
 from tests.conftest import MakeApp
@@ -218,28 +217,6 @@ assert not app.redbeat_redis_async_made._kept
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", script]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("[1, 2, 3]\n", "", 0)
-
-
-def test_aclose_lets_a_running_call_finish(make_app: MakeApp, server: Server, client: redis.Redis) -> None:
-    proxy = Proxy((server.host, server.port))
-    options = {"client_name": "to-be-closed"}
-    app = make_app(redbeat_redis_url=proxy.url(server.url(1)), redbeat_redis_options=options)
-
-    async def main() -> None:
-        await entry_of(app, "before").asave()
-        proxy.withhold_answers()
-        under_way = asyncio.create_task(entry_of(app, "meanwhile").asave())
-        await asyncio.sleep(0.05)
-        await aio.aclose(app)
-        proxy.thaw()
-        await under_way
-        eventually(lambda: "to-be-closed" not in [one["name"] for one in client.client_list()])
-        assert await Entry.acount(app) == 2
-
-    try:
-        asyncio.run(main())
-    finally:
-        proxy.close()
 
 
 def test_forked_process_has_its_own_client(app: Celery, client: redis.Redis) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -16,14 +16,9 @@ from celery.schedules import BaseSchedule, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.bulk import SaveResult
-from redbeat.errors import (
-    EntryChanged,
-    EntryError,
-    EntryNotFound,
-)
+from redbeat.errors import EntryChanged, EntryError, EntryNotFound
 from redbeat.schedulers import get_redis
 from redbeat.schedules import register_schedule
-from redbeat.schedules.occurrences import KINDS
 from redbeat.store.notifier import WakeChannel
 from tests.conftest import MakeApp
 from tests.faults.children import run_children
@@ -363,14 +358,6 @@ def test_raw_member_with_a_reserved_name_is_quarantined(
     assert "invalid entry mine (left unchanged): a key of RedBeat's own is not an entry" in said
 
 
-@pytest.fixture(autouse=True)
-def _kinds() -> Iterator[None]:
-    before = dict(KINDS)
-    yield
-    KINDS.clear()
-    KINDS.update(before)
-
-
 def is_due(_self: Any, _last_run_at: datetime) -> schedstate:
     return schedstate(True, 60.0)
 
@@ -391,20 +378,3 @@ def test_registered_schedule_with_is_due_alone_is_refused(make_app: Callable[...
     with pytest.raises(EntryError, match=r"remaining_estimate\(self, last_run_at\)") as caught:
         entry.save()
     assert "is_due() is not asked" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("base", "methods", "warned"),
-    [
-        (BaseSchedule, {"is_due": is_due, "remaining_estimate": remaining_estimate}, True),
-        (schedule, {"is_due": is_due}, True),
-        (BaseSchedule, {"remaining_estimate": remaining_estimate}, False),
-        (schedule, {}, False),
-    ],
-)
-def test_registered_schedule_with_its_own_is_due_is_warned_of(
-    recwarn: pytest.WarningsRecorder, base: type[BaseSchedule], methods: dict[str, Any], warned: bool
-) -> None:
-    registered(base, **methods)
-    told = [one for one in recwarn if "Own.is_due is not asked" in str(one.message)]
-    assert [one.category for one in told] == [RuntimeWarning] * warned

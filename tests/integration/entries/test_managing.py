@@ -490,43 +490,12 @@ def test_get_from_key_and_list_give_the_same_form(app: Celery, client: redis.Red
     assert Entry.get("entry", app).to_dict() == Entry.from_key("redbeat:entry", app).to_dict() == form
 
 
-def test_entry_has_its_new_state_after_each_operation(app: Celery, client: redis.Redis) -> None:
-    entry = Entry("entry", "t", HOUR, app=app)
-    assert (entry.state, entry.next_due_at, entry.to_dict()["state"]) == (None, None, None)
-
-    def same() -> None:
-        assert entry.to_dict() == Entry.get("entry", app).to_dict()
-
-    assert entry.save().state == "scheduled"
-    same()
-    entry.pause()
-    assert (entry.state, entry.next_due_at) == ("paused", None)
-    same()
-    entry.resume()
-    assert entry.state == "scheduled"
-    same()
-    entry.update(enabled=False)
-    assert entry.state == "disabled"
-    same()
-    entry.delete()
-    assert entry.state is None
-
-
 def test_get_takes_one_round_trip(app: Celery, client: redis.Redis, server: Server) -> None:
     write_paused(app, client)
     Entry.get("entry", app)
     with monitoring(server) as commands:
         assert Entry.get("entry", app).to_dict()["state"] == "paused"
     assert [command.split()[0] for command in commands] == ["EVALSHA"]
-
-
-def test_list_due_before_leaves_paused_entries_out(app: Celery, client: redis.Redis) -> None:
-    write_paused(app, client)
-    write_raw(client, "raw", score=server_now(client) + 60)
-    paused = {"paused": True, "paused_until": soon(client, 5).isoformat()}
-    write_raw(client, "raw-paused", score=server_now(client) + 60, enabled=False)
-    client.hset("redbeat:raw-paused", "policy", json.dumps(paused))
-    assert [entry.name for entry in Entry.list(app, due_before=soon(client, 4))] == ["raw"]
 
 
 def test_beat_moves_a_raw_paused_entry_to_the_end_of_its_pause(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.calendars import Calendar, find_users
 from redbeat.diagnostics.downgrade import examine
 from redbeat.errors import ConfigurationError, EntryNotFound
 from redbeat.store.members import Members
@@ -114,28 +112,6 @@ def test_page_over_shards_takes_few_round_trips(at: Sharded, chance: random.Rand
         page = next(iter(Members(at.store).in_order()))
         assert page == rows[:500]
         assert sent() <= 2 * at.nodes, "only the first of each shard are read"
-
-
-def test_calendar_change_reaches_entries_in_all_shards(at: Sharded) -> None:
-    Calendar("holidays", app=at.app).save()
-    noon = datetime.now(timezone.utc) + timedelta(days=1)
-    Entry.save_many(
-        [Entry(f"e{number}", "echo", 86_400, exclude="holidays", app=at.app) for number in range(60)]
-    )
-    assert find_users(at.store) == {"holidays": sorted(f"e{number}" for number in range(60))}
-    before = {entry.name: entry.next_due_at for entry in Entry.list(at.app)}
-    revisions = [stored.revision for stored in at.store.read_entries([*map(at.store.keys.entry, before)])[1]]
-    Calendar.change("holidays", [(noon.date(), noon.date() + timedelta(days=1))], app=at.app)
-    after = {entry.name: entry.next_due_at for entry in Entry.list(at.app)}
-    for name, due in before.items():
-        assert due is not None
-        moved = after[name]
-        assert moved is not None
-        assert moved > due
-    _, changed = at.store.read_entries([*map(at.store.keys.entry, before)])
-    assert all(one.revision and one.revision not in revisions for one in changed), "beat decides again"
-    assert Calendar.names(at.app) == ["holidays"]
-    assert at.client.exists(at.store.config.base_keys.calendar("holidays"))
 
 
 def test_clear_removes_entries_from_wrong_shards(at: Sharded) -> None:

@@ -117,21 +117,6 @@ def test_static_entry_is_refused(app: Celery, client: redis.Redis) -> None:
     assert client.hget("redbeat:one", "owner") == "billing"
 
 
-def test_plan_tells_equal_entries_of_2x_from_invalid_ones(app: Celery, client: redis.Redis) -> None:
-    write_raw(
-        client,
-        "one",
-        {"task": "echo", "name": "one", "schedule": {"__type__": "interval", "every": 3600}},
-        score=4e9,
-        meta=meta_json(None),
-    )
-    write_raw(client, "two", "{oops", score=4e9)
-    client.hset("redbeat:one", "owner", "billing")
-    plan = apply(app, FILE)
-    assert (plan.difference.same, list(plan.difference.changed)) == (["one"], ["two"])
-    assert Entry.get("two", app).args == [1]
-
-
 def test_invalid_entry_stops_the_whole_file(app: Celery, client: redis.Redis) -> None:
     with pytest.raises(FileError, match="line 5: three: schedule: "):
         apply(app, f"{FILE}  three: {{task: echo, schedule: {{cron: daily}}}}\n")
@@ -300,17 +285,6 @@ def test_save_while_its_calendar_is_deleted_is_refused(app: Celery) -> None:
     entry.plan_save = delete_first  # type: ignore[method-assign]
     with pytest.raises(EntryError, match=r"late: .* there is no calendar 'holidays'"):
         entry.save()
-
-
-@pytest.mark.also_sharded
-def test_prune_keeps_calendars_of_others(ask: Ask, app: Celery) -> None:
-    Calendar("by-hand", ["2098-01-01"], app=app).save()
-    apply(app, CALENDAR_FILE)
-    apply(app, CALENDAR_FILE.replace("report", "shipping"), owner="shipping")
-    assert ask("apply", NO_CALENDAR, "--prune", "--yes").exit_code == 0
-    assert Calendar.names(app) == ["by-hand", "holidays"]
-    apply(app, "entries: {}\n", owner="shipping", prune=True)
-    assert Calendar.names(app) == ["by-hand"]
 
 
 @pytest.mark.parametrize("text", [CHANGED, NO_CALENDAR], ids=["changed", "removed"])

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import redis
@@ -163,41 +162,6 @@ def test_apply_with_a_refusing_shard_is_finished_by_the_same_file(at: Sharded) -
     assert {*plan.difference.added} == {*left}, "only the rest differs"
     assert Entry.count(at.app) == 60
     assert Owners(at.store).names_of("billing") == {*declared.entries}
-
-
-@pytest.mark.parametrize("is_counted", [True, False], ids=["a run is counted", "an entry is changed"])
-def test_rest_of_a_plan_is_confirmed_again_only_if_it_differs(
-    on_one_server: Sharded, monkeypatch: pytest.MonkeyPatch, is_counted: bool
-) -> None:
-    at = on_one_server
-    declared, others = many(40), many(40, task="other")
-    apply(at.app, declared)
-    asked: list[tuple[int, str]] = []
-    key, is_over = at.store.keys.entry("entry-3"), False
-
-    def make() -> Any:
-        nonlocal is_over
-        plan = make_plan(at.app, others, "billing")
-        if not is_over:  # after the plan was made, and before it is carried out
-            field = "meta" if is_counted else "policy"
-            at.client.hset(key, field, '{"total_run_count": 5}' if is_counted else '{"max_runs": 3}')
-            is_over = True
-        return plan
-
-    def confirm(plan: Any, why: str) -> bool:
-        asked.append((plan.number, why))
-        return True
-
-    plan = apply_plan(make, confirm)
-    assert plan is not None
-    assert {entry.task for entry in Entry.list(at.app)} == {"other"}
-    if is_counted:
-        assert [number for number, _ in asked] == [40], "beat has only counted a run"
-        assert plan.number == 40, "the whole plan is shown as done"
-    else:
-        (number, _), (_, why) = asked
-        assert number == 40
-        assert "only shard" in why
 
 
 def test_apply_stopped_at_any_round_trip_is_finished_by_the_same_file(

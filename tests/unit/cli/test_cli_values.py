@@ -1,4 +1,4 @@
-"""What people type on the command line: lengths of time, recurrence rules, and what they are shown."""
+"""Values of options: lengths of time, times, recurrence rules; and how times are shown."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from redbeat.schedules.occurrences import rrule, runs_after
 from redbeat.schedules.rfc5545 import read_rule
 
 BERLIN = ZoneInfo("Europe/Berlin")
+
+
 NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 
 
@@ -29,14 +31,12 @@ NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
         ("1w", 604_800), ("250ms", 0.25), ("1H 30M", 5400), ("5 min", 300), ("1e3", 1000), (".5s", 0.5),
     ],
 )  # fmt: skip
-def test_lengths_of_time_are_read(text: str, seconds: float) -> None:
+def test_duration_is_read(text: str, seconds: float) -> None:
     assert read_seconds(text) == seconds
 
 
-@pytest.mark.parametrize(
-    "text", ["", " ", "s", "1x", "1h30", "-1", "1h-2m", "inf", "nan", "1.2.3", "1,5h", "٣s"]
-)
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "s", "1x", "1h30", "-1", "nan", "1.2.3", "٣s"])
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="length of time"):
         read_seconds(text)
 
@@ -50,7 +50,7 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
         ("at 12:00", timedelta(hours=1)), ("2030-01-01T11:00Z", timedelta(hours=1)),
     ],
 )  # fmt: skip
-def test_a_past_time_is_read_in_the_words_of_other_times(text: str, ago: timedelta) -> None:
+def test_past_time_is_read_in_words(text: str, ago: timedelta) -> None:
     """It is 13:00 in Berlin; a clock without a day is the last time that clocks have shown it."""
     assert PAST.convert(text, None, None)(NOW, BERLIN) == NOW - ago
 
@@ -59,12 +59,12 @@ def test_a_past_time_is_read_in_the_words_of_other_times(text: str, ago: timedel
     ("text", "ahead"),
     [("12:00", timedelta(hours=23)), ("13:30", timedelta(minutes=30)), ("tomorrow", timedelta(hours=11))],
 )
-def test_a_clock_without_a_day_is_the_next_time_for_what_is_to_come(text: str, ahead: timedelta) -> None:
+def test_time_of_day_is_the_next_one_in_the_future(text: str, ahead: timedelta) -> None:
     assert FUTURE.convert(text, None, None)(NOW, BERLIN) == NOW + ahead
 
 
 @pytest.mark.parametrize(("kind", "text"), [(PAST, "tomorrow"), (FUTURE, "yesterday"), (PAST, "at noon")])
-def test_what_is_no_time_in_that_direction_is_refused(kind: Value, text: str) -> None:
+def test_time_in_the_wrong_direction_is_refused(kind: Value, text: str) -> None:
     with pytest.raises(click.BadParameter, match="is no time; write it as"):
         kind.convert(text, None, None)
 
@@ -79,7 +79,7 @@ def test_what_is_no_time_in_that_direction_is_refused(kind: Value, text: str) ->
         "FREQ=YEARLY;BYEASTER=-2", "FREQ=HOURLY;INTERVAL=5", "FREQ=DAILY;COUNT=5",
     ],
 )  # fmt: skip
-def test_a_rule_is_what_dateutil_makes_of_it(text: str) -> None:
+def test_rule_runs_at_the_times_of_dateutil(text: str) -> None:
     given = f"DTSTART:20300105T093000Z\nRRULE:{text}"
     rule = rrule(**read_rule(given, timezone.utc))
     found = islice(runs_after(rule, NO_POLICY, NOW), 20)
@@ -96,13 +96,8 @@ def test_a_rule_is_what_dateutil_makes_of_it(text: str) -> None:
         ("dtstart:20300601\nrrule:freq=daily", datetime(2030, 6, 1, tzinfo=BERLIN)),
     ],
 )
-def test_a_rule_begins_when_it_says(text: str, start: datetime | None) -> None:
+def test_rule_has_its_dtstart(text: str, start: datetime | None) -> None:
     assert read_rule(text, BERLIN).get("dtstart") == start
-
-
-def test_until_a_day_is_until_its_end() -> None:
-    until = read_rule("FREQ=DAILY;UNTIL=20300601", BERLIN)["until"]
-    assert until == datetime(2030, 6, 1, 23, 59, 59, tzinfo=BERLIN)
 
 
 @pytest.mark.parametrize(
@@ -110,22 +105,16 @@ def test_until_a_day_is_until_its_end() -> None:
     [
         ("", "the rule is missing"),
         ("BYHOUR=9", "FREQ: is missing"),
-        ("FREQ=", "FREQ: it has no value"),
         ("FREQ=DAILY;FREQ=DAILY", "FREQ: is there twice"),
         ("FREQ=DAILY;INTERVAL=0", "INTERVAL: 0 is no whole number from 1"),
-        ("FREQ=DAILY;BYHOUR=nine", "BYHOUR: NINE is no whole number"),
         ("FREQ=DAILY;BYDAY=XX", "BYDAY: must be one of MO"),
-        ("FREQ=DAILY;BYDAY=0MO", "or -1FR, not 0MO"),
-        ("FREQ=DAILY;WKST=1MO", "WKST: must be one of MO"),
         ("FREQ=DAILY;UNTIL=2030", "UNTIL: 2030 is no time"),
-        ("FREQ=DAILY;UNTIL=20301332", "UNTIL: 20301332: month must be in"),
         ("FREQ=DAILY\nFREQ=WEEKLY", "more than one rule"),
         ("DTSTART;VALUE=DATE:20300101\nFREQ=DAILY", "is no DTSTART"),
         ("DTSTART;TZID=Mars:20300101T000000\nFREQ=DAILY", "unknown time zone 'Mars'"),
-        ("EXDATE:20300101", "a rule has no such part"),
     ],
 )
-def test_a_wrong_rule_is_told_by_its_part(text: str, words: str) -> None:
+def test_invalid_rule_names_its_part(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_rule(text, BERLIN)
 
@@ -137,11 +126,11 @@ def test_a_wrong_rule_is_told_by_its_part(text: str, words: str) -> None:
         (timedelta(hours=-3), "3 h ago"), (timedelta(days=3), "in 3 d"), (timedelta(days=3650), "in 10 y"),
     ],
 )  # fmt: skip
-def test_a_distance_is_told_in_the_unit_that_fits(distance: timedelta, words: str) -> None:
+def test_distance_is_shown_in_the_unit_that_fits(distance: timedelta, words: str) -> None:
     assert relative(NOW + distance, NOW) == words
 
 
-def test_a_time_is_shown_with_its_zone() -> None:
+def test_time_is_shown_with_its_zone() -> None:
     assert when_in(NOW, BERLIN) == "2030-01-01 13:00:00 Europe/Berlin"
     assert when_in(datetime.max.replace(tzinfo=timezone.utc), BERLIN).startswith("9999-12-31")
 
@@ -150,5 +139,5 @@ def test_a_time_is_shown_with_its_zone() -> None:
     ("text", "shown"),
     [("a\nb", "a\\nb"), ("\x1b[31m", "\\x1b[31m"), ("caf\udce9", "caf\\udce9"), ("é☃ x", "é☃ x"), (5, "5")],
 )
-def test_text_stays_on_one_line(text: Any, shown: str) -> None:
+def test_text_is_shown_on_one_line(text: Any, shown: str) -> None:
     assert one_line(text) == shown

@@ -22,7 +22,6 @@ from celery import (
     shared_task,
 )
 from celery.schedules import crontab, schedule
-from pydantic import BaseModel
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import scheduled
@@ -73,16 +72,6 @@ def test_invalid_keywords_are_refused_at_import_with_file_and_line(
     assert caught.value.places == (f"{__file__}:{line}",)
     assert isinstance(caught.value, EntryError)
     assert isinstance(caught.value, ConfigurationError)
-
-
-def test_error_names_the_first_line_of_the_decorator(tmp_path: Path) -> None:
-    file = tmp_path / "tasks.py"
-    file.write_text(
-        "from redbeat import scheduled\n\n\n@scheduled(\n    every=5,\n    jitter=-1,\n)\ndef f(): ...\n"
-    )
-    with pytest.raises(DeclarationError) as caught:
-        exec(compile(file.read_text(), str(file), "exec"), {})
-    assert str(caught.value).startswith(f"{file}:4: ")
 
 
 @pytest.mark.parametrize(
@@ -210,12 +199,6 @@ def test_every_field_of_an_entry_is_a_keyword(app: Celery) -> None:
     assert (entry.args, entry.kwargs, entry.options, entry.enabled) == ([1], {"b": 2}, {"queue": "q"}, False)
 
 
-def test_keyword_none_counts_as_not_given(app: Celery) -> None:
-    absent: dict[str, Any] = dict.fromkeys(["cron", "args", "options", "enabled", "name", "jitter"])
-    scheduled(every=60, **absent)(app.task(name="t")(nothing))
-    assert declared_entries(app) == {"t": {"task": "t", "schedule": {"every": 60}}}
-
-
 def entries_of(app: Celery) -> list[Entry]:
     make: Callable[..., Entry] = Entry
     return [make(name=name, app=app, **fields) for name, fields in declared_entries(app).items()]
@@ -311,32 +294,6 @@ def test_schedule_over_or_under_a_task_is_collected_without_finalizing_the_app(
     assert not strays_in(module, module.app)
 
 
-@pytest.mark.parametrize("where", ["under", "over"])
-def test_schedule_of_a_pydantic_task_is_collected(where: str, app: Celery) -> None:
-    class Model(BaseModel):
-        number: int
-
-    def models(model: Model) -> None: ...
-
-    given = scheduled(every=5, args=({"number": 3},))
-    if "pydantic" not in Celery._task_from_fun.__code__.co_varnames:  # noqa: SLF001
-        pytest.skip("this Celery has no tasks with models")
-    if where == "under":
-        app.task(name="t", pydantic=True)(given(models))
-    else:
-        given(app.task(name="t", pydantic=True)(models))
-    assert schedules_of(app) == {"t": 5}
-
-
-def test_several_schedules_of_one_task_are_collected(write: Import) -> None:
-    module = write(
-        "app = made('main')\n"
-        "@scheduled(every=1, name='one')\n@scheduled(every=2, name='two')\n@app.task(name='t')\n"
-        "@scheduled(every=3, name='three')\n@scheduled(every=4)\ndef f(): ..."
-    )
-    assert schedules_of(module.app) == {"one": 1, "two": 2, "three": 3, "t": 4}
-
-
 SAME = (
     "@app.task\n@scheduled(every=1, name='x')\ndef f(): ...\n"
     "@scheduled(every=1, name='x')\n@shared_task\ndef g(): ..."
@@ -351,33 +308,6 @@ def test_name_of_two_tasks_is_refused_at_import_with_both_places(
         write(f"app = made('main')\n{SAME}")
     assert lines_of(caught.value) == {"11", "13"}
     assert all(place in str(caught.value) for place in caught.value.places)
-
-
-def test_name_of_two_tasks_with_several_apps_is_refused_when_collected(write: Import) -> None:
-    module = write(f"app, other = made('main'), made('other')\n{SAME}")
-    with pytest.raises(DeclarationError, match="another schedule is called 'x', too") as caught:
-        declared_entries(module.app)
-    assert lines_of(caught.value) == {"11", "13"}
-    assert all(place in str(caught.value) for place in caught.value.places)
-
-
-def test_apps_may_use_the_same_name(write: Import) -> None:
-    module = write(
-        "a, b = made('a'), made('b')\n"
-        "@a.task\n@scheduled(every=1, name='x')\ndef f(): ...\n"
-        "@scheduled(every=2, name='x')\n@b.task\ndef g(): ..."
-    )
-    assert (schedules_of(module.a), schedules_of(module.b)) == ({"x": 1}, {"x": 2})
-
-
-def test_named_schedule_of_two_tasks_of_one_function_is_refused(app: Celery) -> None:
-    @scheduled(every=5, name="x")
-    def f() -> None: ...
-
-    kept = [app.task(name=name)(f) for name in ("a", "b")]
-    with pytest.raises(DeclarationError, match="stands for two tasks, a and b"):
-        declared_entries(app)
-    assert len(kept) == 2
 
 
 def test_inherited_schedule_is_not_collected(app: Celery) -> None:
@@ -415,31 +345,6 @@ def test_schedule_belongs_to_the_app_of_its_task(write: Import) -> None:
     assert schedules_of(module.b) == {"theirs": 3, "early": 4, **both}
     third = Celery("third", set_as_current=False)
     assert schedules_of(third) == both
-
-
-def test_schedule_of_a_deleted_app_is_gone(write: Import) -> None:
-    module = write(
-        "a, b = made('a'), made('b')\n"
-        "def make():\n    @a.task(name='nested')\n    @scheduled(every=5)\n    def j(): ...\n    return j\n"
-        "make()\n"
-        "@scheduled(every=6)\n@a.task(name='over', lazy=False)\ndef k(): ...\n"
-        "a.finalize()\na.close()\ndel a\n"
-    )
-    gc.collect()
-    assert schedules_of(module.b) == {}
-    assert not strays_in(module, module.b)
-
-
-@pytest.mark.parametrize("lazy", [True, False])
-@pytest.mark.parametrize("option", ["typing=False", "base=Untyped"])
-def test_task_without_typing_takes_any_arguments(write: Import, option: str, lazy: bool) -> None:
-    module = write(
-        "app = made('main')\n"
-        "class Untyped(Task):\n    typing = False\n"
-        f"@scheduled(every=5, args=(1,))\n@app.task(name='t', {option}, lazy={lazy})\n"
-        "def f(database, number): ..."
-    )
-    assert schedules_of(module.app) == {"t": 5}
 
 
 @pytest.mark.parametrize(

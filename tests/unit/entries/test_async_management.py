@@ -13,8 +13,6 @@ import pytest
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat import aio
-from redbeat.calendars import Calendar
 from redbeat.entries.async_management import LISTED_AT_ONCE, AsyncManaged
 from redbeat.entries.management import Managed
 from redbeat.errors import EntryChanged, EntryError, EntryNotFound
@@ -152,24 +150,3 @@ def test_alist_is_iterated_or_awaited_in_the_order_of_list(app: Celery) -> None:
     names, rest, few = asyncio.run(main())
     assert names == [f"{number:03}" for number in range(count)]
     assert (rest, few) == (names[1:], 7)
-
-
-@pytest.mark.parametrize("read", ["aget", "alist", "asave", "aupdate"])
-def test_awaited_entry_has_its_calendar(app: Celery, read: str) -> None:
-    async def main() -> Entry:
-        await aio.run(Calendar("holidays", ["2033-01-01/2033-12-31"], app=app).save)
-        entry = await entry_of(app, schedule="0 0 1 6 *", exclude="holidays").asave()
-        if read == "aget":
-            return await Entry.aget("report", app)
-        if read == "alist":
-            return (await Entry.alist(app, state="scheduled"))[0]
-        if read == "aupdate":
-            await entry.aupdate(args=[1])
-        return entry
-
-    entry = asyncio.run(main())
-    years = [run.year for run in entry.next_runs(2, datetime(2032, 7, 1, tzinfo=timezone.utc))]
-    assert years == [2034, 2035]
-    assert entry.to_dict()["state"] == "scheduled"
-    assert entry.due_at is not None
-    assert entry.describe()

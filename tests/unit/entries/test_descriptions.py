@@ -107,11 +107,7 @@ def test_excluded_days_are_marked_on_the_run_after_them(app: Celery) -> None:
     days = ("2026-12-24/2026-12-26", "2026-12-28")
     found = marks(app, "0 9 * * *", begin, 3, *days, exclude="holidays")
     words = [[mark.words for mark in one] for one in found]
-    assert words == [
-        [],
-        ["holidays excludes 2026-12-24 to 2026-12-26"],
-        ["holidays excludes 2026-12-28"],
-    ]
+    assert words == [[], ["holidays excludes 2026-12-24 to 2026-12-26"], ["holidays excludes 2026-12-28"]]
 
 
 def test_many_exclusions_are_cut_short(app: Celery) -> None:

@@ -426,16 +426,3 @@ def test_next_runs_of_a_failing_entry_begin_with_its_retry(app: Celery) -> None:
     assert next_runs(made, 2, retry, UTC, now) == later
     made.enabled = False
     assert next_runs(made, 1, None, UTC, now) != [retry]
-
-
-def test_interval_has_the_same_phase_before_its_last_run(app: Celery) -> None:
-    made = entry_x(app, schedule(3600))
-    made.last_run_at = SOON
-    begin = SOON - timedelta(hours=2, minutes=10)
-    assert made.next_runs(3, after=begin, tz=UTC) == [SOON - timedelta(hours=hours) for hours in (2, 1, 0)]
-
-
-@pytest.mark.parametrize("limit", [{"one_off": True}, {"max_runs": 1}], ids=["one_off", "max_runs"])
-def test_first_run_counts_towards_max_runs(app: Celery, limit: dict[str, Any]) -> None:
-    rule = rrule("DAILY")
-    assert entry_x(app, rule, **limit).next_runs(5) == [entry_x(app, rule).due_at]

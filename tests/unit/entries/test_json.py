@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import UserDict
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -103,19 +102,6 @@ DAILY = {"__type__": "rrule", "freq": 3, "dtstart": 1767225600}
 DAY = '"__type__": "datetime", "year": 2026, "month": 1, "day": 1'
 
 
-# What people write by hand, and what it means.
-LENIENT = [
-    ({"__type__": "interval", "every": 5}, schedule(5)),
-    ({"__type__": "crontab", "hour": 7, "minute": None}, crontab(hour=7)),
-    ({**DAILY, "freq": "DAILY"}, rrule("DAILY", dtstart=NEW_YEAR)),
-    ({"__type__": "rrule", "freq": 3, "dtstart": datetime_json()}, rrule("DAILY", dtstart=NEW_YEAR)),
-    ({**DAILY, "dtstart_tz": None, "x": 1}, rrule("DAILY", dtstart=NEW_YEAR)),
-    ({"__type__": "weekday", "wkday": 0, "n": None}, MO),
-    ({"__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "Z"}, NEW_YEAR),
-    ({"__type__": "birthday", "year": 2026}, {"__type__": "birthday", "year": 2026}),
-]
-
-
 UNREADABLE = [
     ('{"__type__": "interval"}', "interval: 'every' is missing."),
     ('{"__type__": "interval", "every": "5"}', "interval: every must be a number of seconds, not '5'."),
@@ -143,11 +129,6 @@ def test_json_of_2x_is_read_as_the_same_value(value: Any, json_value: dict[str, 
     found = read(json_value)
     assert type(found) is type(value)
     assert found == value
-
-
-@pytest.mark.parametrize(("json_value", "expected"), LENIENT, ids=repr)
-def test_handwritten_json_is_read(json_value: Any, expected: Any) -> None:
-    assert read(json_value) == expected
 
 
 @pytest.mark.parametrize(("text", "message"), UNREADABLE)
@@ -302,20 +283,6 @@ GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
 
 
 @pytest.mark.parametrize(
-    ("definition", "meta"),
-    [
-        (GOOD, {}),
-        ({**GOOD, "args": None, "kwargs": None, "options": None, "enabled": None}, {"last_run_at": None}),
-        ({**GOOD, "enabled": False, "options": {"headers": None}}, {"total_run_count": 5}),
-        ({**GOOD, "enabled": 0, "kwargs": UserDict()}, {}),  # other programs write 1 and 0
-        ({**GOOD, "anything": object()}, {"last_run_at": NOON, "anything": object()}),
-    ],
-)
-def test_valid_entry_has_no_problem(definition: Any, meta: Any) -> None:
-    assert find_problem(definition, meta) is None
-
-
-@pytest.mark.parametrize(
     ("definition", "meta", "problem"),
     [
         (None, {}, "definition: must be an object, not None."),
@@ -331,18 +298,6 @@ def test_valid_entry_has_no_problem(definition: Any, meta: Any) -> None:
 )
 def test_invalid_entry_is_reported_with_field_and_value(definition: Any, meta: Any, problem: str) -> None:
     assert find_problem(definition, meta) == problem
-
-
-@pytest.mark.parametrize(("year", "hours"), [(1, 5), (9999, -5)])
-def test_last_run_outside_the_calendar_is_reported(app: Celery, year: int, hours: int) -> None:
-    edge = datetime(1, 1, 1) if year == 1 else datetime(9999, 12, 31, 23, 59)
-    moment = edge.replace(tzinfo=timezone(timedelta(hours=hours)))
-    problem = find_problem(GOOD, {"last_run_at": moment})
-    assert problem == f"meta: last_run_at: is out of range: {moment}."
-    meta = json.dumps({"last_run_at": moment}, cls=RedBeatJSONEncoder)
-    definition = json.dumps({"task": "t", "schedule": INTERVAL_JSON})
-    with pytest.raises(EntryCorrupt, match="last_run_at: is out of range"):
-        decode_entry(Entry, Stored("redbeat:x", definition, meta), app)
 
 
 GOOD_TEXT = json.dumps({"task": "t", "schedule": INTERVAL_JSON})
@@ -370,9 +325,6 @@ CRONTAB = {
     "day_of_month": "*",
     "month_of_year": "*",
 }
-
-
-DATETIME = {"__type__": "datetime", "year": 2030, "month": 1, "day": 1}
 
 
 PLAIN: dict[str, Any] = {
@@ -412,33 +364,6 @@ def check_read(app: Celery, reader: PlainReader, claimed: Claimed) -> bool:
     assert (entry.enabled, entry.typos, getattr(entry.schedule, "typos", "")) == (True, "", "")
     assert found.schedule.app is app
     return True
-
-
-UNUSUAL: dict[str, Claimed] = {
-    "gone": claim(None, kind=KeyType.NONE),
-    "unknown-key": claim({**PLAIN, "more": 1}),
-    "missing-key": claim({name: value for name, value in PLAIN.items() if name != "task"}),
-    "disabled": claim({**PLAIN, "enabled": False}),
-    "enabled-1": claim({**PLAIN, "enabled": 1}),
-    "args-object": claim({**PLAIN, "args": {}}),
-    "headers-null-and-datetime": claim({**PLAIN, "options": {"headers": None, "eta": DATETIME}}),
-    "type-in-args": claim({**PLAIN, "args": [INTERVAL_JSON]}),
-    "escaped-type": claim(
-        json.dumps({**PLAIN, "args": [DATETIME]}).replace("__type__", "\\u005f_type__", 1)
-    ),
-    "crontab-of-ours": claim({**PLAIN, "schedule": {**CRONTAB, "day_of_month": "L"}}),
-    "typo": claim({**PLAIN, "schedule": {**CRONTAB, "minutes": 5}}),
-    "policy-unknown": claim(PLAIN, {"jiter": 5}),
-    "policy-bad": claim(PLAIN, {"jitter": -1}),
-    "key-no-utf8": claim(PLAIN, key="redbeat:\udcff"),
-    "long-number": claim(json.dumps(PLAIN).replace("60.0", "6" * 5000)),
-    **{f"bad-{name}": claim(text) for name, text in BAD_DEFINITIONS.items()},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("claimed", UNUSUAL.values(), ids=UNUSUAL)
-def test_plain_reader_leaves_unusual_entries_to_the_tolerant_reader(app: Celery, claimed: Claimed) -> None:
-    assert PlainReader(app).read(claimed) is None
 
 
 def test_plain_reader_leaves_a_replaced_schedule_type_alone(app: Celery) -> None:

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery
-from celery.schedules import crontab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu.exceptions import EncodeError, OperationalError
@@ -17,9 +16,7 @@ from kombu.exceptions import EncodeError, OperationalError
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.beat.planner import Run, commit_failed, commit_quarantined, plan_run
 from redbeat.entries.failures import Failure, failure_of, sha1_of
-from redbeat.entries.past import HAPPENED, Past, past_of
 from redbeat.entries.sending import naming_the_broker
-from redbeat.entries.timeline import Chart, empty_chart
 from redbeat.errors import BrokerUnavailable, CallRefused, RunNotSent
 from redbeat.history import ENDED_OUTCOMES, PastRun, decode_history, unsent_record
 from redbeat.schedules import cron
@@ -208,63 +205,6 @@ def test_counted_crontab_runs_equal_those_found_one_by_one(
     assert count_of_crontab(rule, after, until, tz) == walked
 
 
-NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
-
-
-HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def chart() -> Chart:
-    """Six columns of an hour, from 9 to 15 o'clock."""
-    return empty_chart(NOON - 3 * HOUR, timezone.utc, 6, 6)
-
-
-def made(schedule: Any = None, **fields: Any) -> Entry:
-    app = Celery("past", set_as_current=False)
-    return Entry("a", "t", schedule or crontab(minute="0,30"), app=app, **fields)
-
-
-def past_run(hours: float, outcome: str = "succeeded", **fields: Any) -> PastRun:
-    due = NOON + hours * HOUR
-    return PastRun(due, due, outcome, **fields)
-
-
-def happened(past: Past) -> dict[str, dict[int, int]]:
-    return {word: dict(counts) for word, counts in past.happened.items() if counts}
-
-
-def test_chart_has_planned_and_past_runs_by_column(chart: Chart) -> None:
-    outcomes = ["succeeded", "sent", "failed", "lost", "never_started", "skipped", "merged", "expired"]
-    history = [past_run(-number / 2, outcome) for number, outcome in enumerate(outcomes)]
-    found = past_of(made(), history, chart, NOON + timedelta(minutes=10))
-    assert dict(found.planned) == {0: 2, 1: 2, 2: 2, 3: 1}
-    assert happened(found) == {
-        "succeeded": {3: 1},
-        "sent": {2: 1},
-        "failed": {2: 1},
-        "lost": {1: 2},
-        "skipped": {0: 2},
-    }
-    assert found.known_since == NOON - 3.5 * HOUR
-    assert found.untold == ""
-    document = found.to_dict(chart.columns)
-    assert document.keys() == {"planned", *HAPPENED, "known_since", "untold"}
-    assert document["planned"] == [2, 2, 2, 1, 0, 0]
-
-
-def test_chart_counts_a_run_once_and_no_manual_run(chart: Chart) -> None:
-    history = [past_run(0, "failed", is_manual=True), past_run(-1, "succeeded"), past_run(-1, "unsent")]
-    assert happened(past_of(made(), history, chart, NOON)) == {"succeeded": {2: 1}}
-
-
-def test_chart_spreads_skipped_runs_over_their_columns(chart: Chart) -> None:
-    span = past_run(-5, "skipped", last=NOON - 1.5 * HOUR, count=8)
-    assert happened(past_of(made(), [span], chart, NOON)) == {"skipped": {0: 2, 1: 2}}
-    of_another_schedule = past_run(-2.9, "skipped", last=NOON - 2.8 * HOUR, count=8)
-    assert happened(past_of(made(), [of_another_schedule], chart, NOON)) == {"skipped": {0: 8}}
-
-
 BROKER = "The broker amqp://somebody:**@127.0.0.1:1// can't be used: "
 
 
@@ -275,11 +215,7 @@ APP = Celery("unsent", broker="amqp://somebody:secret@127.0.0.1:1//", set_as_cur
     ("raised", "expected", "sentence"),
     [
         (OperationalError("refused"), BrokerUnavailable, BROKER),
-        (
-            ConnectionResetError("reset"),
-            BrokerUnavailable,
-            BROKER,
-        ),
+        (ConnectionResetError("reset"), BrokerUnavailable, BROKER),
         (TypeError("add() takes 2"), CallRefused, "a can't be sent: TypeError('add() takes 2')"),
         (EncodeError("no JSON"), CallRefused, "a can't be sent: EncodeError('no JSON')"),
         (KeyError("x"), RunNotSent, "a can't be sent: KeyError('x')"),

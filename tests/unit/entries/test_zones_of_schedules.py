@@ -134,16 +134,6 @@ def test_schedule_in_the_app_zone_stores_no_timezone(app: Celery, made: Any) -> 
     assert app.redbeat_redis.hget("redbeat:x", "policy") is None
 
 
-def test_schedule_shared_by_apps_has_no_zone_of_its_own(app: Celery) -> None:
-    shared = crontab("0", "7")
-    Entry("x", "t", shared, app=fake_redis_app(timezone="Asia/Tokyo")).save()
-    Entry("x", "t", shared, app=app).save()
-    assert app.redbeat_redis.hget("redbeat:x", "policy") is None
-    assert Entry("x", "t", shared, app=app).next_runs(1) == [
-        datetime(2026, 3, 28, 11, tzinfo=UTC) + timedelta(days=1)
-    ]
-
-
 @pytest.mark.parametrize(
     "made",
     [

@@ -1,29 +1,27 @@
-"""`celery redbeat` writes down who changes what, before it is changed; `audit` shows it."""
+"""The audit list, and tokens of the API."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import redis
 from celery import Celery
 
-from redbeat import RedBeatSchedulerEntry
-from redbeat.cli import confirmation
-from redbeat.cli.session import INTERRUPTED
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.access import Right
 from redbeat.cli.shell import host_name
-from redbeat.entries.audit import MAX_NAMES, AuditRecord, audited, find_records
+from redbeat.entries.audit import MAX_NAMES, AuditRecord, find_records
 from redbeat.errors import StoreCorrupt
-from redbeat.manifest import plan
-from redbeat.store.audit import MAX_RECORDS, Audit
+from redbeat.store.audit import Audit
 from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
 from tests.integration.cli.conftest import Call
-from tests.support.command_line import call
 from tests.support.hostile import HOSTILE, find_orders
 from tests.support.logs import warnings_in
 from tests.support.progress import Progress
@@ -42,7 +40,7 @@ def records(app: Celery) -> list[AuditRecord]:
     return find_records(app)[::-1]
 
 
-def test_each_command_that_changes_something_writes_one_record(
+def test_every_changing_command_writes_one_audit_record(
     ask: Call, app: Celery, client: redis.Redis, tmp_path: Path
 ) -> None:
     progress = Progress(app, client)
@@ -96,7 +94,9 @@ def test_each_command_that_changes_something_writes_one_record(
     assert "hc.example/abc" not in kept
 
 
-def test_what_changes_nothing_writes_nothing(ask: Call, add: Callable[..., Any], app: Celery) -> None:
+def test_command_that_changes_nothing_writes_no_audit_record(
+    ask: Call, add: Callable[..., Any], app: Celery
+) -> None:
     add("a")
     for arguments, code in (
         (["set", "a", "--jitter", "1", "--dry-run"], 0),
@@ -123,47 +123,7 @@ def test_what_changes_nothing_writes_nothing(ask: Call, add: Callable[..., Any],
         assert records(app) == [], arguments
 
 
-@pytest.mark.parametrize("typed", ["n", ""], ids=["no", "leaves"])
-def test_somebody_who_says_no_or_leaves_writes_nothing(
-    add: Callable[..., Any], app: Celery, monkeypatch: pytest.MonkeyPatch, typed: str
-) -> None:
-    add("a")
-    monkeypatch.setattr(confirmation, "is_somebody_there", lambda: True)
-    if typed:
-        monkeypatch.setattr(click, "confirm", lambda *_args, **_options: typed == "y")
-    assert call(app, "delete", "a").exit_code == (1 if typed else INTERRUPTED)
-    assert records(app) == []
-
-
-def test_a_change_that_fails_says_so_in_a_second_record(
-    ask: Call, add: Callable[..., Any], app: Celery, client: redis.Redis
-) -> None:
-    add("a")
-    client.hset("redbeat:a", "definition", "no json")
-    ask("resume", "a", code=64)
-    [first, second] = records(app)
-    assert (first.outcome, second.of) == ("", first.id)
-    assert second.outcome.startswith("failed: redbeat:a: ")
-    shown = ask("audit", columns=300).stdout
-    assert shown.count("resume") == 2
-    assert "failed: redbeat:a: " in shown
-
-
-def test_the_record_is_there_before_the_change_and_a_second_one_when_it_is_interrupted(
-    app: Celery, client: redis.Redis
-) -> None:
-    def change() -> None:
-        with audited(app, "bob", "web", "edit", ["a"], host="10.0.0.1"):
-            assert [one.verb for one in records(app)] == ["edit"]
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        change()
-    [first, second] = records(app)
-    assert (first.host, first.outcome, second.outcome) == ("10.0.0.1", "", "failed: interrupted")
-
-
-def test_no_change_is_made_before_its_record_is_there(
+def test_audit_record_is_written_before_the_change(
     ask: Call, add: Callable[..., Any], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[Any, Any]] = []
@@ -183,32 +143,10 @@ def test_no_change_is_made_before_its_record_is_there(
         assert [seen for seen in seen if seen[0] != before and not seen[1]] == []
 
 
-def test_a_file_whose_plan_changes_is_written_down_once_more(
-    add: Callable[..., Any], app: Celery, client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "file.json"
-    file.write_text(json.dumps({"owner": "me", "entries": {"a": {"task": "t", "schedule": 60}}}))
-    commit, interferes = plan.commit, iter([lambda: client.hset("redbeat:a", "definition", '{"task": "x"}')])
-
-    def commit_late(made: plan.Plan, *args: Any) -> Any:
-        next(interferes, lambda: None)()
-        return commit(made, *args)
-
-    monkeypatch.setattr(plan, "commit", commit_late)
-    assert call(app, "apply", str(file), "--yes", "--take-over").exit_code == 0
-    assert [(one.verb, one.names, bool(one.outcome)) for one in records(app)] == [
-        ("apply", ("a",), False),
-        ("apply", ("a",), True),
-        ("apply", ("a",), False),
-    ]
-
-
-def test_of_many_entries_there_is_one_record_with_their_number_and_the_first_hundred(
+def test_audit_record_of_many_entries_has_the_first_hundred_names(
     ask: Call, app: Celery, client: redis.Redis
 ) -> None:
-    RedBeatSchedulerEntry.save_many(
-        [RedBeatSchedulerEntry(f"n{number:03}", "echo", 60, app=app) for number in range(150)]
-    )
+    Entry.save_many([Entry(f"n{number:03}", "echo", 60, app=app) for number in range(150)])
     ask("pause", "--match", "n*", "--yes")
     [record] = records(app)
     assert (record.count, len(record.names), record.names[0]) == (150, MAX_NAMES, "n000")
@@ -217,17 +155,7 @@ def test_of_many_entries_there_is_one_record_with_their_number_and_the_first_hun
     assert "and 145 more" in ask("audit", "n149", columns=300).stdout
 
 
-def test_long_names_and_details_are_cut(app: Celery, client: redis.Redis) -> None:
-    details = {f"{number}": ["y" * 3_000] for number in range(50)} | {"bad": object(), "deep": {1: {2}}}
-    with audited(app, "u" * 1000, "cli", "set", ["x" * 100_000] * 100, details):
-        pass
-    [record] = records(app)
-    assert client.memory_usage(AUDIT, samples=0) < 30_000
-    assert record.count == 100
-    assert find_records(app, name="x" * 100_000) == [record]
-
-
-def test_it_is_filtered_and_paged(ask: Call, app: Celery) -> None:
+def test_audit_list_is_filtered_and_paged(ask: Call, app: Celery) -> None:
     store = Audit(Store(app))
     for number in range(7):
         verb = "calendar set" if number % 2 else "set"
@@ -253,47 +181,7 @@ def test_it_is_filtered_and_paged(ask: Call, app: Celery) -> None:
     assert abs(first[0].at - datetime.now(timezone.utc)).total_seconds() < 60
 
 
-def test_pages_join_where_many_changes_fall_into_one_millisecond(app: Celery, client: redis.Redis) -> None:
-    for number in range(12):
-        client.xadd(AUDIT, {"user": f"{number}", "verb": "set"}, id=f"5-{number}" if number else "4-1")
-    found = [one.user for page in (1, 2, 5) for one in _by_pages(app, page)]
-    assert found == [f"{number}" for number in range(11, -1, -1)] * 3
-
-
-def _by_pages(app: Celery, size: int) -> list[AuditRecord]:
-    found: list[AuditRecord] = []
-    while page := Audit(Store(app)).read(found[-1].id if found else None, size):
-        found += page
-    return found
-
-
-def test_it_is_capped(app: Celery, client: redis.Redis) -> None:
-    with client.pipeline(transaction=False) as pipeline:
-        for _ in range(MAX_RECORDS + 500):
-            pipeline.xadd(AUDIT, {"verb": "set"})
-        pipeline.execute()
-    with audited(app, "ann", "cli", "set", ["a"]):
-        pass
-    assert MAX_RECORDS <= client.xlen(AUDIT) < MAX_RECORDS + 300
-    assert find_records(app, limit=1)[0].user == "ann"
-
-
-def test_what_others_write_there_is_shown_as_far_as_it_can_be_and_gives_no_orders(
-    ask: Call, app: Celery, client: redis.Redis
-) -> None:
-    client.xadd(AUDIT, {b"\xff": b"\xff", "names": "{oops", "details": "[1]", "count": "many"})
-    client.xadd(AUDIT, {"names": '["a", 5, null]', "details": "[" * 5000, "count": "9" * 5000})
-    client.xadd(AUDIT, {"user": "x"}, id=f"{2**63}-1")
-    assert ask("audit", "--since", "1d", "--limit", "0").stdout.count("9999-") == 1
-    for more in (["--json"], []):
-        for columns in (None, 80):
-            shown = ask("audit", *more, columns=columns).stdout
-            assert find_orders(shown) == []
-    with audited(app, HOSTILE, "cli", HOSTILE, [HOSTILE, "half\udc80"], {HOSTILE: HOSTILE}, host=HOSTILE):
-        pass
-
-
-def test_a_change_isn_t_made_where_the_audit_list_is_something_else(
+def test_audit_key_of_another_type_refuses_changes(
     ask: Call, add: Callable[..., Any], app: Celery, client: redis.Redis
 ) -> None:
     add("a")
@@ -304,7 +192,7 @@ def test_a_change_isn_t_made_where_the_audit_list_is_something_else(
         find_records(app)
 
 
-def test_where_redis_has_no_memory_left_removing_still_works(
+def test_delete_works_without_memory_for_an_audit_record(
     ask: Call, add: Callable[..., Any], app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     add("a")
@@ -315,3 +203,112 @@ def test_where_redis_has_no_memory_left_removing_still_works(
         client.config_set("maxmemory", 0)
     assert not client.exists("redbeat:a")
     assert [text for text in warnings_in(caplog) if "isn't in the audit list" in text]
+
+
+TOKENS = "redbeat::tokens"
+
+
+@pytest.fixture
+def tokens(app: Celery) -> Tokens:
+    return Tokens(Store(app))
+
+
+def test_token_is_printed_once_and_valid_until_revoked(
+    ask: Call, tokens: Tokens, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "ann")
+    done = ask("token", "add", "ci", "--right", "pause", "--right", "run")
+    text = done.stdout.removesuffix("\n")
+    assert re.fullmatch(r"rb_[a-z0-9]{8}_[\w-]{43}", text)
+    assert "isn't shown again" in done.stderr
+    found = tokens.find(text)
+    assert found is not None
+    assert (found.name, found.created_by) == ("ci", "ann")
+    assert found.rights == {Right.READ, Right.PAUSE, Right.RUN}
+    ninety = datetime.now(timezone.utc) + timedelta(days=90)
+    assert found.expires_at is not None
+    assert abs(found.expires_at - ninety) < timedelta(minutes=5)
+    other = json.loads(ask("token", "add", "all", "--right", "admin", "--expires", "never", "--json").stdout)
+    assert (other["rights"], other["expires_at"]) == (["admin"], None)
+    assert tokens.find(other["token"]) is not None
+    listed = [json.loads(line) for line in ask("token", "list", "--json").stdout.splitlines()]
+    assert [(one["name"], one["rights"]) for one in listed] == [
+        ("ci", ["read", "pause", "run"]),
+        ("all", ["admin"]),
+    ]
+    shown = ask("token", "list").stdout
+    assert "never" in shown
+    assert ask("token", "revoke", "ci", code=64).stderr, "nobody is there to say yes"
+    assert ask("token", "revoke", "ci", "--yes").stdout == "Revoked the token ci.\n"
+    assert tokens.find(text) is None
+    assert json.loads(ask("token", "revoke", other["id"], "--yes", "--json").stdout) == {
+        "revoked": [other["id"]]
+    }
+    assert not client.exists(TOKENS)
+    changes = [(one.verb, one.names, one.user) for one in find_records(app)[::-1]]
+    assert changes == [
+        *(("token add", (name,), "ann") for name in ("ci", "all")),
+        *(("token revoke", (name,), "ann") for name in ("ci", "all")),
+    ]
+    secrets = [one.split("_", 2)[2] for one in (text, other["token"])]
+    kept = str(client.xrange("redbeat::audit")) + shown + str(listed)
+    assert not [secret for secret in secrets if secret in kept]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["add", "ci", "--right", "read"], "There is a token 'ci' already"),
+        (["add", "x"], "Missing option '--right'"),
+        (["add", "x", "--right", "root"], "'root' is not one of"),
+        (["add", "x", "--right", "read", "--expires", "2020-01-01"], "expired already"),
+        (["add", "x\ty", "--right", "read"], "no control characters"),
+        (["add", "x" * 101, "--right", "read"], "100 characters"),
+    ],
+)
+def test_invalid_token_is_refused(
+    ask: Call, tokens: Tokens, app: Celery, arguments: list[str], said: str
+) -> None:
+    tokens.add("ci", ["read"], None)
+    assert said in ask("token", *arguments, code=64).stderr
+    assert len(tokens.list()) == 1
+    assert find_records(app) == []
+
+
+def test_token_expires_by_the_server_clock(ask: Call, tokens: Tokens, client: redis.Redis) -> None:
+    token, text = tokens.add("ci", ["read"], datetime.now(timezone.utc) + timedelta(days=1))
+    fields = json.loads(token.to_json())
+    fields["expires_at"] = (datetime.now(timezone.utc) - timedelta(hours=1)).isoformat()
+    client.hset(TOKENS, token.id, json.dumps(fields))
+    assert tokens.find(text) is None
+    assert "expired" in ask("token", "list").stdout
+    assert tokens.revoke("ci") == [token.id]
+
+
+def test_token_with_another_secret_or_id_is_not_found(tokens: Tokens) -> None:
+    (one, text), (other, _) = tokens.add("a", ["read"], None), tokens.add("b", ["admin"], None)
+    secret = text[12:]
+    assert tokens.find(f"rb_{one.id}_{secret}") == one
+    for wrong in (f"rb_{other.id}_{secret}", f"rb_00000000_{secret}", f"rb_{one.id}_{secret[::-1]}", "", "x"):
+        assert tokens.find(wrong) is None
+
+
+def test_invalid_stored_token_is_ignored_and_can_be_revoked(
+    ask: Call, tokens: Tokens, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    token, text = tokens.add("ci", ["read"], None)
+    client.hset(TOKENS, mapping={token.id: "{oops", HOSTILE: HOSTILE, "[bold]": "5"})
+    client.hset(TOKENS, b"\xff", b"\xff")
+    for _ in range(2):
+        assert tokens.find(text) is None
+        assert tokens.list() == []
+    assert len([one for one in warnings_in(caplog) if token.id in one]) == 1, "said once"
+    assert find_orders(caplog.text) == []
+    for more in ([], ["--json"]):
+        shown = ask("token", "list", *more).stdout
+        assert find_orders(shown) == []
+    assert ask("token", "revoke", token.id, "--yes").exit_code == 0
+    assert not client.hexists(TOKENS, token.id)
+    hostile = {**json.loads(token.to_json()), "name": HOSTILE, "created_by": HOSTILE}
+    client.hset(TOKENS, "12345678", json.dumps(hostile))
+    assert find_orders(ask("token", "list").stdout + ask("token", "revoke", HOSTILE, "--yes").stdout) == []

@@ -1,0 +1,321 @@
+"""Commands about files and calendars."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.calendars import Calendar
+from redbeat.cli import confirmation, redbeat
+from tests.conftest import MakeApp
+from tests.support.applying import apply
+from tests.support.command_line import call
+from tests.support.schedule import SCHEDULE
+from tests.support.servers import Server
+
+FILE = """\
+owner: billing
+entries:
+  one: {task: echo, schedule: {every: 1h}}
+  two: {task: echo, schedule: {cron: "0 9 * * *"}, args: [1]}
+"""
+
+
+Ask = Callable[..., Result]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "billing.yaml"
+    path.write_text(FILE)
+    return path
+
+
+@pytest.fixture
+def ask(app: Celery) -> Ask:
+    return lambda *arguments: call(app, *map(str, arguments))
+
+
+def test_plan_shows_what_apply_does(ask: Ask, app: Celery, file: Path, client: redis.Redis) -> None:
+    shown = ask("plan", file)
+    assert shown.exit_code == 2
+    assert '+ one\n    task: echo\n    schedule: {"every": "1h"}\n' in shown.output
+    assert "2 to add, 0 to change, 0 to remove, 0 the same." in shown.output
+    assert client.keys() == []
+    done = ask("apply", file, "--yes")
+    assert (done.exit_code, done.output.splitlines()[-1]) == (0, "Done.")
+    again = ask("plan", file)
+    assert (again.exit_code, again.output) == (0, "0 to add, 0 to change, 0 to remove, 2 the same.\n")
+    assert ask("apply", file).exit_code == 0  # nothing to be asked about
+    file.write_text(FILE.replace("every: 1h", "every: 10m").replace("two", "three"))
+    shown = ask("plan", file, "--prune")
+    assert '~ one\n    schedule: {"every": "1h"} -> {"every": "10m"}\n' in shown.output
+    assert "- two\n" in shown.output
+    assert "Not in the file any more, and stays without --prune: two." in ask("plan", file).output
+    assert ask("apply", file, "--prune", "--yes").exit_code == 0
+    assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:one", "redbeat:three"]
+
+
+def test_owner_option_overrides_the_owner_of_the_file(ask: Ask, file: Path, client: redis.Redis) -> None:
+    assert ask("apply", file, "--owner", "shop", "--yes").exit_code == 0
+    assert client.hget("redbeat:one", "owner") == "shop"
+    refused = ask("apply", file, "--yes")
+    assert refused.exit_code == 64
+    assert f"{file}, line 3: one: belongs to shop, and 1 more is others', too" in refused.output
+    assert ask("apply", file, "--take-over", "--yes").exit_code == 0
+    assert client.hget("redbeat:one", "owner") == "billing"
+
+
+def test_apply_reads_stdin(app: Celery, client: redis.Redis) -> None:
+    context = SimpleNamespace(app=app, no_color=True)
+    done = CliRunner().invoke(redbeat, ["apply", "-", "--yes"], obj=context, input=FILE)
+    assert (done.exit_code, client.zcard(SCHEDULE)) == (0, 2)
+    wrong = CliRunner().invoke(redbeat, ["apply", "-", "--yes"], obj=context, input="entries: [")
+    assert (wrong.exit_code, "stdin" in wrong.output) == (64, True)
+
+
+def test_export_is_imported_again(ask: Ask, app: Celery, file: Path, client: redis.Redis) -> None:
+    ask("apply", file, "--yes")
+    scores = client.zrange(SCHEDULE, 0, -1, withscores=True)
+    for backup in (file.with_name("backup.yaml"), file.with_name("backup.json")):
+        done = ask("export", backup)
+        assert (done.exit_code, done.stdout) == (0, "")
+        assert "2 entries." in done.stderr
+        assert (backup.read_text()[0] == "{") is (backup.suffix == ".json")
+        refused = ask("import", backup)
+        assert refused.exit_code == 64
+        assert (
+            "one: is stored already, and so is 1 more; --replace writes over what there is." in refused.output
+        )
+        Entry.clear(app)
+        done = ask("import", backup)
+        assert (done.exit_code, done.output) == (0, "Stored 2 entries.\n")
+        assert client.zrange(SCHEDULE, 0, -1, withscores=True) == scores
+    unasked = ask("import", backup, "--replace")
+    assert (unasked.exit_code, "no terminal to ask you on: give --yes" in unasked.stderr) == (64, True)
+    done = ask("import", backup, "--replace", "--yes")
+    assert "Stored 2 entries, 2 of them in place of others." in done.output
+    assert not list(file.parent.glob(".backup*"))
+
+
+WRONG: list[tuple[list[str], int, str]] = [
+    (["plan"], 64, "Missing argument"),
+    (["plan", "/nowhere"], 66, "/nowhere: can't be read: No such file or directory."),
+    (["apply", "NO-OWNER"], 64, "the entries have no owner: give --owner"),
+    (["apply", "LATIN", "--yes"], 64, "line 2: is no UTF-8."),
+    (["apply", "FILE"], 64, "give --yes"),
+    (["export", "/nowhere/file.yaml"], 73, "can't be written: No such file or directory."),
+    (["import"], 64, "Give one of FILE"),
+    (["import", "--from-django-celery-beat", "mysql://me:secret@db/app"], 78, "mysql://me:**@db/app"),
+    (["import", "--from-django-celery-beat", "sqlite:////nowhere"], 64, "there is no such file"),
+    (["--url", "redis://127.0.0.1:1", "import", "--from-beat-schedule"], 64, "needs celery -A APP"),
+    (["--url", "redis://127.0.0.1:1", "plan", "FILE"], 69, "127.0.0.1:1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), WRONG, ids=lambda value: str(value)[:40])
+def test_invalid_file_or_source_has_its_exit_code(
+    ask: Ask, file: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    (file.parent / "no-owner.yaml").write_text("entries: {}")
+    (file.parent / "latin.yaml").write_bytes("# ok\n# für\n".encode("latin-1"))
+    names = {"FILE": file, "NO-OWNER": file.parent / "no-owner.yaml", "LATIN": file.parent / "latin.yaml"}
+    done = ask(*(names.get(argument, argument) for argument in arguments))
+    assert (done.exit_code, words in done.output) == (code, True), done.output
+    assert done.output.strip().splitlines()[-1].startswith(("Error: ", "Usage: "))
+    assert "secret" not in done.output
+
+
+SPAN = "2098-12-24T18:00+00:00/2098-12-25T06:00+00:00"
+
+
+@pytest.fixture
+def calendar(app: Celery) -> Ask:
+    def run(*arguments: str) -> Result:
+        done = call(app, "calendar", *arguments)
+        assert done.exit_code == 0, done.output
+        return done
+
+    return run
+
+
+@pytest.fixture
+def holidays(app: Celery) -> Calendar:
+    Calendar("free", app=app).save()
+    days = {"2098-12-25": "Christmas", "2098-12-28/2098-12-31": "closed", SPAN: ""}
+    made = Calendar("holidays", days, "public", app=app).save()
+    for name in ("report", "letters"):
+        Entry(name, "echo", "0 7 * * *", exclude="holidays", app=app).save()
+    return made
+
+
+def test_invalid_calendar_is_listed_and_shown(calendar: Ask, client: redis.Redis, holidays: Calendar) -> None:
+    client.hset("redbeat::calendar:holidays", "someday", "x")
+    client.set("redbeat::calendar:text", "x")
+    errors = {
+        one["name"]: one["error"] for one in map(json.loads, calendar("list", "--json").stdout.splitlines())
+    }
+    assert errors["free"] is None
+    assert "'someday' is not a date" in errors["holidays"]
+    assert "holds a string, not a hash" in errors["text"]
+    assert "someday" in calendar("show", "holidays").stdout
+
+
+def test_calendar_set_changes_days_and_due_times(calendar: Ask, app: Celery, holidays: Calendar) -> None:
+    tomorrow = (datetime.now(timezone.utc) + timedelta(days=1)).date()
+    days = [f"{tomorrow + timedelta(days=number)}=away" for number in range(3)]
+    done = calendar("set", "holidays", *days, "2098-01-01", "--remove", "2098-12-25", "--about", "ours")
+    assert done.stdout == "Stored the calendar holidays: 8 days and 1 span.\n"
+    stored = Calendar.load("holidays", app)
+    assert (stored.about, "2098-12-25" in stored.days, stored.days[str(tomorrow)]) == ("ours", False, "away")
+    due = Entry.get("report", app).next_due_at
+    assert due is not None
+    assert due.date() not in {tomorrow + timedelta(days=number) for number in range(3)}
+    assert calendar("set", "made", "2098-01-01=x").stdout == "Stored the calendar made: 1 day.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["set", "holidays", "christmas"], 64, "'christmas' is not a date"),
+        (["set", "holidays", "--remove", "2098-01-01"], 64, "there is no 2098-01-01 to remove"),
+        (["set", "holidays"], 64, "There is nothing to change"),
+        (["delete", "holidays", "free", "holidasy", "--yes"], 66, "There is no calendar 'holidasy'"),
+        (["delete", "free", "holidays", "--yes"], 64, "is named by 2 entries, letters, report: let them"),
+        (["delete", "free"], 64, "give --yes"),
+        (["import", "holidays", "nowhere.txt"], 66, "nowhere.txt: can't be read"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else None,
+)
+def test_invalid_calendar_command_changes_nothing(
+    app: Celery, holidays: Calendar, arguments: list[str], code: int, words: str
+) -> None:
+    done = call(app, "calendar", *arguments)
+    assert (done.exit_code, bool(re.search(words, done.stderr))) == (code, True), done.output
+    assert Calendar.names(app) == ["free", "holidays"]
+    assert Calendar.load("holidays", app) == holidays
+
+
+def test_calendar_in_use_is_deleted_by_force_only(calendar: Ask, app: Celery, holidays: Calendar) -> None:
+    assert calendar("delete", "free", "--dry-run").stderr == "1 calendar would be deleted: free.\n"
+    assert calendar("delete", "free", "--yes").stdout == "Deleted 1 calendar.\n"
+    done = calendar("delete", "holidays", "--yes", "--force")
+    assert "holidays is named by 2 entries, letters, report." in done.stderr
+    assert Calendar.names(app) == []
+
+
+def test_calendar_used_since_the_question_is_not_deleted(
+    app: Celery, holidays: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def say_yes_after_saving(_question: str, **_options: Any) -> bool:
+        Entry("late", "echo", 60, exclude="free", app=app).save()
+        return True
+
+    monkeypatch.setattr(confirmation, "is_somebody_there", lambda: True)
+    monkeypatch.setattr(confirmation.click, "confirm", say_yes_after_saving)
+    done = call(app, "calendar", "delete", "free")
+    assert (done.exit_code, "is named by 1 entry, late" in done.stderr) == (64, True), done.output
+    assert Calendar.names(app) == ["free", "holidays"]
+
+
+ICS = """BEGIN:VCALENDAR
+VERSION:2.0
+PRODID:-//x//x//EN
+BEGIN:VEVENT
+UID:1@x
+SUMMARY:New Year
+DTSTART;VALUE=DATE:20980101
+DTEND;VALUE=DATE:20980102
+END:VEVENT
+END:VCALENDAR
+"""
+
+
+FILES = {
+    "a.ics": ICS,
+    "lines.txt": "# ours\n2098-01-01 New Year\n\n2098-02-01/2098-02-03\n",
+    "list.yaml": "- 2098-01-01\n- 2098-02-01/2098-02-03\n",
+    "days.yaml": "2098-01-01: New Year\n2098-02-01/2098-02-03: ''\n",
+    "fields.json": '{"about": "ours", "days": {"2098-01-01": "New Year", "2098-02-01/2098-02-03": ""}}',
+    "entries.yaml": "entries: {}\ncalendars:\n"
+    "  school: {days: {2098-01-01: New Year, 2098-02-01/2098-02-03: ''}}\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_calendar_import_takes_every_format(calendar: Ask, app: Celery, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(FILES[name])
+    options = ["--until", "2099-01-01"] if name == "a.ics" else []
+    assert (
+        "would be stored" in calendar("import", "school", str(tmp_path / name), *options, "--dry-run").stderr
+    )
+    assert Calendar.names(app) == []
+    calendar("import", "school", str(tmp_path / name), *options)
+    days = Calendar.load("school", app).days
+    expected = ["2098-01-01"] if name == "a.ics" else ["2098-01-01", "2098-02-01/2098-02-03"]
+    assert sorted(days) == expected
+    assert days["2098-01-01"] == ("" if name == "list.yaml" else "New Year")
+
+
+def test_calendar_import_replaces_or_adds_on_demand(
+    calendar: Ask, app: Celery, tmp_path: Path, holidays: Calendar
+) -> None:
+    path = tmp_path / "days.txt"
+    path.write_text("2098-01-01 New Year\n")
+    refused = call(app, "calendar", "import", "holidays", str(path))
+    assert (refused.exit_code, "--replace" in refused.stderr) == (64, True)
+    calendar("import", "holidays", str(path), "--add")
+    assert Calendar.load("holidays", app).days == {**holidays.days, "2098-01-01": "New Year"}
+    assert Calendar.load("holidays", app).about == "public"
+    unasked = call(app, "calendar", "import", "holidays", str(path), "--replace")
+    assert (unasked.exit_code, "no terminal to ask you on: give --yes" in unasked.stderr) == (64, True)
+    calendar("import", "holidays", str(path), "--replace", "--yes")
+    assert Calendar.load("holidays", app).days == {"2098-01-01": "New Year"}
+    calendar("import", "holidays", str(path), "--replace")  # no day goes
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nothing in it", "line 1: 'nothing in it' is not a date"),
+        ("2098-01-01 New Year\n# ours\n2098-13-01: x\n", "line 3: '2098-13-01: x' is not a date"),
+        ("BEGIN:VCALENDAR\nno\n", "no iCalendar file that can be used"),
+        ("", "holds nothing, and no days"),
+    ],
+)
+def test_file_that_is_not_a_calendar_ends_with_64(app: Celery, tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "file").write_text(text)
+    done = call(app, "calendar", "import", "school", str(tmp_path / "file"))
+    assert (done.exit_code, words in done.stderr) == (64, True), done.output
+    assert Calendar.names(app) == []
+
+
+def test_calendars_without_the_right_to_scan_are_those_of_entries(
+    make_app: MakeApp, client: redis.Redis, server: Server, holidays: Calendar
+) -> None:
+    client.acl_setuser("hand", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-scan"])
+    try:
+        app = make_app(redbeat_redis_url=f"redis://hand:secret@127.0.0.1:{server.port}/1")
+        done = call(app, "calendar", "list", "--json")
+        assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["holidays"]
+        assert "may not look at every key (SCAN)" in done.stderr
+        assert call(app, "calendar", "set", "free", "2098-01-01").exit_code == 0
+        text = "{calendars: {own: {days: [2098-01-01]}}, entries: {}}"
+        apply(app, text)
+        apply(app, "entries: {}", prune=True)
+    finally:
+        client.acl_deluser("hand")
+    assert Calendar.names(holidays.app) == ["free", "holidays"]

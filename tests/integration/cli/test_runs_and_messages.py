@@ -1,0 +1,319 @@
+"""Commands about runs and messages: runs, rerun, route, later."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from click.testing import Result
+from kombu import Exchange, Queue
+
+import redbeat.later
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.audit import find_records
+from redbeat.errors import EntryError, FileError
+from redbeat.process import exit_codes as exits
+from tests.conftest import MakeApp
+from tests.integration.cli.conftest import Call
+from tests.integration.later.conftest import add_tasks, queued, stored_ids
+from tests.support.applying import apply
+from tests.support.command_line import call
+from tests.support.progress import Progress, running_of
+from tests.support.schedule import SCHEDULE, write_raw
+from tests.support.servers import Server
+from tests.support.stored import store
+from tests.support.ticks import leader
+
+ERROR = "ValueError: no numbers today"
+
+
+@pytest.fixture
+def progress(app: Celery, client: redis.Redis) -> Progress:
+    return Progress(app, client)
+
+
+@pytest.fixture
+def busy(add: Callable[..., Any], progress: Progress) -> None:
+    """Three entries: one that fails, one at work, and one that nobody tracks."""
+    for name in ("report", "sync", "quiet"):
+        add(name)
+    progress.end(progress.started("report", "report-1", 1000.0), "succeeded", run_seconds=2.0)
+    for number in (2, 3):
+        delivery = progress.started("report", f"report-{number}", 1000.0 * number)
+        progress.end(delivery, "failed", run_seconds=4.0, error=ERROR)
+    progress.started("sync", "sync-1", 5000.0)
+
+
+def found(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def rows(result: Result) -> list[list[str]]:
+    """The cells of a table, without titles."""
+    lines = result.stdout.splitlines()
+    [rule] = [number for number, line in enumerate(lines) if line.startswith("─")]
+    return [re.split(r" {2,}", line) for line in lines[rule + 1 :] if line and not line.startswith("  ")]
+
+
+def test_runs_by_state_finds_runs_in_progress_and_past(ask: Call, busy: None) -> None:
+    states = [row[:2] for row in rows(ask("runs", "--state", "failed,running,succeeded", columns=120))]
+    assert states == [["sync", "started"], *[["report", "failed"]] * 2, ["report", "succeeded"]]
+    assert ERROR in ask("runs", "--state", "failed", columns=80).stdout
+    assert [run["task_id"] for run in found(ask("runs", "report", "--state", "failed", "--json"))] == [
+        "report-3", "report-2",
+    ]  # fmt: skip
+    assert ask("runs", "report").stdout == ""
+    hint = "--since 1d shows past runs"
+    assert f"There are no such runs.\nNone is in progress. {hint}" in ask("runs", "report").stderr
+    assert hint not in ask("runs", "report", "--state", "lost").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["--match", "rep*"], 2),
+        (["--limit", "1"], 1),
+        (["--since", "2099-01-01"], 0),
+    ],
+)  # fmt: skip
+def test_runs_are_chosen_by_name_time_and_number(
+    ask: Call, busy: None, arguments: list[str], count: int
+) -> None:
+    assert len(found(ask("runs", "--state", "failed", "--json", *arguments))) == count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["runs", "--state", "faild"], 64, "there is no state 'faild'. Did you mean failed?"),
+        (["runs", "--since", "tomorrow"], 64, "'tomorrow' is no time"),
+        (["runs", "gone"], 66, "There is no entry 'gone'"),
+        (["rerun"], 64, "Give a NAME, or --all-failed --since TIME."),
+        (["rerun", "report", "--all-failed", "--since", "1d"], 64, "Give a NAME, or"),
+        (["rerun", "--all-failed"], 64, "needs --since"),
+        (["runs", "--give-up"], 64, "--give-up needs a NAME"),
+        (["runs", "sync", "--give-up", "--state", "failed"], 64, "--give-up is about runs in progress"),
+        (["runs", "sync", "--yes"], 64, "--yes and --by are for --give-up"),
+        (["rerun", "gone"], 66, "There is no entry 'gone'"),
+        (["rerun", "quiet"], 64, "none has failed, was lost or never started."),
+        (["rerun", "report", "--due", "2001-01-01"], 64, "no run is known that was due at 2001-01-01"),
+        (["rerun", "--all-failed", "--since", "1d"], 64, "There is no terminal to ask you on: give --yes."),
+    ],
+)
+def test_invalid_call_has_its_exit_code(
+    ask: Call, busy: None, arguments: list[str], code: int, words: str
+) -> None:
+    done = ask(*arguments, code=code)
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_give_up_needs_yes_without_a_terminal(ask: Call, add: Callable[..., Any], progress: Progress) -> None:
+    add("stuck")
+    progress.started("stuck", "one", overlap="skip")
+    assert "give --yes" in ask("runs", "stuck", "--give-up", code=64).stderr
+    assert set(running_of(progress.client, "stuck")) == {"one"}
+    [run] = found(ask("runs", "stuck", "--give-up", "--yes", "--json"))
+    assert (run["name"], run["task_id"], run["worker"]) == ("stuck", "one", "celery@test")
+    assert run["held_until"] is not None
+    assert running_of(progress.client, "stuck") == {}
+    assert "There are no such runs." in ask("runs", "stuck", "--give-up", "--yes").stderr
+
+
+def test_rerun_without_the_right_ends_with_77(app: Celery, busy: None, client: redis.Redis) -> None:
+    client.execute_command(
+        "ACL", "SETUSER", "reader", "reset", "on", ">secret", "~*", "+@read", "+eval", "+select"
+    )
+    limited = Celery("limited", broker="memory://", set_as_current=False)
+    limited.conf.redbeat_redis_url = app.conf.redbeat_redis_url
+    limited.conf.redbeat_redis_options = {"username": "reader", "password": "secret"}
+    try:
+        for command in (["rerun", "report"], ["rerun", "--all-failed", "--since", "1d", "--yes"]):
+            done = call(limited, *command)
+            assert done.exit_code == 77, done.output
+            [said] = done.stderr.splitlines()
+            assert "lacks a right to it; docs: configuration, Users with limited rights" in said
+            assert "user_script" not in said
+    finally:
+        client.execute_command("ACL", "DELUSER", "reader")
+
+
+FAR = 10**10
+
+
+NEWS = Exchange("news", type="topic")
+
+
+QUEUES = [
+    Queue("celery", Exchange("celery"), routing_key="celery"),
+    Queue("feeds", Exchange("feeds"), routing_key="feed"),
+    Queue("usa", NEWS, routing_key="usa.#"),
+    Queue("weather", NEWS, routing_key="*.weather"),
+]
+
+
+@pytest.fixture
+def app(make_app: MakeApp) -> Celery:
+    app = make_app(task_queues=QUEUES, task_routes={"feed.*": {"queue": "feeds", "priority": 3}})
+
+    def run() -> None:
+        """Never runs here."""
+
+    app.task(name="feed.read", shared=False)(run)
+    app.task(name="plain", shared=False)(run)
+    return app
+
+
+def broken_route(name: str, *rest: Any, **more: Any) -> Any:
+    raise KeyError("boom")
+
+
+@pytest.mark.parametrize(
+    ("settings", "arguments", "code", "sentence"),
+    [
+        ({"task_create_missing_queues": False}, ["plain", "--queue", "feds"], 78, "Did you mean feeds?"),
+        (
+            {"task_routes": (broken_route,)},
+            ["plain"],
+            78,
+            "routes don't know where plain goes: KeyError('boom')",
+        ),
+        ({}, ["broken"], 64, "broken can't be used: "),
+    ],
+)
+def test_route_that_cannot_be_found_has_its_exit_code(
+    make_app: MakeApp,
+    client: redis.Redis,
+    settings: dict[str, Any],
+    arguments: list[str],
+    code: int,
+    sentence: str,
+) -> None:
+    app = make_app(task_queues=QUEUES, **settings)
+    write_raw(client, "broken", "{oops", score=4e9)
+    done = call(app, "route", *arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert sentence in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_unknown_queue_is_refused_by_everything_that_saves(make_app: MakeApp, client: redis.Redis) -> None:
+    app = make_app(task_queues=QUEUES, task_create_missing_queues=False)
+    sentence = (
+        r"options: queue: there is no queue 'feds' in task_queues, and task_create_missing_queues is off\. "
+        r"Did you mean feeds\?"
+    )
+    with pytest.raises(EntryError, match=sentence):
+        Entry("a", "plain", FAR, options={"queue": "feds"}, app=app).save()
+    with pytest.raises(EntryError, match=sentence):
+        Entry.save_many([Entry("a", "plain", FAR, options={"queue": "feds"}, app=app)])
+    with pytest.raises(FileError, match=sentence):
+        apply(app, "entries: {a: {task: plain, schedule: 60, options: {queue: feds}}}")
+    done = call(app, "add", "a", "plain", "--every", "60", "--queue", "feds")
+    assert (done.exit_code, "Did you mean feeds?" in done.stderr) == (64, True)
+    assert client.zcard(SCHEDULE) == 0
+    Entry("a", "plain", FAR, options={"queue": "feeds"}, app=app).save()
+    assert call(app, "set", "a", "--queue", "feds").exit_code == 64
+    assert Entry.get("a", app).options == {"queue": "feeds"}
+
+
+def test_add_of_an_unknown_task_is_warned_of(app: Celery) -> None:
+    done = call(app, "add", "a", "feed.raed", "--every", "60")
+    assert (done.exit_code, done.stderr) == (
+        0,
+        "The application has no task 'feed.raed'. Did you mean feed.read?\n",
+    )
+    assert call(app, "add", "b", "feed.read", "--every", "60").stderr == ""
+
+
+ETA = datetime(2099, 3, 1, 8, 30, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def later_app(make_app: MakeApp, server: Server) -> Celery:
+    later_app = make_app(redbeat_durable_after=1, result_backend=server.url(0))
+    redbeat.later.install(later_app)
+    add_tasks(later_app)
+    return later_app
+
+
+@pytest.fixture
+def ask_later(later_app: Celery) -> Call:
+    def run(*arguments: str, code: int = 0) -> Result:
+        done = call(later_app, *arguments)
+        assert done.exit_code == code, done.output
+        return done
+
+    return run
+
+
+@pytest.fixture
+def stored(later_app: Celery) -> Iterator[None]:
+    """Two messages, the later one of them pickled."""
+    later_app.tasks["add"].apply_async((1,), {"y": 2}, task_id="first", eta=ETA, priority=3)
+    later_app.tasks["add"].apply_async(
+        (3,), task_id="second", eta=ETA.replace(year=2100), serializer="pickle"
+    )
+    return
+
+
+@pytest.mark.usefixtures("stored")
+def test_later_cancel_removes_messages(ask_later: Call, later_app: Celery) -> None:
+    assert "give --yes" in ask_later("later", "cancel", "first", code=exits.USAGE).stderr
+    assert stored_ids(later_app) == ["first", "second"]
+    assert ask_later("later", "cancel", "first", "--yes").stdout == "Cancelled 1 message.\n"
+    assert stored_ids(later_app) == ["second"]
+    assert later_app.AsyncResult("first").status == "REVOKED"
+    done = ask_later("later", "cancel", "second", "third", "second", "--yes", "--json", code=exits.NO_INPUT)
+    assert json.loads(done.stdout) == {"cancelled": ["second"], "missing": ["third"]}
+    verbs = [(record.verb, list(record.names)) for record in find_records(later_app)]
+    assert ("later cancel", ["first"]) in verbs
+
+
+@pytest.mark.usefixtures("stored")
+def test_later_release_publishes_messages_with_their_etas(
+    ask_later: Call, later_app: Celery, broker: redis.Redis
+) -> None:
+    assert ask_later("later", "release", code=exits.USAGE)
+    assert ask_later("later", "release", "first", "--yes").stdout == "Published 1 message.\n"
+    assert stored_ids(later_app) == ["second"]
+    assert json.loads(ask_later("later", "release", "--all", "--yes", "--json").stdout)["released"] == 1
+    messages = queued(broker, "celery", "celery\x06\x163")
+    assert sorted((one["headers"]["id"], one["headers"]["eta"][:4]) for one in messages) == [
+        ("first", "2099"),
+        ("second", "2100"),
+    ]
+    assert stored_ids(later_app) == []
+    assert "Not stored" in ask_later("later", "release", "first", "--yes", code=exits.NO_INPUT).stderr
+
+
+@pytest.mark.usefixtures("stored")
+def test_later_release_while_a_beat_leads_ends_with_75(
+    ask_later: Call, later_app: Celery, broker: redis.Redis
+) -> None:
+    with leader(later_app):
+        done = ask_later("later", "release", "--all", "--yes", code=exits.TRY_AGAIN)
+    assert "stop all beats" in done.stderr
+    assert stored_ids(later_app) == ["first", "second"]
+    assert queued(broker) == []
+
+
+@pytest.fixture
+def filled(app: Celery) -> Celery:
+    """An app with an entry and three stored messages."""
+    Entry("report", "tasks.report", 60, app=app).save()
+    for number, task_id in enumerate(("one", "two", "three")):
+        store(app, task_id, args=[number], seconds=7200 * (number + 1))
+    return app
+
+
+@pytest.mark.parametrize("options", [["--state", "due"], ["--reverse"]])
+def test_list_later_refuses_the_choices_of_entries(filled: Celery, options: list[str]) -> None:
+    done = call(filled, "list", "--later", *options)
+    assert (done.exit_code, "--later takes --limit" in done.output) == (64, True)

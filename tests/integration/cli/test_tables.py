@@ -1,0 +1,327 @@
+"""Tables and charts: widths, order, choice, time zones, and entries that cannot be shown whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.schedules import crontab
+from click.testing import Result
+from rich.cells import cell_len
+from rich.text import Text
+
+from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.cli.listing import TERMINAL_ROWS
+from redbeat.entries.query import STATES
+from redbeat.schedules import clocked
+from tests.integration.cli.conftest import FAR, Call
+from tests.support.apps import write_app
+from tests.support.command_line import Terminal, celery_arguments, installed
+from tests.support.schedule import server_now, write_raw
+from tests.support.servers import Server
+from tests.support.shop import AWAY, fill_shop
+from tests.support.spinning import SPINNING, know_spinning
+
+TIMEZONE = "Europe/Berlin"
+
+
+Shown = Callable[..., list[str]]
+
+
+WIDTHS = (80, 120)
+
+
+DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+
+
+@pytest.fixture
+def shop(app: Celery, client: redis.Redis) -> list[str]:
+    return fill_shop(app, client)
+
+
+@pytest.fixture
+def on_terminal(server: Server, tmp_path: Path) -> Shown:
+    """The lines that a command shows on a real pseudo-terminal, without colours."""
+    settings = {"redbeat_redis_url": server.url(1), "timezone": "Europe/Berlin"}
+    write_app(tmp_path, "project", server.url(0), **settings)
+    env = installed(tmp_path)
+
+    def show(*arguments: str, columns: int = 80) -> list[str]:
+        with Terminal(celery_arguments("project", *arguments), tmp_path, env, (60, columns)) as terminal:
+            terminal.wait()
+            shown = terminal.shown.replace("\r\n", "\n")
+        return [Text.from_ansi(line).plain.rstrip() for line in shown.split("\n")]
+
+    return show
+
+
+def is_shortened_from(shown: str, whole: str) -> bool:
+    begin, ellipsis, end = shown.partition("…")
+    return shown == whole or (bool(ellipsis) and whole.startswith(begin) and whole.endswith(end))
+
+
+def rows_of(lines: list[str], names: list[str]) -> dict[str, str]:
+    """The rows of a list by the names that they show, each on one line."""
+    found: dict[str, str] = {}
+    for line in lines:
+        shown = re.split(" {2,}", line)[0]
+        if shown and any(is_shortened_from(shown, name) for name in names):
+            found[shown] = line
+    return found
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_list_fits_the_terminal_with_one_line_an_entry(ask: Call, shop: list[str], columns: int) -> None:
+    lines = ask("list", columns=columns).stdout.splitlines()
+    assert max(map(cell_len, lines)) <= columns
+    titles = next(number for number, line in enumerate(lines) if set(line) == {"─"})
+    heading = " ".join(lines[:titles])
+    for title in ("name", "schedule", "next run", "runs", "state", *(["task"] if columns >= 80 else [])):
+        assert title in heading
+    rows = [line for line in lines[titles + 1 :] if not line.startswith("  ")]
+    assert len(rows) == len(shop), "a line for each entry, and none for the rest of a name"
+    for row in rows:
+        assert any(is_shortened_from(re.split(" {2,}", row)[0], name) for name in shop), row
+        assert re.search(rf" ({'|'.join(STATES)})$", row), row
+
+
+@pytest.mark.parametrize(("columns", "has_dates"), [(100, False), (120, True)])
+def test_times_are_relative_below_120_columns(
+    ask: Call, shop: list[str], columns: int, has_dates: bool
+) -> None:
+    lines = ask("list", "--match", "*poll-carrier*", columns=columns).stdout.splitlines()
+    rows = [line for line in lines if "oll" in line]
+    assert rows
+    for row in rows:
+        assert bool(re.search(DATE, row)) == has_dates, row
+        assert has_dates or re.search(r" (in )?\d+ (ms|s|min)( ago)?  ", row) or " now " in row, row
+    assert ("Europe/Berlin" in " ".join(lines[:2])) == has_dates
+
+
+def test_list_in_a_pipe_shortens_nothing(ask: Call, shop: list[str]) -> None:
+    lines = ask("list").stdout.splitlines()
+    assert len(lines) == 2 + len(shop), "a row a line"
+    assert sorted(re.split(" {2,}", line)[0] for line in lines[2:]) == sorted(shop)
+    assert "…" not in "\n".join(lines)
+    assert any(line.endswith(AWAY) for line in lines)
+    assert "billing.tasks.invoices.send_monthly_invoices" in "\n".join(lines)
+
+
+def test_list_on_a_terminal_has_fifty_rows_and_a_hint(on_terminal: Shown, shop: list[str]) -> None:
+    lines = on_terminal("list")
+    assert len(rows_of(lines, shop)) <= TERMINAL_ROWS == 50
+    assert f"50 of {len(shop)} shown; --limit 0 for all, --match PATTERN to choose." in lines
+    offset = on_terminal("list", "--offset", "60")
+    assert any(line.startswith(f"61 to 110 of {len(shop)} shown;") for line in offset)
+
+
+def test_expensive_entry_is_shown_with_the_reason(ask: Call, client: redis.Redis) -> None:
+    now = server_now(client)
+    write_raw(client, "endless", {"task": "t", "schedule": SPINNING}, score=now + 50)
+    write_raw(client, "good", score=now + 60)
+    names = {"endless", "good"}
+    know_spinning()
+    rows = [line for line in ask("list", columns=80).stdout.splitlines()[2:] if line[0] != " "]
+    assert {row.split()[0] for row in rows} == names
+    upcoming = ask("next", "-n", "3")
+    assert {line.split()[-1] for line in upcoming.stdout.splitlines()[2:]} == names
+    chart = ask("timeline", "--hours", "8000")
+    assert {line.split()[0] for line in chart.stdout.splitlines()} >= names
+    for done in (upcoming, chart):
+        told = re.findall(r"Not all of its runs are shown: (\w+): its schedule", done.stderr)
+        assert told == ["endless"]
+    assert "too expensive to compute" in ask("show", "endless").stdout
+    assert "too expensive to compute" in ask("next", "endless", code=64).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ["c", "a", "d", "b"]),
+        (["--sort", "name"], ["a", "b", "c", "d"]),
+        (["--sort", "name", "--reverse"], ["d", "c", "b", "a"]),
+        (["--sort", "task"], ["b", "c", "d", "a"]),
+        (["--sort", "runs"], ["d", "b", "c", "a"]),
+        (["--sort", "last"], ["b", "d", "c", "a"]),
+        (["--sort", "runs", "--limit", "1", "--offset", "1"], ["b"]),
+        (["--sort", "name", "--match", "[ab]"], ["a", "b"]),
+        (["--reverse"], ["b", "d", "a", "c"]),
+    ],
+)
+def test_list_is_sorted_as_asked(ask: Call, app: Celery, arguments: list[str], expected: list[str]) -> None:
+    rows = [("a", "z", 2, 0, 0), ("b", "w", 4, 7, 1), ("c", "x", 1, 5, 9), ("d", "y", 3, 8, 4)]
+    for name, task, day, runs, hours_ago in rows:
+        ran = datetime(2020, 1, 2, tzinfo=timezone.utc) - timedelta(hours=hours_ago)
+        past = {"last_run_at": ran, "total_run_count": runs} if runs else {}
+        Entry(name, task, clocked(FAR + timedelta(days=day)), app=app, **past).save()
+    listed = ask("list", "--json", *arguments).stdout.splitlines()
+    assert [json.loads(line)["name"] for line in listed] == expected
+    table = ask("list", *arguments).stdout.splitlines()[2:]
+    assert [line.split()[0] for line in table] == expected
+
+
+def test_times_are_shown_in_the_zone_that_is_asked_for(ask: Call, app: Celery, client: redis.Redis) -> None:
+    due = datetime(2099, 7, 1, 12, 0, tzinfo=timezone.utc)
+    entry = Entry("one", "t", clocked(due), app=app, timezone="America/New_York").save()
+    broken = {"task": "t", "schedule": {"__type__": "crontab", "minute": "99"}}
+    write_raw(client, "broken", json.dumps(broken), score=-5)
+    for options, clock, label in (
+        ((), "14:00:00", "Europe/Berlin"),
+        (("--utc",), "12:00:00", "UTC"),
+        (("--tz", "Asia/Kolkata"), "17:30:00", "Asia/Kolkata"),
+        (("--tz", "Asia/Kolkata", "--utc"), "17:30:00", "Asia/Kolkata"),
+    ):
+        for command in (("list",), ("show", "one"), ("next",), ("next", "one"), ("why", "one")):
+            shown = ask(*command, *options).stdout
+            assert f"2099-07-01 {clock}" in shown or f"2099-07-01\n{clock}" in shown, (command, shown)
+            assert label in shown, (command, shown)
+        (run,) = [json.loads(line) for line in ask("next", "--json", *options).stdout.splitlines()]
+        assert datetime.fromisoformat(run["due"]) == due
+        assert run["due"][11:19] == clock
+        chart = ask("timeline", "--start", f"2099-07-01T{clock}", "--hours", "1", *options).stdout
+        assert f"2099-07-01 {clock[:5]} to " in chart
+        assert label in chart
+        assert "1 runs" in chart
+        client.zadd("redbeat::schedule", {entry.key: 1e9})
+        status = ask("status", "--late-after", "1e9", *options, code=1).stdout
+        at = {"Europe/Berlin": "03:46:40", "UTC": "01:46:40", "Asia/Kolkata": "07:16:40"}[label]
+        assert f"2001-09-09 {at} {label}" in status
+        client.zadd("redbeat::schedule", {entry.key: due.timestamp()})
+
+
+@pytest.mark.parametrize(
+    ("options", "shown_as", "label"),
+    [
+        ((), "2099-07-01 14:00:00", "Europe/Berlin"),
+        (("--utc",), "2099-07-01 12:00:00", "UTC"),
+        (("--tz", "Asia/Kolkata"), "2099-07-01 17:30:00", "Asia/Kolkata"),
+    ],
+)
+def test_changing_commands_show_times_in_the_zone_that_is_asked_for(
+    ask: Call, app: Celery, options: tuple[str, ...], shown_as: str, label: str
+) -> None:
+    given = ("--at", "2099-07-01T21:00", "--timezone", "Asia/Tokyo")
+    assert f"Next run: {shown_as} {label}, " in ask("add", "one", "t", *given, *options).stdout
+    changed = ask("set", "one", "--at", "2099-07-01T21:00", "--max-runs", "3", *options).stdout
+    assert f"Next run: {shown_as} {label}, " in changed, "typed on the entry's clocks"
+    assert f"until {shown_as} {label}." in ask("pause", "one", "--until", "2099-07-01T21:00", *options).stdout
+    assert f"next run: {shown_as} {label}, " in ask("resume", "one", *options).stdout
+
+
+def test_shown_time_can_be_typed(ask: Call, app: Celery) -> None:
+    Entry("one", "t", crontab("30", "7"), app=app, timezone="Asia/Tokyo").save()
+    for options in ((), ("--utc",), ("--tz", "America/New_York")):
+        first, second = (
+            re.findall(DATE, line)[0]
+            for line in ask("next", "one", "-n", "2", *options).stdout.splitlines()[2:]
+        )
+        assert second in ask("next", "one", "-n", "1", "--after", first, *options).stdout
+        assert "to come" in ask("why", "one", "--at", first, *options).stdout
+        assert ask("list", "--due-before", first, *options).stdout
+        assert ask("count", "--due-before", first, *options).stdout == "1\n"
+
+
+def test_repeated_hour_is_shown_with_its_offset(ask: Call, app: Celery) -> None:
+    Entry("one", "t", crontab("30"), app=app).save()
+    shown = ask("next", "one", "-n", "3", "--after", "2027-10-31T00:45").stdout
+    assert re.findall(rf"{DATE}(?: \+\d\d:\d\d)?", shown) == [
+        "2027-10-31 01:30:00",
+        "2027-10-31 02:30:00 +02:00",
+        "2027-10-31 02:30:00 +01:00",
+    ]
+
+
+def test_next_marks_a_change_of_clocks(ask: Call, app: Celery) -> None:
+    Entry("one", "t", crontab("0", "9"), app=app).save()
+
+    def changes(*arguments: str) -> list[str | None]:
+        found = ask("next", "one", "-n", "3", "--json", *arguments).stdout.splitlines()
+        return [json.loads(line)["clocks"] for line in found]
+
+    forward = "clocks go forward here: Europe/Berlin by 60 min, to +02:00"
+    assert changes("--after", "2027-03-27") == [None, forward, None]
+    assert changes("--after", "2027-03-28") == [None, None, None], "it was before the first run"
+    assert changes("--after", "2027-07-01") == [None, None, None], "whatever the clocks are today"
+    assert changes("--after", "2027-01-01") == [None, None, None]
+    back = "clocks go back here: Europe/Berlin by 60 min, to +01:00"
+    assert changes("--after", "2027-10-30") == [None, back, None]
+    assert changes("--after", "2027-10-30", "--utc") == [None, back, None], "the entry's clocks"
+
+
+def chart_of(done: Result) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_timeline_begins_at_its_start(ask: Call, app: Celery) -> None:
+    Entry("daily", "t", crontab("30", "9"), app=app).save()
+    for begin in ("2020-02-03", "2099-02-03"):
+        found = chart_of(ask("timeline", "--start", begin, "--json", columns=100))
+        assert found["begin"] == f"{begin[:4]}-02-02T23:00:00+00:00"
+        column = int((9.5 * 3600) // found["column_seconds"])
+        assert [at for at, runs in enumerate(found["total"]) if runs] == [column]
+    shown = ask("timeline", "--start", "2099-02-03", columns=80).stdout
+    assert shown.startswith("Tuesday 2099-02-03 00:00 to Wednesday 2099-02-04 00:00, Europe/Berlin")
+    assert "from 2099-02-03 09:30:00 on" in shown
+
+
+def documents_of(done: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ([], ["a1", "a2", "b1", "b2"]),
+        (["--match", "a*"], ["a1", "a2"]),
+        (["--task", "add"], ["b1", "b2"]),
+        (["--state", "disabled"], ["a2"]),
+        (["--disabled"], ["a2"]),
+        (["--due-before", "2099-03-03T12:00"], ["a1", "a2", "b1"]),
+        (["--due-before", "2099-03-03T10:29"], ["a1", "a2"]),  # in the application's zone
+        (["--limit", "2", "--offset", "1"], ["a2", "b1"]),
+        (["--match", "nothing"], []),
+    ],
+)
+def test_list_and_count_choose_the_same_entries(
+    app: Celery, ask: Call, add: Callable[..., Any], arguments: list[str], names: list[str]
+) -> None:
+    for number, (name, task) in enumerate([("a1", "echo"), ("a2", "echo"), ("b1", "add"), ("b2", "add")]):
+        add(name, clocked(FAR + timedelta(days=number)), task=task, enabled=name != "a2")
+    assert [document["name"] for document in documents_of(ask("list", "--json", *arguments))] == names
+    rows = [line.split()[0] for line in ask("list", *arguments).stdout.splitlines()[2:]]
+    assert rows == names
+    if "--limit" not in arguments:
+        assert ask("count", *arguments).stdout == f"{len(names)}\n"
+        assert documents_of(ask("count", "--json", *arguments)) == [{"count": len(names)}]
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf", "253402300800"])
+def test_score_that_is_not_a_date_leaves_the_next_run_out(ask: Call, client: redis.Redis, score: str) -> None:
+    write_raw(client, "odd", score=None)
+    write_raw(client, "even", score=4e9)
+    client.zadd("redbeat::schedule", {"redbeat:odd": score})
+    found = {document["name"]: document["next_due_at"] for document in documents_of(ask("list", "--json"))}
+    assert (found["odd"], found["even"]) == (None, "2096-10-02T07:06:40+00:00")
+    for command in (["list"], ["show", "odd"], ["next"], ["next", "odd"], ["timeline"], ["pause", "odd"]):
+        ask(*command)
+
+
+def test_next_without_runs_says_so(ask: Call, add: Callable[..., Any]) -> None:
+    assert ask("next").stderr == "Nothing is going to run.\n"
+    add("once")
+    assert ask("next", "once").stderr == "There are no more runs.\n"
+    add("off", enabled=False)
+    assert "It is disabled" in ask("next", "off").stderr
+
+
+def test_empty_schedule_has_an_empty_timeline(ask: Call) -> None:
+    assert "Nothing is going to run." in ask("timeline").stdout
+    assert "There are no such entries." in ask("list").stderr
