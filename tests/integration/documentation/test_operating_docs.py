@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import runpy
 import shlex
 import shutil
 import signal
@@ -334,9 +333,3 @@ def test_recipes_send_a_chat_message_a_mail_and_a_page(
     [quarantined] = [mail for mail in mails if "Subject: broken can't be used" in mail]
     assert "redbeat:broken" in quarantined
     assert len(mails) == 2
-
-
-def test_one_line_of_runs_page_tracks_runs(tmp_path: Path) -> None:
-    [path] = write_files("docs/runs.rst", tmp_path)
-    page = runpy.run_path(str(path))
-    assert is_tracked(page["app"])

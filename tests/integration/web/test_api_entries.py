@@ -16,7 +16,6 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
 from redbeat.entries.audit import find_records
 from redbeat.entries.query import read_listed
-from redbeat.errors import BrokerUnavailable
 from redbeat.manifest.plan import read_with_owners
 from redbeat.schedules import clocked
 from redbeat.store.store import Store
@@ -109,32 +108,6 @@ def test_delete_of_an_entry_changed_meanwhile_returns_412(
     removed = one.ask("DELETE", "/entries/report", headers={"if-match": refused.headers["etag"]})
     assert (removed.status_code, removed.json()["deleted"]) == (200, 1)
     assert one.ask("GET", "/entries/report").status_code == 404
-
-
-def test_put_without_etag_keeps_what_another_has_changed_meanwhile(
-    program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, draft, moved = program("edit"), editing.draft, dict[str, Any]()
-
-    def slow_draft(*given: Any) -> Any:
-        made = draft(*given)
-        if moved:  # by somebody else, in between
-            add("one", **moved)
-            moved.clear()
-        return made
-
-    monkeypatch.setattr(editing, "draft", slow_draft)
-    add("one", kwargs={"password": "old"})
-    seen = one.get("/entries/one")
-    moved["kwargs"] = {"password": "rotated"}
-    one.put("/entries/one", {**seen, "args": [1]})
-    assert (stored(app, "one").kwargs, [*stored(app, "one").args]) == ({"password": "rotated"}, [1])
-
-    app.conf.redbeat_web_tasks = ["echo"]
-    del app.redbeat_conf
-    moved["task"] = "proj.secret"
-    assert one.ask("PUT", "/entries/one", {**seen, "kwargs": {}}).status_code == 403
-    assert stored(app, "one").task == "proj.secret"
 
 
 def test_put_honours_if_match_and_if_none_match(program: Programs, app: Celery) -> None:
@@ -320,43 +293,6 @@ def test_set_of_many_changes_the_valid_ones_in_slices(
     assert (
         program("run", "delete", "pause").ask("PUT", "/set", {"match": "*", "changes": {}}).status_code == 403
     )
-
-
-def test_trigger_of_many_sends_one_run_each_when_repeated(
-    program: Programs, app: Celery, add: Add, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(many, "MOST", 3)
-    for number in range(7):
-        add(f"a{number}")
-    one, key = program("run"), {"idempotency-key": "deploy"}
-    assert {*go_on(one, "/trigger", {"match": "a*", "dry_run": True})[0]["sent"].values()} == {None}
-    assert sent(app) == 0
-    first = go_on(one, "/trigger", {"match": "a*", "args": [1]}, key)
-    again = go_on(one, "/trigger", {"match": "a*", "args": [1]}, key)
-    ids = {name: task_id for answer in first for name, task_id in answer["sent"].items()}
-    assert len(ids) == len({*ids.values()}) == sent(app) == 7
-    assert ids == {name: task_id for answer in again for name, task_id in answer["sent"].items()}
-    assert sorted(name for answer in again for name in answer["repeated"]) == sorted(ids)
-    told = one.put("/trigger", {"names": ["a0", "none"]})
-    assert ([*told["sent"]], [*told["failed"]]) == (["a0"], ["none"])
-    assert len(find_records(app, verb="trigger")) == 8
-
-    really = many.send_one
-
-    def fail_at_third(call: Any, name: str) -> Any:
-        if name == "a2":
-            raise BrokerUnavailable("The broker can't be used.", name)
-        return really(call, name)
-
-    monkeypatch.setattr(many, "send_one", fail_at_third)
-    told = one.put("/trigger", {"names": ["a0", "a1", "a2", "a3"]})
-    assert ([*told["sent"]], told["left"], told["failed"]) == (["a0", "a1"], ["a2", "a3"], {})
-    assert one.ask("PUT", "/trigger", {"names": told["left"]}).status_code == 503
-    monkeypatch.setattr(many, "MOST_SECONDS", 0.0)
-    told = one.put("/trigger", {"match": "a*"})
-    assert len(told["sent"]) == 1
-    names = [name for answer in go_on(one, "/trigger", {"match": "a[013456]"}) for name in answer["sent"]]
-    assert sorted(names) == ["a0", "a1", "a3", "a4", "a5", "a6"], "each once, one a request"
 
 
 def test_dry_run_tells_what_would_change_and_changes_nothing(

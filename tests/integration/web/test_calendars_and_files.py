@@ -19,17 +19,16 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
-from redbeat.entries.audit import find_records
-from redbeat.errors import CalendarError, CalendarNotFound, FileError
+from redbeat.errors import CalendarError, FileError
 from redbeat.manifest.format import Declared, read_file
-from redbeat.web import User, changes
+from redbeat.web import User
 from redbeat.web.access.cookies import decoded
 from redbeat.web.verbs import calendars, files
 from redbeat.web.verbs.actor import Actor
 from tests.integration.web.conftest import Add, Browse
 from tests.support.apps import write_app
 from tests.support.command_line import installed
-from tests.support.dashboards import Browser, dashboard_of
+from tests.support.dashboards import Browser
 from tests.support.deadlines import patience
 from tests.support.forms import form_fields
 from tests.support.polling import eventually
@@ -61,22 +60,6 @@ def apply(actor: Actor, text: str = TEXT, **options: Any) -> files.Applied:
 
 def kwargs_of(app: Celery, name: str) -> dict[str, Any]:
     return RedBeatSchedulerEntry.get(name, app).kwargs
-
-
-def with_words(text: str, part: str) -> str | None:
-    return text if part in text else None
-
-
-def test_calendar_that_entries_name_is_deleted_by_force_only(app: Celery, add: Add) -> None:
-    actor = actor_of(app)
-    Calendar("closed", ["2098-01-01"], app=app).save()
-    add("report", exclude="closed")
-    with pytest.raises(CalendarError, match="named by 1 entry, report"):
-        calendars.delete(actor, ["closed"])
-    with pytest.raises(CalendarNotFound):
-        calendars.delete(actor, ["closed", "none"], force=True)
-    calendars.delete(actor, ["closed"], force=True)
-    assert Calendar.names(app) == []
 
 
 def test_file_of_events_becomes_days_and_an_endless_one_is_refused(
@@ -162,17 +145,6 @@ def test_file_too_large_for_the_page_of_its_plan_is_refused(
     assert "celery redbeat apply takes it." in answer.text
 
 
-def test_plan_other_than_the_seen_one_is_not_applied(app: Celery, add: Add) -> None:
-    actor = actor_of(app)
-    seen = files.fingerprint(actor, files.plan(actor, read_file(TEXT)))
-    add("report", task="billing.report")
-    done = apply(actor, seen=seen)
-    assert (done.is_done, list(done.plan.difference.changed), kwargs_of(app, "report")) == (
-        False, ["report"], {},
-    )  # fmt: skip
-    assert find_records(app) == []
-
-
 def test_export_hides_arguments_and_comes_back_with_them(app: Celery, add: Add) -> None:
     apply(actor := actor_of(app))
     add("watched", ping_url="https://hc-ping.com/secret-uuid")
@@ -236,38 +208,6 @@ def test_export_that_was_left_is_not_given_to_the_next_request(
     eventually(lambda: "The file is there" in browser.get(left, headers={"HX-Request": "true"}).text)
     assert "new" in download(browser)
     assert "new" not in browser.read(left), "it is the one that was begun"
-
-
-def test_long_change_is_made_once_and_has_a_page_of_its_own(
-    app: Celery, browse: Browse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    browser, go_on, calls = browse("edit"), threading.Event(), list[str]()
-
-    def set_slowly(*arguments: Any, **options: Any) -> Calendar:
-        calls.append("set")
-        go_on.wait(patience(20))
-        return set_(*arguments, **options)
-
-    set_ = calendars.set_
-    monkeypatch.setattr(calendars, "set_", set_slowly)
-    monkeypatch.setattr(changes, "WAIT_SECONDS", 0.0)
-    form = {"csrf_token": browser.token(), "name": "closed", "first": "2098-01-02", "once": "click"}
-    try:
-        answers = [browser.http.post("/calendar/set", data=form) for _ in range(2)]
-        [address] = {answer.headers["location"] for answer in answers}
-        assert "get their next runs" in eventually(lambda: browser.http.get(address).text)
-        stranger = Browser(dashboard_of(app, name="bob"))
-        assert stranger.http.get(address).status_code == 404
-        assert Calendar.names(app) == []
-    finally:
-        go_on.set()
-
-    def told() -> str | None:
-        return browser.http.get(address, headers={"HX-Request": "true"}).headers.get("hx-redirect")
-
-    done = browser.http.get(str(eventually(told)))
-    assert (done.status_code, done.headers["location"]) == (303, "/calendar?name=closed&year=2098")
-    assert (calls, list(Calendar.load("closed", app).days)) == (["set"], ["2098-01-02"])
 
 
 #: a calendar is changed once something stands in `go`; each answer says which process it comes from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from html import unescape
 from typing import Any
 
@@ -167,22 +167,6 @@ def test_second_of_two_editors_gets_412_and_chooses(app: Celery, browse: Browse,
     assert entry.kwargs == SECRET
 
 
-def test_entry_removed_meanwhile_can_be_added_again(app: Celery, browse: Browse, add: Add) -> None:
-    add("report", "30 7 * * *", jitter=90).delete()
-    add("report", "30 7 * * *", jitter=90)
-    for way, changes in (("form", {"jitter": "5m"}), ("json", {})):
-        browser = browse()
-        sent = opened(browser, "report", **{"as": way}) | changes
-        if way == "json":
-            sent["document"] = json.dumps({**json.loads(sent["document"]), "jitter": 600})
-        RedBeatSchedulerEntry.get("report", app).delete()
-        answer = browser.post("/entry/save", **sent)
-        assert answer.status_code == 412
-        assert "has removed this entry" in answer.text
-        browser.send("/entry/save", **form_fields(answer.text))
-        assert RedBeatSchedulerEntry.get("report", app).jitter == (300 if way == "form" else 600)
-
-
 def test_errors_stand_at_their_fields_in_preview_and_save(app: Celery, browse: Browse, add: Add) -> None:
     add("report", "30 7 * * *")
     browser = browse()
@@ -205,28 +189,6 @@ def test_errors_stand_at_their_fields_in_preview_and_save(app: Celery, browse: B
     for text in wrong.values():
         assert text in unescape(answer.text), text  # what was typed stays
     assert RedBeatSchedulerEntry.get("report", app).jitter == 0
-
-
-def test_added_entry_must_have_a_new_valid_name(app: Celery, browse: Browse, add: Add) -> None:
-    add("report", "30 7 * * *")
-    browser = browse()
-    sent = form_fields(browser.read("/entry/new"), "entry-form") | {"task": "echo"}
-    answer = browser.post("/entry/save", **sent | {"name": "report"})
-    assert answer.status_code == 412
-    assert "There is an entry of this name already." in answer.text
-    assert "that key is RedBeat's own" in preview(browser, **sent | {"name": ":schedule"})
-    assert "It still needs a name." in preview(browser, **sent | {"name": ""})
-    nameless = browser.post("/entry/save", **sent | {"name": "", "task": ""})
-    assert nameless.status_code == 422
-    assert "An entry must have a name" in nameless.text
-    assert "It is missing." in nameless.text
-    new = browser.read("/entry/new")
-    assert "It still needs a name and a task." in new
-    assert 'class="error"' not in new
-    assert "Added new." in browser.send("/entry/save", **sent | {"name": "new", "state": "disabled"})
-    assert RedBeatSchedulerEntry.get("new", app).state == "disabled"
-    copied = form_fields(browser.read("/entry/new", like="report"), "entry-form")
-    assert (copied["name"], copied["schedule"]) == ("", "30 7 * * *")
 
 
 def test_draft_becomes_json_and_a_form_again(browse: Browse, add: Add) -> None:
@@ -320,45 +282,3 @@ def test_run_now_sends_other_arguments_and_keeps_hidden_ones(
         assert answer.status_code == 422
         assert form_fields(answer.text)[field] == text
     assert len(sent_calls(broker)) == 2
-
-
-def test_backfill_shows_its_runs_and_sends_them_once(
-    app: Celery, browse: Browse, broker: redis.Redis, add: Add
-) -> None:
-    entry = add("report", 3600)
-    entry.reschedule(datetime.now(timezone.utc) - timedelta(hours=5, minutes=30))
-    browser = browse("run")
-    browser.http.cookies.set("redbeat-zone", "Asia%2FTokyo")
-    asked = browser.post("/entry/backfill", name="report", begin="2026-01-31T09:00", end="2026-01-31T10:00")
-    assert "in Asia/Tokyo." in asked.text
-    assert form_fields(asked.text)["begin"] in ("2026-01-31T09:00", "2026-01-31T00:00:00+00:00")
-    assert re.search(r"<time[^>]*>2026-01-31 09:\d\d:\d\d</time>", asked.text)
-    answer = browser.post("/entry/backfill", name="report", begin="3h")
-    html = unescape(answer.text)
-    assert "3 runs would be sent" in html
-    assert sent_calls(broker) == []
-    confirmed = form_fields(html)
-    assert confirmed["confirmed"] == "yes"
-    assert "." not in confirmed["begin"] + confirmed["end"], "whole seconds, in the audit list, too"
-    assert "Sent 3 runs." in browser.send("/entry/backfill", **confirmed)
-    assert len(sent_calls(broker)) == 3
-    assert (
-        "There is nothing to send" in browser.post("/entry/backfill", **{**confirmed, "confirmed": ""}).text
-    )
-    # the same click has sent them, and another one finds nothing to send
-    assert "Sent 3 runs." in browser.send("/entry/backfill", **confirmed)
-    assert "Sent 0 runs." in browser.send("/entry/backfill", **{**confirmed, "once": "another"})
-    assert len(sent_calls(broker)) == 3
-    add("new", 3600)
-    early = browser.post("/entry/backfill", name="new", begin="3h").text
-    assert ("from before" in early, "when it was stored" in early) == (True, True)
-    for fields, words in (
-        ({"begin": ""}, "Give the time"),
-        ({"begin": "1h", "end": "2h"}, "before the beginning"),
-        ({"begin": "soon"}, "is no time"),
-        ({"begin": "1970-01-02T00:00"}, "more than 1000 runs, which is the limit; name a shorter one"),
-    ):
-        answer = browser.post("/entry/backfill", name="report", **fields)
-        assert answer.status_code == 422
-        assert words in answer.text
-    assert len(sent_calls(broker)) == 3

@@ -22,7 +22,7 @@ from redbeat.web import User, asgi_app
 from redbeat.web.access.attempts import SECONDS_EACH, TRIES
 from redbeat.web.access.authentication import BasicAuth, Link, TokenInCookie
 from redbeat.web.application import build
-from tests.integration.web.conftest import Browse, Programs
+from tests.integration.web.conftest import Programs
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.forms import form_fields
 from tests.support.polling import eventually
@@ -243,17 +243,6 @@ def test_static_files_and_login_page_do_not_ask_auth(app: Celery, caplog: pytest
     assert browser.get("/").status_code == 500
 
 
-def test_static_file_is_cached_for_ever_under_its_own_hash_only(browse: Browse) -> None:
-    browser = browse()
-    own = re.search(r'"(/static/redbeat\.css)\?v=(\w+)"', browser.read("/"))
-    assert own
-    path, mark = own.groups()
-    assert "immutable" in browser.get(path, v=mark).headers["cache-control"]
-    for other in ({}, {"v": "x" * 12}, {"v": ""}, {"v": mark, "w": "1"}):
-        answer = browser.get(path, **other)  # of a page that another version has made, say
-        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache"), other
-
-
 @pytest.mark.parametrize("root", ["/red", "/über uns/日本;x%", "/a\"<b>'"])
 def test_links_and_cookies_stay_below_the_mounted_path(app: Celery, root: str) -> None:
     quoted = quote(root)
@@ -286,11 +275,3 @@ def test_dashboards_of_two_schedules_share_no_cookies() -> None:
         cookies = Browser(asgi_app(app)).get("/login").headers["set-cookie"]
         names.append(cookies.partition("=")[0])
     assert len({*names[:2]}) == 2
-
-
-def test_cookie_of_the_longest_path_wins(app: Celery) -> None:
-    browser = Browser(dashboard_of(app))
-    name = browser.get("/login").headers["set-cookie"].partition("=")[0]
-    own, outer = "o" * 43, "x" * 43  # browsers send them in this order
-    answer = Browser(dashboard_of(app)).get("/entry/new", headers={"cookie": f"{name}={own}; {name}={outer}"})
-    assert (own in answer.text, outer in answer.text) == (True, False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -20,7 +19,6 @@ from typing import Any
 import httpx
 import pytest
 from celery import Celery
-from starlette.requests import Request
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.config.address import Address
@@ -523,23 +521,6 @@ def test_wsgi_path_that_is_not_utf8_is_not_a_server_error(application: Any, bear
     assert (answer.status, answer.headers["content-type"]) == (400, "application/problem+json")
     answer = ask(application, "GET", "/entries", QUERY_STRING="match=t\xc3\xa4glich&x=\xff")
     assert (answer.status, "täglich" in answer.text) == (200, True)
-
-
-def test_wsgi_answer_that_is_not_read_leaves_nothing_behind(app: Celery, add: Add) -> None:
-    add("report")
-    loops = set[Any]()
-
-    async def auth(_request: Request) -> User:
-        loops.add(asyncio.get_running_loop())
-        return User("anna", ["read"])
-
-    application = wsgi_app(app, auth=auth)
-    for _ in range(3):
-        answer: Any = application(environ_of("GET", "/entries"), lambda *_: None)
-        assert b"report" in next(answer)
-        answer.close()
-    [loop] = loops
-    eventually(lambda: not asyncio.all_tasks(loop))
 
 
 def test_wsgi_server_that_forks_answers_in_its_child(application: Any, add: Add) -> None:

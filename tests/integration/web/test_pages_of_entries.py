@@ -28,7 +28,6 @@ from tests.support.applying import apply
 from tests.support.dashboards import HOSTILE, Browser
 from tests.support.forms import form_fields
 from tests.support.polling import eventually
-from tests.support.spinning import SPINNING, know_spinning
 
 SCHEDULE = "redbeat::schedule"
 
@@ -318,16 +317,6 @@ def test_next_runs_name_clock_changes_and_excluded_days(app: Celery, browse: Bro
     assert "is no time; write it as" in browse().read("/entry", name="daily", after="easter")
 
 
-def test_page_says_why_a_run_did_not_happen(browse: Browse, add: Add) -> None:
-    add("report", "30 7 * * *", timezone="UTC").pause(note="<b>for now</b>")
-    browser = browse()
-    html = browser.read("/entry", name="report", at="2098-01-01T08:00")
-    assert "has no run at 2098-01-01 08:00:00" in html
-    assert "no time" in html
-    assert "&#39;soon&#39; is no time" in browser.read("/entry", name="report", at="soon")
-    assert "&lt;b&gt;for now&lt;/b&gt;" in html
-
-
 BROKEN = {
     "no JSON": '{"task": "t", "kwargs": {"a": 1',
     "no JSON, and hidden": '{"task": "t", "kwargs": {"password": "geheim"',
@@ -361,19 +350,6 @@ def test_quarantined_entry_has_its_pages_without_secrets_or_markup(
     assert "\u202e" not in html
 
 
-def test_quarantined_entry_is_mended_as_json(app: Celery, client: redis.Redis, browse: Browse) -> None:
-    client.hset("redbeat:bad", "definition", '{"task": "t", "schedule": 0, "kwargs": {"password": "geheim"}}')
-    client.zadd("redbeat::schedule", {"redbeat:bad": 5e9})
-    browser = browse()
-    sent = form_fields(browser.read("/entry/edit", name="bad"))
-    document = json.loads(sent["document"])
-    assert document["kwargs"] == {"password": "(hidden)"}
-    sent["document"] = json.dumps({**document, "schedule": {"every": "1h"}})
-    assert "Changed bad" in browser.send("/entry/save", **sent)
-    entry = RedBeatSchedulerEntry.get("bad", app)
-    assert (entry.kwargs, entry.task) == ({"password": "geheim"}, "t")
-
-
 def test_entry_without_hash_is_stored_anew_or_deleted(
     app: Celery, client: redis.Redis, browse: Browse
 ) -> None:
@@ -391,11 +367,3 @@ def test_entry_without_hash_is_stored_anew_or_deleted(
     sent["document"] = json.dumps({"task": "t", "schedule": "1h"})
     assert "Changed gone" in browser.send("/entry/save", **sent)
     assert RedBeatSchedulerEntry.get("gone", app).task == "t"
-
-
-def test_entry_that_is_too_expensive_says_so(app: Celery, client: redis.Redis, browse: Browse) -> None:
-    definition = json.dumps({"task": "t", "schedule": SPINNING})
-    client.hset("redbeat:slow", "definition", definition)
-    client.zadd("redbeat::schedule", {"redbeat:slow": 5e9})
-    know_spinning()
-    assert "too expensive to compute" in browse().read("/entry", name="slow")

@@ -123,15 +123,6 @@ def test_overview_tells_healthy_silent_late_and_blocked_leaders(browse: Browse, 
     assert "No leader" in verdict(7)
 
 
-def test_zone_cookie_is_taken_if_the_zone_exists(browse: Browse) -> None:
-    known = {"Europe%2FBerlin": "Europe/Berlin", "Asia/Kolkata": "Asia/Kolkata"}
-    none = ("", "Mars/Olympus", "../../etc/passwd", "/etc/passwd", "Europe", "x" * 5000, "%00", "%FF%FE", ".")
-    browser = browse("read")
-    for cookie, name in {**known, **dict.fromkeys(none, "UTC")}.items():
-        page = browser.get("/audit", {"cookie": f"redbeat-zone={cookie}"})
-        assert (page.status_code, f"Times in {name}<" in page.text) == (200, True), cookie
-
-
 @EVERY_PLACE
 def test_overview_shows_the_leader_of_each_shard(sharded: Celery, place: str) -> None:
     for name in names_in_every_shard(sharded):
@@ -257,31 +248,6 @@ def test_stored_message_says_why_it_is_not_sent(app: Celery, client: redis.Redis
         assert words in browser.read("/later/message", task_id=task_id)
     for task_id in ("never", "ahead"):
         assert "never<" in browser.read("/later/message", task_id=task_id)
-
-
-def test_doctor_repairs_what_it_has_shown_and_records_who_did(
-    browse: Browse, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fixes, "MISSING_GRACE_SECONDS", 0)
-    client.zadd("redbeat::schedule", {"redbeat:gone": time.time() + 1000})
-    browser = browse("admin")
-    page = looked(browser)
-    assert "Show what would be repaired" in page
-    assert ("a repair takes what is left" in page, "--fix" in page) == (True, False)
-    dry = browser.read("/doctor/fix", kind="missing-hash")
-    assert "redbeat:gone: would be taken out of the schedule" in dry
-    assert "Make 1 repair?" in dry
-    assert browser.post("/doctor/fix", kind="missing-hash").status_code == 303  # it isn't confirmed
-    assert client.zcard("redbeat::schedule") == 1
-    assert find_records(app) == []
-    assert "new=yes" in browser.post("/doctor/fix", kind="missing-hash", confirmed="yes").headers["location"]
-    assert client.zcard("redbeat::schedule") == 1, "it isn't what was seen"
-    done = browser.send("/doctor/fix", **form_fields(dry))
-    assert "redbeat:gone: taken out of the schedule" in done
-    assert client.zcard("redbeat::schedule") == 0
-    [record] = find_records(app)
-    assert (record.user, record.verb, record.names) == ("anna", "doctor --fix", ("redbeat:gone",))
-    assert "redbeat:gone" not in looked(browser)
 
 
 def test_doctor_repairs_nothing_that_the_user_has_not_seen(

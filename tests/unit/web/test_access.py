@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from redbeat.access import Right, rights_of
 from redbeat.access.tokens import Token, make_token, parse_token, read_token
-from redbeat.config.networks import is_in, is_loopback, parse_networks
+from redbeat.config.networks import parse_networks
 from redbeat.errors import AccessDenied
 from redbeat.web.access import csrf, hosts
 from redbeat.web.access.attempts import (
@@ -74,14 +74,6 @@ def test_right_password_is_not_checked_after_some_wrong_ones_until_the_told_time
     door.now += 3600
     door.use_up()
     assert door.tries("right") == SECONDS_EACH, "a long rest allows no more than at first"
-
-
-def test_hour_allows_one_guess_each_few_seconds() -> None:
-    door, guesses = Door(), 0
-    for number in range(3600):
-        door.now += 1
-        guesses += door.tries(f"guess {number}") is False
-    assert guesses <= TRIES + 3600 / SECONDS_EACH + 1
 
 
 def test_tries_are_counted_per_address_or_ipv6_network() -> None:
@@ -320,20 +312,6 @@ def test_forwarded_prefix_that_is_not_a_plain_path_is_ignored(prefix: str) -> No
     headers = [("x-forwarded-prefix", prefix)]
     scope = seen(TrustedProxies, parse_networks(["unix"]), headers=headers, client=None)
     assert (scope["root_path"], scope["path"]) == ("", "/x")
-
-
-def test_networks_are_addresses_ranges_and_unix_sockets() -> None:
-    networks = parse_networks(["10.0.0.0/8", "::1", "unix"])
-    assert all(is_in(one, networks) for one in ("10.255.0.1", "::1", "unix", "::ffff:10.0.0.1"))
-    assert not any(is_in(one, networks) for one in ("11.0.0.1", "::2", "localhost", "", "10.0.0.1:80"))
-    for wrong in ("10.0.0.0/8", ["10.0.0.1/8"], ["x"], [10], None):
-        with pytest.raises((ValueError, TypeError)):
-            parse_networks(wrong)
-
-
-def test_loopback_addresses() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", None, "")))
-    assert not any(map(is_loopback, ("10.0.0.1", "0.0.0.0", "localhost", "testclient", "::ffff:10.0.0.1")))
 
 
 def test_admin_includes_all_rights_and_the_others_read() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
@@ -17,11 +16,9 @@ from jinja2 import UndefinedError
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.load import Load
-from redbeat.entries.search import Place, Row
 from redbeat.entries.timeline import empty_chart
 from redbeat.store.records import KeyType, Stored
 from redbeat.web.charts.heatmap import draw_heat_map
-from redbeat.web.names import Index, SortedTexts
 from redbeat.web.pages import rendering
 from redbeat.web.pages.rendering import Frame, navigation, render
 
@@ -188,15 +185,6 @@ def loaded(*entries: RedBeatSchedulerEntry, hours: float = 6, start: datetime = 
     return load
 
 
-def test_entries_of_one_crontab_have_the_runs_that_each_has_alone() -> None:
-    every = crontab(minute="0,30")
-    dues = [NOON + timedelta(minutes=30 * number) for number in range(4)]
-    together = loaded(*(entry_due(f"a{number}", every, due) for number, due in enumerate(dues)))
-    alone = [loaded(entry_due("a", every, due)).taken().total.counts for due in dues]
-    assert together.taken().total.counts == [sum(runs) for runs in zip(*alone, strict=True)]
-    assert [sum(counts) for counts in alone] == [12, 11, 10, 9]
-
-
 def test_pile_up_is_marked_in_the_heat_map() -> None:
     entries = [
         entry_due(f"a{number}", crontab(minute="0", hour="14"), NOON + 2 * HOUR) for number in range(30)
@@ -214,19 +202,3 @@ def test_pile_up_is_marked_in_the_heat_map() -> None:
     assert [shape.name for shape in drawn.bars] == ["fill-accent"]
     nothing = loaded().taken()
     assert draw_heat_map(nothing, (), timezone.utc).summary == "Nothing runs in this time."
-
-
-def test_index_finds_the_place_of_any_name(chance: random.Random) -> None:
-    texts = sorted({chance.randbytes(chance.randint(0, 4)).replace(b"\xff", b"") for _ in range(300)})
-    names = SortedTexts(text for text in texts for _ in range(chance.randint(1, 3)))
-    assert list(names) == texts
-    assert (names[0], names[len(texts) - 1], names[3:9:2]) == (texts[0], texts[-1], texts[3:9:2])
-    index = Index(names, 0.0, 0.0)
-    assert index.count() == len(texts)
-    for at, text in enumerate(texts):
-        name = text.decode("utf-8", "surrogateescape")
-        assert index.offset_of(Place(Row(name))) == at + 1
-        assert index.offset_before(name) == at
-        assert index.offset_of(Place(Row(f"{name}\0"))) >= at + 1  # a name that isn't there
-    assert [row.name.encode("utf-8", "surrogateescape") for row in index.slice(7, 500)] == texts[7:]
-    assert index.slice(10_000, 5) == []

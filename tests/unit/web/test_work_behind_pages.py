@@ -12,8 +12,7 @@ from celery import Celery
 
 from redbeat.errors import EntryError, StoreUnavailable
 from redbeat.store.changes import ChangeRecord
-from redbeat.web import background, threads
-from redbeat.web import changes as module
+from redbeat.web import threads
 from redbeat.web.background import Background, Result
 from redbeat.web.changes import MAX_AT_WORK, MAX_KEPT, MAX_OF_USER, Changes, Ending
 from redbeat.web.threads import THREADS, Threads, TooBusy
@@ -74,23 +73,6 @@ def test_jobs_of_one_kind_run_one_after_another(let_go: threading.Event) -> None
     assert settled(jobs, "kind", "a", held_job(let_go, made, "a"), fresh_seconds=999).found == "all of a"
     assert settled(jobs, "kind", "b", held_job(let_go, made, "b")).found == "all of b"
     assert made == ["a", "b"]
-
-
-def test_costly_job_rests_unless_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs, made = Background(), list[int]()
-
-    def work(_tell: Any) -> int:
-        made.append(1)
-        return len(made)
-
-    monkeypatch.setattr(background, "REST", 1e12)
-    assert settled(jobs, "kind", "key", work).found == 1
-    assert settled(jobs, "kind", "key", work).found == 1
-    assert settled(jobs, "kind", "key", work, is_wanted=True).found == 2
-    assert jobs.last("kind", "key").found == 2
-    jobs.forget("kind")
-    assert jobs.last("kind", "key").found is None
-    assert settled(jobs, "kind", "key", work).found == 3
 
 
 def test_failed_job_says_why_and_keeps_the_result_before_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -197,24 +179,6 @@ def test_changes_at_a_time_and_kept_changes_are_limited(gate: threading.Event) -
     kept = changes.find(made[0].id, "anna")
     assert isinstance(kept, ChangeRecord), "others still know of it"
     assert changes.find(last.id, "anna") is last
-
-
-def test_other_process_learns_of_a_change_and_does_not_begin_it_again(
-    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TELL_SECONDS", 0.01)
-    shared, done = Shared(), list[int]()
-    first, second = changes_of(shared), changes_of(shared)
-    made = first.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=0)
-    again = second.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=patience(20))
-    assert (made.is_elsewhere, again.is_elsewhere, again.id == made.id) == (False, True, True)
-    eventually(lambda: "waiting" in shared.written)
-    assert second.find(made.id, "bob") is None
-    gate.set()
-    eventually(lambda: shared.records[made.id].is_done)
-    found = second.find(made.id, "anna")
-    assert isinstance(found, ChangeRecord)
-    assert (found.told, found.status, done) == ("made", 303, [1])
 
 
 def test_cancelled_request_keeps_its_place_while_its_thread_works() -> None:
