@@ -206,7 +206,7 @@ def confirm(page: Page, name: str) -> None:
 
 def test_every_page_is_reached_by_keys_and_accessible(whole: Whole, page: Page) -> None:
     """In both themes, on a screen and on a phone: as axe judges it."""
-    whole.add("report", "30 7 * * *", kwargs={"note": HOSTILE})
+    whole.add("walked", "30 7 * * *", kwargs={"note": HOSTILE})
     page.context.add_init_script(axe_source())  # else it is put into each page anew, which takes longer
     nav = page.get_by_role("navigation", name="Pages", exact=True)
     labels = [link.label for link in navigation("", "/")]
@@ -222,7 +222,7 @@ def test_every_page_is_reached_by_keys_and_accessible(whole: Whole, page: Page) 
         expect(page.get_by_role("heading", level=1)).to_have_text(label)
     examined = some_of(others, 12)  # which takes a second for each
     for path in others:
-        page.goto(f"{whole.home}{path}?name=report")
+        page.goto(f"{whole.home}{path}?name=walked")
         expect(page.get_by_role("heading", level=1)).not_to_be_empty()
         assert path not in examined or wrong_of(page) == [], path
 
@@ -677,39 +677,6 @@ def test_hidden_tabs_keep_no_stream_and_are_up_to_date_when_seen(
         assert tabs[0].evaluate("isStillOpen")
 
 
-def test_times_theme_and_forms_work_with_and_without_scripts(app: Celery, browser: Any, add: Add) -> None:
-    now = datetime.now(timezone.utc)
-    moments = [
-        now + sign * timedelta(seconds=one) for one in (0, 59, 90, 3599, 7201, 172_801) for sign in (1, -1)
-    ]
-    add("report")
-    with serving(dashboard_of(app)) as home, visit(browser, color_scheme="dark") as (context, _):
-        page = context.new_page()
-        page.goto(f"{home}/entries")
-        time = page.locator("time").first
-        assert time.get_attribute("title") == "2099-03-01 10:30:00 +01:00 Europe/Berlin"
-        page.keyboard.press("t")
-        assert time.inner_text() == "2099-03-01 10:30:00 +01:00"
-        ground = "getComputedStyle(document.body).backgroundColor"
-        dark = page.evaluate(ground)
-        page.get_by_role("button", name="light").click()
-        assert page.evaluate(ground) != dark
-        page.reload()
-        assert page.evaluate(ground) != dark
-        told = page.evaluate(RELATIVE, [now.isoformat(), [moment.isoformat() for moment in moments]])
-        assert told == [relative(moment, now) for moment in moments]
-    with (
-        serving(dashboard_of(app)) as home,
-        visit(browser, java_script_enabled=False, viewport=PHONE) as (context, _),
-    ):
-        page = context.new_page()
-        page.goto(f"{home}/entries")
-        press(page, "Pause report")
-        sees(page, "Paused report.")
-        page.locator(".nav-menu summary").click()
-        assert page.get_by_role("link", name="Doctor").is_visible()
-
-
 #: how a page tells times relative to one
 RELATIVE = """([now, moments]) => {
   document.documentElement.dataset.now = now;
@@ -730,3 +697,37 @@ RELATIVE = """([now, moments]) => {
     document.head.append(script);
   });
 }"""
+
+
+def test_times_theme_and_forms_work_with_and_without_scripts(app: Celery, browser: Any, add: Add) -> None:
+    now = datetime.now(timezone.utc)
+    moments = [
+        now + sign * timedelta(seconds=one) for one in (0, 59, 90, 3599, 7201, 172_801) for sign in (1, -1)
+    ]
+    add("report")
+    with serving(dashboard_of(app)) as home, visit(browser, color_scheme="dark") as (context, _):
+        page = context.new_page()
+        page.goto(f"{home}/entries")
+        told = page.evaluate(RELATIVE, [now.isoformat(), [moment.isoformat() for moment in moments]])
+        assert told == [relative(moment, now) for moment in moments]
+        page.reload()
+        time = page.locator("time").first
+        assert time.get_attribute("title") == "2099-03-01 10:30:00 +01:00 Europe/Berlin"
+        page.keyboard.press("t")
+        assert time.inner_text() == "2099-03-01 10:30:00 +01:00"
+        ground = "getComputedStyle(document.body).backgroundColor"
+        dark = page.evaluate(ground)
+        page.get_by_role("button", name="light").click()
+        assert page.evaluate(ground) != dark
+        page.reload()
+        assert page.evaluate(ground) != dark
+    with (
+        serving(dashboard_of(app)) as home,
+        visit(browser, java_script_enabled=False, viewport=PHONE) as (context, _),
+    ):
+        page = context.new_page()
+        page.goto(f"{home}/entries")
+        press(page, "Pause report")
+        sees(page, "Paused report.")
+        page.locator(".nav-menu summary").click()
+        assert page.get_by_role("link", name="Doctor").is_visible()

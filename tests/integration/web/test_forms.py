@@ -119,22 +119,6 @@ def test_form_stores_what_is_changed_and_keeps_the_rest(
     assert '"theirs": 1' in client.hget("redbeat:report", "definition")
 
 
-def test_hidden_argument_can_be_replaced_but_not_invented(app: Celery, browse: Browse, add: Add) -> None:
-    add("report", "30 7 * * *", kwargs=SECRET)
-    browser = browse()
-    sent = opened(browser, "report")
-    new = {**sent, "kwargs": '{"password": "neu", "to": "a@b"}'}
-    shown = preview(browser, **new)
-    assert "neu" not in shown
-    assert "kwargs: what is hidden in it" in shown
-    browser.send("/entry/save", **new)
-    assert RedBeatSchedulerEntry.get("report", app).kwargs["password"] == "neu"
-    sent = opened(browser, "report") | {"kwargs": '{"other_token": "(hidden)"}'}
-    answer = browser.post("/entry/save", **sent)
-    assert answer.status_code == 422
-    assert "there is no value that this stands for" in unescape(answer.text)
-
-
 def test_second_of_two_editors_gets_412_and_chooses(app: Celery, browse: Browse, add: Add) -> None:
     add("report", "30 7 * * *", kwargs=SECRET, jitter=90)
     anna, eve = browse(), browse()

@@ -287,13 +287,6 @@ def test_option_that_runs_another_task_is_refused(
     assert RedBeatSchedulerEntry.get("own", app).options == {}
 
 
-def test_link_is_allowed_where_all_tasks_are(app: Celery, program: Programs) -> None:
-    one = program()
-    assert one.ask("PUT", "/entries/new", {**ENTRY, "options": {"link": [OTHER]}}).status_code == 201
-    answer = one.ask("PUT", "/entries/other", {**ENTRY, "options": {"headers": {"task": "os.system"}}})
-    assert answer.status_code == 403
-
-
 @pytest.mark.parametrize("place", ["queue", "routing_key", "reply_to"])
 def test_queue_that_is_a_key_of_redbeat_is_refused(
     app: Celery, program: Programs, add: Add, place: str

@@ -265,13 +265,3 @@ def test_cookies_over_https_are_secure(app: Celery) -> None:
     answer = Browser(dashboard_of(app)).get("/login", headers={"x-forwarded-proto": "https"})
     assert "Secure" in answer.headers["set-cookie"]
     assert "Secure" not in Browser(dashboard_of(app)).get("/login").headers["set-cookie"]
-
-
-def test_dashboards_of_two_schedules_share_no_cookies() -> None:
-    names = []
-    for server in ("one.invalid", "two.invalid"):
-        app = Celery("same", broker="memory://", set_as_current=False)
-        app.conf.redbeat_redis_url = f"redis://{server}"
-        cookies = Browser(asgi_app(app)).get("/login").headers["set-cookie"]
-        names.append(cookies.partition("=")[0])
-    assert len({*names[:2]}) == 2

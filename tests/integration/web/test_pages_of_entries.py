@@ -231,31 +231,6 @@ def test_reader_sees_no_buttons(browse: Browse, add: Add) -> None:
     )
 
 
-def test_long_and_undecodable_names_are_paged_past(
-    app: Celery, client: redis.Redis, browse: Browse, add: Add
-) -> None:
-    names = [
-        '"><script>alert(1)</script>',
-        "a/../b?c#d&e=f",
-        "x" * 3000,
-        *(f"{'y' * 2000}{number}" for number in range(8)),
-    ]
-    for name in names:
-        add(name)
-    client.zadd(SCHEDULE, {b"redbeat:\xff\xfe": 9e9, b"redbeat:\xff\xfd": 9e9})
-    browser = browse()
-    for sort in ("next", "name"):
-        # by name, the first page may say for a moment that the names are being read
-        found, _ = eventually(lambda sort=sort: (all_ := read_all(browser, "Next", sort=sort))[0] and all_)
-        assert len(found) == len(set(found)) == len(names) + 2
-        assert {*names} < {*found}
-    html = browser.read("/entries", match="script")
-    assert "<script>alert" not in html
-    assert [*names_of(html)] == names[:1]
-    quoted = browser.send("/entries/pause", name=names[:3], confirmed="yes")
-    assert "Paused 3 entries." in quoted
-
-
 def known(names: Names) -> list[bytes]:
     index = names.look()
     return [] if index is None else list(index.names)
