@@ -181,6 +181,16 @@ def test_schedule_metrics_are_shown_only_while_no_other_beat_can_lead(
     client.set(NAMES.lock, leadership.fence.token)
 
 
+def test_schedule_metrics_without_a_lock_expire(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    gathering = gathering_of(app)
+    gathering.gather()
+    assert view_of(gathering) is not None
+    later = time.monotonic() + 60
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "monotonic", lambda: later)
+        assert view_of(gathering) is None
+
+
 def test_garbage_in_the_figures_is_ignored(app: Celery, client: redis.Redis) -> None:
     client.hset(
         NAMES.figures, mapping={"": "x", "nonsense": "1", ":sent": "NaN", ":failed": "3", "\xff:a": "1"}
