@@ -386,7 +386,7 @@ ANY = st.recursive(
 )
 
 
-@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(st.sampled_from([*PLAIN, "more", "__type__"]), ANY, max_size=1),
     st.sampled_from([INTERVAL_JSON, CRONTAB]),
