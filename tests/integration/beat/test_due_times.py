@@ -281,7 +281,7 @@ def jumping_client(jumping: Server) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def jumping_broker(jumping: Server) -> Iterator[redis.Redis]:
-    with jumping.jumping_client(db=0) as connected:
+    with jumping.client(db=0) as connected:
         yield connected
 
 
