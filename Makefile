@@ -5,6 +5,7 @@ VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+COMPILED := $(VENV)/compiled
 # Many tests wait for a process or a server.
 PARALLEL := --numprocesses=6 --dist=loadfile --no-loadscope-reorder
 # Few tests need packages for Node; they are skipped where npm is missing, or cannot install them.
@@ -19,10 +20,6 @@ LONG_FORMS = tests/faults $(shell grep -rlE "few_cases|long_form|also_sharded|so
 # Hundreds of processes import the same modules: where none of them may keep the bytecode, each compiles it anew.
 test test-all faults bench: export PYTHONDONTWRITEBYTECODE :=
 
-# Else each of six processes would compile all tests by itself. What is wrong with them, the suite tells.
-COMPILE_TESTS = for room in $(dir $(wildcard tests/*/conftest.py)); do \
-	  $(BIN)/python -m pytest -qq --collect-only $$room >/dev/null 2>&1 & done; wait
-
 help:  ## show this list
 	@echo "RedBeat, a Celery beat scheduler in Redis. Commands:"
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -30,12 +27,10 @@ help:  ## show this list
 demo: $(STAMP)  ## a server, a worker, a beat and the dashboard at work, until Ctrl-C; or: make demo SECONDS=20
 	@$(BIN)/python -m demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(STAMP)  ## what to run before a push, in four minutes; a part of it: make test ARGS="-k rrule -x"
-	@$(if $(ARGS),,$(COMPILE_TESTS))
+test: $(STAMP) $(if $(ARGS),,$(COMPILED))  ## what to run before a push, in four minutes; a part of it: make test ARGS="-k rrule -x"
 	@$(BIN)/python -m pytest $(or $(ARGS),$(PARALLEL) -m "not services and not slow")
 
-test-all: $(STAMP) $(NODE)  ## all tests, with redis-server, RabbitMQ and a browser; then test-oldest
-	@$(COMPILE_TESTS)
+test-all: $(STAMP) $(COMPILED) $(NODE)  ## all tests, with redis-server, RabbitMQ and a browser; then test-oldest
 	@failed=; SERVER=redis $(BIN)/python -m pytest $(PARALLEL) || failed=1; \
 	  $(MAKE) --no-print-directory test-oldest ARGS= && test -z "$$failed"
 
@@ -65,6 +60,12 @@ screenshots: $(STAMP)  ## the pictures in the documentation, taken anew; or: mak
 clean:  ## remove everything that the other commands made
 	@rm -rf .venv .venv-oldest .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Otherwise each process of a run would compile all tests by itself. Errors are left to the run.
+$(COMPILED): $(STAMP) $(shell find tests -name "*.py")
+	@for folder in $(dir $(wildcard tests/*/conftest.py)); do \
+	  $(BIN)/python -m pytest -qq --collect-only $$folder >/dev/null 2>&1 & done; wait
+	@touch $@
 
 # Made when missing, made up to date when what to install has changed, left alone otherwise.
 $(STAMP): pyproject.toml requirements.dev.txt requirements.redbeat2.txt setup.py
