@@ -1,6 +1,8 @@
 # The commands of the project. Needs Python 3.10 or newer with venv, and make; everything else goes into .venv.
 
 PYTHON ?= python3
+# for the oldest versions of what RedBeat needs
+OLDEST_PYTHON ?= $(or $(shell command -v python3.10 2>/dev/null),$(PYTHON))
 VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
@@ -32,7 +34,7 @@ test: $(STAMP) $(if $(ARGS),,$(COMPILED))  ## what to run before a push, in four
 
 test-all: $(STAMP) $(COMPILED) $(NODE)  ## all tests, with redis-server, RabbitMQ and a browser; then test-oldest
 	@failed=; SERVER=redis $(BIN)/python -m pytest $(PARALLEL) || failed=1; \
-	  $(MAKE) --no-print-directory test-oldest ARGS= && test -z "$$failed"
+	  $(MAKE) --no-print-directory test-oldest PYTHON=$(OLDEST_PYTHON) ARGS= && test -z "$$failed"
 
 test-oldest:  ## `make test` with the oldest supported versions, e.g. make test-oldest PYTHON=python3.10
 	@$(MAKE) --no-print-directory test VENV=.venv-oldest \
