@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from redbeat import RedBeatSchedulerEntry
 from redbeat.errors import StoreUnavailable
 from redbeat.schedulers import get_redis
+from redbeat.store.notifier import WakeChannel
 from tests.support import topologies
 from tests.support.polling import eventually
 from tests.support.ticks import assert_entry_runs, leader, make_due, memory_app, take_messages
@@ -112,3 +113,12 @@ def test_schedule_goes_on_after_a_failover(guarded: Topology, make_app: MakeApp)
         eventually(lambda: scheduler.tick() > 0, retry_on=(RedisError, StoreUnavailable))
     assert [message.entry for message in take_messages(app)] == ["after"]
     assert RedBeatSchedulerEntry.from_key("redbeat:before", app=app).total_run_count == 1
+
+
+def test_save_wakes_a_beat_through_sentinel(guarded: Topology) -> None:
+    app = by_sentinel(guarded)
+    channel = WakeChannel(get_redis(app), "redbeat::wake")
+    assert not channel.wait(0.1), "it has subscribed now"
+    RedBeatSchedulerEntry("report", "tasks.report", 60, app=app).save()
+    assert channel.wait(5)
+    channel.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import signal
@@ -13,11 +14,15 @@ from pathlib import Path
 
 import pytest
 import redis
+from prometheus_client.parser import text_string_to_metric_families
 
+from redbeat.telemetry.metrics.table import METRICS
 from tests.support.apps import (
+    GREENLETS,
     celery_beat,
     celery_command,
     celery_worker,
+    patched_beat,
     stop_worker,
     write_app,
 )
@@ -31,6 +36,8 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Server
 
 PASSWORD = "s3cret-w0rd"
+#: metrics whose labels are shown as soon as an entry has run
+WITH_SAMPLES = {"redbeat_runs", "redbeat_run_lateness_seconds", "redbeat_entries", "redbeat_due_entries"}
 #: a beat that does nothing for 4.5 s is stuck, and one without an answer for 2 s is not ready
 SHORT = {"redbeat_lock_timeout": 2, "redbeat_publish_timeout": 1, "redbeat_lock_lost": "standby"}
 STUCK_SECONDS = 4.5
@@ -80,6 +87,54 @@ def is_ready(port: int) -> bool:
 
 def is_alive(port: int) -> bool:
     return fetch(port, "/healthz").status == 200
+
+
+def metrics_served(port: int) -> dict[str, tuple[str, set[tuple[str, ...]]]]:
+    """Return the names of the metrics with their types and the sets of labels of their samples."""
+    return {
+        family.name: (family.type, {tuple(sorted({*one.labels} - {"le"})) for one in family.samples})
+        for family in text_string_to_metric_families(fetch(port, "/metrics").body.decode())
+    }
+
+
+def test_metrics_of_leader_and_standby_are_those_of_the_table(server: Server, tmp_path: Path) -> None:
+    beats = {"beat_schedule": {"often": {"task": "echo", "schedule": 0.2}}, "redbeat_takeover_after": 5}
+    leader, port = start(tmp_path, server, "one", **beats)
+    with leader:
+        leader.wait_for("beat: Acquired lock")
+        standby, standby_port = start(tmp_path, server, "two", **beats)
+        own = {name for name, metric in METRICS.items() if not metric.is_of_schedule}
+
+        def is_as_documented(port: int, names: set[str]) -> bool:
+            served = metrics_served(port)
+            assert served.keys() == names
+            assert not served.keys() & WITH_SAMPLES - {name for name, (_, labels) in served.items() if labels}
+            for name, (kind, labels) in served.items():
+                assert kind == METRICS[name].type, name
+                assert labels <= {tuple(sorted(METRICS[name].labels))}, name
+            return True
+
+        with standby:
+            eventually(lambda: is_as_documented(port, {*METRICS}))
+            eventually(lambda: is_as_documented(standby_port, own))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", GREENLETS)
+def test_endpoint_answers_under_greenlets(server: Server, tmp_path: Path, library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    port = pick_port()
+    address = f"127.0.0.1:{port}"
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_http=address)
+    with patched_beat(tmp_path, "module", library) as beat:
+        beat.wait_for("beat: Acquired lock")
+        beat.wait_for("beat: Listening on ")
+        assert verdict(port, "/readyz") == (200, "ready", "leader")
+        assert fetch(port, "/status").json["leader"]["pid"] == beat.pid
+        beat.signal(signal.SIGTERM)
+        assert beat.wait() == 0, beat.output()
+        assert not has_traceback(beat.output()), beat.output()
 
 
 def test_leader_and_standby_answer_and_the_standby_takes_over(server: Server, tmp_path: Path) -> None:

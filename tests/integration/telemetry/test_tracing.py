@@ -37,7 +37,7 @@ from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, celery_worker, write_app
 from tests.support.logs import errors_in, has_traceback
 from tests.support.polling import eventually
-from tests.support.schedule import SELDOM, field, messages, server_now, write_burst, write_raw
+from tests.support.schedule import SCHEDULE, SELDOM, field, messages, server_now, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.spans import (
     Spans,
@@ -275,6 +275,26 @@ def test_prepared_run_has_the_span_that_its_message_names(
     found = spans.of_entries()
     assert contexts_in(headers_of(broker)) == traceparents_of(found)
     assert all(span.start_time == round(due * 1e6) * 1000 <= span.end_time for span in found.values())
+
+
+def test_run_that_is_not_sent_has_no_span(
+    scheduler: RedBeatScheduler, spans: Spans, client: redis.Redis, broker: redis.Redis
+) -> None:
+    write_burst(client, ["first"])
+    scheduler.tick()
+    due = round(server_now(client) + 1, 6)
+    for name in ("changed", "held", "sent"):
+        write_raw(client, name, score=due)
+    client.hset("redbeat:held", "policy", '{"overlap": "skip", "max_runtime": 600}')
+    assert prepare(scheduler) == 3
+    client.zadd(SCHEDULE, {"redbeat:held": 1})
+    scheduler.tick()
+    assert "held" in spans.of_entries()
+    spans.exporter.clear()
+    broker.delete("celery")
+    client.zadd(SCHEDULE, {"redbeat:held": due, "redbeat:changed": due + 1000})
+    eventually(lambda: scheduler.tick() and broker.llen("celery"), interval=0.005, retry_on=())
+    assert [*spans.of_entries()] == [*headers_of(broker)] == ["sent"]
 
 
 # -- sampling, trace state, propagators

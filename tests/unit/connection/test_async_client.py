@@ -57,6 +57,25 @@ def test_event_loop_has_one_client_of_its_own() -> None:
     assert isinstance(first, redis.asyncio.Redis)
 
 
+def test_apps_on_one_event_loop_have_clients_of_their_own() -> None:
+    def make_app(name: str) -> Celery:
+        app = memory_app()
+        app.redbeat_redis_async = lambda: fakeredis.FakeAsyncRedis(
+            server=fakeredis.FakeServer(), decode_responses=True, client_name=name
+        )
+        return app
+
+    apps = {name: make_app(name) for name in ("shop", "bank")}
+
+    async def use() -> None:
+        await asyncio.gather(*(entry_of(app, name).asave() for name, app in apps.items()))
+        for name, app in apps.items():
+            assert [entry.name for entry in await Entry.alist(app)] == [name]
+            assert aio.get_redis(app).connection_pool.connection_kwargs["client_name"] == name
+
+    asyncio.run(use())
+
+
 def test_async_client_has_the_settings_of_the_blocking_one() -> None:
     options = {"client_name": "shop", "socket_timeout": 3, "ssl_cert_reqs": ssl.CERT_NONE}
     app = memory_app(redbeat_redis_url="valkeys://u:p%40ss@h:7/2", redbeat_redis_options=options)
@@ -354,7 +373,7 @@ def test_task_created_by_waiting_code_is_driven_by_itself() -> None:
     original = time.sleep
     for is_eager in {False, hasattr(asyncio, "eager_task_factory")}:
         assert asyncio.run(main(is_eager)) == "driven by its own task"
-    assert set(slept) == {2}
+    assert 2 in slept, "other threads may sleep, too"
 
 
 def test_ended_or_abandoned_code_leaves_no_references() -> None:

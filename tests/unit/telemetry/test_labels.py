@@ -42,6 +42,8 @@ def test_first_entries_and_those_that_ask_have_labels_of_their_own() -> None:
     assert give(book, "c", queue="slow") == Labels("add", "slow", "other")
     assert give(book, "e", is_asked=True) == Labels("add", "celery", "e", is_asked=True)
     assert book.id_of("other", "other", {"queue": "other"}, is_asked=True) == ""
+    none = LabelBook(queue_of, 0)
+    assert [give(none, "a", is_asked=is_asked).entry for is_asked in (False, True)] == ["other"] * 2
 
 
 def test_labels_are_bounded_for_any_number_of_entries_tasks_and_queues(

@@ -337,6 +337,21 @@ def test_burst_of_check_ins_is_flushed_before_the_sdk_drops_some(monkeypatch: py
     assert sentry.flushed == [1, 26, 51]
 
 
+def test_last_check_ins_are_flushed_at_the_end_unless_sentry_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sentry = Slow(monkeypatch)
+    outlet = Outlet(lambda: sentry.now)
+    sentry.send(outlet, 3)
+    for _ in range(2):
+        outlet.stop()
+    assert sentry.flushed == [1, 3]
+    sentry.takes_seconds = 3600.0
+    sentry.send(outlet, 30)
+    outlet.stop()
+    assert sentry.flushed == [1, 3, 25]
+
+
 def test_sentry_that_takes_nothing_is_waited_for_once_a_minute_and_is_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
