@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
 from redbeat.cli import confirmation, redbeat
+from redbeat.store import calendars as calendar_store
 from tests.conftest import MakeApp
 from tests.support.applying import apply
 from tests.support.command_line import call
@@ -207,6 +208,21 @@ def test_invalid_calendar_command_changes_nothing(
     assert (done.exit_code, bool(re.search(words, done.stderr))) == (code, True), done.output
     assert Calendar.names(app) == ["free", "holidays"]
     assert Calendar.load("holidays", app) == holidays
+
+
+def test_calendar_set_keeps_a_day_added_meanwhile(
+    calendar: Ask, app: Celery, holidays: Calendar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, theirs = calendar_store.replace_calendar, {**holidays.days, "2097-01-01": "theirs"}
+
+    def replace_late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        Calendar("holidays", theirs, app=app).save()
+        return replace(*arguments, **options)
+
+    monkeypatch.setattr(calendar_store, "replace_calendar", replace_late)
+    calendar("set", "holidays", "2097-01-02=mine")
+    assert Calendar.load("holidays", app).days == {**theirs, "2097-01-02": "mine"}
 
 
 def test_calendar_in_use_is_deleted_by_force_only(calendar: Ask, app: Celery, holidays: Calendar) -> None:

@@ -100,6 +100,17 @@ def test_downgrade_leaves_an_entry_changed_meanwhile(app: Celery, client: redis.
     assert set(client.hkeys(DOWNGRADED)) == {"redbeat:other"}
 
 
+def test_downgrade_with_a_wrong_key_type_takes_nothing_out(app: Celery, client: redis.Redis) -> None:
+    Entry("last", "echo", cron("0 9 L-1 * *"), app=app).save()
+    client.set(DOWNGRADED, "a string")
+    done = call(app, "downgrade", "--yes")
+    assert (done.exit_code, DOWNGRADED in done.stderr) == (exits.TRY_AGAIN, True)
+    with leader(app) as scheduler:
+        scheduler.tick()
+    assert client.get(DOWNGRADED) == "a string"
+    assert [entry.name for entry in Entry.list(app)] == ["last"]
+
+
 def test_downgraded_entry_is_listed_shown_and_exported(app: Celery, client: redis.Redis) -> None:
     Entry("plain", "echo", 60, app=app).save()
     put_away(app, "last")
@@ -258,6 +269,21 @@ def test_status_shows_leader_and_backlog_of_each_shard(sharded: Celery, place: s
     assert rows[4][3:5] == ["0", "0"]
     if place == "cluster":
         assert len({row[-1] for row in rows}) == 3, "the nodes"
+
+
+def test_status_sums_up_many_shards_by_beat(request: pytest.FixtureRequest) -> None:
+    app = app_in("one-server", request, redbeat_shards=64)
+    lead(app, parts_of(app)[:40], ANN)
+    lead(app, parts_of(app)[40:63], BOB)
+    schedule_in(app, 3, one=time.time() - 20, two=time.time() + 1000)
+    shown = call(app, "status", columns=80).output.splitlines()
+    assert [re.split(r"\s{2,}", line.strip())[:4] for line in shown[-3:]] == [
+        ["ann, process 12", "40", "2", "1"],
+        ["bob, process 7", "23", "0", "0"],
+        ["none", "1", "0", "0"],
+    ]
+    assert max(map(len, shown)) <= 80
+    assert len(call(app, "status", "--shards").output.splitlines()) > 64
 
 
 @EVERY_PLACE

@@ -25,7 +25,7 @@ from tests.integration.later.conftest import add_tasks, queued, stored_ids
 from tests.support.applying import apply
 from tests.support.command_line import call
 from tests.support.progress import Progress, running_of
-from tests.support.schedule import SCHEDULE, write_raw
+from tests.support.schedule import SCHEDULE, messages, write_raw
 from tests.support.servers import Server
 from tests.support.stored import store
 from tests.support.ticks import leader
@@ -124,6 +124,21 @@ def test_give_up_needs_yes_without_a_terminal(ask: Call, add: Callable[..., Any]
     assert run["held_until"] is not None
     assert running_of(progress.client, "stuck") == {}
     assert "There are no such runs." in ask("runs", "stuck", "--give-up", "--yes").stderr
+
+
+def test_rerun_sends_one_run_of_an_entry_that_may_not_overlap(
+    ask: Call, add: Callable[..., Any], progress: Progress, broker: redis.Redis
+) -> None:
+    for name, policy in (("free", {}), ("single", {"overlap": "skip"})):
+        add(name, **policy)
+        for number in (1, 2):
+            progress.end(progress.started(name, f"{name}-{number}", 1000.0 * number), "failed")
+    every = ("rerun", "--all-failed", "--since", "1d")
+    dry = ask(*every, "--dry-run").stderr
+    assert ("At most one of the 2 runs of single" in dry, "overlap is skip" in dry) == (True, True)
+    done = ask(*every, "--yes", code=exits.TRY_AGAIN)
+    assert (done.stdout, "1 run was not sent" in done.stderr) == ("Sent 3 runs once more.\n", True)
+    assert [one["headers"]["redbeat_entry"] for one in messages(broker)].count("single") == 1
 
 
 def test_rerun_without_the_right_ends_with_77(app: Celery, busy: None, client: redis.Redis) -> None:

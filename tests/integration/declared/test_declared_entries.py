@@ -215,6 +215,25 @@ def test_declared_tasks_run_with_a_real_beat_and_worker(
         eventually(lambda: names_in(client) == ["new", "over", "third"])
 
 
+@pytest.mark.slow
+def test_beat_that_cannot_import_a_declared_module_does_not_start_and_removes_nothing(
+    server: Server, tmp_path: Path, client: redis.Redis
+) -> None:
+    settings = {"redbeat_redis_url": server.url(1), "imports": ["tasks"]}
+    write_app(tmp_path, "module", server.url(0), **settings)
+    head = "from celery import shared_task\nfrom redbeat import scheduled\n\n"
+    text = f"{head}@shared_task\n@scheduled(WORDS)\ndef task(): ...\n"
+    (tmp_path / "tasks.py").write_text(text.replace("WORDS", "every=3600, name='kept'"))
+    with celery_beat(tmp_path, "module") as beat:
+        eventually(lambda: names_in(client) == ["kept"])
+        beat.stop()
+    (tmp_path / "tasks.py").write_text(text.replace("WORDS", "every=3600, jiter=3"))
+    with celery_beat(tmp_path, "module") as broken:
+        assert broken.wait() != 0
+        assert f"{tmp_path / 'tasks.py'}:5: @scheduled: there is no keyword 'jiter'" in broken.output()
+    assert names_in(client) == ["kept"]
+
+
 @pytest.fixture
 def declared(with_task: Callable[..., Celery]) -> Celery:
     return with_task({"beat_schedule": {"hourly": HOURLY}}, report={"every": 3600, "args": (1,)})

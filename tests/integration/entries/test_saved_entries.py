@@ -16,9 +16,10 @@ from celery.schedules import BaseSchedule, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.bulk import SaveResult
-from redbeat.errors import EntryChanged, EntryError, EntryNotFound
+from redbeat.errors import ConfigurationError, EntryChanged, EntryError, EntryNotFound, StoreUnavailable
 from redbeat.schedulers import get_redis
 from redbeat.schedules import register_schedule
+from redbeat.schedules.occurrences import KINDS
 from redbeat.store.notifier import WakeChannel
 from tests.conftest import MakeApp
 from tests.faults.children import run_children
@@ -36,6 +37,7 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
+from tests.support.ticks import memory_app
 
 HOUR = 3600.0
 
@@ -239,6 +241,21 @@ def test_concurrent_save_many_of_the_same_entries_loses_none(
         assert len({field(client, f"entry-{n}", "definition")["kwargs"]["from"] for n in chunk}) == 1
 
 
+def test_server_killed_during_save_many_has_whole_chunks() -> None:
+    with Server(appendonly=True, appendfsync="always") as server:
+        app = memory_app(redbeat_redis_url=server.url(1), redbeat_redis_options={"retry_period": 0})
+
+        def kill_after_a_thousand(done: int) -> None:
+            if done == 1000:
+                server.kill()
+
+        with pytest.raises(StoreUnavailable):
+            Entry.save_many((made(app, number) for number in range(2000)), progress=kill_after_a_thousand)
+        server.restart()
+        again = Entry.save_many(made(app, number) for number in range(2000))
+        assert (len(again.new), len(again.same), Entry.count(app)) == (1000, 1000, 2000)
+
+
 def test_save_many_and_delete_many_wake_beat(app: Celery) -> None:
     channel = WakeChannel(get_redis(app), "redbeat::wake")
     assert not channel.wait(0.1), "it has subscribed now"
@@ -370,6 +387,12 @@ def registered(base: type[BaseSchedule], **methods: Callable[..., Any]) -> type[
     cls: type[BaseSchedule] = type("Own", (base,), methods)
     register_schedule("own", cls, lambda _own: {}, lambda _given: cls())
     return cls
+
+
+def test_register_schedule_refuses_a_class_that_is_not_a_schedule() -> None:
+    with pytest.raises(ConfigurationError, match=r"'own' must be a subclass of .*BaseSchedule, got .*dict"):
+        register_schedule("own", dict, vars, dict)  # type: ignore[arg-type]
+    assert "own" not in KINDS
 
 
 def test_registered_schedule_with_is_due_alone_is_refused(make_app: Callable[..., Celery]) -> None:

@@ -7,7 +7,9 @@ import json
 import os
 import random
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -15,7 +17,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.errors import EntryChanged, StoreCorrupt
+from redbeat.errors import EntryChanged, StoreCorrupt, StoreUnavailable
 from redbeat.manifest.format import Declared, read_file
 from redbeat.manifest.plan import apply_plan, commit, make_plan
 from redbeat.manifest.transfer import export_entries, plan_import
@@ -25,7 +27,10 @@ from tests.conftest import MakeApp
 from tests.faults.children import run_child
 from tests.faults.rounds import IS_LONG
 from tests.support.applying import apply, many, state_of
+from tests.support.schedule import SCHEDULE, field
+from tests.support.servers import Server
 from tests.support.sharded import TOPOLOGIES, Sharded, sharded
+from tests.support.ticks import memory_app
 
 
 @pytest.mark.long_form
@@ -71,6 +76,44 @@ def test_apply_killed_at_any_round_trip_leaves_the_old_or_the_new_entries(
             break
         assert code == -signal.SIGKILL
     assert step > (2 if is_import else 10)
+
+
+@pytest.mark.slow
+def test_server_killed_during_apply_has_the_old_or_the_new_entries() -> None:
+    with Server(appendonly=True, appendfsync="always") as server:
+        app = memory_app(redbeat_redis_url=server.url(1))
+
+        def apply_for_ever(task: str) -> None:
+            for turn in itertools.count():
+                apply(app, many(1000, f"{task}-{turn}"))
+
+        apply(app, many(1000, "old"))
+        for number in range(3):
+            killer = threading.Timer(0.05 + 0.1 * number, server.kill)
+            killer.start()
+            with pytest.raises(StoreUnavailable):
+                apply_for_ever(f"new-{number}")
+            killer.join()
+            server.restart()
+            with server.client(db=1) as client:
+                tasks = {field(client, f"entry-{n}", "definition")["task"] for n in range(1000)}
+                assert len(tasks) == 1, tasks
+                assert client.zcard(SCHEDULE) == client.scard("redbeat::owner:billing") == 1000
+
+
+def test_two_owners_applying_at_once_end_with_the_entries_of_both(
+    make_app: MakeApp, client: redis.Redis
+) -> None:
+    def apply_often(owner: str) -> None:
+        app = make_app()
+        for turn in range(6):
+            entries = {f"{owner}-{n}": {"task": f"t{turn}", "schedule": 60} for n in range(20 + turn % 3)}
+            apply(app, Declared(entries=entries), owner, prune=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(apply_often, ("a", "b")))
+    assert client.zcard(SCHEDULE) == 2 * 22
+    assert {field(client, key[8:], "definition")["task"] for key in client.zrange(SCHEDULE, 0, -1)} == {"t5"}
 
 
 @pytest.fixture(params=TOPOLOGIES, ids=["one server", "cluster"])

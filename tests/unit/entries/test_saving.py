@@ -20,6 +20,8 @@ from redbeat.decoder import encode_meta
 from redbeat.entries.bulk import SaveResult
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.schedules import rrule
+from redbeat.store import scripts as lua
+from redbeat.store import store
 from redbeat.store.records import Stored, Write
 from tests.support.ticks import memory_app
 
@@ -316,6 +318,39 @@ def test_save_many_plans_a_chunk_again_after_a_concurrent_write(fake_app: Celery
     assert result == SaveResult(new=names(0, 2), changed=names(1))
     assert seen == [0, 0, 0], "nothing of the chunk was stored before all of it was"
     assert Entry.load_meta("redbeat:entry-1", fake_app)["total_run_count"] == 3
+
+
+def test_save_many_gives_up_on_an_entry_that_changes_each_time(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MAX_SAVE_ATTEMPTS", 9)
+    client, turns = fake_app.redbeat_redis, iter(range(10**6))
+
+    def write() -> None:
+        client.hset("redbeat:entry-1", "meta", str(next(turns)))
+
+    with pytest.raises(EntryError, match="redbeat:entry-1: changed by somebody else 9 times") as caught:
+        Entry.save_many([made(fake_app, 0), meddled(fake_app, 1, 10**6, write)])
+    assert (caught.value.key, next(turns), stored_names(fake_app)) == ("redbeat:entry-1", 9, set())
+
+
+@pytest.mark.parametrize(("clock_seconds", "chunks_read"), [(60, [500]), (-1, [500, 500, 100])])
+def test_save_many_uses_the_server_clock_and_reads_it_again_when_old(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch, clock_seconds: float, chunks_read: list[int]
+) -> None:
+    server_now, sizes, ask = 5e9, [], lua.ask_entries
+
+    def ask_in_2128(schedule_key: str, keys: Any, **options: Any) -> Any:
+        sizes.append(len(keys))
+        question = ask(schedule_key, keys, **options)
+        return replace(question, read=lambda reply: (server_now, question.read(reply)[1]))
+
+    monkeypatch.setattr(lua, "ask_entries", ask_in_2128)
+    monkeypatch.setattr(store, "CLOCK_SECONDS", clock_seconds)
+    Entry.save_many(made(fake_app, number) for number in range(1100))
+    assert sizes == chunks_read
+    scores = dict(fake_app.redbeat_redis.zrange("redbeat::schedule", 0, -1, withscores=True)).values()
+    assert server_now + 3600 <= min(scores) <= max(scores) < server_now + 3660
 
 
 def test_save_many_recreates_an_entry_deleted_meanwhile(fake_app: Celery) -> None:
