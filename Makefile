@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # for the oldest versions of what RedBeat needs
-OLDEST_PYTHON ?= $(or $(shell command -v python3.10 2>/dev/null),$(PYTHON))
+OLDEST_PYTHON ?= $(if $(shell python3.10 -c "" 2>&1 || echo no),$(PYTHON),python3.10)
 VENV := .venv
 REQUIREMENTS := -r requirements.dev.txt
 BIN := $(VENV)/bin
