@@ -20,21 +20,19 @@ import pytest
 from tests.support.processes import Process
 from tests.support.servers import Server
 
-from . import bursts, cases, plot, results
+from . import beats, bursts, cases, plot, results
 from .bench import QUICK, ROOT, Bench, Sizes, SubjectError, machine
-from .lateness import lateness
 from .metrics import metrics
-from .spike import spike
 from .targets import verdicts
 
 CASES: dict[str, Callable[[Bench], None]] = {
     "burst": bursts.burst, "variants": bursts.variants, "tracked": bursts.tracked,
     "traced": bursts.traced,
-    "rabbitmq": bursts.rabbitmq, "spike": spike,
+    "rabbitmq": bursts.rabbitmq, "spike": beats.spike,
     "pings": bursts.pings, "metrics": metrics,
     "sharing": cases.sharing, "trips": cases.trips, "idle": cases.idle,
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
-    "work": cases.work, "web": cases.web, "lateness": lateness,
+    "work": cases.work, "web": cases.web, "lateness": beats.lateness,
 }  # fmt: skip
 PUBLISHED = ROOT / "docs" / "_static"
 OUT = ROOT / "build" / "bench"

@@ -60,7 +60,7 @@ def trips(bench: Bench) -> None:
     due = bench.sizes.batch
     for subject in (OURS, OLD):
         bench.clear()
-        report = bench.run(subject, "once", due=due, db=1)
+        report = bench.run(subject, "ticks", way="due", due=due, db=1)
         bench.results.add(BATCH_TRIPS, subject, due, "round trips", report["round_trips"])
 
 
@@ -70,7 +70,7 @@ def idle(bench: Bench) -> None:
     databases = [bench.stored(count) for count in sizes]
     for _ in range(bench.sizes.repeats):
         for subject in (OURS, OLD):
-            report = bench.run(subject, "idle", dbs=databases, rounds=bench.sizes.idle_rounds)
+            report = bench.run(subject, "ticks", way="idle", dbs=databases, rounds=bench.sizes.idle_rounds)
             for count, seconds, trips in zip(sizes, report["seconds"], report["round_trips"], strict=True):
                 bench.results.add(IDLE, subject, count, "ms", seconds * 1000)
                 bench.results.add(IDLE_TRIPS, subject, count, "round trips", trips)
@@ -117,11 +117,11 @@ def memory(bench: Bench) -> None:
     for stored in (due, bench.sizes.stored[-1]):
         for subject in (OURS, OLD):
             bench.clear()
-            report = bench.run(subject, "once", due=due, db=bench.stored(stored))
+            report = bench.run(subject, "ticks", way="due", due=due, db=bench.stored(stored))
             assert report["sent"] == due, report
             bench.results.add(MEMORY, subject, stored, "MB", report["peak_rss_bytes"] / 1e6)
     bench.clear()
-    report = bench.run(OURS, "once", due=turned, db=1)
+    report = bench.run(OURS, "ticks", way="due", due=turned, db=1)
     assert report["sent"] == turned, report
     bench.results.add(TURNED, OURS, turned, "MB", report["gained_bytes"] / 1e6)
     bench.clear()

@@ -101,12 +101,17 @@ def _measure_scrapes(bench: Bench) -> None:
                 for form, accept in FORMS.items():
                     for _ in range(bench.sizes.scrapes):
                         _scrape(bench, beat.pid, port, form, accept)
-    options = {"db": 1, "seldom": 10, "limit_seconds": bench.sizes.limit_seconds}
-    options["server_pid"] = bench.server.process.pid
+    options = {
+        "way": "gathering",
+        "db": 1,
+        "seldom": 10,
+        "limit_seconds": bench.sizes.limit_seconds,
+        "server_pid": bench.server.process.pid,
+    }
     for _ in range(bench.sizes.repeats):
-        _add_gathering(bench, bench.run(OURS, "gathering", **options))
+        _add_gathering(bench, bench.run(OURS, "counting", **options))
     with logging_all(bench) as client:
-        bench.run(OURS, "gathering", **options)
+        bench.run(OURS, "counting", **options)
         logged = client.slowlog_get(1_000_000)
     commands = (b"EVALSHA " + _COUNT_STATES.sha1.encode(), b"EVAL -- count_states")
     durations = sorted(one["duration"] / 1000 for one in logged if one["command"].startswith(commands))
@@ -194,6 +199,7 @@ def _measure_runs(bench: Bench) -> None:
         bench.clear()
         options = {"limit_seconds": bench.sizes.limit_seconds, "server_pid": bench.server.process.pid}
         options |= {
+            "way": "counting",
             "due": due,
             "db": 1,
             "rounds": bench.sizes.counted_rounds,

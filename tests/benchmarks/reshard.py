@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from celery import Celery
 from redbeat.reshard.resharding import Report, Resharding
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
+from tests.support.schedule import meta_json, write_raw
 from tests.support.servers import Server
 
 from .results import aligned
@@ -49,19 +50,13 @@ def fill(client: redis.Redis, entries: int, running: int, every: float, beginnin
     """Write entries by hand, of which so many run every few seconds, and the others in an hour and later."""
     with client.pipeline(transaction=False) as pipeline:
         for number in range(entries):
-            key, is_running = f"redbeat:entry-{number}", number < running
+            is_running = number < running
             seconds = every if is_running else 86_400.0
-            schedule = {"__type__": "interval", "every": seconds}
-            definition = {"name": f"entry-{number}", "task": "echo", "schedule": schedule}
             due = beginning + (every * number / running if is_running else 3600 + number / 100) + 0.000123
-            at = datetime.utcfromtimestamp(due - seconds)
-            fields = ("year", "month", "day", "hour", "minute", "second", "microsecond")
-            last = {"__type__": "datetime", **{name: getattr(at, name) for name in fields}, "timezone": "UTC"}
-            meta = json.dumps({"last_run_at": last, "total_run_count": 0})
-            policy = json.dumps({"misfire": "all"})
-            texts = {"definition": json.dumps(definition), "meta": meta, "policy": policy}
-            pipeline.hset(key, mapping=texts)
-            pipeline.zadd("redbeat::schedule", {key: f"{due:.6f}"})
+            name, schedule = f"entry-{number}", {"__type__": "interval", "every": seconds}
+            meta = meta_json(datetime.fromtimestamp(due - seconds, timezone.utc), 0)
+            write_raw(pipeline, name, schedule=schedule, score=round(due, 6), meta=meta)
+            pipeline.hset(f"redbeat:{name}", "policy", '{"misfire": "all"}')
             if number % 1000 == 999:
                 pipeline.execute()
         pipeline.execute()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +82,8 @@ class Scale:
         """The last of the saved entries; the definition of another one is the same but for its number."""
         with self.nodes.client(decode_responses=False) as client:
             first, last = (self._sample(client, number) for number in (0, self.options.saved - 1))
-        assert first.definition == last.definition, f"{first} and {last} differ in more than their numbers"
+        definition = first.of(last.number)[b"definition"]
+        assert definition == last.fields[b"definition"], f"{first} and {last} differ in more than numbers"
         return last
 
     def _sample(self, client: Any, number: int) -> Sample:
@@ -204,9 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 DIGITS = 9
-#: what is sent at once to a node
-_LOT_BYTES = 1 << 20
-_MEMBERS = 500
+#: how many entries are sent at once to a node
+_LOT = 2_000
 
 
 def name_of(number: int) -> str:
@@ -219,50 +219,10 @@ class Sample(NamedTuple):
     number: int
     fields: Mapping[bytes, bytes]
 
-    @property
-    def pieces(self) -> list[bytes]:
-        """The fields and values of a HSET, cut where the number stands."""
-        words = [word for pair in self.fields.items() for word in pair]
-        return packed(*words)[1].split(self._digits)
-
-    @property
-    def definition(self) -> list[bytes]:
-        """The definition, cut likewise."""
-        return self.fields[b"definition"].split(self._digits)
-
-    @property
-    def _digits(self) -> bytes:
-        return b"%0*d" % (DIGITS, self.number)
-
-
-def packed(*words: bytes) -> tuple[int, bytes]:
-    """How many words there are, and what they are on the wire."""
-    return len(words), b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
-
-
-class Node:
-    """The connection to one node, which answers nothing until the end."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.create_connection((host, port))
-        self._lot = bytearray(b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$3\r\nOFF\r\n")
-
-    def send(self, command: bytes) -> None:
-        self._lot += command
-        if len(self._lot) >= _LOT_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        self._socket.sendall(self._lot)
-        self._lot.clear()
-
-    def finish(self) -> None:
-        """Wait until everything is done."""
-        self.send(b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$2\r\nON\r\n")
-        self.flush()
-        answer = self._socket.recv(100)
-        assert answer.startswith(b"+OK"), answer
-        self._socket.close()
+    def of(self, number: int) -> dict[bytes, bytes]:
+        """Return the fields of another entry: they differ in the number."""
+        mine, its = (b"%0*d" % (DIGITS, one) for one in (self.number, number))
+        return {field: value.replace(mine, its) for field, value in self.fields.items()}
 
 
 def load(
@@ -271,40 +231,27 @@ def load(
     """Write the entries with these numbers, with scores evenly between two; yield how many there are."""
     first, last = scores
     step = (last - first) / max(len(numbers), 1)
-    shards = layout.shards or 1
-    pieces = sample.pieces
-    words = 2 + 2 * len(sample.fields)
-    nodes: dict[int, Node] = {}
-    heads, targets, members = [], [], []
-    for keys in layout.parts:
-        found: Any = client.get_node_from_key(keys.schedule)
-        targets.append(nodes.setdefault(found.port, Node(found.host, found.port)))
-        length = len(keys.entry(name_of(0)))
-        heads.append(b"*%d\r\n$4\r\nHSET\r\n$%d\r\n%b" % (words, length, keys.prefix.encode()))
-        members.append(list[bytes]())
-    for count, number in enumerate(numbers, 1):
-        name = name_of(number)
-        shard = shard_of(name, shards)
-        digits, target = name[-DIGITS:].encode(), targets[shard]
-        target.send(b"%b%b\r\n%b" % (heads[shard], name.encode(), digits.join(pieces)))
-        waiting = members[shard]
-        waiting += (b"%.6f" % (first + count * step), layout.parts[shard].entry(name).encode())
-        if len(waiting) >= 2 * _MEMBERS:
-            target.send(zadd(layout.parts[shard].schedule, waiting))
-            waiting.clear()
-        if count % 100_000 == 0:
-            yield count
-    for keys, target, waiting in zip(layout.parts, targets, members, strict=True):
-        if waiting:
-            target.send(zadd(keys.schedule, waiting))
-    for node in nodes.values():
-        node.finish()
+    with ExitStack() as stack:
+        nodes: dict[int, Any] = {}
+        for keys in layout.parts:
+            found: Any = client.get_node_from_key(keys.schedule)
+            if found.port not in nodes:
+                node = stack.enter_context(redis.Redis(host=found.host, port=found.port))
+                nodes[found.port] = node.pipeline(transaction=False)
+        targets = [nodes[client.get_node_from_key(keys.schedule).port] for keys in layout.parts]  # type: ignore[union-attr]
+        for count, number in enumerate(numbers, 1):
+            name = name_of(number)
+            shard = shard_of(name, layout.shards or 1)
+            keys, pipeline = layout.parts[shard], targets[shard]
+            pipeline.hset(keys.entry(name), mapping=sample.of(number))
+            pipeline.zadd(keys.schedule, {keys.entry(name): f"{first + count * step:.6f}"})
+            if len(pipeline) >= 2 * _LOT:
+                pipeline.execute()
+            if count % 100_000 == 0:
+                yield count
+        for pipeline in nodes.values():
+            pipeline.execute()
     yield len(numbers)
-
-
-def zadd(key: str, scored: Sequence[bytes]) -> bytes:
-    count, words = packed(b"ZADD", key.encode(), *scored)
-    return b"*%d\r\n%b" % (count, words)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from . import bursts, cases, lateness, metrics, spike
+from . import beats, bursts, cases, metrics
 from .bench import Sizes
 from .results import BATCHED, CONFIRMED, LOOP, NOT_YET, OLD, OURS, Cost, Results
 
@@ -77,7 +77,7 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
         return sum(cost(OURS)) / cost(LOOP).here_us
 
     def sooner() -> float:
-        return value(spike.SPIKE, LOOP, due) / value(spike.SPIKE, OURS, due)
+        return value(beats.SPIKE, LOOP, due) / value(beats.SPIKE, OURS, due)
 
     def gain() -> float:
         shared = value(cases.SHARED, OURS, sizes.shared)
@@ -125,7 +125,7 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
         yield f"burst of {due:,} to RabbitMQ, against {subject}", bound, times, measure
     yield "processor time of a run, here + server, of an apply_async's", "<= 0.2", times, share_of_a_call
     yield f"{due:,} due at one minute, against {LOOP}", ">= 15", times, sooner
-    yield "messages before that minute", "<= 0", trips, lambda: value(spike.EARLY, OURS, due)
+    yield "messages before that minute", "<= 0", trips, lambda: value(beats.EARLY, OURS, due)
     yield "one of our scripts, p99", "<= 10", ms, lambda: value(bursts.SCRIPT["p99"], OURS, due)
     for kind in bursts.KINDS:
         yield (
@@ -199,6 +199,6 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
         partial(value, cases.WEB_MEMORY, OURS, sizes.listed[-1]),
     )
     seconds = sizes.lateness_seconds
-    yield f"lateness over {seconds} s, p99", "<= 50", ms, lambda: later(lateness.LATENESS["p99"])
-    yield f"drift over {seconds} s", "<= 1", ms, lambda: later(lateness.NOMINAL_DRIFT)
-    yield f"runs missing over {seconds} s", "<= 0", trips, lambda: later(lateness.MISSING)
+    yield f"lateness over {seconds} s, p99", "<= 50", ms, lambda: later(beats.LATENESS["p99"])
+    yield f"drift over {seconds} s", "<= 1", ms, lambda: later(beats.NOMINAL_DRIFT)
+    yield f"runs missing over {seconds} s", "<= 0", trips, lambda: later(beats.MISSING)

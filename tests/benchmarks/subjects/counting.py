@@ -1,10 +1,12 @@
-"""What counting for metrics costs a run: bursts with it and without, in turn, in one process.
+"""What metrics cost: `way`, with options `db`, `limit_seconds`, `server_pid`.
 
-Options: `due`, `db`, `rounds` of both, `labelled`: how many entries are counted by themselves, `is_tracked`,
-`limit_seconds`, `server_pid`. Tracked runs are begun after each burst, and ended as workers end them.
+`gathering`: counting all entries by their states, and what is asked each second; `seldom`: how often Redis is
+asked after the count. `counting`: bursts with counting and without, in turn, in one process; options `due`,
+`rounds` of both, `labelled`: how many entries are counted by themselves, `is_tracked`. Tracked runs are begun
+after each burst, and ended as workers end them.
 
-Without it the lines that count are left out of the program, and of the scripts. The arguments that tell a
-script what to count are still there, and empty.
+Without counting the lines that count are left out of the program, and of the scripts. The arguments that tell
+a script what to count are still there, and empty.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ ENDS = 100
 LEASE_MS = 600_000
 
 options = read_options()
-app = make_app(options.server, options.db, redbeat_metrics_entries=options.labelled)
-if options.is_tracked:
-    redbeat.track_runs(app)
+settings: dict[str, Any] = {"redbeat_http": "127.0.0.1:1"}  # nobody listens: no beat runs
+if options.way == "counting":
+    settings = {"redbeat_metrics_entries": options.labelled}
+app = make_app(options.server, options.db, **settings)
 broker = redis.Redis.from_url(f"{options.server}0")
 schedule = redis.Redis.from_url(f"{options.server}{options.db}")
 
@@ -133,14 +136,45 @@ def run_round(is_counted: bool) -> dict[str, Any]:
     return taken
 
 
-switch = make_switch()
-leader = lead(app)
-save(app, options.due)
-for is_counted in (True, False):  # connections stand, messages are compiled, scripts are loaded
-    run_round(is_counted)
-rounds: Sequence[dict[str, Any]] = [
-    run_round(is_counted)
-    for number in range(options.rounds)
-    for is_counted in ((True, False) if number % 2 else (False, True))
-]
-report(rounds=rounds)
+def gather() -> None:
+    leader._shards.first.leadership.keep_alive()  # noqa: SLF001
+    gathering = leader._gathering  # noqa: SLF001
+    gathering.gather()  # connections stand, and scripts are loaded
+    gathering._parts = {}  # noqa: SLF001 - as if nothing had been gathered
+    times: list[None] = []
+
+    def count() -> None:
+        while not gathering.views or gathering.views[0].states is None:
+            gathering.gather()
+            times.append(None)
+
+    def ask() -> None:
+        for _ in range(options.seldom):
+            gathering.gather()
+
+    counting = measure(count, options)
+    asking = measure(ask, options)
+    report(counting=counting, times=len(times), asking=asking, states=dict(gathering.views[0].states))
+
+
+def send_in_turn() -> None:
+    save(app, options.due)
+    for is_counted in (True, False):  # connections stand, messages are compiled, scripts are loaded
+        run_round(is_counted)
+    rounds = [
+        run_round(is_counted)
+        for number in range(options.rounds)
+        for is_counted in ((True, False) if number % 2 else (False, True))
+    ]
+    report(rounds=rounds)
+
+
+if options.way == "gathering":
+    leader = lead(app)
+    gather()
+else:
+    if options.is_tracked:
+        redbeat.track_runs(app)
+    switch = make_switch()
+    leader = lead(app)
+    send_in_turn()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,10 @@ import pytest
 
 from redbeat.log.events import EVENTS
 from tests.faults.rounds import some_of
-from tests.support.apps import celery_beat, celery_worker, stop_worker, write_app
+from tests.support.apps import celery_beat, celery_command, celery_worker, stop_worker, write_app
 from tests.support.documents import write_files
 from tests.support.polling import eventually
+from tests.support.processes import Process
 from tests.support.schedule import LOCK
 from tests.support.servers import Server
 
@@ -53,7 +52,7 @@ def records_in(text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("end", ["lock lost", "redis silent"])
 def test_json_log_has_all_records_of_the_process(server: Server, tmp_path: Path, end: str) -> None:
-    options = {"socket_timeout": 0.5} if end == "redis silent" else {}
+    options = {"socket_timeout": 0.2} if end == "redis silent" else {}
     settings = {"redbeat_log_format": "json", "redbeat_redis_options": options, "redbeat_typo": 1}
     write_app(tmp_path, "talks", server.url(), extra=TALK, beat_schedule={"every\nnow": ENTRY}, **settings)
     log = tmp_path / "beat.log"
@@ -153,114 +152,59 @@ ALL_WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-WRONG = some_of(ALL_WRONG, 1)
+WRONG, NAMED = some_of(ALL_WRONG, 1)[0]
+JSON = {"redbeat_log_format": "json"}
 
-
-#: starts beats one after another, as forks of a process that has imported everything
-STARTS = """
-import json, os, sys
-import celery.beat, celery.bin.celery, celery.apps.beat, redis.cluster, kombu.transport.redis
-from celery.__main__ import main
-import redbeat.schedulers
-
-def embedded():
-    from wrong import app
-    app.log.setup("INFO", redirect_stdouts=True)
-    beat = celery.beat.EmbeddedService(app, scheduler_cls="redbeat.RedBeatScheduler")
-    beat.start()
-    beat.join()
-    sys.exit(beat.exitcode)
-
-ends = []
-for number, (settings, arguments) in enumerate(json.load(sys.stdin)):
-    pid = os.fork()
-    if not pid:
-        os.dup2(os.open(f"stderr-{number}", os.O_CREAT | os.O_WRONLY), 2)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        os.environ["SETTINGS"] = json.dumps(settings)
-        if arguments is None:
-            embedded()
-        sys.argv[:] = ["celery", *arguments]
-        main()
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with open(f"stderr-{number}") as printed:
-        ends.append((code, printed.read()))
-print(json.dumps(ends))
+#: beat as a service of another program
+EMBEDDED = """
+import sys
+import celery.beat
+from wrong import app
+app.log.setup("INFO", redirect_stdouts=True)
+beat = celery.beat.EmbeddedService(app, scheduler_cls="redbeat.RedBeatScheduler")
+beat.start()
+beat.join()
+sys.exit(beat.exitcode)
 """
 
 
-#: ``celery beat`` with its banner, without it, and inside a worker
-BEAT = ("-A", "wrong", "beat", "-S", "redbeat.RedBeatScheduler", "-l", "INFO")
+def lines_of_failed_beat(directory: Path, way: str, code: int, **settings: Any) -> list[str]:
+    """Start a beat: with its banner, without it, with a log file, or in another program. Return its log."""
+    write_app(directory, "wrong", "redis://127.0.0.1:1", **settings)
+    if way == "embedded":
+        beat = Process([sys.executable, "-c", EMBEDDED], cwd=directory)
+    elif way == "quiet":
+        beat = celery_command(directory, "wrong", "-q", "beat", "-S", "redbeat.RedBeatScheduler")
+    else:
+        beat = celery_beat(directory, "wrong", *(["-f", "beat.log"] if way == "file" else []))
+    with beat:
+        assert beat.wait() == code, beat.output()
+    printed = (directory / "beat.log").read_text() if way == "file" else beat.output()
+    return [line for line in printed.splitlines() if "beat: Starting..." not in line]
 
 
-WAYS: dict[str, tuple[str, ...] | None] = {"banner": BEAT, "quiet": ("-q", *BEAT), "embedded": None}
+@pytest.mark.parametrize("way", ["banner", "quiet", "file", pytest.param("embedded", marks=pytest.mark.slow)])
+def test_invalid_setting_ends_beat_with_one_record(tmp_path: Path, way: str) -> None:
+    lines = lines_of_failed_beat(tmp_path, way, 78, **JSON, **WRONG)
+    [record] = [json.loads(line) for line in lines if way != "banner" or line.startswith("{")]
+    assert (record["level"], record["event"]) == ("CRITICAL", "redbeat.beat.misconfigured")
+    assert (record["setting"], record["message"]) == (NAMED, f"beat: {record['reason']}")
+    assert not any("Traceback" in line for line in lines)
 
 
-#: how a beat ended: its exit code, and the lines on stderr
-End = tuple[int, list[str]]
-
-
-FORMAT = {"redbeat_http": "nowhere", "redbeat_log_format": "yaml"}
-
-
-NO_REDIS = {"redbeat_redis_url": "redis://127.0.0.1:1"}
-
-
-@pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[End]]:
-    """Start beats with each of WRONG, with FORMAT and with NO_REDIS; return how they end."""
-    directory = tmp_path_factory.mktemp("wrong")
-    extra = "import os\napp.conf.update(json.loads(os.environ['SETTINGS']))"
-    write_app(directory, "wrong", "redis://127.0.0.1:1", extra=extra)
-    settings = [*({"redbeat_log_format": "json", **wrong} for wrong, _ in WRONG), FORMAT, NO_REDIS]
-    done = subprocess.run(
-        [sys.executable, "-c", STARTS],
-        input=json.dumps([(each, way) for way in WAYS.values() for each in settings]),
-        cwd=directory,
-        text=True,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    found = iter(json.loads(done.stdout))
-    return {
-        way: [(code, printed.splitlines()) for code, printed in islice(found, len(settings))] for way in WAYS
-    }
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_invalid_setting_ends_beat_with_one_record(ends: dict[str, list[End]], way: str) -> None:
-    for (settings, name), (code, lines) in zip(WRONG, ends[way][:-2], strict=True):
-        assert code == 78, (settings, lines)
-        [line] = [line for line in lines if "beat: Starting..." not in line]
-        record = json.loads(line)
-        assert (record["level"], record["event"]) == ("CRITICAL", "redbeat.beat.misconfigured")
-        assert record["setting"] == name
-        assert record["message"] == f"beat: {record['reason']}"
-
-
+@pytest.mark.parametrize(("way", "start"), [("banner", "Error: "), ("quiet", "[")])
 def test_invalid_log_format_ends_beat_with_a_plain_line_whatever_else_is_wrong(
-    ends: dict[str, list[End]],
+    tmp_path: Path, way: str, start: str
 ) -> None:
-    for way in WAYS:
-        code, lines = ends[way][-2]
-        [line] = [line for line in lines if "beat: Starting..." not in line]
-        assert code == 78
-        assert "redbeat_log_format: 'yaml'" in line
-        assert line.startswith("Error: " if way == "banner" else "[")
+    lines = lines_of_failed_beat(tmp_path, way, 78, redbeat_http="nowhere", redbeat_log_format="yaml")
+    [line] = [line for line in lines if "redbeat_" in line]
+    assert line.startswith(start)
+    assert "redbeat_log_format: 'yaml'" in line
 
 
 @pytest.mark.parametrize("way", ["banner", "quiet"])
-def test_fatal_error_without_json_has_one_traceback(ends: dict[str, list[End]], way: str) -> None:
-    code, lines = ends[way][-1]
-    assert code == 1
+def test_fatal_error_without_json_has_one_traceback(tmp_path: Path, way: str) -> None:
+    lines = lines_of_failed_beat(tmp_path, way, 1)
     assert lines.count("Traceback (most recent call last):") == 1
     assert sum("StoreUnavailable(" in line for line in lines) == 1
     assert not [line for line in lines if "WARNING" in line]
-
-
-def test_invalid_setting_is_in_the_log_file(tmp_path: Path) -> None:
-    write_app(tmp_path, "wrong", "redis://127.0.0.1:1", redbeat_log_format="json", redbeat_http="nowhere")
-    with celery_beat(tmp_path, "wrong", "-f", "beat.log") as beat:
-        assert beat.wait() == 78
-    [record] = map(json.loads, (tmp_path / "beat.log").read_text().splitlines())
-    assert (record["event"], record["setting"]) == ("redbeat.beat.misconfigured", "redbeat_http")
