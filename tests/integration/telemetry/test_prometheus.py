@@ -9,27 +9,30 @@ from __future__ import annotations
 import json
 import re
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.telemetry.metrics.table import METRICS
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat
-from tests.support.daemons import pick_port
+from tests.support.daemons import Daemon, pick_port
+from tests.support.deadlines import patience
 from tests.support.documents import write_files
 from tests.support.http import fetch
 from tests.support.machine import require_program
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.prometheus import Prometheus, promtool
 from tests.support.schedule import LOCK, SCHEDULE, SELDOM, write_raw
 from tests.support.servers import Server
 from tests.support.tracked import Tracked
@@ -90,6 +93,78 @@ def in_seconds(rules: str) -> str:
         if rule["alert"] in ("RedBeatLate", "RedBeatSendsLate", "RedBeatHangs"):
             rule["expr"] = re.sub(r"> (\d+)\s*$", lambda limit: f"> {int(limit[1]) / 60}", rule["expr"])
     return yaml.safe_dump(found)
+
+
+def promtool(arguments: Sequence[str | Path], given: bytes = b"") -> str:
+    """What `promtool` says; AssertionError with that when it finds something wrong."""
+    command = [require_program("promtool"), *map(str, arguments)]
+    done = subprocess.run(command, input=given, capture_output=True, check=False)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, said
+    return said
+
+
+class Prometheus(Daemon):
+    """It scrapes what `configuration` says each second, and evaluates `rules`, the text of a file."""
+
+    _name = "prometheus"
+    _port_taken = re.compile(r"address already in use")
+
+    def __init__(self, configuration: Mapping[str, Any], rules: str) -> None:
+        self._program = require_program("prometheus")
+        self._given, self._rules = configuration, rules
+        super().__init__()
+
+    def ask(self, expr: str, **parameters: str) -> list[dict[str, Any]]:
+        """The series that an expression returns now; with `start`, `end` and `step`: those of a range."""
+        kind = "query_range" if "start" in parameters else "query"
+        result: list[dict[str, Any]] = self._get(kind, query=expr, **parameters)["result"]
+        return result
+
+    def value(self, expr: str) -> float | None:
+        """The one value that an expression returns now; None: it returns none."""
+        found = self.ask(expr)
+        assert len(found) <= 1, found
+        return float(found[0]["value"][1]) if found else None
+
+    def firing(self) -> dict[str, dict[str, str]]:
+        """The alerts that fire now, by their names, with their labels and annotations."""
+        alerts = self._get("alerts")["alerts"]
+        return {
+            one["labels"]["alertname"]: {**one["labels"], **one["annotations"]}
+            for one in alerts
+            if one["state"] == "firing"
+        }
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        data = urllib.parse.urlencode(parameters).encode() or None
+        url = f"http://{self.host}:{self.port}/api/v1/{path}"
+        try:
+            with urllib.request.urlopen(url, data, timeout=patience()) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as exc:
+            raise AssertionError(f"{parameters}: {exc.read().decode()}") from exc
+
+    def _configure(self) -> None:
+        (self.directory / "redbeat.yml").write_text(self._rules, "utf-8")
+        every_second = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+        configuration = {"global": every_second, "rule_files": ["redbeat.yml"], **self._given}
+        (self.directory / "prometheus.yml").write_text(yaml.safe_dump(configuration), "utf-8")
+
+    def _launch(self) -> Process:
+        command = [
+            self._program,
+            f"--config.file={self.directory / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self.directory / 'data'}",
+            f"--web.listen-address={self.host}:{self.port}",
+        ]
+        process = Process(command, cwd=self.directory)
+        try:
+            process.wait_for("Server is ready to receive web requests")
+        except BaseException:
+            process.kill()
+            raise
+        return process
 
 
 class World:
@@ -176,30 +251,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 yield world
         finally:
             world.stop()
-
-
-def labels_served(text: str) -> dict[str, tuple[str, set[tuple[str, ...]]]]:
-    """What a page shows: the metrics' names, to their types and the sets of their labels."""
-    return {
-        family.name: (family.type, {tuple(sorted(set(one.labels) - {"le"})) for one in family.samples})
-        for family in read_text(text)
-    }
-
-
-def test_beats_serve_what_the_table_says_and_no_more(world: World) -> None:
-    world.at_rest()
-    leader = world.leader()
-    whole = set(METRICS)
-    own = {name for name, metric in METRICS.items() if not metric.is_of_schedule}
-    for number, names in ((leader, whole), (1 - leader, own)):
-
-        def is_as_said(number: int = number, names: set[str] = names) -> bool:
-            served = labels_served(fetch(world.ports[number], "/metrics").body.decode())
-            documented = {name: (METRICS[name].type, {tuple(sorted(METRICS[name].labels))}) for name in names}
-            assert served == documented
-            return True
-
-        eventually(is_as_said)
 
 
 def test_promtool_accepts_the_rules_and_their_tests() -> None:

@@ -266,7 +266,9 @@ def test_monitors_of_the_sdk_are_off_while_beat_has_them(
     assert not signals.is_wanted("run_sent", "run_started", "run_ended")
     present[0] = first
     part.look()
-    part.stop()
+    assert first.exclude_beat_tasks == [r"(?s).*"]
+    fake_app.redbeat_conf.sentry = False
+    part.look()
     assert first.exclude_beat_tasks == ["private-.*"]
     assert not signals.is_wanted("run_sent", "run_started", "run_ended")
 
