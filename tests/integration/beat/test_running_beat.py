@@ -51,6 +51,7 @@ from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import memory_app
 
 HOUR = timedelta(hours=1)
+OFTEN = {"often": {"task": "echo", "schedule": 0.2}}
 
 
 ANSWERS_PINGS = pytest.mark.skipif(
@@ -226,10 +227,48 @@ def test_worker_with_b_runs_entries(server: Server, tmp_path: Path, pool: list[s
         eventually(lambda: client.get(LOCK) is None, message="the lock was not released")
 
 
+#: every helper that beat can do without raises, and no thread of RedBeat's starts at its first try
+BROKEN_HELPERS = """
+import threading
+from redbeat.store import beats, events, figures, standbys
+
+def broken(*args, **kwargs):
+    raise IndexError("broken")
+
+redis.client.PubSub.get_message = redis.client.PubSub.reset = broken
+beats.Beats.noted = standbys.Standbys.note = standbys.Standbys.remove = broken
+figures.Figures.read_labels = figures.Figures.take = events.Events.read = broken
+start, begun = threading.Thread.start, []
+
+def starting(thread):
+    if thread.name.startswith("redbeat-") and thread.name not in begun:
+        begun.append(thread.name)
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = starting
+"""
+
+
+def test_beat_whose_optional_helpers_raise_keeps_its_lock_and_hands_it_over(
+    server: Server, broker: redis.Redis, tmp_path: Path
+) -> None:
+    settings = {"redbeat_redis_url": server.url(1), "redbeat_http": "127.0.0.1:0", "redbeat_lock_timeout": 3}
+    write_app(tmp_path, "module", server.url(0), extra=BROKEN_HELPERS, beat_schedule=OFTEN, **settings)
+    with celery_beat(tmp_path, "module") as leader:
+        leader.wait_for("beat: Acquired lock")
+        with celery_beat(tmp_path, "module") as standby:
+            standby.wait_for("beat: Acquiring lock...")
+            sent = len(messages(broker))
+            eventually(lambda: len(messages(broker)) > sent + 20)  # for longer than the lock lives
+            assert "beat: Acquired lock" not in standby.output()
+            assert leader.stop() == 0
+            standby.wait_for("Sending due task often")
+        assert standby.returncode == 0
+        assert "raised exception" not in leader.output() + standby.output()
+
+
 # -- a Redis that is away, full, or comes back empty
-
-
-OFTEN = {"often": {"task": "echo", "schedule": 0.2}}
 
 
 @pytest.mark.parametrize("options", [{"retry_period": -1}, {}], ids=["waits", "does not wait"])

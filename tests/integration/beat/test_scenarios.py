@@ -252,10 +252,29 @@ class Kind:
 
 
 SINKS = ["script", "pipeline", "producer"]
-KINDS = [
+#: each sink with a lock and without, each property once with most of the others; `make test-all` has the rest
+TELLING = [
+    Kind("script"),
+    Kind("script", shards=1),
+    Kind("script", is_prepared=True),
+    Kind("script", is_prepared=True, shards=4),
+    Kind("script", has_lock=False),
+    Kind("script", has_lock=False, shards=4),
+    Kind("script", is_at_most_once=True),
+    Kind("pipeline"),
+    Kind("pipeline", has_lock=False, is_prepared=True, shards=4),
+    Kind("pipeline", is_at_most_once=True),
+    Kind("producer", is_prepared=True),
+    Kind("producer", has_lock=False),
+    Kind("producer", has_lock=False, is_at_most_once=True),
+]
+ALL_KINDS = [
     *(Kind(*one) for one in product(SINKS, [True, False], [False, True], [None, 4])),
     *(Kind("script", is_prepared=is_prepared, shards=1) for is_prepared in (False, True)),
     *(Kind(sink, has_lock, is_at_most_once=True) for sink, has_lock in product(SINKS, [True, False])),
+]
+KINDS = [
+    *(pytest.param(kind, marks=[] if kind in TELLING else pytest.mark.slow) for kind in ALL_KINDS),
     pytest.param(Kind("rabbitmq"), marks=pytest.mark.services),
 ]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 from celery.schedules import schedule
 
@@ -28,7 +29,7 @@ from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
-from tests.support.processes import Process
+from tests.support.schedule import sent_names
 from tests.support.servers import Server
 from tests.support.shards import app_in, names_in_every_shard
 from tests.support.ticks import leader, memory_app, take_messages
@@ -326,18 +327,33 @@ def test_signal_at_any_round_trip_loses_and_doubles_no_run(
 # -- real beats
 
 
-@contextmanager
-def beats(directory: Path, count: int) -> Iterator[list[Process]]:
+def led_by(client: redis.Redis) -> Counter[str]:
+    """How many shards each process leads, by its pid as text."""
+    tokens: list[Any] = [client.get(f"{{redbeat:{shard}}}::lock") for shard in range(6)]
+    return Counter(token.split(":")[3] for token in tokens if token)
+
+
+def test_three_beats_send_each_run_once_and_take_over_the_shards_of_a_killed_one(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
+) -> None:
+    settings = {"redbeat_redis_url": server.url(1), "redbeat_shards": 6, "redbeat_lock_timeout": 3}
+    write_app(tmp_path, "module", server.url(0), **settings)
+    app, names = memory_app(**settings), names_of(200)
+    save(app, names)
     with ExitStack() as stack:
-        yield [stack.enter_context(celery_beat(directory, "module")) for _ in range(count)]
-
-
-@pytest.fixture
-def settings(server: Server, tmp_path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "redbeat_redis_url": server.url(1),
-        "redbeat_shards": SHARDS,
-        "redbeat_takeover_after": 5,
-    }
-    write_app(tmp_path, "module", server.url(0), **found)
-    return found
+        killed, *others = (stack.enter_context(celery_beat(tmp_path, "module")) for _ in range(3))
+        pids = {str(beat.pid) for beat in (killed, *others)}
+        eventually(lambda: led_by(client).keys() == pids and led_by(client).total() == 6)
+        let_be_due(app)
+        eventually(lambda: broker.llen("celery") >= len(names))
+        assert Counter(sent_names(broker)) == Counter(names)
+        broker.delete("celery")
+        let_be_due(app, time.time() + 1)
+        killed.kill()
+        eventually(lambda: broker.llen("celery") >= len(names))
+        assert Counter(sent_names(broker)) == Counter(names)
+        assert led_by(client).keys() == pids - {str(killed.pid)}
+        for beat in others:
+            beat.wait_for("Sending due task")
+            assert beat.stop() == 0
+        assert not led_by(client), "each beat that ends releases its locks"

@@ -50,6 +50,24 @@ def tick_all(scheduler: RedBeatScheduler) -> float:
     return delay
 
 
+def test_log_lines_of_2x_are_kept(
+    make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="celery.beat")
+    write_raw(client, "entry")
+    scheduler = make_scheduler()
+    scheduler.tick()
+    scheduler.close()
+    lines = [line for line in caplog.messages if line.endswith(("lock", "lock...", "(echo)"))]
+    assert lines == [
+        "beat: Acquiring lock...",
+        "beat: Acquired lock",
+        "beat: Extending lock...",
+        "Scheduler: Sending due task entry (echo)",
+        "beat: Releasing lock",
+    ]
+
+
 def test_entry_enabled_again_runs_without_a_restart(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:

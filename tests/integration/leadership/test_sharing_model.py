@@ -34,6 +34,7 @@ def server(clock: ServerClock) -> Iterator[Server]:
         yield server
 
 
+@pytest.mark.services  # a C compiler, for a server whose clock jumps
 @pytest.mark.parametrize("shards", [4, 16])
 def test_all_shards_are_led_soon_after_any_disturbance(
     server: Server, clock: ServerClock, shards: int, monkeypatch: pytest.MonkeyPatch
