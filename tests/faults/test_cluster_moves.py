@@ -26,6 +26,7 @@ from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.store.replicas import Replicas
 from redbeat.task_ids import task_id_of
 from tests.faults.rounds import IS_LONG
+from tests.faults.slots import SlotMove
 from tests.support import topologies
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
@@ -34,7 +35,6 @@ from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import messages
 from tests.support.servers import Server
-from tests.support.slots import SlotMove
 from tests.support.ticks import leader, memory_app, take_messages
 from tests.support.topologies import ClusterTopology
 

@@ -18,11 +18,11 @@ from redis.exceptions import RedisError
 from redbeat.layout import shard_of
 from tests.faults.rounds import IS_LONG, TALLY
 from tests.faults.shards import LOCK_SECONDS, SILENT_SECONDS, Crew, RedisBroker, Scene, Taker, starter
+from tests.faults.slots import SlotMove
 from tests.support import topologies
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.servers import Server
-from tests.support.slots import SlotMove
 from tests.support.topologies import ClusterTopology
 
 SHARDS = 16

@@ -16,9 +16,7 @@ from celery.schedules import schedule
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.entries import calendar_loading as almanac
 from redbeat.errors import CalendarError, CalendarNotFound, EntryCorrupt, EntryError
-from redbeat.schedules.exclusions import Exclusions
 from redbeat.store.records import Commit, Fence
 from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK
@@ -143,22 +141,6 @@ def test_calendar_changed_while_an_entry_is_saved_applies(
 
 
 @EVERY_KIND_OF_LOCK
-def test_run_that_became_excluded_is_skipped_and_keeps_its_phase(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    client.hset(KEY, mapping={"about": "", around_today(): "Closed"})
-    now = server_now(client)
-    write_excluding(client, "excluded", score=now - 0.5)
-    write_raw(client, "free", score=now - 0.5)
-    scheduler.tick()
-    assert sent_names(broker) == ["free"]
-    due = score_of(client, "excluded")
-    assert due >= datetime.fromisoformat(today(2)).replace(tzinfo=UTC).timestamp()
-    assert (due - now + 0.5) % 3600 == pytest.approx(0, abs=1e-3), "it keeps its phase"
-    assert client.hgetall("redbeat:excluded").keys() == {"definition", "policy"}
-
-
-@EVERY_KIND_OF_LOCK
 def test_missing_calendar_quarantines_its_entries_until_it_is_saved(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -276,7 +258,7 @@ REPORT = "redbeat:report"
 
 
 #: where a program has written the name of the calendar: 3.0.0.dev0 wrote a newline behind one of the two
-PLACES = pytest.mark.parametrize("where", ["policy", "policy\n", "definition", "definition\n"])
+PLACES = pytest.mark.parametrize("where", ["policy", "definition\n"])
 
 
 def write_due(client: redis.Redis, app: Celery, where: str = "policy") -> None:
@@ -345,18 +327,3 @@ def test_decision_from_before_a_change_is_not_recorded(
 
 
 # -- a calendar stays parsed until it changes
-
-
-@pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many fields each calendar had that was parsed."""
-    counts: list[int] = []
-
-    class Counted(Exclusions):
-        def __init__(self, fields: Any) -> None:
-            known = list(fields)
-            counts.append(len(known))
-            super().__init__(known)
-
-    monkeypatch.setattr(almanac, "Exclusions", Counted)
-    return counts

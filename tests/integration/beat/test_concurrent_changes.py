@@ -23,7 +23,6 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.keys import Keys
 from redbeat.store.records import Claimed, Clear, Commit, Fence
 from redbeat.store.scripts import commit_runs
-from redbeat.task_ids import task_id_of
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.deadlines import patience
@@ -32,7 +31,6 @@ from tests.support.schedule import (
     SCHEDULE,
     SELDOM,
     field,
-    messages,
     meta_json,
     score_of,
     sent_dues,
@@ -231,34 +229,6 @@ def test_beats_without_a_lock_send_each_run_once(
     assert {field(client, name, "meta")["total_run_count"] for name in names} == {1}
 
 
-def test_run_fetched_by_a_dead_beat_returns_when_its_lease_ends(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    class Dying(RedBeatScheduler):
-        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-            raise KeyboardInterrupt
-
-    due = server_now(client) - 100
-    write_raw(client, "entry", score=due)
-    with pytest.raises(KeyboardInterrupt):
-        make_scheduler(scheduler=Dying, redbeat_lock_key=None, broker_url=url_of(broker)).tick()
-    survivor = make_scheduler(redbeat_lock_key=None, broker_url=url_of(broker))
-    survivor.tick()
-    assert sent_names(broker) == []
-    lease_ends = score_of(client, "entry") or 0
-    assert 0 < lease_ends - server_now(client) <= 30
-    hidden_nominal = (client.hget("redbeat:entry", "lease") or "").split()[1]
-    client.hset("redbeat:entry", "lease", f"{lease_ends - 60:.6f} {hidden_nominal}")
-    client.zadd(SCHEDULE, {"redbeat:entry": f"{lease_ends - 60:.6f}"})  # a minute later, that is
-    survivor.tick()
-    (message,) = messages(broker)
-    sent_due = message["headers"]["redbeat_due"]
-    assert datetime.fromisoformat(sent_due).timestamp() == pytest.approx(due, abs=1e-5)
-    assert message["headers"]["id"] == task_id_of("redbeat:entry", sent_due)
-    assert score_of(client, "entry") == pytest.approx(due + 3600, abs=1e-5)
-    assert not client.hexists("redbeat:entry", "lease")
-
-
 def test_score_written_after_a_lease_is_a_run_of_its_own(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
@@ -299,16 +269,6 @@ def test_failed_run_leaves_no_error_at_an_entry_corrected_meanwhile(
     scheduler.tick()
     assert client.hgetall("redbeat:entry").get("error") is None
     assert score_of(client, "entry") == 4e9
-
-
-@pytest.fixture
-def claimed(make_scheduler: MakeScheduler, client: redis.Redis) -> tuple[RedBeatScheduler, Claimed]:
-    """An entry with an error that a beat without a lock has claimed, and hidden from the others."""
-    scheduler = make_scheduler(redbeat_lock_key=None)
-    write_raw(client, "entry")
-    client.hset("redbeat:entry", "error", '{"reason": "old"}')
-    [row] = scheduler.store.claim_due(Fence(), 1, lease_ms=60_000).rows
-    return scheduler, row
 
 
 @pytest.mark.parametrize("changed", ["definition", "policy"])

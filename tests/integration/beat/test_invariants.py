@@ -28,9 +28,9 @@ from redbeat.broker.outbox import Outbox
 from redbeat.errors import LockLost, LockNotAcquired
 from redbeat.schedulers import acquire_distributed_beat_lock
 from redbeat.store.store import Store
-from tests.support.meddling import CENTURIES, NAMES, STATICS, Others, due_writes, writes
+from tests.integration.beat.meddling import CENTURIES, NAMES, STATICS, Others, due_writes, writes
+from tests.integration.beat.witness import SOON_SECONDS, Beat, Witness
 from tests.support.servers import Server
-from tests.support.witness import SOON_SECONDS, Beat, Witness
 
 EXAMPLES = 1_200 if os.environ.get("REDBEAT_FAULTS") == "long" else 10
 

@@ -32,22 +32,17 @@ from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.progress import NAMES
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
     STATICS,
     messages,
-    monitoring,
     score_of,
-    sent_dues,
     sent_names,
-    server_time,
     write_burst,
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import memory_app
 
 HOUR = timedelta(hours=1)
@@ -87,70 +82,6 @@ def test_saved_entry_is_sent_within_250_ms(beat: Process, app: Celery, broker: r
         Entry(f"entry-{number}", "echo", HOUR, last_run_at=due, app=app).save()
         seconds.append(seconds_until_sent(broker, f"entry-{number}"))
     assert sorted(seconds)[7] <= patience(0.25), "two of ten may meet a busy machine"
-    assert beat.is_running
-
-
-def calls(client: redis.Redis, command: str) -> int:
-    return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
-
-
-def looks_at_the_lock(client: redis.Redis) -> int:
-    return calls(client, "pttl")
-
-
-def is_only_waiting(client: redis.Redis) -> bool:
-    """Whether the leader looked at the schedule and at deadlines twice without storing anything."""
-    stored, looks = calls(client, "zadd"), calls(client, "zrangebyscore")
-    eventually(lambda: calls(client, "zrangebyscore") >= looks + 4)
-    return calls(client, "zadd") == stored
-
-
-@pytest.mark.slow
-def test_waiting_costs_under_two_commands_a_second(
-    beat: Process, server: Server, client: redis.Redis, tmp_path: Path
-) -> None:
-    window = 4.0
-
-    def commands_per_second() -> float:
-        with Stopwatch() as watch, monitoring(server) as commands:
-            time.sleep(window)
-        return len(commands) / watch.seconds
-
-    eventually(lambda: client.hexists(NAMES.totals, ":led"), message="it takes no figures")
-    eventually(lambda: is_only_waiting(client), message="its start is not over")
-    leader = commands_per_second()
-    with celery_beat(tmp_path, "module") as standby:
-        standby.wait_for("beat: Acquiring lock...")
-        looks = looks_at_the_lock(client)
-        eventually(lambda: looks_at_the_lock(client) >= looks + 2, message="its start is not over")
-        both = commands_per_second()
-    print(f"commands a second: leader {leader:.2f}, standby {both - leader:.2f}")
-    assert leader < 2
-    assert both - leader < 2
-    assert beat.is_running
-
-
-@pytest.mark.slow
-def test_pause_ends_at_its_time_whoever_wrote_it(
-    beat: Process, app: Celery, client: redis.Redis, broker: redis.Redis
-) -> None:
-    often = {"__type__": "interval", "every": 0.5}
-    Entry("python", "echo", 0.5, app=app).save()
-    write_raw(client, "raw", schedule=often)
-    eventually(lambda: {"python", "raw"} <= set(sent_names(broker)))
-    until = server_time(client) + timedelta(seconds=4)
-    Entry.get("python", app).pause("repairs", until=until)
-    client.hset("redbeat:raw", "policy", json.dumps({"paused": True, "paused_until": until.isoformat()}))
-    write_raw(client, "raw", schedule=often, enabled=False, score=None)
-    paused_at = server_time(client)
-
-    def dues_of(name: str) -> list[datetime]:
-        return [due for due in sent_dues(broker, name) if due > paused_at + timedelta(seconds=1)]
-
-    # it was a minute once
-    eventually(lambda: len(dues_of("python")) > 1 and len(dues_of("raw")) > 1, timeout=30)
-    for name in ("python", "raw"):
-        assert timedelta() <= dues_of(name)[0] - until < timedelta(seconds=0.5), name
     assert beat.is_running
 
 

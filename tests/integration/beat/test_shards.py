@@ -198,17 +198,16 @@ def test_beat_follows_a_new_layout_and_sends_what_has_not_moved(
         assert name in send_all(scheduler)
 
 
-@pytest.mark.parametrize("shards", [SHARDS, 64])
 def test_idle_tick_takes_one_round_trip_a_node(
-    cluster: ClusterTopology, shards: int, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = memory_app(
-        redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True}, redbeat_shards=shards
+        redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True}, redbeat_shards=SHARDS
     )
-    save(app, names_of(3 * shards))
+    save(app, names_of(3 * SHARDS))
     with leader(app) as scheduler:
         let_be_due(app)
-        assert len(send_all(scheduler)) == 3 * shards
+        assert len(send_all(scheduler)) == 3 * SHARDS
         assert not shards_of(scheduler).look(), "each node knows the scripts from now on"
         ticks, looks = [], []
         with counting_round_trips(monkeypatch) as count:
@@ -257,14 +256,11 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
         yield trips
 
 
-@pytest.mark.parametrize("shards", [SHARDS, 64])
 @pytest.mark.parametrize(
     ("place", "broker", "most"),
     [
         ("one-server", "own", 2),  # a claim, and a commit that pushes
-        ("one-server", "memory", 2),
         ("one-server", "redis", 3),  # and a pipeline to the broker
-        ("cluster", "memory", 6),
         ("cluster", "redis", 7),
     ],
 )
@@ -272,15 +268,11 @@ def test_round_trips_do_not_grow_with_the_number_of_shards(
     place: str,
     broker: str,
     most: int,
-    shards: int,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings: dict[str, Any] = {"redbeat_shards": shards}
-    if broker != "memory":
-        chosen: Server = request.getfixturevalue("valkey" if broker == "own" else "redis")
-        settings["broker_url"] = chosen.url(0)
-    app = app_in(place, request, **settings)
+    chosen: Server = request.getfixturevalue("valkey" if broker == "own" else "redis")
+    app = app_in(place, request, redbeat_shards=SHARDS, broker_url=chosen.url(0))
     names = names_in_every_shard(app)
     save_in(app, names)
     with leader(app) as scheduler:
@@ -299,7 +291,7 @@ def test_round_trips_do_not_grow_with_the_number_of_shards(
 def test_signal_at_any_round_trip_loses_and_doubles_no_run(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = make_app(redbeat_shards=SHARDS)
+    app = make_app(redbeat_shards=4)
     Layouts(Store(app)).settle(is_writer=True)
     names = names_in_every_shard(app)
     save_in(app, names)

@@ -19,7 +19,7 @@ from celery.signals import beat_init
 from redbeat import RedBeatScheduler
 from redbeat.errors import ConfigurationError
 from tests.conftest import MakeApp
-from tests.support.apps import celery_beat, celery_command, write_app
+from tests.support.apps import celery_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.processes import Process
 from tests.support.schedule import LOCK
@@ -50,6 +50,7 @@ def test_banner_shows_redis_and_the_lock(valkey: Server, tmp_path: Path) -> None
         assert ". retry_period -> unset: beat ends if Redis is away" in beat.output()
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("retry_period", [None, 1])
 def test_start_without_redis_ends_with_one_error(
     second: Server, tmp_path: Path, retry_period: int | None
@@ -107,7 +108,7 @@ WRONG = {
 }
 
 
-@pytest.mark.few_cases(2)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_setting_ends_beat_before_anything_is_written(
     valkey: Server, tmp_path: Path, name: str
@@ -349,18 +350,3 @@ def test_apps_without_settings_of_redbeat_get_no_warning(
 ) -> None:
     app = Celery("app", set_as_current=False, changes=settings)
     assert warnings_of(caplog, app, scheduler) == []
-
-
-@pytest.mark.slow
-def test_beat_without_a_scheduler_warns(tmp_path: Path, server: Server) -> None:
-    """The application imports nothing of redbeat."""
-    url = server.url(0)
-    write_app(tmp_path, "forgotten", url, redbeat_redis_url=url)
-    write_app(tmp_path, "configured", url, redbeat_redis_url=url, beat_scheduler="redbeat")
-    for module, count in (("forgotten", 1), ("configured", 0)):
-        for words in (["beat", "-s", "schedule"], ["worker", "-B", "-P", "solo", "-s", "schedule"]):
-            with celery_command(tmp_path, module, *words, "-l", "INFO") as process:
-                process.wait_for("beat: Starting...")
-                process.wait_for(WARNING if count else "beat: Acquired lock")
-                process.stop()
-                assert process.output().count(WARNING) == count

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,8 @@ from redbeat import RedBeatScheduler
 from redbeat.errors import StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.leadership.lock import TAKEN_MS, LeaderLock
-from redbeat.store import scripts as lua
 from redbeat.store.locks import LockKey
-from redbeat.store.records import Commit, Fence, LockStatus
+from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.apps import (
@@ -39,9 +36,6 @@ from tests.support.proxy import Proxy
 from tests.support.schedule import (
     LOCK,
     calls_of,
-    field,
-    messages,
-    score_of,
     server_now,
     write_raw,
 )
@@ -102,46 +96,6 @@ def test_two_sigterms_leave_no_lock(
             beat.signal(signal.SIGTERM)
             beat.wait()
             assert client.get(LOCK) is None, beat.output()
-
-
-@pytest.mark.long_form
-def test_stops_at_random_moments_lose_and_double_nothing(
-    server: Server, client: redis.Redis, broker: redis.Redis, chance: random.Random, tmp_path: Path
-) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
-    write_burst(client)
-    stops: list[Any] = []
-    for _ in range(6):
-        with celery_beat(tmp_path, "module") as beat:
-            wanted = broker.llen("celery") + chance.randint(1, ENTRIES)
-            eventually(lambda wanted=wanted: broker.llen("celery") >= wanted, interval=0.0005)
-            beat.signal(signal.SIGTERM)
-            assert beat.wait() == 0, beat.output()
-            assert client.get(LOCK) is None, beat.output()
-            stops.append(wanted)
-    sent = [(run["headers"]["redbeat_entry"], run["headers"]["redbeat_due"]) for run in messages(broker)]
-    print(f"{len(sent)} messages, stopped at {stops}")
-    doubled = [run for run, times in Counter(sent).items() if times > 1]
-    assert not doubled, doubled[:10]
-    by_entry = Counter(name for name, _ in sent)
-    recorded = {name: field(client, name, "meta")["total_run_count"] for name in by_entry}
-    wrong = {name: (times, recorded[name]) for name, times in by_entry.items() if times != recorded[name]}
-    assert not wrong, f"messages and recorded runs: {list(wrong.items())[:10]}"
-    assert len(by_entry) == ENTRIES
-
-
-def test_commit_that_arrives_after_the_release_does_nothing(
-    scheduler: RedBeatScheduler, client: redis.Redis
-) -> None:
-    write_raw(client, "entry", score=1)
-    fence = scheduler.lock.fence
-    [claimed] = scheduler.store.claim_due(fence, 1).rows
-    scheduler.close()
-    assert client.get(LOCK) is None
-    late = lua.commit_runs(client, KEYS, fence, [Commit(claimed, "-1")])
-    assert late.status is LockStatus.LOST
-    assert client.get(LOCK) is None
-    assert score_of(client, "entry") == 1
 
 
 LATE: dict[str, Callable[[Store, Fence], Any]] = {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock, PropertyMock, patch
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -88,20 +88,6 @@ class Sched(RedBeatScheduler):
         return True
 """
 
-#: a lock of its own besides that of beat, on another key
-OWN_LOCK = """
-class Sched(RedBeatScheduler):
-    own = None
-
-    def tick(self, *args, **kwargs):
-        if self.own is None:
-            lock = get_redis(self.app).lock("shop:beat", timeout=30)
-            if not lock.acquire(blocking=False):
-                return 1
-            self.own = lock
-        self.own.extend(30, replace_ttl=True)
-        return super().tick(*args, **kwargs)
-"""
 
 #: the only lock is its own, as beat is told to use none
 ONLY_OWN_LOCK = """
@@ -161,16 +147,12 @@ class Sched(RedBeatScheduler):
     pass
 """
 
-#: all of it: its own loop with its own entries
-OWN_LOOP_AND_ENTRY = OWN_ENTRY.rpartition("class Sched")[0] + OWN_LOOP
 
 PROGRAMS = {
     "own loop": OWN_LOOP,
     "takes the lock back": TAKES_IT_BACK,
-    "own lock": OWN_LOCK,
     "only own lock": ONLY_OWN_LOCK,
     "own entry": OWN_ENTRY,
-    "own loop and entry": OWN_LOOP_AND_ENTRY,
 }
 
 
@@ -192,7 +174,7 @@ def test_program_of_2x_sends_records_and_stops(
 ) -> None:
     eventually(lambda: len(messages(broker)) >= 4 or not beat.is_running)
     assert beat.is_running, beat.output()
-    if program in ("own loop", "takes the lock back", "own entry", "own loop and entry"):
+    if program != "only own lock":
         with celery_beat(tmp_path, "module", scheduler="module.Sched") as standby:
             standby.wait_for("beat: Acquiring lock...")
             sent = len(messages(broker))
@@ -522,32 +504,6 @@ def test_override_that_is_not_called_is_an_error_that_names_the_remedy(
     assert [record.levelname for record in told] == ["ERROR"]
     assert f"Own.{name} is not called" in told[0].getMessage()
     assert remedy in told[0].getMessage()
-
-
-def test_scheduler_without_init_ticks_and_closes_with_mocks() -> None:
-    scheduler = RedBeatScheduler.__new__(RedBeatScheduler)
-    lock, entry = MagicMock(), MagicMock()
-    entry.is_due.return_value = (True, 7.0)
-    scheduler.lock_key, scheduler.lock, scheduler.lock_timeout = "shop:lock", lock, 45
-    scheduler.max_interval, scheduler.app = 30, MagicMock()
-    window = PropertyMock(return_value={"entry": entry})
-    with (
-        patch.object(RedBeatScheduler, "schedule", window),
-        patch.object(RedBeatScheduler, "apply_async") as send,
-    ):
-        assert scheduler.tick() == 7.0
-        window.return_value = {}
-        assert scheduler.tick() == 30
-    send.assert_called_once_with(entry, producer=None)
-    assert lock.extend.call_args.args == (45,)
-    assert (scheduler.lock_key, scheduler.lock_timeout) == ("shop:lock", 45)
-    scheduler.close()
-    lock.release.assert_called_once_with()
-    assert scheduler.lock is None
-    scheduler.lock = lock
-    lock.owned.return_value = False
-    scheduler.close()
-    lock.release.assert_called_once_with()
 
 
 def test_scheduler_without_init_stores_and_sends_with_a_real_app(

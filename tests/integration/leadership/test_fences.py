@@ -18,14 +18,15 @@ from redbeat.store import scripts as lua
 from redbeat.store.records import NO_HISTORIES, Fence, KeyType, LockStatus, Stored, TrackedRun, Write
 from redbeat.store.scripts.downgrades import bring_back
 from redbeat.store.scripts.runs import Settlement, settle_runs
-from tests.support.leadership_model import RUNS, Scripts, explore
+from tests.faults.rounds import IS_LONG
+from tests.integration.leadership.leadership_model import RUNS, Scripts, explore
 from tests.support.schedule import LOCK, SCHEDULE, STATICS
 from tests.support.scripts import SCRIPTS
 
 KEYS = Keys("redbeat:", SCHEDULE, STATICS)
 
-#: steps in a row; 9 take some seconds, each one more doubles that
-DEPTH = 9
+#: steps in a row; 8 take some seconds, each one more doubles that
+DEPTH = 9 if IS_LONG else 8
 
 EVENTS = {
     "looks",

@@ -321,7 +321,7 @@ def test_paused_leader_loses_no_run_and_doubles_none_but_with_its_id(
             beats = [first, second]
             for beat in beats:
                 beat.wait_for("beat: Acquir")
-            for _ in range(4):
+            for _ in range(2):
                 sent = broker.llen("celery")
                 eventually(lambda sent=sent: broker.llen("celery") > sent + len(PAUSED_NAMES))
                 leader = eventually(lambda: leader_of(beats, client))

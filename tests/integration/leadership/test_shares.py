@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,13 +11,12 @@ from celery import Celery
 from redis.connection import AbstractConnection
 
 from redbeat.errors import StoreCorrupt
-from redbeat.layout import shards_named
 from redbeat.leadership.rendezvous import find_leaders, max_parts
 from redbeat.store.beats import Beats
 from tests.conftest import MakeApp
+from tests.integration.leadership.sharing import SharingBeat, leaders, step
 from tests.support.polling import eventually
 from tests.support.servers import Server
-from tests.support.sharing import SharingBeat, leaders, step
 from tests.support.topologies import ClusterTopology
 
 SHARDS = 16
@@ -151,20 +148,6 @@ def test_shard_of_an_idle_beat_is_taken_by_another(
         assert len(living.led) == SHARDS, "they aren't handed over to it again"
 
 
-def test_lock_of_celery_redbeat_2x_is_left_to_expire(company: Company) -> None:
-    beat = company.join()
-    prefix = beat.shares.leaderships[0].keys.prefix
-    beat.store.client.set(f"{prefix}:lock", "0" * 32, px=60_000)
-    began_at = time.monotonic()
-    eventually(
-        lambda: beat.step(at_once=False) or time.monotonic() > began_at + 3 * beat.shares.timing.lock_seconds
-    )
-    assert len(beat.led) == SHARDS - 1
-    beat.store.client.delete(f"{prefix}:lock")
-    beat.step()
-    assert len(beat.led) == SHARDS
-
-
 def test_hanging_scheduler_loses_its_shards(company: Company) -> None:
     living, stuck = company.join(), company.join()
     company.settle()
@@ -242,42 +225,6 @@ def test_lock_of_wrong_type_costs_its_own_shard(company: Company, caplog: pytest
         other.step()
 
 
-# -- what is logged
-
-
-def messages(caplog: pytest.LogCaptureFixture, pattern: str) -> list[str]:
-    return [message for message in caplog.messages if re.search(pattern, message)]
-
-
-def numbers_of(beat: SharingBeat) -> str:
-    return ", ".join(re.findall(r"\d+", " ".join(sorted(beat.led, key=lambda one: int(one[9:-2])))))
-
-
-def test_shards_are_named_by_their_numbers() -> None:
-    assert shards_named([3], 16) == "shard 3 of 16"
-    assert shards_named([7, 0, 3], 16) == "shards 0, 3, 7 of 16"
-    assert shards_named(range(16), 16) == "all 16 shards"
-    assert shards_named([0], 1) == "shard 0 of 1"
-    named = ", ".join(map(str, range(16)))
-    assert shards_named(range(40), 64) == f"shards {named} and 24 more of 64"
-    assert shards_named([2, 14], 4) == "shards 2, 14", "one of a former layout"
-    assert shards_named([None], 16) == "the part without shards"
-    assert shards_named([None, 1, 2], 16) == "shards 1, 2 of 16 and the part without shards"
-
-
-def test_log_names_the_shards_that_are_acquired_handed_over_and_released(
-    company: Company, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    first = company.join()
-    first.step()
-    assert messages(caplog, "Acquired") == ["beat: Acquired 16 locks: all 16 shards; this beat leads 16 now."]
-    second = company.join()
-    eventually(lambda: step(company.all) or (second.led and not first.shares.leaving))
-    assert len(messages(caplog, f"Hands shards {numbers_of(second)} of 16 over")) == 1
-    assert len(messages(caplog, f"Acquired .* shards {numbers_of(second)} of 16")) == 1
-
-
 # -- on several nodes
 
 
@@ -330,6 +277,7 @@ def test_look_takes_one_round_trip_a_node(
     assert sorted(trips.ports) == sorted(node.port for node in cluster.nodes)
 
 
+@pytest.mark.slow  # a node of a cluster dies and comes back
 def test_shards_on_other_nodes_go_on_while_a_node_is_away(
     cluster: ClusterTopology, beats: list[SharingBeat]
 ) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.conftest import SEED
 from tests.faults.rounds import IS_LONG
+from tests.integration.leadership.sharing_model import USUAL, modelled
 from tests.support.clocks import ServerClock
 from tests.support.servers import Server
-from tests.support.sharing_model import USUAL, modelled
 
 #: after the last disturbance: the takeover time, a look that finds the silence, and one that was just over
 LED_SECONDS = int(USUAL.takeover_seconds or 0) + 3

@@ -14,6 +14,7 @@ import redis
 from celery import Celery
 
 from redbeat.reshard.resharding import Resharding
+from tests.integration.reshard.steady import Steady
 from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -24,7 +25,6 @@ from tests.support.resharded import (
     read_all,
 )
 from tests.support.servers import Server
-from tests.support.steady import Steady
 
 STEADY = Steady(200, 2.0)
 

@@ -104,6 +104,12 @@ def test_disabled_entry_is_fetched_again_after_a_minute(app: Celery, enabled: An
     assert 5 + DISABLED_SECONDS < 70 <= 5 + DISABLED_SECONDS + 7
 
 
+def test_paused_entry_is_fetched_again_for_its_first_run_after_the_pause(app: Celery) -> None:
+    entry = claimed(enabled=False, schedule={**MINUTELY, "every": 7})
+    entry.policy = json.dumps({"paused": True, "paused_until": (NOON + timedelta(seconds=9)).isoformat()})
+    assert skipped(app, entry).new_score == seconds(14)
+
+
 @pytest.mark.parametrize(("late", "is_sent"), [(30, True), (61, False), (3600 + 30, True), (3700, False)])
 def test_crontab_past_celerys_starting_deadline_is_skipped(app: Celery, late: int, is_sent: bool) -> None:
     app.conf.beat_cron_starting_deadline = 60
@@ -269,18 +275,15 @@ MINUTE = {"queue_timeout": 60}
 LIMITED: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "queue_timeout": (MINUTE, {}, 60),
     "an overlap policy": ({"overlap": "skip"}, {}, 3600),
-    "an overlap policy and queue_timeout": ({"overlap": "skip", **MINUTE}, {}, 60),
     "expires_after is earlier": ({**MINUTE, "expires_after": 50}, {}, 43),
     "expires_after is later": ({**MINUTE, "expires_after": 70}, {}, 60),
     "an option that is later": (MINUTE, {"expires": 61}, 60),
-    "an option of none": (MINUTE, {"expires": None}, 60),
     "a time that is later": (MINUTE, {"expires": "2026-06-01T12:01:08Z"}, 60),
     "an option that expires_after replaces": ({**MINUTE, "expires_after": 90}, {"expires": 5}, 60),
     "countdown": (MINUTE, {"countdown": 100}, 160),
     "countdown and expires_after": ({**MINUTE, "expires_after": 90}, {"countdown": 100}, 83),
     "eta": (MINUTE, {"eta": "2026-06-01T12:00:17"}, 70),
     "eta with an offset": (MINUTE, {"eta": "2026-06-01T14:00:17+02:00"}, 70),
-    "an eta that is past": (MINUTE, {"eta": "2026-06-01T11:00:00"}, 60),
     "an eta that is none": (MINUTE, {"eta": "soon"}, 60),
     "a countdown of ages": (MINUTE, {"countdown": 1e300}, 60 + 10.0**10),
 }
@@ -301,7 +304,6 @@ def test_message_expires_by_the_earliest_limit_of_its_policy(
 OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing": ({}, {}),
     "tracked without a limit": ({"max_runtime": 5, "pause_after_failures": 3, "tracks": "workflow"}, {}),
-    "an option": ({}, {"expires": 5}),
     "an option that is earlier": (MINUTE, {"expires": 60}),
     "a time that is earlier": (MINUTE, {"expires": "2026-06-01T12:01:06Z"}),
     "an option that is earlier after a countdown": (MINUTE, {"countdown": 100, "expires": 150}),
@@ -395,7 +397,7 @@ def test_compiled_run_is_planned_as_an_ordinary_one(app: Celery, chance: random.
     labels = LabelBook(queue_finder(app), 200)
     entries: Any = PlainEntries(app, Echo(), Allowance(10**6), labels)  # type: ignore[arg-type]
     compiled = 0
-    for _ in range(3_000):
+    for _ in range(1_000):
         now = NOON.timestamp() + chance.choice([0, 0.5, 61.25, 3600.001])
         row = random_claim(chance, now)
         runs, others = entries.plan([row], now, send=lambda _entry: None, is_left_out=lambda _key: False)
@@ -416,4 +418,4 @@ def test_compiled_run_is_planned_as_an_ordinary_one(app: Celery, chance: random.
             expected.expiration_seconds,
         ]
         assert json.loads(run.pushes[0].value) == [*wanted, headers]
-    assert compiled > 100, f"only {compiled} were planned so"
+    assert compiled > 30, f"only {compiled} were planned so"

@@ -28,8 +28,8 @@ from redbeat.schedules import cron, rrule
 from redbeat.testing import SimulatedRun, simulate
 from redbeat.testing.outages import Outages
 from tests.faults.rounds import IS_LONG
-from tests.support.played import Played, play
 from tests.support.ticks import fake_redis_app
+from tests.unit.testing.played import Played, play
 
 BROKERS: list[Any] = [
     "memory://", "amqp://a//;amqp://b//", "sqs://", None, "nonsense", "redis://[", "redis://h/x", [None], 5,

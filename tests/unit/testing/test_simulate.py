@@ -15,7 +15,7 @@ from redbeat.calendars import Calendar
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.schedules import clocked
 from redbeat.testing import assert_runs, entries_of, simulate
-from tests.support.played import play
+from tests.unit.testing.played import play
 
 UTC = timezone.utc
 

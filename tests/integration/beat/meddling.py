@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import EntryNotFound
-
-from .schedule import LOCK, SCHEDULE, meta_json
-from .witness import Witness
+from tests.integration.beat.witness import Witness
+from tests.support.schedule import LOCK, SCHEDULE, meta_json
 
 NAMES = ("one", "two")
 STATICS = ("old-static", "static")

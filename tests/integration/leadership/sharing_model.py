@@ -34,9 +34,9 @@ from redbeat.config.timing import Timing
 from redbeat.errors import LockLost, RedBeatError
 from redbeat.leadership import heartbeat
 from redbeat.leadership.rendezvous import find_leaders, max_parts
+from tests.integration.leadership.sharing import SharingBeat
 from tests.support.clocks import ServerClock
 from tests.support.servers import Server
-from tests.support.sharing import SharingBeat
 
 __all__ = ["Model", "modelled"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from .servers import Server
+from tests.support.servers import Server
 
 #: as many keys are moved at a time, as by redis-cli
 KEYS_AT_A_TIME = 10

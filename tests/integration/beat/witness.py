@@ -21,8 +21,7 @@ import redis
 
 from redbeat.decoder import RedBeatJSONDecoder
 from redbeat.task_ids import task_id_of
-
-from .schedule import LOCK, SCHEDULE, STATICS
+from tests.support.schedule import LOCK, SCHEDULE, STATICS
 
 Guarantee = Literal["exactly once", "at least once", "at most once"]
 
