@@ -1,8 +1,7 @@
-"""What a call cost: told apart by what the machine's other programs can't add to.
+"""What a call cost, without what the machine's other programs add.
 
-A clock on the wall counts them, too. So a limit is for one of these: `processor_seconds`, of this process at
-work; `asleep_seconds`, of this thread waiting for an answer, a lock or a timer. The time in which it was
-ready to go on, and another program had the processor, is in neither.
+`asleep_seconds` is how long this thread waited for an answer, a lock or a timer: not the time in which it was
+ready to go on, and another program had the processor.
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-__all__ = ["Stopwatch", "effort", "lines_run"]
 
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
@@ -30,37 +27,16 @@ class Stopwatch:
     """A block that is measured; the figures are there when it has ended, in this thread."""
 
     seconds = 0.0
-    processor_seconds = 0.0
     asleep_seconds = 0.0
 
     def __enter__(self) -> Stopwatch:
-        self._began = time.monotonic(), time.process_time(), _busy_seconds()
+        self._began = time.monotonic(), _busy_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
-        wall, work, busy = self._began
+        wall, busy = self._began
         self.seconds = time.monotonic() - wall
-        self.processor_seconds = time.process_time() - work
         self.asleep_seconds = max(self.seconds - (_busy_seconds() - busy), 0.0)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.seconds:.2f} s, {self.processor_seconds:.2f} s of them at work, "
-            f"{self.asleep_seconds:.2f} s asleep"
-        )
-
-
-def effort(call: Callable[[], object], repeats: int = 3) -> float:
-    """Processor seconds that the call takes: the least of so many, to be compared with another's.
-
-    Never 0, so that it may be divided by.
-    """
-    found = []
-    for _ in range(repeats):
-        with Stopwatch() as watch:
-            call()
-        found.append(watch.processor_seconds)
-    return max(min(found), 1e-7)
 
 
 def lines_run(call: Callable[[], object]) -> int:

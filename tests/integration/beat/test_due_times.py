@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +14,6 @@ import pytest
 import redis
 
 from redbeat import RedBeatScheduler
-from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.store.layouts import Layouts
-from redbeat.store.store import Store
 from tests.support.apps import celery_beat, run_beat, write_app
 from tests.support.clocks import ServerClock, lying_clock
 from tests.support.deadlines import patience
@@ -35,10 +31,7 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import KIND, Server
-from tests.support.shards import names_in_every_shard, parts_of
 from tests.support.spikes import prepare, write_spike
-from tests.support.ticks import memory_app
-from tests.support.topologies import cluster
 
 COUNT = 300
 
@@ -371,34 +364,3 @@ def test_clock_that_jumps_back_sends_nothing_twice(
     dues = [one["redbeat_due"] for one in sent]
     assert dues == sorted(set(dues)), "each run once, in order"
     assert len({one["id"] for one in sent}) == len(sent)
-
-
-@pytest.mark.services
-def test_beat_sends_on_time_while_the_clock_of_one_node_jumps(
-    clock: ServerClock, valkey: Server, tmp_path: Path
-) -> None:
-    """Entries on the other nodes run each second. Those on that node are made up for, or wait."""
-    with cluster(clock=clock) as nodes, valkey.client() as broker:
-        settings = {"redbeat_redis_url": nodes.url(), "redbeat_redis_options": {"cluster": True}}
-        app = memory_app(**settings, redbeat_shards=16)
-        Layouts(Store(app)).settle(is_writer=True)
-        names = names_in_every_shard(app)
-        on_others = [
-            name
-            for name, keys in zip(names, parts_of(app), strict=True)
-            if nodes.owner(keys.schedule) is not nodes.nodes[-1]
-        ]
-        policies: dict[str, Any] = {name: {"misfire": "all"} for name in on_others}
-        Entry.save_many(Entry(name, "echo", 1.0, app=app, **policies.get(name, {})) for name in names)
-        write_app(tmp_path, "module", valkey.url(0), **settings, redbeat_shards=16)
-        with celery_beat(tmp_path, "module") as beat:
-            eventually(lambda: all(sent_dues(broker, name) for name in names))
-            for seconds in (HOUR, -2 * HOUR, HOUR):
-                clock.jump(int(seconds))
-                until = time.time() + 2
-                eventually(lambda until=until: all(max(dues(broker, name)) > until for name in on_others))
-            assert beat.is_running
-        for name in on_others:
-            began = dues(broker, name)[0]
-            sent = [due - began for due in dues(broker, name)]
-            assert sent == pytest.approx(range(len(sent)), abs=1e-3), name

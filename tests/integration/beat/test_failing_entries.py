@@ -25,7 +25,6 @@ from redbeat.store.store import Store
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
-from tests.support.proxy import Proxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
     DEADLINES,
@@ -39,7 +38,6 @@ from tests.support.schedule import (
     score_of,
     sent_names,
     server_now,
-    write_burst,
     write_raw,
 )
 from tests.support.ticks import take_messages
@@ -193,26 +191,6 @@ def test_server_that_refuses_the_login_fails_no_entry(
     ]
     scheduler.tick()
     assert sent_names(broker) == [f"entry-{number:02}" for number in range(20)]
-
-
-NAMES = ["first", "own", "last"]
-
-
-@pytest.mark.parametrize("broker_is", ["server", "rabbitmq"])
-def test_stale_connection_costs_no_run(
-    make_scheduler: MakeScheduler, client: redis.Redis, request: pytest.FixtureRequest, broker_is: str
-) -> None:
-    broker = request.getfixturevalue(broker_is)
-    with Proxy((broker.host, broker.port)) as proxy:
-        scheduler = make_scheduler(broker_url=proxy.url(broker.url()))
-        write_burst(client, ["before"])
-        scheduler.tick()
-        proxy.drop()
-        write_burst(client, NAMES)
-        while scheduler.tick() < 2:
-            pass
-        assert [message.entry for message in take_messages(scheduler.app)] == ["before", *NAMES]
-        assert all(field(client, name, "error") is None for name in NAMES)
 
 
 @pytest.mark.parametrize("broker_is", ["server", "other", "rabbitmq"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -29,9 +29,6 @@ from tests.support.schedule import (
     server_time,
     write_raw,
 )
-
-UTC = timezone.utc
-
 
 HISTORY = "redbeat::history:entry"
 

@@ -285,29 +285,6 @@ def test_saving_an_entry_that_is_too_large_is_refused(make_app: MakeApp, client:
     assert not field(client, "large", "definition")["args"]
 
 
-def peak_mebibytes(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text("utf-8")
-    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
-
-
-@pytest.mark.slow  # a real beat, and a hundred megabytes
-def test_large_entry_costs_beat_neither_memory_nor_a_run(
-    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
-) -> None:
-    with run_beat(tmp_path, server.url(0), redbeat_redis_url=server.url(1)) as beat:
-        write_canary(client)
-        eventually(lambda: "canary" in sent_names(broker), 30)
-        before = peak_mebibytes(beat.pid)
-        write_large(client, "large", size=100 * MEBIBYTE)
-        eventually(lambda: client.hexists("redbeat:large", "error"), 30)
-        reason = field(client, "large", "error")["reason"]
-        assert "redbeat_max_entry_bytes allows 1,048,576" in reason
-        print(f"{before:.0f} MB, then {peak_mebibytes(beat.pid):.0f} MB")
-        assert peak_mebibytes(beat.pid) < before + 50
-        reached = sent_names(broker).count("canary")
-        eventually(lambda: sent_names(broker).count("canary") > reached + 2, 30)
-
-
 def test_entries_of_five_megabytes_delay_no_other(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:

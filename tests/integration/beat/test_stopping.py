@@ -221,40 +221,6 @@ def test_sigterm_swallowed_by_a_handler_ends_beat(
         assert client.get(LOCK) is None, beat.output()
 
 
-GARBAGE = """
-from redbeat import RedBeatScheduler
-
-class Garbage:
-    def __del__(self):
-        print("an object goes")
-        # a minute, so that the signal comes amid it on any machine; not in one piece, as it may be given to
-        # another thread, and its handler is called only when a sleep of this one ends
-        for _ in range(6000):
-            time.sleep(0.01)
-
-litter = [Garbage()]
-
-class Littering(RedBeatScheduler):
-    def tick(self, *args, **kwargs):
-        seconds = super().tick(*args, **kwargs)
-        litter.clear()  # Python shows what is raised in its __del__, and goes on
-        return seconds
-"""
-
-
-@pytest.mark.slow
-def test_sigterm_lost_in_a_destructor_ends_beat(server: Server, client: redis.Redis, tmp_path: Path) -> None:
-    settings = {"redbeat_redis_url": server.url(1), "beat_schedule": STATIC}
-    write_app(tmp_path, "module", server.url(0), extra=GARBAGE, **settings)
-    with celery_beat(tmp_path, "module", scheduler="module.Littering") as beat:
-        beat.wait_for("an object goes")
-        beat.signal(signal.SIGTERM)
-        assert beat.wait() == 0, beat.output()
-        assert "<function Garbage.__del__" in beat.output(), beat.output()
-        assert beat.output().count("beat: Acquired lock") == 1, beat.output()
-        assert client.get(LOCK) is None, beat.output()
-
-
 def _is_idle(client: redis.Redis) -> bool:
     """Whether the beat listens: it waits."""
     return bool(client.pubsub_numsub("redbeat::wake")[0][1])

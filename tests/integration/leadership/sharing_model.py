@@ -188,17 +188,6 @@ class Model:
                     found[leadership.keys.prefix] = beat.name
         return found
 
-    def story(self) -> str:
-        """What has happened lately, and how it is."""
-        lines = [*self.trace[-25:], f"{self.second}: {dict(self.loads())}"]
-        for beat in self.beats:
-            division = beat.shares._division  # noqa: SLF001 - for whoever reads it
-            lines.append(
-                f"{beat.name} {beat.shares.beat} leads {sorted(beat.led)}; {sorted(beat.shares.live)}"
-            )
-            lines.append(f"    refuses {division._refused}")  # noqa: SLF001
-        return "\n".join(lines)
-
     def check(self) -> None:
         """AssertionError where two beats hold one lock by what Redis says."""
         holders = Counter(

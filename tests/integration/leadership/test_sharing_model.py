@@ -55,11 +55,11 @@ def test_all_shards_are_led_soon_after_any_disturbance(
                 model.pass_second()
             began_at = model.second
             while not model.are_all_led:
-                assert model.second - began_at < LED_SECONDS, model.story()
+                assert model.second - began_at < LED_SECONDS, model.trace
                 model.pass_second()
             led_after.append(model.second - began_at)
             while not model.is_settled:
-                assert model.second - began_at < SETTLED_SECONDS, model.story()
+                assert model.second - began_at < SETTLED_SECONDS, model.trace
                 model.pass_second()
             settled_after.append(model.second - began_at)
             model.assert_shared()
