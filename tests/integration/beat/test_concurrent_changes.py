@@ -357,6 +357,7 @@ CHANGES: dict[str, tuple[Callable[[Celery], Any], str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.few_cases(4)
 @pytest.mark.parametrize("is_prepared", [True, False], ids=["prepared", "not prepared"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_change_of_the_app_applies_to_the_next_messages(
