@@ -130,29 +130,8 @@ def assert_no_run_is_lost_or_doubled(
             assert not (is_near and later.due - earlier.due < nearest), (name, earlier, later)
 
 
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("first", ["2.4.2", "ours"])
-def test_no_run_is_lost_or_doubled_when_they_take_turns(
-    broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat, first: str
-) -> None:
-    add_entries(schedule_db)
-    leaderless: list[tuple[float, float]] = []
-    second = "ours" if first == "2.4.2" else "2.4.2"
-    ended_at = None
-    for which in (first, second, first):
-        with start_beat(which) as beat:
-            eventually(lambda: schedule_db.exists(LOCK), message=f"{which} took no lock")
-            if ended_at:
-                leaderless.append((ended_at, time.time()))
-            wait_for_more(broker, beat)
-        ended_at = time.time()
-        assert not schedule_db.exists(LOCK), f"{which} kept the lock: {beat.output()}"
-    assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
-
-
-@pytest.mark.few_cases(1)
 @pytest.mark.parametrize(("leading", "waiting"), [("2.4.2", "ours"), ("ours", "2.4.2")])
-def test_the_second_waits_while_the_first_leads_and_then_goes_on(
+def test_second_beat_waits_for_the_first_and_then_loses_and_doubles_no_run(
     broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat, leading: str, waiting: str
 ) -> None:
     add_entries(schedule_db)
@@ -161,7 +140,7 @@ def test_the_second_waits_while_the_first_leads_and_then_goes_on(
         token = schedule_db.get(LOCK)
         with start_beat(waiting) as standby:
             standby.wait_for("beat: Starting...")
-            wait_for_more(broker, leader)
+            wait_for_more(broker, leader, times=1)
             assert schedule_db.get(LOCK) == token
             assert "beat: Acquired lock" not in standby.output()
             assert "Sending due task" not in standby.output()
@@ -173,6 +152,7 @@ def test_the_second_waits_while_the_first_leads_and_then_goes_on(
     assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
 
 
+@pytest.mark.slow
 def test_ours_does_not_take_the_lock_of_a_2_4_2_that_was_killed_before_it_ends(
     broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat
 ) -> None:
@@ -201,7 +181,7 @@ def note_sent(headers=None, **_):
 """
 
 
-@pytest.mark.few_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("starts_of_2x", [1, 2])
 def test_a_crontab_of_2_4_2_that_never_ran_runs_once_and_on_the_minute(
     valkey: Server, redbeat2_python: Path, tmp_path: Path, starts_of_2x: int

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from html import unescape
 from pathlib import Path
@@ -106,14 +105,6 @@ def test_the_wheel_holds_the_package_its_scripts_and_its_types_only(packages: di
     schemas = {f"redbeat/schema/{Path(name).name}" for name in files_in(SCHEMAS)}
     assert len(schemas) > 5
     assert names == files_in("redbeat") | schemas
-
-
-def test_the_source_distribution_holds_besides_what_the_wheel_is_built_of(packages: dict[str, Path]) -> None:
-    with tarfile.open(packages["sdist"]) as archive:
-        names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
-    own = {name for name in names if ".egg-info/" not in name and name not in ("PKG-INFO", "setup.cfg")}
-    expected = {name for source in SOURCES for name in files_in(source) or {source}}
-    assert own == expected
 
 
 def test_the_source_distribution_installs_just_what_the_wheel_does(

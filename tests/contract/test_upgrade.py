@@ -16,7 +16,6 @@ from celery import Celery
 from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.process import exit_codes as exits
 from redbeat.schedules import rrule
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
@@ -165,16 +164,6 @@ def test_what_it_says_of_each_entry_is_what_version_3_does(
         assert sorted(sent_names(broker)) == ["late", "late-crontab", "zero"]
 
 
-def test_the_advice_about_overdue_entries_works(app: Celery, client: redis.Redis) -> None:
-    now = server_now(client)
-    write(client, "late", now - 7300)
-    write(client, "zero", 0, CRONTAB)
-    assert sum("reschedule()" in one["advice"] for one in findings(app)) == 2
-    for name in ("late", "zero"):
-        RedBeatSchedulerEntry.get(name, app).reschedule()
-    assert not [one for one in findings(app) if one["kind"] in ("missed", "score")]
-
-
 def test_the_lock_is_reported_whoever_holds_it(app: Celery, client: redis.Redis, make_app: MakeApp) -> None:
     def told(of: Celery) -> str:
         [one] = [one for one in findings(of) if one["kind"] == "lock"]
@@ -186,16 +175,6 @@ def test_the_lock_is_reported_whoever_holds_it(app: Celery, client: redis.Redis,
     client.set(LOCK, "redbeat:3:host:7:1:abc", px=1_500_000)
     assert "version 3 leads already" in told(app)
     assert "no lock" in told(make_app(redbeat_lock_key=None))
-
-
-def test_changed_settings_and_options_are_reported(make_app: MakeApp) -> None:
-    app = make_app(broker_transport_options={"visibility_timeout": 9000, "decode": 1}, redbeat_typo=1)
-    told = {(one["kind"], one["about"]): one for one in findings(app)}
-    assert "'decode'" in told["setting", "broker_transport_options"]["problem"]
-    assert "visibility" not in told["setting", "broker_transport_options"]["problem"]
-    assert ("unknown-setting", "redbeat_typo") in told
-    refused = findings(make_app(redbeat_lock_timeout="long"))
-    assert [(one["severity"], one["about"]) for one in refused] == [("error", "redbeat_lock_timeout")]
 
 
 def test_entries_in_the_code_whose_zone_2x_loses_are_reported(make_app: MakeApp) -> None:
@@ -250,9 +229,3 @@ def test_overrides_that_are_not_called_are_reported(make_app: MakeApp) -> None:
     assert told == {"populate_heap", "next"}
     for scheduler in ("redbeat", "celery.beat:PersistentScheduler", "missing.module:Scheduler"):
         assert not [one for one in findings(make_app(beat_scheduler=scheduler)) if one["kind"] == "override"]
-
-
-def test_it_cannot_fix(app: Celery) -> None:
-    done = call(app, "doctor", "--from-2x", "--fix")
-    assert done.exit_code == exits.USAGE
-    assert "writes nothing" in done.stderr

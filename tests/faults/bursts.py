@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -52,8 +52,8 @@ class Queue(Protocol):
     def count(self) -> int:
         """How many messages wait on it."""
 
-    def messages(self) -> list[Sent]:
-        """The messages that wait on it; they may be gone from it then."""
+    def take(self) -> list[dict[str, Any]]:
+        """Take all messages that wait, oldest first; return their headers."""
 
 
 class RedisQueue:
@@ -69,9 +69,9 @@ class RedisQueue:
     def count(self) -> int:
         return int(self._client.llen("celery"))
 
-    def messages(self) -> list[Sent]:
-        waiting: Any = self._client.lrange("celery", 0, -1)
-        return [sent_of(json.loads(message)["headers"]) for message in reversed(waiting)]
+    def take(self) -> list[dict[str, Any]]:
+        taken: Any = self._client.rpop("celery", 100_000) or []
+        return [json.loads(message)["headers"] for message in taken]
 
 
 class AmqpQueue:
@@ -81,20 +81,17 @@ class AmqpQueue:
         self.url = url
         self._app = Celery("reader", broker=url, set_as_current=False)
         self._channel: Any = self._app.connection_for_read().channel()
+        self._app.amqp.queues["celery"](self._channel).declare()
 
     def clear(self) -> None:
-        self._app.amqp.queues["celery"](self._channel).declare()
         self._channel.queue_purge("celery")
 
     def count(self) -> int:
         return int(self._channel.queue_declare("celery", passive=True).message_count)
 
-    def messages(self) -> list[Sent]:
+    def take(self) -> list[dict[str, Any]]:
         waiting = iter(lambda: self._channel.basic_get("celery", no_ack=True), None)
-        return [sent_of(message.headers) for message in waiting]
-
-    def close(self) -> None:
-        self._channel.connection.client.release()
+        return [dict(message.headers) for message in waiting]
 
 
 def sent_of(headers: dict[str, Any]) -> Sent:
@@ -226,14 +223,11 @@ class Burst:
 
     def is_out(self) -> bool:
         """Whether every run has been recorded as sent; a server that is being restarted is waited for."""
-        count = partial(self._layout.client.zcount, SCHEDULE, "-inf", FAR)
-        (left,) = eventually(lambda: (count(),), retry_on=(redis.ConnectionError,))
+        (left,) = eventually(lambda: (self._left(),), retry_on=(redis.ConnectionError,))
         return left == 0
 
-    def has_hidden(self, since: float) -> bool:
-        """Whether some are hidden from other beats, by one that has claimed them after `since`."""
-        count = self._layout.client.zcount
-        return count(SCHEDULE, since, "+inf") > count(SCHEDULE, FAR, "+inf")
+    def _left(self) -> int:
+        return int(self._layout.client.zcount(SCHEDULE, "-inf", FAR))
 
     def await_messages(self, more: int) -> None:
         """Wait until so many more messages are on the queue, or all runs are out."""
@@ -241,12 +235,20 @@ class Burst:
         wanted = count() + more
         eventually(lambda: count() >= wanted or self.is_out(), 30, 0.001, retry_on=(redis.ConnectionError,))
 
+    def _read(self, command: str, keys: Iterable[str], *arguments: Any) -> list[Any]:
+        """Return the answer to a command about each key."""
+        with self._layout.client.pipeline() as pipeline:
+            for key in keys:
+                getattr(pipeline, command)(key, *arguments)
+            return pipeline.execute()
+
+    def _check_static(self) -> None:
+        assert self._layout.client.smembers(STATICS) == {"static"}
+        assert self._layout.client.zscore(SCHEDULE, "redbeat:static") is not None
+
     def untracked(self) -> list[str]:
         """The entries whose run isn't noted as in progress, or not as the one that was sent."""
-        with self._layout.client.pipeline() as pipeline:
-            for name in self._dues:
-                pipeline.hgetall(f"redbeat::running:{name}")
-            found: list[Any] = pipeline.execute()
+        found = self._read("hgetall", (f"redbeat::running:{name}" for name in self._dues))
         expected = [{_expect(name, due).id} for name, due in self._dues.items()]
         return [
             name
@@ -258,19 +260,13 @@ class Burst:
         """Count what is on the queue, after so many kills."""
         expected = set(map(_expect, self._dues, self._dues.values()))
         runs = {(run.entry, run.due) for run in expected}
-        messages = self._layout.queue.messages()
+        messages = [*map(sent_of, self._layout.queue.take())]
         sent = Counter((message.entry, message.due) for message in messages)
-        with self._layout.client.pipeline() as pipeline:
-            for name in self._dues:
-                pipeline.hget(f"redbeat:{name}", "meta")
-            metas: list[Any] = pipeline.execute()
+        metas = self._read("hget", (f"redbeat:{name}" for name in self._dues), "meta")
         counts = [json.loads(meta)["total_run_count"] if meta else 0 for meta in metas]
-        with self._layout.client.pipeline() as pipeline:
-            for name in self._dues:
-                pipeline.lindex(f"redbeat::history:{name}", -1)
-            records = [json.loads(record or "{}") for record in pipeline.execute()]
-        assert self._layout.client.smembers(STATICS) == {"static"}
-        assert self._layout.client.zscore(SCHEDULE, "redbeat:static") is not None
+        histories = (f"redbeat::history:{name}" for name in self._dues)
+        records = [json.loads(record or "{}") for record in self._read("lindex", histories, -1)]
+        self._check_static()
         return Tally(
             runs=len(self._dues),
             kills=kills,
@@ -309,7 +305,7 @@ LATER = "redbeat::later"
 _ETA_LATER = 1e9
 
 
-class StoredBurst:
+class StoredBurst(Burst):
     """So many messages, due since long ago, one every quarter of a second; or all of them at one time, `due`.
 
     Their task ids are the same for the same `seed`.
@@ -324,11 +320,6 @@ class StoredBurst:
         self._app = layout.make_app()
         install(self._app)
 
-    def write(self) -> None:
-        """Store the messages where there are none, and nothing else."""
-        self._layout.clear()
-        self.write_anew()
-
     def write_anew(self) -> None:
         """Store them in the place of those of a burst that is out, under beats that run."""
         self._layout.queue.clear()
@@ -339,20 +330,8 @@ class StoredBurst:
                 self._app.send_task("echo", [number], task_id=task_id, eta=eta, **options)
         self._layout.client.zadd(LATER, {_entry(task_id): due for task_id, due in self._dues.items()})
 
-    def is_out(self) -> bool:
-        """Whether every one has been recorded as sent; a server that is being restarted is waited for."""
-        (left,) = eventually(lambda: (self._layout.client.zcard(LATER),), retry_on=(redis.ConnectionError,))
-        return bool(left == 0)
-
-    def has_hidden(self, since: float) -> bool:
-        """Whether some are hidden from other beats, by one that has claimed them after `since`."""
-        return bool(self._layout.client.zcount(LATER, since, "+inf"))
-
-    def await_messages(self, more: int) -> None:
-        """Wait until so many more messages are on the queue, or all of them are out."""
-        count = self._layout.queue.count
-        wanted = count() + more
-        eventually(lambda: count() >= wanted or self.is_out(), 30, 0.001, retry_on=(redis.ConnectionError,))
+    def _left(self) -> int:
+        return int(self._layout.client.zcard(LATER))
 
     def tally(self, kills: int) -> Tally:
         """Count what is on the queue, after so many kills; `miscounted`: those that left something."""
@@ -360,15 +339,11 @@ class StoredBurst:
             Sent(task_id, datetime.fromtimestamp(due + _ETA_LATER, timezone.utc).isoformat(), task_id)
             for task_id, due in self._dues.items()
         }
-        messages = self._layout.queue.messages()
+        messages = [*map(sent_of, self._layout.queue.take())]
         sent = Counter(messages)
         keys = [key for task_id in self._dues for key in (_entry(task_id), _body(task_id))]
-        with self._layout.client.pipeline() as pipeline:
-            for key in keys:
-                pipeline.exists(key)
-            left = [key for key, exists in zip(keys, pipeline.execute(), strict=True) if exists]
-        assert self._layout.client.smembers(STATICS) == {"static"}
-        assert self._layout.client.zscore(SCHEDULE, "redbeat:static") is not None
+        left = [key for key, exists in zip(keys, self._read("exists", keys), strict=True) if exists]
+        self._check_static()
         return Tally(
             runs=len(self._dues),
             kills=kills,
@@ -378,10 +353,6 @@ class StoredBurst:
             miscounted=left,
             disordered=disordered(messages),
         )
-
-
-#: what is sent: runs of entries, or stored messages
-AnyBurst = Burst | StoredBurst
 
 
 def _entry(task_id: str) -> str:

@@ -20,7 +20,7 @@ from redbeat.broker import confirms
 from redbeat.broker.confirms import Confirms
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.store import Store
-from tests.faults.bursts import AnyBurst, Layout
+from tests.faults.bursts import Burst, Layout
 
 _PATIENCE_SECONDS = 60
 
@@ -140,7 +140,7 @@ def run_children(works: Sequence[Callable[[], int | None]]) -> list[int]:
         return list(starters.map(run_child, works))
 
 
-def run_scheduler(layout: Layout, burst: AnyBurst, fuse: Fuse, **settings: Any) -> None:
+def run_scheduler(layout: Layout, burst: Burst, fuse: Fuse, **settings: Any) -> None:
     """Tick a scheduler until the burst is out, and close it."""
     with fuse.armed():
         scheduler = RedBeatScheduler(layout.make_app(**settings))

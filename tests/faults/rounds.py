@@ -6,10 +6,16 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.faults.bursts import AnyBurst, Burst, Layout, Tally
+import pytest
+import redis
+
+from tests.faults.bursts import Burst, Layout, Tally
+from tests.support.schedule import messages
 
 IS_LONG = os.environ.get("REDBEAT_FAULTS") == "long"
 
@@ -25,6 +31,19 @@ def some_of(cases: Iterable[Case], count: int) -> list[Case]:
     return [known[number] for number in sorted(chosen)]
 
 
+#: each missed run is sent too, so that the messages tell of every second
+EVERY_SECOND = {"every-second": {"task": "echo", "schedule": 1.0, "misfire": "all"}}
+
+
+def check_every_second(broker: redis.Redis, since: float = 0) -> None:
+    """Fail unless each second after `since` has one message on the queue, in order."""
+    found = [message["headers"] for message in messages(broker)]
+    dues = [datetime.fromisoformat(headers["redbeat_due"]).timestamp() for headers in found]
+    gaps = [later - earlier for earlier, later in pairwise(due for due in dues if due > since)]
+    assert gaps == pytest.approx([1.0] * len(gaps), abs=0.001), gaps
+    assert len({headers["id"] for headers in found}) == len(found)
+
+
 ROUNDS = range(12 if IS_LONG else 1)
 RUNS = 1500 if IS_LONG else 600
 KILLS = 10 if IS_LONG else 4
@@ -34,8 +53,8 @@ def play_round(
     layout: Layout,
     chance: random.Random,
     directory: Path,
-    kill_until_out: Callable[[AnyBurst], int],
-    burst_class: type[AnyBurst] = Burst,
+    kill_until_out: Callable[[Burst], int],
+    burst_class: type[Burst] = Burst,
 ) -> Tally:
     """Write the app `module`, and one burst after the other, until KILLS kills have been counted.
 
@@ -50,7 +69,7 @@ def play_round(
     return total
 
 
-def await_some_messages(burst: AnyBurst, chance: random.Random) -> None:
+def await_some_messages(burst: Burst, chance: random.Random) -> None:
     """Wait for so many messages, more or less, that a burst has room for KILLS kills; or until it is out."""
     burst.await_messages(chance.randint(RUNS // KILLS // 2, RUNS // KILLS * 3 // 2))
 

@@ -7,7 +7,6 @@ entry was moved.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import signal
@@ -21,13 +20,13 @@ from datetime import datetime, timezone
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.task_ids import task_id_of
+from tests.faults.bursts import Queue
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
@@ -84,43 +83,6 @@ class Sent:
         return sum(max(min(until, self.at) - max(since, began), 0.0) for since, until in able)
 
 
-# -- the queue
-
-
-class Broker(Protocol):
-    """A queue from which a test takes what beats have sent."""
-
-    url: str
-
-    def take(self) -> list[dict[str, Any]]:
-        """Take all messages that wait, oldest first; return their headers."""
-
-
-class RedisBroker:
-    """The list `celery` of a server."""
-
-    def __init__(self, url: str, client: redis.Redis) -> None:
-        self.url, self._client = url, client
-
-    def take(self) -> list[dict[str, Any]]:
-        taken: Any = self._client.rpop("celery", 1000) or []
-        return [json.loads(message)["headers"] for message in taken]
-
-
-class AmqpBroker:
-    """The queue `celery` of a RabbitMQ."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._app = Celery("reader", broker=url, set_as_current=False)
-        self._channel: Any = self._app.connection_for_read().channel()
-        self._app.amqp.queues["celery"](self._channel).declare()
-
-    def take(self) -> list[dict[str, Any]]:
-        waiting = iter(lambda: self._channel.basic_get("celery", no_ack=True), None)
-        return [dict(message.headers) for message in waiting]
-
-
 class Taker:
     """Takes what is sent, all the time, and keeps it.
 
@@ -129,7 +91,7 @@ class Taker:
         others: how often each task id came that is no entry's run: stored messages, and what was triggered.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Queue) -> None:
         self.sent: list[Sent] = []
         self.others: Counter[str] = Counter()
         self.error: Exception | None = None
@@ -313,7 +275,7 @@ class Scene:
 
     client: Any
     settings: dict[str, Any]
-    broker: Broker
+    broker: Queue
     names: list[str] = field(default_factory=list)
     layouts: list[int | None] = field(default_factory=list)
     prefix: str = "redbeat:"

@@ -7,34 +7,21 @@ themselves while they live.
 from __future__ import annotations
 
 import os
-import random
 import signal
-import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from datetime import datetime
 from pathlib import Path
 
 import pytest
-import redis
 from celery import Celery
 
-import redbeat
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.policy.policy import Overlap
-from redbeat.store.runs import Delivery, End
 from tests.conftest import MakeApp
-from tests.faults.rounds import IS_LONG
-from tests.support.apps import celery_beat, celery_worker, runs, stop_worker, write_app
-from tests.support.deadlines import patience
-from tests.support.polling import eventually
+from tests.support.apps import celery_beat, write_app
 from tests.support.processes import Process
-from tests.support.progress import LEASE_MS, NAMES, Progress
-from tests.support.schedule import LOCK, SCHEDULE, messages, server_now, write_raw
 from tests.support.servers import Server
-from tests.support.ticks import leader
 from tests.support.tracked import start_worker
 from tests.support.worklog import WorkLog, tasks_source
 
@@ -161,154 +148,3 @@ def test_the_next_run_begins_when_the_process_of_a_killed_task_has_ended(
     ]
     print(f"{way}: {len(overlaps)} overlaps in {len(log.executions)} executions")
     assert overlaps == []
-
-
-ENTRIES = 500 if IS_LONG else 100
-ROUNDS = 200 if IS_LONG else 4
-FINAL = ["succeeded", "failed", "revoked", "expired", "rejected", "ignored"]
-INTERVAL = {"__type__": "interval", "every": 60}
-#: keys that are there once, whatever the number of runs
-SINGLE = {f":{name}" for name in ("schedule", "lock", "tick", "released", "failures", "events")}
-
-
-def deliver(progress: Progress, broker: redis.Redis, chance: random.Random) -> int:
-    """Let workers take all messages: most runs end, some are begun and never heard of again, or not begun."""
-    sent = messages(broker)
-    broker.delete("celery")
-    ends = []
-    for message in sent:
-        headers = message["headers"]
-        due = datetime.fromisoformat(headers["redbeat_due"]).timestamp()
-        token = headers["id"][:8]
-        delivery = Delivery(headers["redbeat_entry"], headers["id"], f"{due:.6f}", token, "celery@test")
-        way = chance.random()
-        if way > 0.02:
-            progress.runs.begin(delivery, LEASE_MS)
-        if way > 0.04:
-            ends.append(End(delivery, chance.choice(FINAL), "ValueError: no", 0.5))
-    progress.runs.end(ends)
-    return len(sent)
-
-
-def test_runs_leave_histories_and_nothing_else(
-    make_app: MakeApp, client: redis.Redis, server: Server, chance: random.Random
-) -> None:
-    app = make_app()
-    redbeat.track_runs(app)
-    progress = Progress(app, client)
-    names = [f"entry-{number}" for number in range(ENTRIES)]
-    total = 0
-    with leader(app) as scheduler, server.client(db=0) as broker:
-        for name in names:
-            write_raw(client, name, schedule=INTERVAL)
-        for _ in range(ROUNDS):
-            now = server_now(client)
-            client.zadd(SCHEDULE, {f"redbeat:{name}": f"{now - 1:.6f}" for name in names})
-            while scheduler.tick() == 0:
-                pass
-            total += deliver(progress, broker, chance)
-            scheduler.tick()
-            progress.settle(at=server_now(client) + 1e6)
-    assert total == ENTRIES * ROUNDS
-    kinds = Counter(kind_of(key) for key in client.scan_iter("*", count=1000))
-    print(f"{total} runs; keys: {dict(kinds)}")
-    assert kinds.pop("history") == ENTRIES
-    assert kinds.pop("entry") == ENTRIES
-    assert kinds.pop("failing", 0) <= ENTRIES
-    assert set(kinds) <= {
-        ":schedule",
-        ":lock",
-        ":tick",
-        ":failures",
-        ":events",
-        ":statics",
-        ":released",
-        *(":figures", ":expected", ":streaks"),
-    }
-    assert max(client.zcard(NAMES.expected), client.zcard(NAMES.streaks)) <= ENTRIES
-    assert client.hlen(NAMES.figures) < 10_000, "there are labels for 200 entries"
-    assert max(client.llen(NAMES.about(name).history) for name in names) <= 20
-    assert client.xlen(NAMES.events) <= 11_000
-    assert client.xlen(NAMES.failures) <= 11_000
-
-
-def kind_of(key: str) -> str:
-    name = key.removeprefix("redbeat:")
-    if name.startswith((":history:", ":failing:")):
-        return name.split(":")[1]
-    return name if name.startswith(":") else "entry"
-
-
-VISIBILITY_SECONDS = 5
-ETA_SECONDS = 20
-COUNT = 10
-#: several, as each of them looks for what hasn't been acknowledged
-WORKERS = 2
-
-#: called in a process of its own, as that of a web server
-SENDING = """
-def send(count, eta_seconds):
-    for number in range(count):
-        echo.apply_async([number], countdown=eta_seconds)
-"""
-DURABLE = "import redbeat.later\nredbeat.later.install(app)\n"
-
-
-@pytest.mark.long_form
-def test_a_far_away_eta_runs_once_where_celery_alone_runs_it_several_times(
-    server: Server, tmp_path: Path
-) -> None:
-    plain = runs_of(server, tmp_path / "plain", SENDING)
-    server.flush()
-    durable = runs_of(server, tmp_path / "durable", DURABLE + SENDING, redbeat_durable_after=1)
-    print(
-        f"{COUNT} tasks with an eta of {ETA_SECONDS} s, visibility_timeout {VISIBILITY_SECONDS} s, "
-        f"{WORKERS} workers: Celery alone ran them {sorted(plain.values())} times, with RedBeat "
-        f"{sorted(durable.values())} times"
-    )
-    assert set(durable) == set(range(COUNT))
-    assert set(durable.values()) == {1}
-    assert sum(plain.values()) > COUNT, "the fault that this is about isn't there any more"
-
-
-def runs_of(server: Server, directory: Path, extra: str, **settings: float) -> Counter[int]:
-    """Send the tasks to real workers; return how often each has run, long after its eta."""
-    directory.mkdir()
-    # a worker looks for what it may deliver again every second, instead of every 100, as all times are short
-    transport = {
-        "visibility_timeout": VISIBILITY_SECONDS,
-        "unacked_restore_interval": 1,
-        "unacked_restore_throttle": 1,
-    }
-    write_app(
-        directory,
-        "module",
-        server.url(0),
-        runs_url=server.url(1),
-        extra=extra,
-        broker_transport_options=transport,
-        **settings,
-    )
-    client: redis.Redis = server.client(db=1)
-    with ExitStack() as stack:
-        beat = None
-        if settings:
-            beat = stack.enter_context(celery_beat(directory, "module"))
-            eventually(lambda: server.client().exists(LOCK), message="beat doesn't lead")
-        workers = [
-            stack.enter_context(celery_worker(directory, "module", "-n", f"worker{number}", concurrency=4))
-            for number in range(WORKERS)
-        ]
-        send = f"import module; module.send({COUNT}, {ETA_SECONDS})"
-        with Process([sys.executable, "-c", send], cwd=directory) as sender:
-            assert sender.wait(60) == 0, sender.output()
-        sent_at = time.monotonic()
-        eventually(lambda: len({run.args[0] for run in runs(client)}) == COUNT, patience(60), 0.2)
-        # what was delivered again runs at the same time, or soon after it
-        while time.monotonic() < sent_at + ETA_SECONDS + 3 * VISIBILITY_SECONDS:
-            time.sleep(0.2)
-        if beat is not None:
-            assert beat.is_running, beat.output()
-        for worker in workers:
-            stop_worker(worker)
-    return Counter(run.args[0] for run in runs(client))

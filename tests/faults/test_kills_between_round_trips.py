@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from redbeat import schedulers
-from tests.faults.bursts import AnyBurst, Burst, Layout, StoredBurst, Tally
+from tests.faults.bursts import Burst, Layout, StoredBurst, Tally
 from tests.faults.children import (
     Fuse,
     between_confirms,
@@ -36,6 +36,10 @@ BATCHES = 3 if IS_LONG else 2
 #: short enough to wait for; it needn't be longer than a pause, as one scheduler works at a time
 LEASE_SECONDS = 0.1
 
+#: the layouts whose code differs: one step, leases instead of a lock, and a broker on another server
+SHORT = ["one db", "no lock", "two servers"]
+SLOW_RABBITMQ = pytest.param("rabbitmq", marks=pytest.mark.slow)
+
 Wiring = Callable[[Fuse, pytest.MonkeyPatch], None]
 
 
@@ -45,18 +49,15 @@ def steps_of(chance: random.Random, stride: int) -> itertools.count[int]:
     return itertools.count(chance.randint(1, stride), stride)
 
 
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("layout", LAYOUTS, indirect=True)
+@pytest.mark.parametrize("layout", SHORT if not IS_LONG else LAYOUTS, indirect=True)
 def test_a_scheduler_killed_at_every_round_trip(
     layout: Layout, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
     report(kill_at_every_step(layout, between_round_trips, itertools.count(1), monkeypatch))
 
 
-#: what decides in one step with the send, and what reserves before it; the others differ by their addresses
-@pytest.mark.slow
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("layout", LAYOUTS if IS_LONG else ["two dbs", "no lock", "rabbitmq"], indirect=True)
+#: in "two dbs" one step decides and sends, the other layouts reserve a run before they send it
+@pytest.mark.parametrize("layout", LAYOUTS if IS_LONG else ["two dbs", SLOW_RABBITMQ], indirect=True)
 def test_a_scheduler_of_runs_that_must_not_overlap_killed_at_every_round_trip(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
@@ -130,7 +131,7 @@ def kill_at_every_step(
 
 def kill_burst_at_every_step(
     layout: Layout,
-    burst: AnyBurst,
+    burst: Burst,
     wire: Wiring,
     steps: itertools.count[int],
     patch: pytest.MonkeyPatch,

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +28,8 @@ from tests.conftest import MakeApp
 from tests.faults.bursts import LATER
 from tests.faults.children import Fuse, on_the_wire, run_child, run_children
 from tests.faults.rounds import IS_LONG
-from tests.support.apps import celery_beat, celery_worker, runs, write_app
-from tests.support.logs import has_traceback
 from tests.support.polling import eventually
-from tests.support.rabbitmq import RabbitMQ
-from tests.support.schedule import LOCK, messages
+from tests.support.schedule import messages
 from tests.support.servers import Server
 
 MESSAGES = 40
@@ -215,54 +211,3 @@ def test_many_writers_and_beats_at_once_send_each_message_once(
     assert len(sent) == WRITERS * each
     assert set(sent.values()) == {1}
     assert left_of_messages(client) == []
-
-
-#: notes how often it has been tried, and asks to be tried again
-RETRYING = """
-import redbeat.later
-
-redbeat.later.install(app)
-
-
-@app.task(name="retrying", bind=True, acks_late=True, max_retries=3)
-def retrying(self, number):
-    note(self, number, self.request.retries)
-    if self.request.retries < 1:
-        raise self.retry(countdown=2)
-"""
-
-
-@pytest.mark.long_form
-def test_workers_killed_amid_a_retry_lose_no_task(
-    server: Server, rabbitmq: RabbitMQ, chance: random.Random, tmp_path: Path
-) -> None:
-    # a worker of a Redis broker that is killed amid taking a message loses it, whoever has sent it
-    settings = {"redbeat_redis_url": server.url(0), "redbeat_durable_after": 1, "redbeat_batch_size": 5}
-    write_app(tmp_path, "module", rabbitmq.url(), runs_url=server.url(1), extra=RETRYING, **settings)
-    sender = Celery("sender", broker=rabbitmq.url(), set_as_current=False)
-    schedule, notes = server.client(db=0), server.client(db=1)
-    kills = 0
-
-    def done() -> set[int]:
-        return {run.args[0] for run in runs(notes) if run.args[1] == 1}
-
-    def has_run(wanted: int) -> bool:
-        return len(runs(notes)) >= wanted or len(done()) == MESSAGES
-
-    with celery_beat(tmp_path, "module") as beat:
-        eventually(lambda: schedule.exists(LOCK), message="beat doesn't lead")
-        for number in range(MESSAGES):
-            sender.send_task("retrying", [number])
-        while len(done()) < MESSAGES:
-            wanted = len(runs(notes)) + chance.randint(1, 12)
-            with celery_worker(tmp_path, "module") as worker:
-                eventually(partial(has_run, wanted), interval=0.001)
-                time.sleep(chance.uniform(0, 0.005))  # the instant of the fault, not a wait for something
-                assert worker.kill() == -signal.SIGKILL
-            kills += 1
-        eventually(lambda: schedule.zcard(LATER) == 0)
-        assert beat.is_running, beat.output()
-        assert not has_traceback(beat.output()), beat.output()
-    counts = Counter(run.args[0] for run in runs(notes) if run.args[1] == 1)
-    print(f"{kills} workers killed amid {MESSAGES} retries: lost 0, run again {counts.total() - MESSAGES}")
-    assert kills > 2

@@ -6,17 +6,16 @@ import random
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.bursts import AnyBurst, Burst, Layout, StoredBurst
+from tests.faults.bursts import AmqpQueue, Burst, Layout, Queue, RedisQueue, StoredBurst
 from tests.faults.conftest import LAYOUTS, Report
 from tests.faults.rounds import IS_LONG, ROUNDS, TALLY, await_some_messages, play_round
-from tests.faults.shards import LOCK_SECONDS, AmqpBroker, Broker, Crew, RedisBroker, Scene, Taker, starter
+from tests.faults.shards import LOCK_SECONDS, Crew, Scene, Taker, starter
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -36,7 +35,7 @@ STARTING = 0.2
 def test_beats_killed_at_random(
     layout: Layout,
     round_number: int,
-    burst_class: type[AnyBurst],
+    burst_class: type[Burst],
     chance: random.Random,
     tmp_path: Path,
     report: Report,
@@ -45,7 +44,7 @@ def test_beats_killed_at_random(
     report(play_round(layout, chance, tmp_path, kill, burst_class))
 
 
-def kill_beats_until_out(layout: Layout, chance: random.Random, directory: Path, burst: AnyBurst) -> int:
+def kill_beats_until_out(layout: Layout, chance: random.Random, directory: Path, burst: Burst) -> int:
     """Kill about KILLS beats, the oldest first, each after some messages; return how many it were."""
     beats: deque[Process] = deque()
     kills = 0
@@ -84,22 +83,19 @@ EXACTLY_ONCE = {"one db", "two dbs"}
 
 
 @pytest.fixture(params=["one db", "two dbs", "two servers", "rabbitmq"])
-def broker(request: pytest.FixtureRequest, valkey: Server) -> Iterator[Broker]:
+def broker(request: pytest.FixtureRequest, valkey: Server) -> Queue:
     if request.param == "rabbitmq":
         rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
-        yield AmqpBroker(rabbitmq.url())
-        return
+        return AmqpQueue(rabbitmq.url())
     server: Server = request.getfixturevalue("redis") if request.param == "two servers" else valkey
-    db = 1 if request.param == "one db" else 0
-    with server.client(db=db) as client:
-        yield RedisBroker(server.url(db), client)
+    return RedisQueue(server, 1 if request.param == "one db" else 0)
 
 
 @pytest.mark.slow
 @pytest.mark.few_cases(2)
 def test_beats_killed_paused_and_started_at_random_while_shards_move(
     valkey: Server,
-    broker: Broker,
+    broker: Queue,
     chance: random.Random,
     tmp_path: Path,
     request: pytest.FixtureRequest,

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ import pytest
 import redbeat.later
 from redbeat import RedBeatSchedulerEntry
 from redbeat.later import batch
+from tests.faults.bursts import Queue, RedisQueue
 from tests.faults.rounds import IS_LONG, TALLY
 from tests.faults.shards import (
     LOCK_SECONDS,
     SILENT_SECONDS,
-    Broker,
     Crew,
-    RedisBroker,
     Scene,
     Taker,
     starter,
@@ -287,18 +286,16 @@ def places_of(scene: Scene, name: str) -> list[str]:
 
 
 @pytest.fixture(params=["one server", "two servers"])
-def broker(request: pytest.FixtureRequest, valkey: Server) -> Iterator[Broker]:
+def broker(request: pytest.FixtureRequest, valkey: Server) -> Queue:
     """On two servers a run may be sent twice, with the same id."""
-    server = valkey if request.param == "one server" else request.getfixturevalue("redis")
-    with server.client(db=1) as client:
-        yield RedisBroker(server.url(1), client)
+    return RedisQueue(valkey if request.param == "one server" else request.getfixturevalue("redis"), 1)
 
 
 @pytest.mark.slow
 @pytest.mark.few_cases(1)
 def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_nothing(
     valkey: Server,
-    broker: Broker,
+    broker: Queue,
     chance: random.Random,
     tmp_path: Path,
     request: pytest.FixtureRequest,

@@ -7,23 +7,19 @@ id, and a reader who had it from the old master has it twice. That is counted, a
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from redis.exceptions import RedisError
 
 from redbeat.later import batch, install
 from tests.faults.bursts import LATER
@@ -34,15 +30,12 @@ from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import (
-    SELDOM,
     counts_of,
     expected_id,
     messages,
-    server_now,
     write_burst,
 )
 from tests.support.servers import Server
-from tests.support.spikes import LOOKAHEAD, Spike, seconds_after, write_prepared_spike
 from tests.support.topologies import SentinelTopology
 
 #: all: each of its runs is sent, so that one that was lost with the old master is sent again by its own id
@@ -51,7 +44,6 @@ ROUNDS = range(6 if IS_LONG else 1)
 NAMES = [f"entry-{number}" for number in range(4000 if IS_LONG else 1000)]
 IDS = {expected_id(name, 1 + number): name for number, name in enumerate(NAMES)}
 BATCH_SIZE = 10
-SPIKE = 2_000
 
 
 @dataclass(frozen=True)
@@ -60,32 +52,6 @@ class Failover:
 
     master: Server
     seconds: float
-
-
-class Reader:
-    """Takes messages off the queue as a worker does, and keeps a copy: read first, removed after that."""
-
-    def __init__(self, topology: SentinelTopology) -> None:
-        self._client = topology.client(socket_timeout=2)
-        self.read: list[dict[str, Any]] = []
-        self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self._is_stopped.wait(0.001):
-            with suppress(RedisError):
-                waiting: Any = self._client.lrange("celery", -100, -1)
-                if waiting:
-                    self.read += [json.loads(message) for message in reversed(waiting)]
-                    self._client.ltrim("celery", 0, -1 - len(waiting))
-
-    def __enter__(self) -> Reader:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._is_stopped.set()
-        self._thread.join()
 
 
 @contextmanager
@@ -190,25 +156,6 @@ def _log_counts(process: Process) -> Counter[str]:
     return Counter(line.split()[0] for line in sent if line.startswith("entry-"))
 
 
-@pytest.mark.slow
-def test_who_reads_meanwhile_gets_a_run_twice_by_one_id(sentinel: SentinelTopology, tmp_path: Path) -> None:
-    with beat(sentinel, tmp_path), Reader(sentinel) as reader:
-        start_burst(sentinel)
-        eventually(lambda: len(reader.read) >= len(NAMES) // 4, interval=0.001)
-        failover = fail_over(sentinel)
-        await_all_sent(failover.master)
-        eventually(partial(_is_empty, failover.master))
-    ids = ids_of([one for one in reader.read if one["headers"]["redbeat_entry"] in set(NAMES)])
-    print(f"of {len(NAMES)} runs lost: {len(IDS.keys() - ids.keys())}, read twice: {doubled(ids)}")
-    assert ids.keys() == IDS.keys()
-    assert failover.seconds <= patience(5)
-
-
-def _is_empty(server: Server) -> bool:
-    with server.client() as client:
-        return client.llen("celery") == 0
-
-
 @contextmanager
 def replica_cut_off(topology: SentinelTopology) -> Iterator[None]:
     """The replica gets nothing from its master: it gives a password, and the master knows of none."""
@@ -259,79 +206,6 @@ def test_what_a_replica_had_not_got_is_sent_with_the_same_ids(
     print(f"{seen.total() - at_cut} messages weren't replicated; doubled: {doubled(ids)}")
     assert doubled(ids) == 0
     assert failover.seconds <= patience(5)
-
-
-@contextmanager
-def waiting_beats(topology: SentinelTopology, folder: Path) -> Iterator[list[Process]]:
-    """A leader and a standby, with nothing to send."""
-    options = {"service_name": topology.service_name, "retry_period": -1}
-    write_app(
-        folder,
-        "module",
-        topology.url(0),
-        redbeat_redis_url=topology.url(1),
-        redbeat_redis_options=options,
-        redbeat_lookahead=LOOKAHEAD,
-        redbeat_lock_lost="standby",
-        broker_transport_options={"master_name": topology.service_name},
-    )
-    with celery_beat(folder, "module") as leader:
-        leader.wait_for("beat: Acquired lock")
-        with celery_beat(folder, "module") as standby:
-            standby.wait_for("Standing by")
-            yield [leader, standby]
-
-
-@contextmanager
-def spike_behind(topology: SentinelTopology) -> Iterator[tuple[Spike, redis.Redis]]:
-    """A spike that is prepared, and that the replica has; and a client of the master's queue."""
-    master = topology.master()
-    with master.client(db=1) as schedule, master.client() as queue:
-        spike = write_prepared_spike(schedule, 4, SPIKE, schedule=SELDOM)
-        assert schedule.wait(1, 2000) == 1
-        yield spike, queue
-
-
-def assert_each_left_once(master: Server, spike: Spike) -> None:
-    """By what the new master knows: each run is on its queue, with its own id, and recorded once."""
-    ids = [expected_id(name, spike.due) for name in spike.names]
-    with master.client() as queue, master.client(db=1) as schedule:
-        eventually(lambda: queue.llen("celery") >= SPIKE)
-        eventually(lambda: counts_of(schedule, spike.names) == {1: SPIKE})
-        assert ids_of(messages(queue)) == dict.fromkeys(ids, 1)
-        after = seconds_after(schedule, spike.names, spike.due)
-    print(f"{SPIKE} runs left {min(after):.3f} to {max(after):.3f} s after their time")
-    assert len(after) == SPIKE
-    assert min(after) >= 0
-
-
-@pytest.mark.long_form
-@pytest.mark.parametrize("moment", ["before", "amid"])
-@pytest.mark.parametrize("_round", ROUNDS)
-def test_of_a_prepared_spike_each_run_is_on_the_new_master_once(
-    sentinel: SentinelTopology, tmp_path: Path, chance: random.Random, moment: str, _round: int
-) -> None:
-    """Killed at any moment of the seconds before the instant, or when some of the messages have left."""
-    with waiting_beats(sentinel, tmp_path) as (leader, standby):
-        with spike_behind(sentinel) as (spike, queue), sentinel.master().client() as clock:
-            wanted = chance.randint(1, SPIKE - 1) if moment == "amid" else 0
-            at = spike.due - (chance.uniform(0, 1.5) if moment == "before" else 0)
-            eventually(lambda: server_now(clock) >= at and queue.llen("celery") >= wanted, interval=0.0002)
-            had = queue.llen("celery")
-            new = sentinel.fail_over()
-        print(f"the master had {had} messages when it was killed")
-        assert_each_left_once(new, spike)
-        with new.client(db=1) as schedule:
-            write_burst(schedule, ["after"])
-            with new.client() as queue:
-                eventually(lambda: "after" in {one["headers"]["redbeat_entry"] for one in messages(queue)})
-        for beat in (leader, standby):
-            assert beat.is_running, beat.output()
-            assert not has_traceback(beat.output()), beat.output()
-    logs = [leader.output(), standby.output()]
-    assert any("beat: Messages: compiled." in log for log in logs)
-    # perhaps twice, if the first try found the master gone
-    assert sum("Sending due task after" in log for log in logs) == 1, "one of them leads"
 
 
 @pytest.mark.long_form

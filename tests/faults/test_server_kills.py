@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.faults.bursts import AnyBurst, Burst, Layout, RedisQueue, StoredBurst, Tally
+from tests.faults.bursts import Burst, Layout, RedisQueue, StoredBurst, Tally
 from tests.faults.children import Fuse, at_replies, on_the_wire, run_child, run_scheduler
 from tests.faults.conftest import Report
 from tests.faults.rounds import IS_LONG, ROUNDS, await_some_messages, play_round
@@ -53,7 +53,7 @@ def layout(durable_server: Server) -> Layout:
 def test_a_server_killed_at_random(
     layout: Layout,
     round_number: int,
-    burst_class: type[AnyBurst],
+    burst_class: type[Burst],
     chance: random.Random,
     tmp_path: Path,
     report: Report,
@@ -62,7 +62,7 @@ def test_a_server_killed_at_random(
     report(play_round(layout, chance, tmp_path, kill, burst_class))
 
 
-def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, burst: AnyBurst) -> int:
+def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, burst: Burst) -> int:
     """Kill the server, and now and then beat, about KILLS times; return how often."""
     kills = 0
     with ExitStack() as stack:
@@ -94,7 +94,7 @@ def test_a_server_killed_before_its_replies(
     layout: Layout,
     durable_server: Server,
     is_killed: bool,
-    burst_class: type[AnyBurst],
+    burst_class: type[Burst],
     chance: random.Random,
     monkeypatch: pytest.MonkeyPatch,
     report: Report,
@@ -125,7 +125,7 @@ def test_a_server_killed_before_its_replies(
 
 
 def break_off_once(
-    layout: Layout, burst: AnyBurst, fuse: Fuse, watch: Callable[[], None], patch: pytest.MonkeyPatch
+    layout: Layout, burst: Burst, fuse: Fuse, watch: Callable[[], None], patch: pytest.MonkeyPatch
 ) -> bool:
     """Let a scheduler send the burst; return whether it had as many steps as the fuse."""
     blown = 3

@@ -16,8 +16,9 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from redbeat.layout import shard_of
+from tests.faults.bursts import RedisQueue
 from tests.faults.rounds import IS_LONG, TALLY
-from tests.faults.shards import LOCK_SECONDS, SILENT_SECONDS, Crew, RedisBroker, Scene, Taker, starter
+from tests.faults.shards import LOCK_SECONDS, SILENT_SECONDS, Crew, Scene, Taker, starter
 from tests.faults.slots import SlotMove
 from tests.support import topologies
 from tests.support.polling import eventually
@@ -103,7 +104,7 @@ def test_a_beat_that_is_cut_off_while_shards_move_loses_and_doubles_no_run(
     valkey: Server, chance: random.Random, tmp_path: Path, record_property: Any
 ) -> None:
     with valkey.client(db=1) as client, Proxy((valkey.host, valkey.port)) as proxy:
-        broker = RedisBroker(valkey.url(1), client)
+        broker = RedisQueue(valkey, 1)
         settings = {"redbeat_redis_url": valkey.url(1), "redbeat_lock_timeout": LOCK_SECONDS}
         scene = Scene(client, settings, broker, layouts=[SHARDS])
         scene.save(ENTRIES, redbeat_shards=SHARDS)
@@ -217,8 +218,8 @@ def test_nodes_that_fail_and_slots_that_move_under_shards_lose_no_run(
     nodes = [{"host": host, "port": port} for host, port in replicated.startup_nodes]
     settings: dict[str, Any] = {"redbeat_redis_url": "redis-cluster://", "redbeat_lock_timeout": LOCK_SECONDS}
     settings["redbeat_redis_options"] = {"startup_nodes": nodes, "retry_period": -1}
-    with redis.client() as queue, replicated.client() as client:
-        broker = RedisBroker(redis.url(0), queue)
+    with replicated.client() as client:
+        broker = RedisQueue(redis, 0)
         scene = Scene(client, settings, broker, layouts=[SHARDS], prefix="{redbeat}:")
         scene.save(ENTRIES, redbeat_shards=SHARDS)
         start = starter(tmp_path, scene, shards=SHARDS)
@@ -313,8 +314,8 @@ def test_shards_on_other_nodes_keep_time_while_a_node_hangs(
         "redbeat_redis_options": options,
         "redbeat_lock_timeout": HANG_LOCK_SECONDS,
     }
-    with redis.client() as queue, cluster.client() as client:
-        broker = RedisBroker(redis.url(0), queue)
+    with cluster.client() as client:
+        broker = RedisQueue(redis, 0)
         scene = Scene(client, settings, broker, layouts=[SHARDS], prefix="{redbeat}:")
         scene.save(FEW_ENTRIES, redbeat_shards=SHARDS)
         others = [name for name in scene.names if port_of(client, name) != hanging.port]

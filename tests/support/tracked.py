@@ -118,15 +118,6 @@ def work_until(self, key, seconds=60):
 
 
 @app.task(bind=True)
-def shield(self, key):
-    work(self, "begin")
-    import signal
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while not runs_client().exists(key):
-        time.sleep(0.05)
-
-
-@app.task(bind=True)
 def be_killed(self):
     work(self, "begin")
     kill_itself()

@@ -19,6 +19,7 @@ from redbeat.runs import gate, keeper, publishing
 from redbeat.runs.caller import REST_SECONDS, Caller, UnansweredError, caller_of
 from redbeat.runs.deliveries import Ticket
 from redbeat.runs.keeper import Keeper
+from redbeat.runs.outcomes import Busy, Duplicate
 from redbeat.runs.publishing import Present, at_work
 from redbeat.store.runs import Delivery, End, Runs
 from tests.conftest import MakeApp
@@ -322,6 +323,34 @@ def test_a_message_that_comes_once_more_is_not_begun_if_a_later_attempt_has_ende
     assert began == ([] if overlap or is_expired else ["the task"])
     assert [*running_of(client, "job")] == ["other"]
     assert history_of(client, "job")[1]["outcome"] == "succeeded"
+
+
+@pytest.mark.parametrize("is_acked_early", [True, False])
+def test_message_delivered_twice_is_not_begun_or_counted_twice(
+    app: Celery,
+    progress: Progress,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    is_acked_early: bool,
+) -> None:
+    monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 20)
+    monkeypatch.setattr(gate, "RENEWED_SECONDS", 0.0)
+    first = progress.started("job", "id", overlap="skip")
+    ticket = Ticket(progress.delivery("job", "id", overlap="skip"), {}, None, 30_000, is_acked_early)
+    renewal = threading.Timer(0.3, lambda: progress.runs.renew([(first, 1.0)], 60_000, WORKER, '"pool":"x"'))
+    began: list[str] = []
+    app.set_current()
+    renewal.start()
+    try:
+        raised = gate.pass_gate(ticket, lambda: (0, began.append("the task"), 0.0))[1].exception
+    finally:
+        renewal.join()
+    assert began == []
+    assert type(raised.exc) is (Duplicate if is_acked_early else Busy)
+    progress.end(first, "failed", error="ValueError: no")
+    assert progress.failing("job") == [1]
+    assert len(history_of(client, "job")) == 1
+    assert running_of(client, "job") == {}
 
 
 # -- what comes in another order than it happened

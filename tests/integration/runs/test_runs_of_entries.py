@@ -155,16 +155,6 @@ def test_runs_of_a_deleted_entry_are_removed_when_their_leases_have_long_ended(
     assert bool(client.exists("redbeat::running:gone", NAMES.deadlines)) is not is_lost
 
 
-def test_a_run_of_an_entry_that_is_there_is_beat_s_matter(
-    app: Celery, progress: Progress, client: redis.Redis, orphans: Orphans
-) -> None:
-    Entry("entry", "echo", 60, app=app).save()
-    progress.started("entry", "one")
-    age(client, 10_000)
-    assert list(orphans.lost_runs()) == []
-    assert orphans.forget([LostRun("redbeat:entry")]) == [False]
-
-
 def test_deadlines_of_runs_that_are_gone_are_removed(
     app: Celery, progress: Progress, client: redis.Redis, orphans: Orphans
 ) -> None:

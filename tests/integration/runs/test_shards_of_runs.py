@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import datetime, timezone
 from threading import Thread
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,6 +16,7 @@ from redbeat.entries.runs import find_runs, read_failures
 from redbeat.reshard.resharding import Resharding
 from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
+from tests.support.polling import eventually
 from tests.support.shards import (
     EVERY_PLACE,
     app_in,
@@ -22,6 +25,7 @@ from tests.support.shards import (
     parts_of,
     write_sent,
 )
+from tests.support.ticks import leader, take_messages
 
 BEGINNING = datetime.fromtimestamp(0, timezone.utc)
 
@@ -122,4 +126,21 @@ def test_runs_at_work_are_renewed_and_end_once_while_the_schedule_is_divided_oth
     assert list(find_runs(worker)) == [], "nothing is left behind in any shard"
 
 
-# -- with a beat and a worker
+@pytest.mark.parametrize("place", ["one-server"])
+def test_run_in_progress_holds_the_next_run_back_in_each_shard(sharded: Celery) -> None:
+    store = Store(sharded)
+    names = names_in_every_shard(sharded)[:4]
+    policies: list[Any] = ["skip", "buffer_one", "skip", "allow"]
+    for name, overlap in zip(names, policies, strict=True):
+        Entry(name, "tasks.report", 3600, overlap=overlap, app=sharded).save()
+    with leader(sharded) as scheduler:
+        for due in (1, 2):
+            for name in names:
+                keys = store.parts.home(name).keys
+                store.client.zadd(keys.schedule, {keys.entry(name): due})
+            eventually(lambda: scheduler.tick() > 0)
+    assert Counter(message.headers["redbeat_entry"] for message in take_messages(sharded)) == dict(
+        zip(names, (1, 1, 1, 2), strict=True)
+    )
+    histories = [Entry.get(name, sharded).history() for name in names]
+    assert [past[0].outcome for past in histories] == ["skipped", "waiting", "skipped", "sent"]

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Protocol
 
-import celery.apps.worker
 import pytest
 import redis
 from celery import Celery
@@ -201,25 +200,6 @@ def test_a_worker_that_is_told_to_stop_notes_what_becomes_of_its_last_tasks(
     assert not tracked.progress.runs.workers()
 
 
-@pytest.mark.slow
-def test_what_a_worker_leaves_behind_at_a_cold_shutdown_is_done_by_another(
-    tracked: Tracked, start_worker: StartWorker
-) -> None:
-    name = tracked.send("work_late", "go on", limits=SKIP)
-    first = start_worker(name="first")
-    tracked.begun(name)
-    first.signal(signal.SIGQUIT)
-    first.wait()
-    tracked.client.set("go on", 1)
-    start_worker(name="second")
-    past = tracked.outcome(name)
-    if hasattr(celery.apps.worker, "on_cold_shutdown"):
-        assert (past["outcome"], past["worker"]) == ("succeeded", "second@test")
-        assert tracked.work(name) == ["begin", "begin", "end"]
-    else:  # Celery takes a task for failed whose process it has terminated itself
-        assert (past["outcome"], past["worker"]) == ("failed", "first@test")
-
-
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_a_task_can_ask_whether_the_run_is_still_its_own(
@@ -265,17 +245,6 @@ def test_a_run_that_beat_gives_up_is_terminated(
     assert (past["outcome"], past["error"]) == ("revoked", error)
     assert tracked.work(name) == ["begin"]
     assert tracked.outcome(tracked.send("succeed"))["outcome"] == "succeeded", worker.output()
-
-
-@pytest.mark.slow
-def test_a_task_that_does_not_end_at_sigterm_is_killed(tracked: Tracked, start_worker: StartWorker) -> None:
-    name = tracked.send("shield", "never")
-    start_worker()
-    tracked.begun(name)
-    tracked.state(name, "started")
-    mark(tracked, name, "replaced")
-    past = tracked.outcome(name)
-    assert (past["outcome"], past["error"]) == ("revoked", "replaced by the next run")
 
 
 # -- Redis away
@@ -375,6 +344,21 @@ def test_a_workflow_is_over_when_all_its_tasks_are(
             assert "outcome" not in tracked.past(name)
         tracked.client.set("go on", 1)
         assert {tracked.outcome(name)["outcome"] for name in names} == {"succeeded"}
+
+
+@pytest.mark.few_cases(1)
+@pytest.mark.parametrize("task", ["succeed", "fail_badly", "be_killed"])
+def test_task_linked_to_a_tracked_run_runs_and_belongs_to_its_workflow(
+    tracked: Tracked, start_worker: StartWorker, task: str
+) -> None:
+    link = {"task": "tracked.child", "args": ["go on"], "kwargs": {}, "options": {}, "immutable": True}
+    outcome, option = ("succeeded", "link") if task == "succeed" else ("failed", "link_error")
+    name = tracked.send(task, limits={"workflow": 1}, **{option: [link]})
+    start_worker()
+    assert tracked.state(name, "spawned").outcome == outcome
+    assert [run.root for run in tracked.running(name) if run.root] == [f"{name}-id"]
+    tracked.client.set("go on", 1)
+    assert tracked.outcome(name)["outcome"] == outcome
 
 
 # -- worker -B

@@ -54,15 +54,6 @@ def test_an_exclusion_ends_with_all_that_adjoins_it(days: list[str], instant: st
     assert Calendar("holidays", days).end_of_exclusion(at(instant), BERLIN) == expected
 
 
-def test_a_day_is_one_in_the_time_zone_that_is_asked_about() -> None:
-    calendar = Calendar("holidays", [date(2026, 12, 25)])
-    for name in ("Asia/Tokyo", "America/Los_Angeles", "Asia/Kathmandu"):
-        tz = ZoneInfo(name)
-        start, end = at("2026-12-25", tz), at("2026-12-26", tz)
-        assert calendar.end_of_exclusion(start, tz) == end
-        assert calendar.end_of_exclusion(start - timedelta(microseconds=1), tz) is None
-
-
 def test_what_is_excluded_for_ever_never_runs() -> None:
     calendar = Calendar("closed", ["2026-01-01/9999-12-31"])
     assert calendar.end_of_exclusion(at("2026-06-01"), UTC) == NEVER_FREE
@@ -146,12 +137,6 @@ def test_one_day_is_not_many() -> None:
     for name in ("", None, "\udcff"):
         with pytest.raises(ValueError, match="must have a name"):
             Calendar(name)  # type: ignore[arg-type]
-
-
-def test_single_days_share_a_label() -> None:
-    calendar = Calendar.from_dates("holidays", [date(2026, 12, 25), date(2026, 12, 26)], "Christmas")
-    assert calendar == Calendar("holidays", {"2026-12-25": "Christmas", "2026-12-26": "Christmas"})
-    assert calendar != Calendar("holidays", ["2026-12-25"])
 
 
 def test_no_entry_may_be_called_like_a_calendar() -> None:

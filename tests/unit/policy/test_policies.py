@@ -247,11 +247,6 @@ def test_after_missed_runs_the_due_time_is_found_without_a_last_run_that_fits() 
         assert due_time_of("redbeat:x", minutely, policy, sent_at, NOON - timedelta(days=3)) == due
 
 
-def test_a_time_that_no_run_was_delayed_to_is_taken_as_it_is() -> None:
-    at = NOON + timedelta(seconds=59.5)
-    assert due_time_of("redbeat:x", crontab(app=memory_app()), Policy(jitter=1), at, None) == at
-
-
 @pytest.mark.parametrize(("late", "due"), [(70, NOON), (71, None)])
 def test_a_run_is_too_late_only_by_more_than_its_jitter_and_the_grace_time(
     late: int, due: datetime | None

@@ -30,6 +30,7 @@ from redbeat.runs.boundary import Harmless
 from redbeat.runs.deliveries import Ticket, read_delivery
 from redbeat.runs.gate import SAY_AGAIN_SECONDS, SILENT_SECONDS, SILENT_TIMES, Silence
 from redbeat.runs.keeper import Keeper
+from redbeat.runs.outcomes import Told
 from redbeat.runs.processes import has_ended
 from redbeat.runs.publishing import Present, at_work
 from redbeat.runs.request import Requests, Station, TrackedRequest
@@ -139,6 +140,53 @@ def test_a_class_that_is_no_request_of_celerys_is_left_alone(
     Requests(app, station).put()
     assert job.Request is dict
     assert "aren't tracked" in caplog.text
+
+
+class Hostile(Exception):
+    """Not even its class can be looked at."""
+
+    __class__ = property(lambda _: 1 / 0)  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "outcome"),
+    [
+        ("on_failure", (SimpleNamespace(exception=ValueError("no")),), "failed"),
+        ("on_failure", (SimpleNamespace(exception=Hostile()),), "failed"),
+        ("on_success", ((0, "done", 0.0, Told(1.0)),), "succeeded"),
+        ("on_timeout", (False, 1), "failed"),
+    ],
+    ids=["failure", "hostile exception", "success", "timeout"],
+)
+def test_outcome_is_recorded_when_the_user_s_request_class_raises(
+    app: Celery,
+    job: Any,
+    station: Station,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    arguments: Any,
+    outcome: str,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("of the user")
+
+    ends: list[Any] = []
+    monkeypatch.setattr(station.keeper, "end", ends.append)
+    job.Request = type("Failing", (Request,), {method: fail})
+    Requests(app, station).put()
+    request = job.Request(message(**RUN), app=app, task=job, hostname="celery@test")
+    with pytest.raises(LookupError, match="of the user"):
+        getattr(request, method)(*arguments)
+    assert [end.outcome for end in ends] == [outcome]
+
+
+def test_request_classes_are_given_back_when_the_worker_ends(app: Celery, job: Any, station: Station) -> None:
+    before = job.Request, app.Task.Request
+    requests = Requests(app, station)
+    requests.put()
+    assert (job.Request, app.Task.Request) != before
+    requests.take_back()
+    assert (job.Request, app.Task.Request) == before
 
 
 @pytest.mark.parametrize(
@@ -271,10 +319,6 @@ def test_beats_quick_way_is_open_though_workers_listen_to_what_is_published() ->
     assert Originals(app).find_obstacle() == ""
 
 
-DUE = "2026-01-01T00:00:00.000000+00:00"
-RUN = {"redbeat_entry": "report", "redbeat_due": DUE}
-
-
 def test_a_process_that_is_no_worker_imports_nothing_of_one() -> None:
     program = (
         "import sys, threading, celery, redbeat; app = celery.Celery('web'); redbeat.track_runs(app); "
@@ -289,12 +333,8 @@ def test_a_process_that_is_no_worker_imports_nothing_of_one() -> None:
     [
         ({"redbeat_redis_url": "redis://127.0.0.1:1/0"}, ""),
         ({}, "Runs aren't tracked: redbeat_redis_url"),
-        (
-            {"redbeat_redis_url": "redis://127.0.0.1:1/0", "redbeat_run_lease": "long"},
-            "Runs aren't tracked: redbeat_run_lease",
-        ),
     ],
-    ids=["redis unreachable", "no redis url", "invalid setting"],
+    ids=["redis unreachable", "no redis url"],
 )
 def test_a_worker_runs_its_tasks_where_tracking_fails(
     settings: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture

@@ -11,7 +11,6 @@ import pytest
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 from dateutil.rrule import FR, MO, TU
 
-from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.schedules import clocked, cron
 from redbeat.schedules.exclusions import Exclusions
@@ -25,10 +24,6 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 MICROSECOND = timedelta(microseconds=1)
 DAY = timedelta(days=1)
-
-
-def test_an_interval_whose_anchor_is_in_the_future_waits_for_it() -> None:
-    assert next_run(schedule(60), NO_POLICY, NOON, NOON + 90 * SECOND) == NOON + 150 * SECOND
 
 
 @pytest.mark.parametrize(
@@ -112,11 +107,6 @@ def test_a_solar_schedule_is_due_once_at_each_event(event: str) -> None:
 def test_a_rule_saved_soon_after_dtstart_runs_its_first_occurrence(delay: timedelta, expected: int) -> None:
     daily = rrule("DAILY", dtstart=NOON)
     assert first_run(daily, NO_POLICY, NOON + delay) == NOON + expected * timedelta(days=1)
-
-
-def test_a_rule_that_has_ended_has_no_next_run() -> None:
-    choice = choose_run(rrule("DAILY", dtstart=NOON, count=1), NO_POLICY, NOON, NOON, NO_POLICY)
-    assert (choice.due, choice.ran_at, choice.following) == (NOON, NOON, None)
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Australia/Lord_Howe", "Antarctica/Troll"])

@@ -92,36 +92,6 @@ def test_from_anywhere_the_next_one_is_the_next_one(rule: rrule, passed: timedel
 START = datetime(2026, 6, 1, 12)  # a Monday
 
 
-@pytest.mark.parametrize(
-    ("freq", "fields"),
-    [
-        ("DAILY", {"bysetpos": 2}),
-        ("DAILY", {"interval": 7, "byweekday": 1}),
-        ("HOURLY", {"interval": 7, "byhour": [0, 1, 2], "byweekday": 6, "bymonth": 2, "bymonthday": 30}),
-        ("MINUTELY", {"interval": 7, "byminute": 0, "byhour": 9, "byweekday": 0}),
-        ("SECONDLY", {"interval": 604_800, "byweekday": 1}),
-        ("SECONDLY", {"interval": 7, "count": 90, "bymonth": 2, "bymonthday": 30}),
-    ],
-)
-def test_what_the_steps_never_reach_has_no_occurrence(freq: str, fields: dict[str, Any]) -> None:
-    assert wall_times(rrule(freq, dtstart=START, **fields), START).next(START, inclusive=True) is None
-
-
-@pytest.mark.parametrize(
-    ("freq", "interval"), [("DAILY", 20_000), ("HOURLY", 500_000), ("MINUTELY", 10**8), ("SECONDLY", 86_401)]
-)
-def test_steps_of_decades_are_found(freq: str, interval: int) -> None:
-    rule, step = rrule(freq, dtstart=START, interval=interval), timedelta(days=interval) / PER_DAY[freq]
-    assert wall_times(rule, START).next(START) == START + step
-    assert wall_times(rule, START).next(START + 3 * step) == START + 4 * step
-    counted = rrule(freq, dtstart=START, interval=interval, count=4)
-    assert wall_times(counted, START).next(START + 3 * step) is None
-    weekday = (START + 2 * step).weekday()
-    on_that_day = rrule(freq, dtstart=START, interval=interval, byweekday=weekday)
-    found = wall_times(on_that_day, START).next(START + step)
-    assert found == START + 2 * step
-
-
 def calls_of(call: Callable[[], object]) -> int:
     """How many functions are called, which depends on no machine."""
     profile = cProfile.Profile()
@@ -208,11 +178,10 @@ def test_a_hostile_rule_has_dateutils_occurrences_and_costs_little(ruled: tuple[
         assert back == expected[::-1]
 
 
-@pytest.mark.few_cases(42)
 @pytest.mark.parametrize("moment", [START, START.replace(year=9000)])
-@pytest.mark.parametrize("count", [None, 10**9, 10**12])
-@pytest.mark.parametrize("freq", range(7))
-@pytest.mark.parametrize("year", [1, 1970, 2026])
+@pytest.mark.parametrize("count", [None, 10**12])
+@pytest.mark.parametrize("freq", [0, 3, 6])
+@pytest.mark.parametrize("year", [1, 2026])
 def test_with_every_list_full_a_rule_of_any_age_costs_no_more_than_a_plan_may(
     freq: int, count: int | None, year: int, moment: datetime
 ) -> None:
