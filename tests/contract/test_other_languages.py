@@ -188,25 +188,6 @@ def test_a_recipe_writes_where_the_layout_says(
     assert client.keys() == ["redbeat::layout"]
 
 
-@pytest.mark.few_cases(2)
-def test_a_beat_over_shards_sends_what_a_recipe_has_written(
-    recipe: Recipe, client: redis.Redis, broker: redis.Redis, server: Server, tmp_path: Path
-) -> None:
-    settings = {"redbeat_redis_url": server.url(0), "redbeat_shards": 7}
-    write_app(tmp_path, "proj", server.url(1), **settings)
-    with celery_beat(tmp_path, "proj") as beat:
-        eventually(lambda: len(client.keys("{redbeat:*}::lock")) == 7)
-        recipe("add")
-        eventually(lambda: sent_args(broker) == [["weekly"]])
-        eventually(lambda: len(recipe("history").splitlines()) == 1)
-        recipe("pause")
-        paused = Entry.get("report", memory_app(**settings))
-        assert (paused.key, paused.pause_note) == ("{redbeat:5}:report", "the numbers are wrong")
-        recipe("delete")
-        assert client.keys("*:report") == []
-        assert "ERROR" not in beat.output()
-
-
 def test_a_recipe_finds_an_entry_that_has_not_moved_yet(recipe: Recipe, client: redis.Redis) -> None:
     layout = {"shards": 7, "generation": 2, "former": 3, "state": "moving"}
     client.hset("redbeat::layout", mapping=layout)

@@ -16,7 +16,6 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
-from redbeat.policy.policy import FIELDS
 from redbeat.store.store import Store
 from tests.contract import kinds
 from tests.support.apps import celery_beat, write_app
@@ -214,10 +213,6 @@ def test_it_reads_and_runs_entries_with_policies_about_runs_and_leaves_those_alo
     for name in kinds.entries():
         policy = RedBeatSchedulerEntry.from_key(name, app=app).policy
         assert {field: getattr(policy, field) for field in ABOUT_RUNS} == ABOUT_RUNS
-
-
-def test_those_are_all_fields_about_runs() -> None:
-    assert FIELDS[FIELDS.index("exclude") + 1 :] == tuple(ABOUT_RUNS)
 
 
 def test_it_goes_on_with_what_we_ran_and_we_with_what_it_ran(

@@ -35,66 +35,41 @@ RIGHTS_OF_2X = (
 NEVER_RUN = json.dumps({"last_run_at": None, "total_run_count": 0})
 
 
-def write(client: redis.Redis, name: str, score: float, schedule: Any = None, **fields: Any) -> None:
+def write(client: redis.Redis, key_name: str, score: float, schedule: Any = None, **fields: Any) -> None:
     """An entry as 2.4.2 has it."""
-    rest = {"args": [], "kwargs": {}, "options": {}, "enabled": True, **fields}
-    write_raw(client, name, score=score, schedule=schedule or INTERVAL, meta=NEVER_RUN, **rest)
+    usual = {"name": key_name, "task": "echo", "schedule": schedule or INTERVAL, "args": [], "kwargs": {}}
+    definition = {**usual, "options": {}, "enabled": True, **fields}
+    write_raw(client, key_name, definition, score=score, meta=NEVER_RUN)
 
 
-#: name, what is stored, and the kinds of findings with their severity
-ENTRIES: dict[str, tuple[Callable[[redis.Redis, str, float], Any], dict[str, str]]] = {
-    "plain": (lambda client, name, now: write(client, name, now + 1800), {}),
-    "late": (lambda client, name, now: write(client, name, now - 7300), {"missed": "warning"}),
-    "late-crontab": (
-        lambda client, name, now: write(client, name, now - 90_000, CRONTAB),
-        {"missed": "warning"},
-    ),
-    "zero": (lambda client, name, now: write(client, name, 0, CRONTAB), {"score": "warning"}),
-    "disabled": (
-        lambda client, name, now: write(client, name, now - 7200, enabled=False),
-        {"disabled": "note"},
-    ),
-    "negative": (
-        lambda client, name, now: write(client, name, -1),
-        {"never-again": "warning"},
-    ),
-    "milliseconds": (lambda client, name, now: write(client, name, now * 1000), {"score": "warning"}),
-    "17": (
-        lambda client, name, now: write_raw(
-            client,
-            name,
-            {"name": 17, "task": "echo", "schedule": INTERVAL, "args": [], "kwargs": {}, "options": {}},
-            score=now + 1800,
-        ),
-        {"name": "note"},
-    ),
+Fields = dict[str, Any]
+DUE_SOON, LATE = 1800, -7200
+#: name to its score at a time, the fields that differ, and the kinds of findings with their severity
+ENTRIES: dict[str, tuple[Callable[[float], float], Fields, dict[str, str]]] = {
+    "plain": (lambda now: now + DUE_SOON, {}, {}),
+    "late": (lambda now: now - 7300, {}, {"missed": "warning"}),
+    "late-crontab": (lambda now: now - 90_000, {"schedule": CRONTAB}, {"missed": "warning"}),
+    "zero": (lambda now: 0, {"schedule": CRONTAB}, {"score": "warning"}),
+    "disabled": (lambda now: now + LATE, {"enabled": False}, {"disabled": "note"}),
+    "negative": (lambda now: -1, {}, {"never-again": "warning"}),
+    "milliseconds": (lambda now: now * 1000, {}, {"score": "warning"}),
+    "17": (lambda now: now + DUE_SOON, {"name": 17}, {"name": "note"}),
     "queue-of-ours": (
-        lambda client, name, now: write(client, name, now - 7200, options={"queue": "redbeat::generation"}),
+        lambda now: now + LATE,
+        {"options": {"queue": "redbeat::generation"}},
         {"quarantined": "error", "not-in-3": "warning"},
     ),
-    "with-policy": (
-        lambda client, name, now: (
-            write(client, name, now + 1800),
-            client.hset(f"redbeat:{name}", "policy", '{"jitter": 5}'),
-        ),
-        {"policy": "note"},
-    ),
+    "with-policy": (lambda now: now + DUE_SOON, {}, {"policy": "note"}),
     "large": (
-        lambda client, name, now: write(client, name, now + 1800, args=["x" * 2**21]),
+        lambda now: now + DUE_SOON,
+        {"args": ["x" * 2**21]},
         {"quarantined": "error", "not-in-3": "warning"},
     ),
-    "unknown-task": (
-        lambda client, name, now: write(client, name, now + 1800, task="ecco"),
-        {"unknown-task": "warning"},
-    ),
-    "broken": (
-        lambda client, name, now: write_raw(client, name, "no JSON", score=now - 7200),
-        {"quarantined": "error", "not-in-2x": "note"},
-    ),
+    "unknown-task": (lambda now: now + DUE_SOON, {"task": "ecco"}, {"unknown-task": "warning"}),
+    "broken": (lambda now: now + LATE, {}, {"quarantined": "error", "not-in-2x": "note"}),
     "last-day": (
-        lambda client, name, now: write(
-            client, name, now + 1800, {"__type__": "cron", "expression": "0 9 L * *"}
-        ),
+        lambda now: now + DUE_SOON,
+        {"schedule": {"__type__": "cron", "expression": "0 9 L * *"}},
         {"not-in-2x": "warning"},
     ),
 }
@@ -137,8 +112,10 @@ def test_what_it_says_of_each_entry_is_what_version_3_does(
         old.signal(signal.SIGSTOP)  # it would end at some of these, and write itself
         client.delete("redbeat:canary", SCHEDULE)
         now = server_now(client)
-        for name, (store, _) in ENTRIES.items():
-            store(client, name, now)
+        for name, (score_at, fields, _) in ENTRIES.items():
+            write(client, name, score_at(now), **fields)
+        client.hset("redbeat:with-policy", "policy", '{"jitter": 5}')
+        client.hset("redbeat:broken", "definition", "no JSON")
         before = everything(client)
         found = findings(app)
         assert everything(client) == before
@@ -146,12 +123,12 @@ def test_what_it_says_of_each_entry_is_what_version_3_does(
         for one in found:
             if one["about"] in kinds:
                 kinds[one["about"]][one["kind"]] = one["severity"]
-        assert kinds == {name: expected for name, (_, expected) in ENTRIES.items()}
+        assert kinds == {name: expected for name, (_, _, expected) in ENTRIES.items()}
         [late] = [one for one in found if one["about"] == "late" and one["kind"] == "missed"]
         assert late["problem"].startswith("3 runs since ")
         assert "misfire is latest" in late["advice"]
         shown = call(app, "doctor", "--from-2x", "--all").stdout
-        assert all(f"{name}: " in shown for name, (_, expected) in ENTRIES.items() if expected)
+        assert all(f"{name}: " in shown for name, (_, _, expected) in ENTRIES.items() if expected)
         old.kill()
     client.delete(LOCK)
     with server.client() as broker:

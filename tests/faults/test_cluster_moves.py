@@ -211,25 +211,6 @@ def replica_of(cluster: ClusterTopology, master: Server) -> Server:
     raise AssertionError(f"{master} has no replica")
 
 
-@pytest.mark.slow
-def test_a_standby_takes_over_after_a_move(moved: ClusterTopology, valkey: Server, tmp_path: Path) -> None:
-    with (
-        valkey.client() as broker,
-        beat(moved, valkey, tmp_path / "app") as holder,
-        celery_beat(tmp_path / "app", "module") as standby,
-    ):
-        standby.wait_for("Standing by")
-        with moving(moved) as move:
-            move.move_all()
-        next_message(broker)
-        holder.signal(signal.SIGTERM)
-        assert holder.wait() == 0
-        seconds = next_message(broker)
-        print(f"SIGTERM to the next message: {seconds:.2f} s")
-        standby.wait_for("Acquired lock")
-        assert seconds <= 2.5
-
-
 FIRST = {
     "the schedule": [SCHEDULE, LOCK, TICK],
     "the lock": [LOCK],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -16,13 +15,11 @@ from redbeat.store.lock_tokens import holder_of
 from tests.support.apps import (
     STOP_SECONDS,
     celery_worker,
-    runs,
     stop_worker,
     write_app,
 )
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
-from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import (
     LOCK,
@@ -100,35 +97,6 @@ def test_a_worker_ends_though_the_exit_of_its_beat_is_swallowed(
         worker.wait_for("the handler begins")
         stop(worker, client)
         assert worker.output().count("has swallowed it") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.few_cases(1)
-@each_pool()
-def test_a_beat_that_has_lost_its_lock_stands_by_and_leads_again_later(
-    server: Server, tmp_path: Path, pool: list[str]
-) -> None:
-    with (
-        worker_with_beat(server, tmp_path, pool) as worker,
-        server.client(db=1) as client,
-        server.client() as noted,
-    ):
-        eventually(lambda: runs(noted))
-        client.set(LOCK, "another")
-        worker.wait_for("It stands by.")
-        worker.wait_for("Standing by: a program other than RedBeat 3 holds the lock")
-        sent = worker.output().count("Sending due task")
-        assert client.get(LOCK) == "another"
-        client.delete(LOCK)
-        freed = time.monotonic()
-        eventually(lambda: worker.output().count("Sending due task") > sent)
-        print(f"{pool[1]}: sending again {time.monotonic() - freed:.2f} s after the lock was free")
-        assert client.get(LOCK).startswith("redbeat:3:")
-        done = len(runs(noted))
-        eventually(lambda: len(runs(noted)) > done)
-        assert len(re.findall("It stands by", worker.output())) == 1
-        assert worker.stop(STOP_SECONDS) == 0
-        assert client.get(LOCK) is None
 
 
 def stop(worker: Process, client: redis.Redis) -> None:

@@ -7,7 +7,6 @@ away, is told the truth.
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import signal
 import threading
@@ -137,38 +136,6 @@ def test_what_is_cancelled_while_beat_sends_is_either_sent_or_cancelled(
     print(f"{sent_ever} sent, {cancelled_ever} cancelled")
     assert sent_ever
     assert cancelled_ever
-
-
-def test_a_message_stored_again_while_it_is_sent_is_sent_as_it_was_stored_last(
-    make_app: MakeApp, client: redis.Redis, broker: redis.Redis
-) -> None:
-    app = make_app(redbeat_batch_size=3)
-    install(app)
-    scheduler = RedBeatScheduler(app)
-    scheduler.stand_for_leader()
-    names = [f"message-{number}" for number in range(10)]
-    last = 60
-
-    def store_again() -> None:
-        for version in range(last + 1):
-            name = names[version % len(names)]
-            app.send_task("echo", [version], task_id=name, countdown=3600)
-            make_due(client, [name])
-
-    writer = threading.Thread(target=store_again)
-    writer.start()
-    while writer.is_alive() or client.zcard(LATER):
-        scheduler.tick()
-    writer.join()
-    sent: dict[str, list[int]] = {name: [] for name in names}
-    for message in messages(broker):
-        sent[message["headers"]["id"]].append(json.loads(message["headers"]["argsrepr"])[0])
-    print(f"{sum(map(len, sent.values()))} of {last + 1} versions were sent")
-    for number, name in enumerate(names):
-        versions = [version for version in range(last + 1) if version % len(names) == number]
-        assert sent[name] == sorted(set(sent[name]))
-        assert sent[name][-1] == versions[-1]
-    assert left_of_messages(client) == []
 
 
 @pytest.mark.few_cases(1)

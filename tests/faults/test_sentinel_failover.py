@@ -7,7 +7,6 @@ id, and a reader who had it from the old master has it twice. That is counted, a
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from collections import Counter
@@ -19,10 +18,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 
-from redbeat.later import batch, install
-from tests.faults.bursts import LATER
 from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
@@ -206,29 +202,3 @@ def test_what_a_replica_had_not_got_is_sent_with_the_same_ids(
     print(f"{seen.total() - at_cut} messages weren't replicated; doubled: {doubled(ids)}")
     assert doubled(ids) == 0
     assert failover.seconds <= patience(5)
-
-
-@pytest.mark.long_form
-@pytest.mark.parametrize("_round", ROUNDS)
-def test_stored_messages_are_on_the_new_master_once_each(
-    sentinel: SentinelTopology, chance: random.Random, _round: int, tmp_path: Path
-) -> None:
-    app = Celery("writer", broker=sentinel.url(0), set_as_current=False)
-    app.conf.broker_transport_options = {"master_name": sentinel.service_name}
-    app.conf.redbeat_redis_url = sentinel.url(1)
-    app.conf.redbeat_redis_options = {"service_name": sentinel.service_name}
-    install(app)
-    with beat(sentinel, tmp_path), sentinel.client(db=1) as client:
-        with batch():
-            for name in NAMES:
-                app.send_task("echo", [name], task_id=name, countdown=3600)
-        client.zadd(LATER, {f"redbeat::later:{name}": 1 + number for number, name in enumerate(NAMES)})
-        left = chance.randint(len(NAMES) // 4, len(NAMES) * 3 // 4)
-        eventually(lambda: client.zcard(LATER) <= left, interval=0.001)
-        failover = fail_over(sentinel)
-        with failover.master.client(db=1) as schedule, failover.master.client(db=0) as queue:
-            eventually(lambda: schedule.zcard(LATER) == 0)
-            sent = Counter(message["headers"]["id"] for message in messages(queue))
-    stored = {name: sent[name] for name in NAMES}
-    print(f"{len(NAMES)} stored messages, a failover when {left} were left: {Counter(stored.values())} times")
-    assert set(stored.values()) == {1}

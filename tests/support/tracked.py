@@ -53,6 +53,12 @@ def work(task, word):
     runs_client().rpush("work", json.dumps([task.request.id, word, time.time(), os.getpid()]))
 
 
+def wait_for(key, seconds=600):
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at and not runs_client().exists(key):
+        time.sleep(0.05)
+
+
 def kill_itself():
     time.sleep(0.3)  # before its process is known to have it, the pool would give it to another one
     os.kill(os.getpid(), 9)
@@ -111,9 +117,7 @@ def replace(self):
 @app.task(bind=True)
 def work_until(self, key, seconds=60):
     work(self, "begin")
-    ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at and not runs_client().exists(key):
-        time.sleep(0.05)
+    wait_for(key, seconds)
     work(self, "end")
 
 
@@ -128,12 +132,6 @@ def be_killed_once(self):
     work(self, "begin")
     if runs_client().incr("killed:" + self.request.id) == 1:
         kill_itself()
-
-
-@app.task(bind=True, acks_late=True)
-def be_killed_late(self):
-    work(self, "begin")
-    kill_itself()
 
 
 @app.task(bind=True, retry_on_worker_lost=True, default_retry_delay=0)
@@ -166,8 +164,7 @@ def exit_badly(self):
 @app.task(bind=True, acks_late=True)
 def work_late(self, key):
     work(self, "begin")
-    while not runs_client().exists(key):
-        time.sleep(0.05)
+    wait_for(key)
     work(self, "end")
 
 
@@ -180,29 +177,26 @@ def ask(self):
 @app.task(bind=True)
 def ask_late(self, key):
     work(self, "begin")
-    while not runs_client().exists(key):
-        time.sleep(0.05)
+    wait_for(key)
     runs_client().set("mine:" + self.request.id, int(redbeat.runs.is_mine()))
 
 
 @app.task(bind=True)
 def spawn(self, shape, key):
     work(self, "begin")
+    parts = [child.si(key) for _ in range(3)]
     if shape == "chain":
-        chain(child.si(key), child.si(key)).apply_async()
+        chain(*parts[:2]).apply_async()
     elif shape == "chord":
-        chord([child.si(key), child.si(key)], child.si(key)).apply_async()
-    elif shape == "group":
-        group(child.si(key), child.si(key)).apply_async()
+        chord(parts[:2], parts[2]).apply_async()
     else:
-        child.si(key).apply_async()
+        group(parts[: 2 if shape == "group" else 1]).apply_async()
 
 
 @app.task(bind=True)
 def child(self, key):
     work(self, "begin")
-    while not runs_client().exists(key):
-        time.sleep(0.05)
+    wait_for(key)
 
 
 {extra}

@@ -144,20 +144,6 @@ def test_what_goes_to_another_broker_is_published_there(
     assert stored_ids(app) == ["its own"]
 
 
-def test_many_writers_at_once_lose_nothing(app: Celery, client: redis.Redis) -> None:
-    def write(name: int) -> None:
-        for number in range(50):
-            store(app, f"{name}-{number % 40}")  # some take the place of others
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(stored_ids(app)) == 8 * 40
-    assert len(client.keys("redbeat::later:*")) == 8 * 40
-
-
 @pytest.fixture
 def results_app(make_app: MakeApp, server: Server) -> Celery:
     """An app that stores messages, and has results."""

@@ -65,8 +65,6 @@ CASES = [
     Case("is retried and returns", "retry_and_return", attempt=2, begins=2),
     Case("exits", "exit_badly", outcome="failed", error="(SystemExit|WorkerLostError).*",
          pools=("prefork", "threads")),
-    Case("loses its process unacknowledged", "be_killed_late", (), {}, "failed", "WorkerLostError: .*",
-         pools=PREFORK),
     Case("loses its process and is retried", "be_killed_and_retried", attempt=2, begins=2,
          pools=PREFORK if RETRIES_LOST else ()),
     Case("reaches its hard limit and begins again", "hang_once", (), {"time_limit": 1}, begins=2,

@@ -204,43 +204,26 @@ def compare(simulated: list[SimulatedRun], played: Played, end: datetime) -> Non
             assert {run.outcome for run in covered} == {"skipped"}
 
 
+@pytest.mark.parametrize("holds", [False, True], ids=["runs end at once", "runs hold each other back"])
 @pytest.mark.parametrize("number", ROUNDS)
-def test_what_is_simulated_is_what_a_beat_does(chance: random.Random, number: int) -> None:
+def test_simulated_runs_are_those_that_a_beat_sends(chance: random.Random, number: int, holds: bool) -> None:
     start = datetime(2026, 3, 27, chance.randrange(24), chance.randrange(60), 17, tzinfo=UTC)
-    end = start + timedelta(days=6, hours=5)
+    end = start + timedelta(days=1 if holds else 6, hours=5)
     for place in range(ENTRIES):
-        app = fake_redis_app()
+        app, policy = fake_redis_app(), random_policy(chance, start, end)
         calendar = Calendar("holidays", HOLIDAYS, app=app).save()
-        rule = chance.choice([*DENSE, *SPARSE] if IS_LONG or place % 4 else SPARSE)
-        zone, policy = chance.choice(ZONES), random_policy(chance, start, end)
-        outages = random_outages(chance, start, end)
-        print(f"{place}: {rule!r}, timezone={zone!r}, {policy}, {start}, outages={outages}")
-
-        make_entry = partial(
-            RedBeatSchedulerEntry, f"entry-{place}", "tasks.x", rule, app=app, timezone=zone, **policy
-        )
-        calendars = {"holidays": calendar} if chance.random() < 0.5 else {}
-        simulated = list(simulate(make_entry(), start, end, outages=outages, calendars=calendars))
-        played = play(app, make_entry, start, end, Outages(outages).end_around)
-        compare(simulated, played, end)
-
-
-@pytest.mark.parametrize("number", ROUNDS)
-def test_runs_hold_each_other_back_as_the_scripts_let_them(chance: random.Random, number: int) -> None:
-    start = datetime(2026, 3, 28, chance.randrange(24), chance.randrange(60), 17, tzinfo=UTC)
-    end = start + timedelta(days=1, hours=5)
-    for place in range(ENTRIES):
-        app, rule = fake_redis_app(), chance.choice(DENSE)
-        policy = {
-            name: value for name, value in random_policy(chance, start, end).items() if name != "exclude"
-        }
-        policy["overlap"] = chance.choice(["skip", "buffer_one", "replace", "allow"])
-        if policy["overlap"] in ("buffer_one", "replace"):
-            # of several missed runs at one instant beat may look at one or two before the one that waits
-            policy.pop("misfire", None)
-        if chance.random() < 0.4:
-            policy["max_runtime"] = chance.choice([600, 3000, 9000])
-            policy["revoke_overdue"] = chance.random() < 0.5
+        rule = chance.choice(DENSE if holds else SPARSE if place % 4 == 0 else [*DENSE, *SPARSE])
+        if holds:
+            policy.pop("exclude", None)
+            policy["overlap"] = chance.choice(["skip", "buffer_one", "replace", "allow"])
+            if policy["overlap"] in ("buffer_one", "replace"):
+                # of several missed runs at one instant beat may look at one or two before the one that waits
+                policy.pop("misfire", None)
+            if chance.random() < 0.4:
+                policy["max_runtime"] = chance.choice([600, 3000, 9000])
+                policy["revoke_overdue"] = chance.random() < 0.5
+        else:
+            policy["timezone"] = chance.choice(ZONES)
         outages = random_outages(chance, start, end)
         seed, longest = chance.random(), chance.choice([1000, 4000, 12_000])
         print(f"{place}: {rule!r}, {policy}, {start}, outages={outages}, {longest=}")
@@ -249,8 +232,10 @@ def test_runs_hold_each_other_back_as_the_scripts_let_them(chance: random.Random
             return timedelta(seconds=random.Random(f"{seed} {due}").randint(1, longest) + 0.1371)  # noqa: B023
 
         make_entry = partial(RedBeatSchedulerEntry, f"entry-{place}", "tasks.x", rule, app=app, **policy)
-        simulated = list(
-            simulate(make_entry(), start, end, outages=outages, durations=lambda run: duration_of(run.due))
-        )
-        played = play(app, make_entry, start, end, Outages(outages).end_around, duration_of)
+        given: dict[str, Any] = {"outages": outages, "calendars": {"holidays": calendar}}
+        if holds:
+            given["durations"] = lambda run: duration_of(run.due)
+        simulated = list(simulate(make_entry(), start, end, **given))
+        lasting = [duration_of] if holds else []
+        played = play(app, make_entry, start, end, Outages(outages).end_around, *lasting)
         compare(simulated, played, end)
