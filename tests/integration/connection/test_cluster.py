@@ -95,32 +95,6 @@ def test_many_entries_are_saved_and_deleted_at_once(cluster: ClusterTopology, ap
     assert not cluster.client().keys(target_nodes="all")
 
 
-def test_static_entries_follow_the_configuration(cluster: ClusterTopology, app: Celery) -> None:
-    app.conf.beat_schedule = {
-        f"static-{number}": {"task": "tasks.report", "schedule": 60} for number in range(1_100)
-    }
-    with leader(app):
-        assert cluster.client().scard("{redbeat}::statics") == 1_100
-        assert cluster.client().zcard("{redbeat}::schedule") == 1_100
-    app.conf.beat_schedule = {"static-7": {"task": "tasks.report", "schedule": 60}}
-    with leader(app):
-        assert cluster.client().smembers("{redbeat}::statics") == {"static-7"}
-        assert cluster.client().zrange("{redbeat}::schedule", 0, -1) == ["{redbeat}:static-7"]
-
-
-def test_schedulers_without_a_lock_share_the_work(cluster: ClusterTopology) -> None:
-    apps = [by_startup_nodes(cluster, redbeat_lock_key=None) for _ in range(2)]
-    names = [f"report-{number}" for number in range(20)]
-    for name in names:
-        RedBeatSchedulerEntry(name, "tasks.report", schedule(60), app=apps[0]).save()
-    first, second = (RedBeatScheduler(app) for app in apps)
-    make_due(apps[0], *names)
-    first.tick()
-    second.tick()
-    sent = [message.entry for app in apps for message in take_messages(app)]
-    assert sorted(sent) == sorted(names)
-
-
 def test_bare_member_in_another_slot_gets_its_prefix(cluster: ClusterTopology, app: Celery) -> None:
     for name in ("good", "bare"):
         RedBeatSchedulerEntry(name, "tasks.report", schedule(60), app=app).save()

@@ -149,6 +149,7 @@ def test_call_survives_a_server_that_dies_during_it(
         waiting.result(20)
 
 
+@pytest.mark.few_cases(4)
 @CALLS
 @pytest.mark.parametrize("retry_period", [None, 0.3])
 def test_longer_outage_is_an_error_after_the_period_without_a_password(

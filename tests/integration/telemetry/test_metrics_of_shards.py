@@ -19,7 +19,6 @@ from redbeat.keys import Keys
 from redbeat.leadership.elector import Leadership
 from redbeat.store.figures import Figures
 from redbeat.store.parts import Part
-from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics import exposition
 from redbeat.telemetry.metrics.gathering import Gathering
@@ -27,7 +26,7 @@ from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.last_hour import read_last_hour
 from redbeat.telemetry.metrics.table import METRICS, SHARD_LABEL
 from tests.support.fidelity import counting_round_trips
-from tests.support.shards import EVERY_PLACE, app_in, names_in_every_shard, parts_of, write_sent
+from tests.support.shards import EVERY_PLACE, app_in, names_in_every_shard, parts_of
 
 #: labels of a sample, sorted, to its value
 Samples = dict[tuple[tuple[str, str], ...], float]
@@ -181,23 +180,3 @@ def test_round_trips_of_gathering_do_not_grow_with_the_shards(
             gathers.gathering.gather()
             made.append(count())
     assert made[1] <= made[0] * (3 if place == "cluster" else 1), made
-
-
-@EVERY_PLACE
-def test_failures_in_a_row_are_shown_with_the_shard_of_the_entry(
-    sharded: Celery, place: str, beat: MakeBeat
-) -> None:
-    names, runs = names_in_every_shard(sharded)[:3], Runs(Store(sharded))
-    for count, name in enumerate(names, start=1):
-        Entry(name, "tasks.report", 3600, app=sharded).save()
-        for number in range(count):
-            write_sent(sharded, name, f"{name}-{number}", due=1000.0 + number)
-            delivery = Delivery(name, f"{name}-{number}", f"{1000 + number}.000000", f"{name}{number}", "w")
-            runs.begin(delivery, 30_000)
-            runs.end([End(delivery, "failed", "ValueError: no")])
-    most = [Store(sharded).keys.entry(name) for name in (names[2], names[1])]
-    assert Figures(Store(sharded)).read_streaks(2) == most
-    made = beat(slice(3))
-    made.gathering.gather()
-    rows = made.families()["redbeat_entry_failures_in_a_row"]
-    assert by_shard(rows, entry="other") == {"0": 1, "1": 2, "2": 3}

@@ -34,7 +34,6 @@ from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, celery_worker, write_app
 from tests.support.command_line import call
-from tests.support.logs import warnings_in
 from tests.support.polling import eventually
 from tests.support.receivers import OK, Receiver
 from tests.support.schedule import LOCK, SCHEDULE, write_raw
@@ -310,24 +309,6 @@ def test_entry_ping_without_tracking_tells_that_a_run_was_sent(
     tell(app, signals.run_sent, "report")
     eventually(lambda: len(receiver.paths) == 2)
     assert receiver.paths == ["/x", "/x"], "also for an entry that was deleted with its last run"
-
-
-def test_service_that_is_away_delays_no_other_and_is_logged_once(
-    watched: Celery, make_pings: MakePings, receiver: Receiver, caplog: pytest.LogCaptureFixture
-) -> None:
-    with Receiver() as dead:
-        dead_url = dead.url(SECRET)
-    Entry("dead", "echo", 60, app=watched, ping_url=dead_url).save()
-    watched.redbeat_conf.ping_hosts = (receiver.host, dead.host)
-    make_pings(watched)
-    Entry("well", "echo", 60, app=watched, ping_url=receiver.url("well")).save()
-    for _ in range(20):
-        tell(watched, signals.run_started, "dead")
-        tell(watched, signals.run_ended, "dead", "succeeded")
-    tell(watched, signals.run_ended, "well", "lost")
-    eventually(lambda: receiver.paths == ["/well/fail"])
-    assert len([line for line in warnings_in(caplog) if dead.host in line]) == 1
-    assert SECRET not in caplog.text
 
 
 def test_entry_pings_during_an_outage_of_redis_are_kept_up_to_a_limit(

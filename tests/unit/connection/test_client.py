@@ -15,7 +15,6 @@ import redis.cluster
 import redis.connection
 import redis.sentinel
 from celery import Celery
-from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
@@ -253,16 +252,6 @@ def save(app: Celery, name: str = "x", **fields: Any) -> RedBeatSchedulerEntry:
     return RedBeatSchedulerEntry(**{"name": name, "task": "t", "schedule": 60, "app": app, **fields}).save()
 
 
-def test_entry_is_saved_read_and_deleted_with_a_fake(fake_app: Celery) -> None:
-    saved = save(fake_app, args=[1], kwargs={"a": 2}, options={"queue": "q"}, schedule=crontab(hour={7, 13}))
-    found = RedBeatSchedulerEntry.from_key("redbeat:x", app=fake_app)
-    assert (found, found.args, found.kwargs, found.options) == (saved, [1], {"a": 2}, {"queue": "q"})
-    assert (found.rank, RedBeatSchedulerEntry.load_meta(saved.key, fake_app)["total_run_count"]) == (0, 0)
-    saved.delete()
-    with pytest.raises(KeyError, match="there is no such entry"):
-        RedBeatSchedulerEntry.from_key("redbeat:x", app=fake_app)
-
-
 @pytest.mark.parametrize("act", [lambda saved: saved.reschedule(), next], ids=["reschedule", "next"])
 def test_deleted_entry_is_not_written_again(fake_app: Celery, act: Any) -> None:
     saved = save(fake_app)
@@ -277,6 +266,9 @@ def test_tick_sends_due_runs_with_a_fake(decodes: bool) -> None:
     app = memory_app()
     app.redbeat_redis = fakeredis.FakeRedis(decode_responses=decodes)
     assert_entry_runs(app)
+    RedBeatSchedulerEntry.get("report", app).delete()
+    with pytest.raises(KeyError, match="there is no such entry"):
+        RedBeatSchedulerEntry.from_key("redbeat:report", app=app)
 
 
 def test_tick_without_the_configured_lock_is_refused(fake_app: Celery) -> None:

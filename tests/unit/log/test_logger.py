@@ -175,24 +175,6 @@ def test_times_in_messages_have_the_zone_of_the_timestamps(
 
 
 SOURCES = sorted(Path(redbeat.__file__).parent.rglob("*.py"))
-LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
-
-
-def log_calls() -> Iterator[tuple[Path, ast.Call]]:
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            match node:
-                case ast.Call(func=ast.Attribute(ast.Name("logger"), method)) if method in LOG_METHODS:
-                    yield path, node
-
-
-def test_log_calls_have_constant_messages_with_foreign_text_as_values() -> None:
-    calls = list(log_calls())
-    assert len(calls) > 60
-    for path, call in calls:
-        message: Any = call.args[getattr(call.func, "attr", "") == "log"]
-        branches = [message.body, message.orelse] if isinstance(message, ast.IfExp) else [message]
-        assert all(isinstance(one, ast.Constant) for one in branches), f"{path}:{call.lineno}"
 
 
 # -- JSON
