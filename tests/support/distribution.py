@@ -6,14 +6,14 @@ from zlib import crc32
 
 from xdist.scheduler import LoadFileScheduling
 
-#: by its name each of these would begin late, and it takes half a minute or more: others wait for its end
+#: by its name each of these would begin late, and it is among the slowest: others would wait for its end
 _LONG = (
-    "tests/integration/documentation/test_pages_that_run.py",
-    *("tests/integration/runs/test_worker_endings.py", "tests/integration/runs/test_worker_runs.py"),
-    *("tests/integration/singleton/test_singleton.py", "tests/integration/telemetry/test_prometheus.py"),
-    *("tests/integration/reshard/test_resharding.py", "tests/unit/schedules/test_transitions.py"),
-    "tests/integration/web/test_browser.py",
-    *("tests/unit/schedules/test_rrule.py", "tests/unit/schedules/test_walltimes.py"),
+    *("tests/integration/reshard/test_resharding.py", "tests/integration/reshard/test_reshard_processes.py"),
+    *("tests/integration/documentation/", "tests/integration/diagnostics/test_doctor_of_shards.py"),
+    *("tests/integration/contrib/test_django_projects.py", "tests/integration/leadership/test_leader.py"),
+    *("tests/integration/singleton/test_singleton.py", "tests/integration/runs/test_worker_runs.py"),
+    *("tests/integration/web/test_mounting.py", "tests/integration/telemetry/test_endpoint_of_a_beat.py"),
+    *("tests/unit/schedules/test_transitions.py", "tests/unit/schedules/test_next_run_properties.py"),
 )
 
 

@@ -87,11 +87,6 @@ class Server(Daemon):
         scheme = "rediss" if self.certificates else "redis"
         return f"{scheme}://{self._userinfo}{self.host}:{self.port}/{db}"
 
-    def unix_url(self, db: int = 0) -> str:
-        """unix:// of a server with `unix_socket`."""
-        assert self.socket_path, "this server has no Unix socket"
-        return f"unix://{self._userinfo}{self.socket_path}?db={db}"
-
     def client(self, **options: Any) -> redis.Redis:
         """A client that decodes answers; `options` are those of redis.Redis."""
         if self.certificates:

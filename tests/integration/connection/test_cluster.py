@@ -217,6 +217,7 @@ def test_one_node_cluster_with_the_default_prefix_is_an_error_that_names_the_has
     assert finding.severity.name == "ERROR"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_entries", [True, False])
 def test_beat_and_commands_on_a_one_node_cluster_end_with_one_error(
     node: Server, tmp_path: Path, has_entries: bool

@@ -68,6 +68,7 @@ def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [event for event in told if event.startswith("redbeat.ping.")]
 
 
+@pytest.mark.slow
 def test_leader_calls_and_a_standby_does_after_its_takeover(
     server: Server, tmp_path: Path, receiver: Receiver
 ) -> None:

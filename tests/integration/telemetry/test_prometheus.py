@@ -24,7 +24,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.telemetry.metrics.table import METRICS
-from tests.faults.rounds import IS_LONG
 from tests.support.apps import celery_beat
 from tests.support.daemons import Daemon, pick_port
 from tests.support.deadlines import patience
@@ -33,7 +32,7 @@ from tests.support.http import fetch
 from tests.support.machine import require_program
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import LOCK, SCHEDULE, SELDOM, write_raw
+from tests.support.schedule import SCHEDULE, write_raw
 from tests.support.servers import Server
 from tests.support.tracked import Tracked
 
@@ -48,10 +47,6 @@ class Stubborn(app.Task):
     def apply_async(self, *args, **kwargs):
         if runs_client().exists("refuse"):
             kwargs["serializer"] = "unknown"  # an error of the application's own would skip the run
-        while runs_client().exists("hang"):
-            time.sleep(0.05)
-        if runs_client().exists("slow"):
-            time.sleep(0.7)
         return super().apply_async(*args, **kwargs)
 
 
@@ -216,10 +211,6 @@ class World:
         is_running = self.beats[number].is_running
         return is_running and b"redbeat_due_entries " in fetch(self.ports[number], "/metrics").body
 
-    def leads(self) -> int:
-        """How many beats lead."""
-        return sum(b"\nredbeat_is_leader 1" in fetch(port, "/metrics").body for port in self.ports)
-
     def leader(self) -> int:
         """The number of the beat that leads, and shows the schedule."""
         [found] = eventually(lambda: [number for number in (0, 1) if self.shows_the_schedule(number)])
@@ -327,7 +318,7 @@ def test_sums_are_right_when_leaders_are_killed_and_paused(world: World) -> None
     assert float(led["values"][-1][1]) - float(led["values"][0][1]) == 2
 
 
-def test_each_alert_fires_and_resolves(world: World) -> None:
+def test_alerts_fire_and_resolve(world: World) -> None:
     world.at_rest()
     client = world.client
     seen: dict[str, dict[str, str]] = {}
@@ -362,46 +353,6 @@ def test_each_alert_fires_and_resolves(world: World) -> None:
     world.at_rest()
     new.delete()
 
-    if IS_LONG:
-        # what the metrics need is forbidden
-        client.execute_command("ACL", "SETUSER", "default", "-zscan")
-        fire("RedBeatRedisTrouble", "RedBeatScheduleNotMeasured")
-        client.execute_command("ACL", "SETUSER", "default", "+zscan")
-        world.at_rest()
-
-        # sending hangs while one entry after the other falls due; then it is slow
-        for number in range(60):
-            now = time.time()
-            write_raw(
-                client,
-                f"later-{number}",
-                score=now + number / 2,
-                schedule=SELDOM,
-                options={"queue": "nobody's"},
-            )
-        client.zadd("redbeat::later", {"redbeat::later:one": 1})
-        client.set("hang", 1)
-        fire("RedBeatHangs", "RedBeatLate", "RedBeatBacklogGrows", "RedBeatStoredMessagesOverdue")
-        client.set("slow", 1)
-        client.delete("hang")
-        fire("RedBeatSendsLate")
-        client.delete("slow")
-        world.at_rest()
-
-        # another program takes the lock, again and again
-        def change() -> bool:
-            client.set(LOCK, "another's")
-            eventually(lambda: world.leads() == 0)
-            client.delete(LOCK)
-            world.leader()  # it has been counted by then
-            seen.update(world.prometheus.firing())
-            return "RedBeatLeadershipFlaps" in seen
-
-        eventually(change)
-        world.at_rest()
-
-        rules = yaml.safe_load((MONITORING / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
-        assert set(seen) == {rule["alert"] for rule in rules}
     for alert in seen.values():
         assert not [text for text in alert.values() if "<" in text], "a template that went wrong"
         assert alert["severity"] in ("warning", "critical")

@@ -311,9 +311,9 @@ def test_events_are_logged_with_their_documented_level_and_fields() -> None:
     for source in SOURCES:
         if source.name == "events.py" and source.parent.name == "log":
             continue
-        tree = ast.parse(source.read_text("utf-8"))
-        used |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in constants}
-        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        nodes = [*ast.walk(ast.parse(source.read_text("utf-8")))]
+        used |= {node.id for node in nodes if isinstance(node, ast.Name) and node.id in constants}
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
             if not (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)):
                 continue
             name = call.func.value.id
