@@ -5,14 +5,17 @@ REDBEAT_FAULTS=long makes more rounds (`make faults`); REDBEAT_SEED repeats the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.faults.bursts import AmqpQueue, Layout, RedisQueue, Tally
 from tests.faults.rounds import TALLY
+from tests.faults.slots import is_master
+from tests.support import topologies
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.servers import Server
+from tests.support.topologies import ClusterTopology
 
 Report = Callable[[Tally], None]
 
@@ -49,3 +52,19 @@ def report(request: pytest.FixtureRequest) -> Report:
         assert tally.is_good(layout), tally
 
     return add
+
+
+@pytest.fixture(scope="session")
+def replicated_session() -> Iterator[ClusterTopology]:
+    with topologies.cluster(has_replica=True) as topology:
+        yield topology
+
+
+@pytest.fixture
+def replicated(replicated_session: ClusterTopology) -> ClusterTopology:
+    """A cluster with a replica, all its nodes up and empty."""
+    replicated_session.heal()
+    for server in replicated_session.servers:
+        if is_master(server):
+            server.flush()
+    return replicated_session

@@ -57,3 +57,9 @@ class SlotMove:
     @staticmethod
     def _id_of(client: Any) -> str:
         return str(client.execute_command("CLUSTER MYID"))
+
+
+def is_master(server: Server) -> bool:
+    with server.client() as client:
+        replication: Any = client.info("replication")
+    return bool(replication["role"] == "master")

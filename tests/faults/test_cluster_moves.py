@@ -26,8 +26,7 @@ from redbeat.errors import StoreRefused, StoreUnavailable
 from redbeat.store.replicas import Replicas
 from redbeat.task_ids import task_id_of
 from tests.faults.rounds import IS_LONG
-from tests.faults.slots import SlotMove
-from tests.support import topologies
+from tests.faults.slots import SlotMove, is_master
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import errors_in, has_traceback, warnings_in
@@ -54,19 +53,6 @@ def _id_of(name: str, due: float) -> str:
 
 
 IDS = {_id_of(name, 1 + number) for number, name in enumerate(NAMES)}
-
-
-@pytest.fixture(scope="module")
-def moved_session() -> Iterator[ClusterTopology]:
-    with topologies.cluster(has_replica=True) as topology:
-        yield topology
-
-
-@pytest.fixture
-def moved(moved_session: ClusterTopology) -> ClusterTopology:
-    moved_session.heal()
-    moved_session.owner(SCHEDULE).flush()
-    return moved_session
 
 
 def settings_of(cluster: ClusterTopology, **options: Any) -> dict[str, Any]:
@@ -123,7 +109,7 @@ def next_message(broker: redis.Redis) -> float:
 
 def other_master(cluster: ClusterTopology) -> Server:
     owner = cluster.owner(SCHEDULE)
-    return next(node for node in cluster.nodes if node not in (owner, cluster.replica) and _is_master(node))
+    return next(node for node in cluster.nodes if node not in (owner, cluster.replica) and is_master(node))
 
 
 def moving(cluster: ClusterTopology) -> SlotMove:
@@ -131,28 +117,24 @@ def moving(cluster: ClusterTopology) -> SlotMove:
     return SlotMove(cluster.servers, SCHEDULE, cluster.owner(SCHEDULE), other_master(cluster))
 
 
-def _is_master(server: Server) -> bool:
-    with server.client() as client:
-        replication: Any = client.info("replication")
-    return bool(replication["role"] == "master")
-
-
 @pytest.mark.slow
-def test_slots_moved_amid_a_burst_cost_no_run(moved: ClusterTopology, valkey: Server, tmp_path: Path) -> None:
+def test_slots_moved_amid_a_burst_cost_no_run(
+    replicated: ClusterTopology, valkey: Server, tmp_path: Path
+) -> None:
     with (
-        moved.client() as client,
+        replicated.client() as client,
         valkey.client() as broker,
-        beat(moved, valkey, tmp_path / "app") as process,
+        beat(replicated, valkey, tmp_path / "app") as process,
     ):
-        save(moved, NAMES)
+        save(replicated, NAMES)
         for _ in range(ROUNDS):
             broker.delete("celery")
             client.zremrangebyscore(SCHEDULE, 0, 0)
             make_due(client, NAMES)
             eventually(lambda: broker.llen("celery") >= len(NAMES) // 6, interval=0.001)
-            source, target = moved.owner(SCHEDULE), other_master(moved)
+            source, target = replicated.owner(SCHEDULE), other_master(replicated)
             began = time.monotonic()
-            with SlotMove(moved.servers, SCHEDULE, source, target) as move:
+            with SlotMove(replicated.servers, SCHEDULE, source, target) as move:
                 move.move_all(after_each=lambda: time.sleep(0.01))  # slowly, as a network is
             took = time.monotonic() - began
             seconds = next_message(broker)
@@ -161,7 +143,7 @@ def test_slots_moved_amid_a_burst_cost_no_run(moved: ClusterTopology, valkey: Se
             print(f"moved in {took:.2f} s, a message {seconds:.2f} s later; {lost} lost, {doubled} doubled")
             assert lost == 0
             assert seconds <= patience(5), process.output()
-            assert moved.owner(SCHEDULE) is target
+            assert replicated.owner(SCHEDULE) is target
         [token] = {client.get(LOCK)}
         assert f":{process.pid}:" in token
         eventually(
@@ -176,13 +158,13 @@ def test_slots_moved_amid_a_burst_cost_no_run(moved: ClusterTopology, valkey: Se
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("is_killed", [False, True], ids=["CLUSTER FAILOVER", "master killed"])
 def test_a_replica_promoted_amid_a_burst_costs_no_run(
-    moved: ClusterTopology, valkey: Server, tmp_path: Path, is_killed: bool
+    replicated: ClusterTopology, valkey: Server, tmp_path: Path, is_killed: bool
 ) -> None:
-    with moved.client() as client, valkey.client() as broker, beat(moved, valkey, tmp_path / "app"):
-        save(moved, NAMES)
+    with replicated.client() as client, valkey.client() as broker, beat(replicated, valkey, tmp_path / "app"):
+        save(replicated, NAMES)
         make_due(client, NAMES)
-        old = moved.owner(SCHEDULE)
-        new = replica_of(moved, old)
+        old = replicated.owner(SCHEDULE)
+        new = replica_of(replicated, old)
         with old.client() as of_old:
             of_old.wait(1, 5000)
         eventually(lambda: broker.llen("celery") >= len(NAMES) // 6, interval=0.001)
@@ -191,9 +173,9 @@ def test_a_replica_promoted_amid_a_burst_costs_no_run(
         else:
             with new.client() as of_new:
                 of_new.execute_command("CLUSTER FAILOVER")
-        eventually(lambda: _is_master(new), interval=0.005)
+        eventually(lambda: is_master(new), interval=0.005)
         seconds = next_message(broker)
-        eventually(lambda: moved.owner(SCHEDULE) is new, retry_on=_AWAY)
+        eventually(lambda: replicated.owner(SCHEDULE) is new, retry_on=_AWAY)
         await_all_sent(client)
         lost, doubled = check(broker, client)
         print(f"promotion to the next message: {seconds:.2f} s; lost: {lost}, doubled: {doubled}")
@@ -223,13 +205,13 @@ FIRST = {
 @pytest.mark.few_cases(2)
 @pytest.mark.parametrize("first", FIRST.values(), ids=FIRST.keys())
 def test_a_schedule_that_is_half_moved_loses_no_entry_and_calls_none_missing(
-    moved: ClusterTopology, first: list[str], caplog: pytest.LogCaptureFixture
+    replicated: ClusterTopology, first: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    app: Celery = memory_app(**settings_of(moved))
-    save(moved, ["one", "other"])
-    with moved.client() as client, leader(app) as scheduler:
+    app: Celery = memory_app(**settings_of(replicated))
+    save(replicated, ["one", "other"])
+    with replicated.client() as client, leader(app) as scheduler:
         make_due(client, ["one"])
-        with moving(moved) as move:
+        with moving(replicated) as move:
             move.move(*first)
             for _ in range(3):
                 with suppress(*_HALF_MOVED):
@@ -241,12 +223,12 @@ def test_a_schedule_that_is_half_moved_loses_no_entry_and_calls_none_missing(
         assert client.zscore(SCHEDULE, "{redbeat}:one") > 10**6
 
 
-def test_without_the_lock_key_nothing_is_lost_amid_a_move(moved: ClusterTopology) -> None:
-    app = memory_app(**settings_of(moved), redbeat_lock_key=None)
-    save(moved, ["one"])
-    with moved.client() as client, leader(app) as scheduler:
+def test_without_the_lock_key_nothing_is_lost_amid_a_move(replicated: ClusterTopology) -> None:
+    app = memory_app(**settings_of(replicated), redbeat_lock_key=None)
+    save(replicated, ["one"])
+    with replicated.client() as client, leader(app) as scheduler:
         make_due(client, ["one"])
-        with moving(moved) as move:
+        with moving(replicated) as move:
             move.move(SCHEDULE)
             with suppress(*_HALF_MOVED):
                 scheduler.tick()
@@ -255,17 +237,23 @@ def test_without_the_lock_key_nothing_is_lost_amid_a_move(moved: ClusterTopology
 
 
 def test_replicas_are_awaited_at_the_schedules_node(
-    moved: ClusterTopology, caplog: pytest.LogCaptureFixture
+    replicated: ClusterTopology, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = memory_app(**settings_of(moved), redbeat_wait_replicas=1, redbeat_batch_size=1)
-    save(moved, ["one", "other"])
-    with moved.client() as client, leader(app) as scheduler, caplog.at_level(logging.INFO, "celery.beat"):
+    app = memory_app(**settings_of(replicated), redbeat_wait_replicas=1, redbeat_batch_size=1)
+    save(replicated, ["one", "other"])
+    with (
+        replicated.client() as client,
+        leader(app) as scheduler,
+        caplog.at_level(logging.INFO, "celery.beat"),
+    ):
         make_due(client, ["one", "other"])
-        has_replica = [is_replicated(server) for server in (moved.owner(SCHEDULE), other_master(moved))]
+        has_replica = [
+            is_replicated(server) for server in (replicated.owner(SCHEDULE), other_master(replicated))
+        ]
         assert has_replica in ([True, False], [False, True], [False, False])
         scheduler.tick()
         assert len(warnings_in(caplog)) == int(not has_replica[0])
-        with moving(moved):
+        with moving(replicated):
             pass
         scheduler.store.replicas = Replicas(app.redbeat_conf)
         caplog.clear()

@@ -19,7 +19,7 @@ from redbeat.layout import shard_of
 from tests.faults.bursts import RedisQueue
 from tests.faults.rounds import IS_LONG, TALLY
 from tests.faults.shards import LOCK_SECONDS, SILENT_SECONDS, Crew, Scene, Taker, starter
-from tests.faults.slots import SlotMove
+from tests.faults.slots import SlotMove, is_master
 from tests.support import topologies
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -132,27 +132,6 @@ def test_a_beat_that_is_cut_off_while_shards_move_loses_and_doubles_no_run(
 
 
 FAULTY_SECONDS = 150.0 if IS_LONG else 6.0
-
-
-@pytest.fixture(scope="module")
-def replicated_session() -> Iterator[ClusterTopology]:
-    with topologies.cluster(has_replica=True) as topology:
-        yield topology
-
-
-@pytest.fixture
-def replicated(replicated_session: ClusterTopology) -> ClusterTopology:
-    replicated_session.heal()
-    for server in replicated_session.servers:
-        if is_master(server):
-            server.flush()
-    return replicated_session
-
-
-def is_master(server: Server) -> bool:
-    with server.client() as client:
-        replication: Any = client.info("replication")
-    return bool(replication["role"] == "master")
 
 
 class Nodes:

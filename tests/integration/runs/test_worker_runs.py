@@ -361,25 +361,6 @@ def test_task_linked_to_a_tracked_run_runs_and_belongs_to_its_workflow(
     assert tracked.outcome(name)["outcome"] == outcome
 
 
-# -- worker -B
-
-
-@pytest.mark.slow
-def test_the_runs_of_a_beat_inside_the_worker_are_tracked(
-    make_tracked: MakeTracked,
-) -> None:
-    schedule = {"often": {"task": "tracked.succeed", "schedule": 1.0}}
-    tracked = make_tracked(beat_schedule=schedule, beat_scheduler="redbeat.RedBeatScheduler")
-    with tracked.worker("prefork", "-B", concurrency=2) as worker:
-        try:
-            eventually(lambda: tracked.client.llen("work") >= 3)
-            eventually(lambda: tracked.past("often").get("outcome") == "succeeded")
-        except AssertionError:
-            print(worker.output())
-            raise
-        assert "aren't compiled" not in worker.output()
-
-
 @pytest.mark.slow
 @pytest.mark.skipif("pool_start_method" not in NAMESPACES["worker"], reason="this Celery can only fork")
 def test_processes_that_are_started_anew_instead_of_forked_have_the_gate(make_tracked: MakeTracked) -> None:

@@ -29,8 +29,8 @@ from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.schedules.occurrences import CRON_FIELDS, cron, next_run
 from tests.faults.rounds import IS_LONG
-from tests.support.simulator import DAY, UTC, changes_between
 from tests.support.ticks import memory_app
+from tests.unit.schedules.simulator import DAY, UTC, changes_between
 
 EXPRESSIONS = 6000 if IS_LONG else 700
 RUNS_EACH = 3

@@ -22,7 +22,7 @@ from redbeat.process.budget import limited
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import clocked, cron, first_run, last_runs, next_run, rrule, runs_after
 from tests.faults.rounds import IS_LONG
-from tests.support.simulator import DAY, INSTANT, SECOND, UTC
+from tests.unit.schedules.simulator import DAY, INSTANT, SECOND, UTC
 
 ZONES = [
     "UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Nuuk", "Africa/Casablanca",

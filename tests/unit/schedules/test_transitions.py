@@ -23,7 +23,7 @@ from redbeat.schedules import cron, next_run, rrule
 from redbeat.schedules.crontab import next_of_crontab
 from tests.conftest import SEED
 from tests.faults.rounds import IS_LONG
-from tests.support.simulator import (
+from tests.unit.schedules.simulator import (
     DAY,
     HOUR,
     INSTANT,

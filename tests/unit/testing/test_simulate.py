@@ -268,16 +268,6 @@ def test_it_says_what_is_missing_and_why_and_what_is_too_many(app: Celery) -> No
     ]
 
 
-def test_the_reason_of_a_run_that_is_held_back_is_said(app: Celery) -> None:
-    entry = Entry("sync", "proj.sync", "*/10 * * * *", overlap="skip", app=app)
-    expected = ["2026-06-01 10:00", "2026-06-01 10:10"]
-    with pytest.raises(
-        AssertionError, match=r"10:10:00 \+0000   skipped: the run of 2026-06-01 10:00:00 UTC was at work"
-    ):
-        assert_runs(entry, expected, durations={"sync": 700})
-    assert_runs(entry, expected, durations={"sync": 600})
-
-
 @pytest.mark.parametrize(
     ("expected", "span", "named"),
     [
