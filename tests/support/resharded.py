@@ -12,6 +12,7 @@ import time
 from binascii import crc_hqx
 from typing import Any
 
+import pytest
 import redis
 
 from redbeat.reshard.resharding import Report, Resharding
@@ -293,3 +294,17 @@ def hidden_keys(raw: redis.Redis) -> list[bytes]:
     """The keys of what is hidden, in any part; entries may have names like them."""
     found = raw.scan_iter("*:moving*", count=1000)
     return sorted(key for key in found if re.match(rb"(redbeat:|\{redbeat:\d+\}:):moving", key))
+
+
+def kill_with_hidden(make_app: MakeApp, raw: redis.Redis, shards: int | None, state: bytes) -> None:
+    """Reshard until something is hidden in this state, and end as kill -9 does."""
+
+    class Dying(Mortal):
+        def on_round_trip(self) -> None:  # type: ignore[override]
+            if hidden_keys(raw) and raw.hget("redbeat::layout", "state") == state:
+                raise Killed
+
+    store = Dying(make_app())
+    with pytest.raises(Killed):
+        Resharding(store.config.app, shards, store).run()
+    assert hidden_keys(raw)

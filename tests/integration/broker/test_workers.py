@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import redis
+from kombu import Queue
 
+from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, celery_worker, runs, write_app
 from tests.support.polling import eventually
 from tests.support.schedule import SELDOM, write_raw
@@ -33,6 +35,8 @@ EXTRA = """
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
+NEWS = Exchange("news", type="topic")
+
 class Router:
     def route_for_task(self, task, args=None, kwargs=None):
         return {"queue": "money"} if task.endswith(".bill") else None
@@ -40,6 +44,7 @@ class Router:
 app.conf.task_routes = ["module.Router", {"unknown.*": {"queue": "video"}}]
 app.conf.task_queues = [
     Queue("celery"), Queue("money"), Broadcast("all"),
+    Queue("usa", NEWS, routing_key="usa.#"), Queue("weather", NEWS, routing_key="*.weather"),
     Queue("video", Exchange("media"), routing_key="media.video"),
 ]
 app.autodiscover_tasks(["shop"])
@@ -108,7 +113,34 @@ def test_runs_reach_the_workers_of_their_queues_and_no_others(
         "bill": ("shop.tasks.bill", {}, ["money"]),
         "by-name": ("unknown.here", {}, ["video"]),
         "option": ("shop.tasks.compress", {"queue": "celery"}, ["celery"]),
+        "one-topic": ("everywhere", {"queue": "usa", "routing_key": "usa.news"}, ["video"]),
+        "two-topics": ("everywhere", {"queue": "usa", "routing_key": "usa.weather"}, ["money", "video"]),
         "broadcast": ("everywhere", {"queue": "all"}, ["celery", "money", "video"]),
     }
-    workers = {queue: f"{queue},all" for queue in ("celery", "video", "money")}
+    workers = {"celery": "celery,all", "video": "video,usa,all", "money": "money,weather,all"}
     assert_they_run_on(workers, expected, server, client, tmp_path, env={"BEAT": "1"})
+
+
+@pytest.mark.slow
+def test_worker_runs_messages_by_their_priority(
+    server: Server, make_scheduler: MakeScheduler, client: redis.Redis, tmp_path: Path, broker_url: str
+) -> None:
+    settings: dict[str, Any] = {"redbeat_redis_url": server.url(1), "worker_prefetch_multiplier": 1}
+    names = ["urgent", "usual", "seldom"]
+    priorities = [9, 5, 0]
+    if broker_url.startswith("redis"):  # kombu counts the other way round there
+        priorities.reverse()
+        settings["broker_transport_options"] = {
+            "priority_steps": [0, 5, 9],
+            "queue_order_strategy": "priority",
+        }
+    queues = 'from kombu import Queue\napp.conf.task_queues = [Queue("celery", max_priority=10)]'
+    write_app(tmp_path, "module", broker_url, server.url(2), queues, **settings)
+    task_queues = [Queue("celery", max_priority=10)]
+    scheduler = make_scheduler(broker_url=broker_url, task_queues=task_queues, **settings)
+    for score, (name, priority) in enumerate(zip(reversed(names), reversed(priorities), strict=True), 1):
+        write_raw(client, name, options={"priority": priority}, schedule=SELDOM, score=score)
+    scheduler.tick()
+    with celery_worker(tmp_path, "module"), server.client(db=2) as noted:
+        eventually(lambda: len(runs(noted)) == 3)
+        assert [run.headers["redbeat_entry"] for run in runs(noted)] == names

@@ -26,6 +26,8 @@ from tests.support.resharded import (
     Killed,
     Mortal,
     fill,
+    hidden_keys,
+    kill_with_hidden,
     part_of,
     read_all,
     reshard,
@@ -134,6 +136,29 @@ def entries_in(raw: redis.Redis) -> dict[bytes, Any]:
     found, wrong = read_all(raw)
     assert wrong == []
     return {place: value for place, value in found.items() if b"late" not in place}
+
+
+@pytest.mark.parametrize("state", [b"moving", b"settling"])
+def test_entries_hidden_by_a_killed_mover_are_found_and_moved_on_by_doctor(
+    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, state: bytes
+) -> None:
+    save_some(make_app)
+    reshard(make_app, 4)
+    before = entries_in(raw)
+    raw.hset("{redbeat:3}::totals", "a:sent", 7)
+    kill_with_hidden(make_app, raw, 2, state)
+    monkeypatch.setattr("redbeat.diagnostics.checks.shards.HIDDEN_SECONDS", 0)
+    monkeypatch.setattr("redbeat.reshard.hidden.HIDDEN_SECONDS", 0.1)
+    app = make_app(redbeat_shards=2)
+    found = findings(app)["hidden"]
+    assert (found["severity"], found["fixable"]) == ("error", True)
+    call(app, "doctor", "--fix")
+    assert "hidden" not in findings(app)
+    assert hidden_keys(raw) == []
+    reshard(make_app, 2)
+    assert raw.hget("{redbeat:1}::totals", "a:sent") == b"7"
+    raw.delete("{redbeat:1}::totals")
+    assert entries_in(raw) == before
 
 
 SPOILT: dict[str, Breaks] = {

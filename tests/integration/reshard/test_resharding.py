@@ -12,7 +12,7 @@ import pytest
 import redis
 from celery import Celery
 
-from redbeat.errors import ReshardRefused
+from redbeat.errors import ReshardRefused, StoreRefused
 from redbeat.keys import Keys
 from redbeat.reshard import hidden
 from redbeat.reshard.hidden import HiddenWatch
@@ -31,6 +31,7 @@ from tests.support.resharded import (
     fill,
     fill_own,
     hidden_keys,
+    kill_with_hidden,
     part_of,
     read_all,
     read_own,
@@ -289,20 +290,6 @@ def test_key_that_cannot_be_merged_is_kept_and_named(make_app: MakeApp, raw: red
     assert raw.get(f"{home}e") == b"something else"
 
 
-def kill_with_hidden(make_app: MakeApp, raw: redis.Redis, shards: int | None, state: bytes) -> None:
-    """Reshard until something is hidden in this state, and end as kill -9 does."""
-
-    class Dying(Mortal):
-        def on_round_trip(self) -> None:  # type: ignore[override]
-            if hidden_keys(raw) and raw.hget("redbeat::layout", "state") == state:
-                raise Killed
-
-    store = Dying(make_app())
-    with pytest.raises(Killed):
-        Resharding(store.config.app, shards, store).run()
-    assert hidden_keys(raw)
-
-
 def record_of(store: Store) -> LayoutRecord:
     return Generations(store).read()
 
@@ -426,3 +413,26 @@ def test_reshard_in_a_cluster_keeps_all_entries(
     for shards in (7, 3, None):
         reshard_cluster(shards)
         assert read_all(raw_cluster, BASE) == (before, [])
+
+
+def test_reshard_with_a_full_node_names_it_and_resumes_when_it_has_memory(
+    cluster: ClusterTopology, raw_cluster: Any, chance: random.Random
+) -> None:
+    app = Celery("test", set_as_current=False)
+    options = {"cluster": True, "password": cluster.nodes[0].password}
+    app.conf.update(redbeat_redis_url=cluster.url(), redbeat_redis_options=options)
+    fill(raw_cluster, chance, 60, BASE)
+    before = read_all(raw_cluster, BASE)
+    full = cluster.owner("{redbeat:0}:")
+    assert full is not cluster.owner("{redbeat}:"), "the layout can be written"
+    with full.client() as client:
+        used: Any = client.info("memory")
+        client.config_set("maxmemory", used["used_memory"] - 1)
+        try:
+            for _ in range(2):  # the second call resumes, and gets no further
+                with pytest.raises(StoreRefused, match=rf"maxmemory|{full.host}:{full.port}"):
+                    Resharding(app, 16).run()
+        finally:
+            client.config_set("maxmemory", 0)
+    Resharding(app, 16).run()
+    assert read_all(raw_cluster, BASE) == before

@@ -12,8 +12,8 @@ import pytest
 import redis
 import redis.connection
 
-from redbeat import RedBeatScheduler
 from tests.integration.conftest import MakeScheduler
+from tests.support.fidelity import counting_round_trips
 from tests.support.logs import logged, warnings_in
 from tests.support.polling import eventually
 from tests.support.schedule import counts_of, messages, monitoring, write_burst
@@ -61,13 +61,37 @@ def test_batch_is_on_the_replica_before_the_next_one_begins(
             assert len(messages(broker_copy)) == batch * 10
 
 
-def test_beat_without_the_setting_does_not_wait(
-    server: Server, client: redis.Redis, scheduler: RedBeatScheduler
+def test_wait_takes_no_round_trip_of_its_own_and_is_sent_only_with_the_setting(
+    server: Server,
+    client: redis.Redis,
+    replica: Server,
+    make_scheduler: MakeScheduler,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    write_burst(client, ["one"])
-    with monitoring(server) as commands:
-        scheduler.tick()
-    assert not [command for command in commands if command.startswith("WAIT")]
+    counts = []
+    for settings, waits in ({}, []), ({"redbeat_wait_replicas": 1}, ["WAIT 1 1000"]):
+        scheduler = make_scheduler(**settings, **BATCH)
+        write_burst(client, NAMES[:20])
+        scheduler.tick()  # connects, and loads the script
+        with counting_round_trips(monkeypatch) as count, monitoring(server) as commands:
+            before = count()
+            scheduler.tick()
+            counts.append(count() - before)
+        assert [command for command in commands if command.startswith("WAIT")] == waits
+        scheduler.close()
+    assert counts[0] == counts[1]
+
+
+def test_batch_after_a_script_flush_is_on_the_replica_when_the_tick_ends(
+    client: redis.Redis, replica: Server, make_scheduler: MakeScheduler
+) -> None:
+    scheduler = make_scheduler(redbeat_wait_replicas=1, **BATCH)
+    write_burst(client, NAMES[:20])
+    with replica.client(db=1) as copy:
+        for recorded in (10, 20):
+            client.script_flush()
+            scheduler.tick()
+            assert counts_of(copy, NAMES)[1] == recorded
 
 
 def test_silent_replica_is_warned_of_once_and_beat_continues(

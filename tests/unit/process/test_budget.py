@@ -23,6 +23,7 @@ from redbeat.process import budget
 from redbeat.process import signals as interrupts
 from redbeat.process.budget import limited, limited_steps, limited_twice
 from redbeat.process.signals import Postponed, hold_interrupts
+from tests.support.processes import Process
 
 
 def spin() -> None:
@@ -350,6 +351,40 @@ def test_signal_interrupts_a_blocking_call_after_a_while() -> None:
         threading.Event().wait(600)
         steps.append("end of the call")
     assert steps == ["signal", "call"]
+
+
+HOLDING = """
+from gevent import monkey; monkey.patch_all()
+import signal, sys, time
+from redbeat.process.signals import hold_interrupts
+
+marks = []
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+signal.signal(signal.SIGUSR1, lambda *_: marks.append(1))
+with hold_interrupts(float(sys.argv[1])):
+    print("in the block")
+    while not marks:
+        time.sleep(0.01)
+    print("at its end")
+print("after it")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patience_seconds", [600, 0.1])
+def test_signal_under_gevent_arrives_at_the_end_of_the_block_or_after_a_while(
+    patience_seconds: float,
+) -> None:
+    pytest.importorskip("gevent")
+    command = [sys.executable, "-W", "ignore", "-c", HOLDING, str(patience_seconds)]
+    with Process(command) as process:
+        process.wait_for("in the block")
+        process.signal(signal.SIGTERM)
+        if patience_seconds > 1:
+            process.signal(signal.SIGUSR1)
+        assert process.wait() == 3, process.output()
+        expected = ["in the block"] + ["at its end"] * (patience_seconds > 1)
+        assert process.output().splitlines() == expected
 
 
 @pytest.mark.usefixtures("handlers")
