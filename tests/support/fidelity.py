@@ -2,13 +2,11 @@
 
 Both go out with one task id and one set of headers while the app's clock stands still.
 
-Messages are compared as their text, byte by byte; only the delivery tag, a new UUID for each write, is taken
-out. Of an event, which is no task, the time and the sender's logical clock are taken out as well.
+Messages are compared as text, byte by byte; only the delivery tag, a new UUID for each write, is taken out.
 """
 
 from __future__ import annotations
 
-import base64
 import inspect
 import json
 import uuid
@@ -17,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import celery.beat
@@ -25,7 +24,6 @@ from celery import Celery
 from celery.schedules import schedule
 from kombu import pools
 
-from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 
 from .deadlines import patience
@@ -33,10 +31,6 @@ from .schedule import SCHEDULE
 
 #: what of a broker's database and channels belongs to the schedule, where both are on one server
 OF_THE_SCHEDULE = "redbeat:"
-#: where sentinels tell each other of themselves
-OF_SENTINELS = "__sentinel__:"
-
-
 #: what Celery's own scheduler adds to every message; the oldest one adds nothing
 BEAT_HEADERS = {"celery_beat_task": True} if "celery_beat_task" in inspect.getsource(celery.beat) else {}
 
@@ -56,43 +50,34 @@ class Row:
 
 @dataclass
 class Written:
-    """What was written to a broker.
+    """What was written to a broker, without delivery tags.
 
     Attributes:
-        lists: key to its messages, the newest first, as they stand in the list but for their delivery tags.
-        others: key to the members of a set (bindings, say), or to the type of anything else.
-        expiring: keys with a time to live, in minutes.
+        lists: key to its messages, the newest first.
         published: channel and message of each PUBLISH, in order.
     """
 
     lists: dict[str, list[str]] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
-    expiring: dict[str, int] = field(default_factory=dict)
-    published: list[tuple[str, Any]] = field(default_factory=list)
+    published: list[tuple[str, str]] = field(default_factory=list)
 
     def messages(self) -> list[dict[str, Any]]:
-        """All task messages of all lists, their bodies as they are."""
-        return [json.loads(text) for texts in self.lists.values() for text in texts]
+        """All task messages, their bodies as they are."""
+        texts = [*chain.from_iterable(self.lists.values()), *(text for _, text in self.published)]
+        return [json.loads(text) for text in texts]
 
 
 @contextmanager
 def writing(broker: redis.Redis) -> Iterator[Written]:
-    """Yield what, after the block, tells what stands in the broker's database; and take it away."""
+    """Yield an object that holds, after the block, what was written to the broker; and empty the broker."""
     written = Written()
     with listening(broker) as published:
         yield written
-    written.published = [(channel, _without_times(payload)) for channel, payload in published]
+    written.published = [(channel, _without_tag(payload)) for channel, payload in published]
     for key in sorted(broker.scan_iter(count=1000)):
         if key.startswith(OF_THE_SCHEDULE):
             continue
-        kind = broker.type(key)
-        if kind == "list":
-            items: Any = broker.lrange(key, 0, -1)
-            written.lists[key] = [_without_tag(item) for item in items]
-        else:
-            written.others[key] = broker.smembers(key) if kind == "set" else kind
-        if broker.pttl(key) >= 0:
-            written.expiring[key] = round(broker.pttl(key) / 60_000)
+        if broker.type(key) == "list":
+            written.lists[key] = [_without_tag(item) for item in broker.lrange(key, 0, -1)]
         broker.delete(key)
 
 
@@ -109,7 +94,7 @@ def listening(broker: redis.Redis) -> Iterator[list[tuple[str, str]]]:
         while (message := pubsub.get_message(timeout=patience())) is not None:
             if message["channel"] == end:
                 return
-            if not message["channel"].startswith((OF_THE_SCHEDULE, OF_SENTINELS)):
+            if not message["channel"].startswith(OF_THE_SCHEDULE):
                 heard.append((message["channel"], message["data"]))
     raise AssertionError("the server doesn't publish")
 
@@ -136,23 +121,6 @@ def noting_round_trips(monkeypatch: Any) -> Iterator[list[str]]:
     with monkeypatch.context() as patch:
         patch.setattr(base, "send_packed_command", send)
         yield sent
-
-
-class Recording(RedBeatScheduler):
-    """Keeps the options that it sends each entry with, and what had been pushed when the last was sent."""
-
-    broker: redis.Redis
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.sent: dict[str, dict[str, Any]] = {}
-        self.pushed_early: set[str] = set()
-        super().__init__(*args, **kwargs)
-
-    def apply_async(self, entry: Any, *args: Any, **kwargs: Any) -> Any:
-        self.sent[entry.name] = entry.options
-        result = super().apply_async(entry, *args, **kwargs)
-        self.pushed_early = set(self.broker.scan_iter(_type="list"))
-        return result
 
 
 def prepare(app: Celery, rows: dict[str, Row]) -> None:
@@ -191,36 +159,8 @@ def declare_exchanges(app: Celery) -> None:
                     bound.exchange.bind(producer.channel).declare()
 
 
-def send_both_ways(
-    scheduler: Recording, rows: dict[str, Row], broker: redis.Redis
-) -> tuple[Written, Written]:
-    """Send the rows by a tick, then directly; return what was written to the broker either way."""
-    scheduler.broker = broker
-    forget_connections(scheduler.app)
-    with writing(broker) as by_tick:
-        while not scheduler.tick():
-            pass
-    assert scheduler.sent.keys() == rows.keys()
-    forget_connections(scheduler.app)
-    declare_exchanges(scheduler.app)
-    with writing(broker) as directly:
-        for name, row in rows.items():
-            send_directly(scheduler.app, row, scheduler.sent[name])
-    return by_tick, directly
-
-
 def _without_tag(item: str) -> str:
     tag = json.loads(item)["properties"]["delivery_tag"]
     assert str(uuid.UUID(tag)) == tag
     assert item.count(tag) == 1
     return item.replace(tag, "")
-
-
-def _without_times(payload: str) -> Any:
-    message = json.loads(_without_tag(payload))
-    event = json.loads(base64.b64decode(message["body"]))
-    if not isinstance(event, dict) or "clock" not in event:
-        return message  # a task that was fanned out
-    for name in ("timestamp", "clock"):
-        del event[name]
-    return {**message, "body": event}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from redbeat import later
 from redbeat.keys import Keys
 from redbeat.store.events import Events
 from redbeat.store.members import Members
@@ -126,6 +127,8 @@ def it_does_what_programs_ask(ground: Ground) -> None:
     for _ in range(2):  # the second time it is found that it was sent
         asked: Any = program.ask("PUT", "/entries/report/trigger", {"args": [1]}, {"idempotency-key": "one"})
         assert asked.status_code == 200, asked.text
+    assert later.cancel("third", ground.app()) == ["third"]  # its body is a key of its own
+    assert not ground.admin.exists(names.message_body("third"))
     left = (names.about("past").history, names.statics, names.static_owners, names.downgraded)
     assert not ground.admin.exists(*left)
 

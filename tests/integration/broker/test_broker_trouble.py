@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from celery import Celery
 
-from redbeat.broker.connection import Broker
 from redbeat.errors import StoreUnavailable
-from redbeat.schedulers import acquire_distributed_beat_lock
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
@@ -34,15 +28,12 @@ from tests.support.schedule import (
     due_count,
     expected_id,
     messages,
-    sent_dues,
     sent_names,
-    server_now,
     write_burst,
     write_raw,
 )
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
-from tests.support.ticks import memory_app
 
 TIMEOUT_SECONDS = 1.0
 
@@ -212,8 +203,9 @@ def write_backlog(client: redis.Redis, urls: dict[str, str], directory: Path, **
     return write_burst(client, 6000)
 
 
-@pytest.mark.parametrize("retry_period", [None, 10])
-@pytest.mark.parametrize(("loss", "position"), [("request", 250), ("reply", 250), ("reply", 990)])
+@pytest.mark.parametrize(
+    ("retry_period", "loss", "position"), [(None, "request", 250), (10, "reply", 250), (None, "reply", 990)]
+)
 def test_commit_whose_connection_is_cut_neither_loses_nor_doubles_a_run(
     urls: dict[str, str],
     make_scheduler: MakeScheduler,
@@ -272,47 +264,6 @@ def test_sigterm_ends_a_beat_process_whose_server_is_frozen(
     assert counts_of(client, names) == {1: 6000}
 
 
-@pytest.mark.slow
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("lock", ["lock", "no lock"])
-def test_beat_process_without_its_broker_keeps_the_lock_and_sends_later(
-    valkey: Server, second: Server, tmp_path: Path, lock: str
-) -> None:
-    settings = {} if lock == "lock" else {"redbeat_lock_key": None}
-    write_app(tmp_path, "module", second.url(), redbeat_redis_url=valkey.url(1), **settings)
-    with celery_beat(tmp_path, "module") as beat, valkey.client(db=1) as client:
-        write_raw(client, "first")
-        with second.client() as broker:
-            eventually(lambda: sent_names(broker) == ["first"])
-        token = client.get(LOCK)
-        second.kill()
-        due = server_now(client) - 0.5
-        names = [f"entry-{number}" for number in range(6)]
-        for number, name in enumerate(names):
-            write_raw(client, name, score=due + number / 100)
-        beat.wait_for(AWAY)
-        retried = server_now(client) + 2.5
-        eventually(lambda: server_now(client) > retried)  # several attempts later
-        assert client.get(LOCK) == token
-        assert beat.output().count(AWAY) == 1
-        assert beat.output().count("Traceback") == 0
-        assert [client.hget(f"redbeat:{name}", "error") for name in names] == [None] * 6
-
-        second.restart()
-        with second.client() as broker:
-            eventually(lambda: len(sent_names(broker)) >= 6)
-            assert sent_names(broker) == names
-            dues = sent_dues(broker)
-        expected = [due + number / 100 for number in range(6)]
-        assert [moment.timestamp() for moment in dues] == pytest.approx(expected, abs=1e-4)
-        beat.wait_for(BACK)
-        eventually(lambda: client.zcount(SCHEDULE, "-inf", server_now(client) + 60) == 0)
-        assert beat.output().count(BACK) == 1
-        lines = beat.output().count("\n")
-        print(f"{lines} lines of log in all")
-        assert lines < 40
-
-
 def test_beat_process_started_without_its_broker_sends_later_and_ends_at_once(
     valkey: Server, second: Server, tmp_path: Path
 ) -> None:
@@ -330,40 +281,3 @@ def test_beat_process_started_without_its_broker_sends_later_and_ends_at_once(
                     assert beat.stop() == 0
                     assert client.get(LOCK) is None
                     assert client.zscore(SCHEDULE, "redbeat:entry") == 1
-
-
-def test_unreachable_broker_is_tried_once_a_second(
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    app = make_app_without_broker(client, redbeat_lock_timeout=1)
-    scheduler = make_scheduler(app)
-    acquire_distributed_beat_lock(SimpleNamespace(scheduler=scheduler, stop=lambda: None), signal=None)
-    tried_at: list[float] = []
-    is_back = Broker.is_back
-
-    def note_try(broker: Broker) -> bool:
-        tried_at.append(time.monotonic())
-        return is_back(broker)
-
-    monkeypatch.setattr(Broker, "is_back", note_try)
-    write_raw(client, "entry", score=1.5)
-    ticks = 0
-    while len(tried_at) < 3:
-        client.publish("redbeat::wake", "")
-        assert scheduler.tick() == 0, "it waits by itself"
-        ticks += 1
-    pauses = [later - earlier for earlier, later in pairwise(tried_at)]
-    print(f"{ticks} ticks, pauses of {', '.join(f'{pause:.2f}' for pause in pauses)} s")
-    assert min(pauses) > 0.9
-    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
-    assert sum(AWAY in line for line in lines) == 1
-    assert len(lines) < 10, lines
-
-
-def make_app_without_broker(client: redis.Redis, **settings: Any) -> Celery:
-    options = client.connection_pool.connection_kwargs
-    url = f"redis://{options['host']}:{options['port']}/{options['db']}"
-    return memory_app(broker_url="redis://127.0.0.1:1", redbeat_redis_url=url, **settings)

@@ -107,24 +107,6 @@ def test_lost_layout_is_written_again_by_a_leader(
     assert Layouts(store).look().is_moving
 
 
-@pytest.mark.parametrize("state", [b"moving", b"settling"])
-def test_layout_that_a_failover_set_back_is_written_as_the_shards_know_it(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random, state: bytes
-) -> None:
-    """Its node has lost the last write, and others' have it."""
-    fill(raw, chance, 40)
-    reshard(make_app, 9)
-    before, _ = read_all(raw)
-    earlier = raw.hgetall(LAYOUT)
-    kill_amid(make_app, raw, 4, state, after=12 if state == b"moving" else 3)
-    raw.delete(LAYOUT)
-    raw.hset(LAYOUT, mapping=earlier)  # type: ignore[arg-type]
-    assert findings(make_app(redbeat_shards=9))["layout"]["fixable"]
-    assert Resharding(make_app(), 4).plan().is_resumed
-    reshard(make_app, 4)
-    assert read_all(raw) == (before, [])
-
-
 def save_some(make_app: MakeApp) -> None:
     app = make_app()
     Entry.save_many(Entry(f"entry-{number}", "echo", 3600, app=app) for number in range(30))

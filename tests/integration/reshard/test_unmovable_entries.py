@@ -110,23 +110,6 @@ def test_entry_with_a_key_that_cannot_be_written_stays_whole_and_in_place(
     assert read_all(raw)[1] == []
 
 
-def test_unmovable_entries_are_named_and_moved_by_the_next_call(
-    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, chance: random.Random
-) -> None:
-    names = fill(raw, chance, 60)
-    before, _ = read_all(raw)
-    bad = {name for name in chance.sample(names, 12) if raw.exists(b"redbeat:" + name)}
-    with monkeypatch.context() as context:
-        spoiling(context, lambda name, place: name in bad and not place)
-        report, _ = reshard(make_app, 4)
-    assert len(report.unmoved) == len(bad)
-    left = raw.zcard("redbeat::schedule"), raw.zcard("redbeat::later"), raw.hlen("redbeat::downgraded")
-    assert sum(left) == len(bad)
-    report, _ = reshard(make_app, 4)
-    assert report.unmoved == {}
-    assert read_all(raw) == (before, [])
-
-
 @pytest.mark.few_cases(3)
 @pytest.mark.parametrize("command", NEEDED)
 def test_mover_without_a_right_moves_and_hides_nothing(
@@ -154,31 +137,6 @@ def test_mover_without_a_right_moves_and_hides_nothing(
     before.pop(b":failing:e")
     assert after == before
     assert raw.keys("*:arriving*") == []
-
-
-def test_entries_stay_in_place_when_the_node_is_out_of_memory(
-    make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, chance: random.Random
-) -> None:
-    fill(raw, chance, 60)
-    before = keys_with_values(raw)
-
-    def fill_up(*args: Any) -> Request:
-        raw.config_set("maxmemory", 1)
-        return receive_request(*args)
-
-    try:
-        with monkeypatch.context() as context:
-            context.setattr(mover, "receive_request", fill_up)
-            with pytest.raises(StoreRefused, match="memory"):
-                Resharding(make_app(), 4).run()
-    finally:
-        raw.config_set("maxmemory", 0)
-    after = keys_with_values(raw)
-    assert {key for key in after if key not in before} == set()
-    assert after.keys() == before.keys()
-    whole = read_all(raw)[0]
-    reshard(make_app, 4)
-    assert read_all(raw) == (whole, [])
 
 
 def test_entry_larger_than_the_server_takes_stays_and_the_others_move(

@@ -26,7 +26,6 @@ from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
 from tests.support import rights
 from tests.support.command_line import call
-from tests.support.logs import warnings_in
 from tests.support.polling import eventually
 from tests.support.progress import Progress
 from tests.support.rights import (
@@ -410,21 +409,3 @@ def test_user_may_do_in_shards_what_its_rule_is_for(sharded: ShardedGround, user
     for claim in IN_SHARDS[user]:
         claim(sharded.of(user))
     assert sharded.refusals() == []
-
-
-def test_beat_without_the_right_to_unsubscribe_listens_to_its_remaining_shards(
-    sharded: ShardedGround, caplog: pytest.LogCaptureFixture
-) -> None:
-    kept, left = (part.wake for part in Layout(Keys(), 2, 1).parts)
-    channel = Store(sharded.app("beat")).wake_channel([kept, left])
-    channel.wait(0.01)
-    channel.listen_to([kept])
-    assert channel.wait(0.2) is False
-
-    def is_woken() -> bool:
-        sharded.admin.publish(kept, "")
-        return channel.wait(0.1)
-
-    eventually(is_woken)
-    channel.close()
-    assert warnings_in(caplog) == []

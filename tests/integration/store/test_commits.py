@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -216,23 +215,6 @@ def test_stream_of_commits_is_recorded_before_its_replies_are_read(
     assert arrived(broker) == [*range(221)]
     assert states(client, 221) == ["recorded"] * 221
     assert in_use(store.client) == 0
-
-
-def test_stream_of_commits_returns_results_in_order(
-    store: Store, client: redis.Redis, broker: redis.Redis
-) -> None:
-    broker.set("text", "no list")
-    pieces = pieces_of(client, 3, 2)
-    client.hset("redbeat:entry-1", "definition", "{}")
-    pieces[1][0] = replace(pieces[1][0], pushes=(push("text", 3),))
-    with committing(store, FENCE, target_of(client)) as commits:
-        for piece in pieces:
-            commits.write(piece)
-        committed = commits.finish()
-    assert committed.results[:3] == [True, False, True]
-    assert "WRONGTYPE" in str(committed.results[3])
-    assert committed.results[4] is True
-    assert arrived(broker) == [0, 2, 4]
 
 
 def test_stream_of_commits_leaves_few_replies_unread(

@@ -203,19 +203,6 @@ def test_scheduler_with_a_producer_property_sends_at_once(app: Celery, broker: A
     assert scheduler.early == (1, 2, 3)
 
 
-def test_producer_class_that_sends_elsewhere_is_used(app: Celery, broker: Any) -> None:
-    class Elsewhere(Producer):
-        def publish(self, body: Any, **options: Any) -> None:
-            broker.rpush("elsewhere", options["headers"]["name"])
-
-    class WithItsClass(RedBeatScheduler):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, Producer=Elsewhere, **kwargs)
-
-    tick(app, WithItsClass)
-    assert (broker.lrange("elsewhere", 0, -1), queued(broker)) == (["a", "b", "c"], [])
-
-
 def test_producer_class_that_changes_messages_is_used(app: Celery, broker: Any) -> None:
     class Upper(Producer):
         def publish(self, body: Any, headers: Any, **options: Any) -> Any:

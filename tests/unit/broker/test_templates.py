@@ -18,7 +18,7 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from redbeat.broker import compiler
 from redbeat.broker.compiler import Compiler, Message, Values
-from redbeat.broker.template import Template, find_difference, name_of
+from redbeat.broker.template import Template
 from redbeat.broker.wrappers import is_known_wrapper
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
@@ -290,24 +290,6 @@ def test_placeholders_are_filled_like_values_that_are_encoded(
 def test_json_that_python_writes_otherwise_gets_no_template(text: str) -> None:
     with pytest.raises(ValueError, match="isn't written as"):
         Template(text, {("a",): 0, ("b",): 1})
-
-
-@pytest.mark.parametrize(
-    ("other", "name"),
-    [
-        ({"a": 1, "b": {"c": [1, 2]}}, None),
-        ({"a": 2, "b": {"c": [1, 2]}}, "a"),
-        ({"a": 1, "b": {"c": [1, 3]}}, "b.c.1"),
-        ({"a": 1, "b": {"c": [1]}}, "b.c"),
-        ({"a": 1, "b": {"c": [1, 2], "d": 0}}, "b.d"),
-        ({"a": 1}, "b"),
-        ({"a": True, "b": {"c": [1, 2]}}, "a"),
-        ({"b": {"c": [1, 2]}, "a": 1}, "text"),
-    ],
-)
-def test_first_difference_of_two_documents_is_named(other: object, name: str | None) -> None:
-    path = find_difference({"a": 1, "b": {"c": [1, 2]}}, other)
-    assert (None if path is None else name_of(path)) == name
 
 
 sentrys = pytest.importorskip("sentry_sdk.integrations.celery")

@@ -219,31 +219,6 @@ def signalled(number: int, call: Callable[..., Any], *arguments: Any) -> None:
     call(*arguments)
 
 
-def spin_for_ever() -> None:
-    """As beat does it: one expensive entry after the other."""
-    while True:
-        with contextlib.suppress(EntryTooExpensive):
-            limited("a", spin)
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGVTALRM"])
-def test_slow_signal_handler_is_not_interrupted(name: str) -> None:
-    number, handled = getattr(signal, name), 0
-
-    def handle(_number: int, _frame: object) -> None:
-        nonlocal handled
-        compute(0.15)  # thrice the budget
-        handled += 1
-        raise Stopped
-
-    with signals_handled_by(handle, number):
-        for _ in range(3):
-            with pytest.raises(Stopped):
-                signalled(number, spin_for_ever)
-        assert handled == 3
-        assert signal.getsignal(number) is handle
-
-
 def test_signal_during_a_waiting_call_arrives_soon() -> None:
     def handle(_number: int, _frame: object) -> None:
         compute(0.15)

@@ -15,7 +15,6 @@ from redbeat.policy.jitter import delayed_before
 from redbeat.policy.policy import Policy
 from redbeat.store.members import Members
 from redbeat.store.scripts.layouts import Refusal, refusal_of
-from redbeat.store.scripts.moving import hide_request
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
 from tests.support.ticks import fake_redis_app, leader
@@ -136,23 +135,6 @@ def own_keys() -> set[str]:
 def test_every_key_has_a_rule_for_a_reshard() -> None:
     known = [OF_ENTRIES, OF_BEATS, SHARED, {"generation"}, set(OF_A_PART)]
     assert sorted(own_keys()) == sorted(name for names in known for name in names)
-
-
-def test_rules_for_a_reshard_are_those_that_it_applies() -> None:
-    named, home = Keys("{redbeat:1}:"), Keys("{redbeat:2}:")
-    request = hide_request(named, "token", "id", home, [], None, 1, is_foreign=False)
-    moved = {
-        named.mover,
-        named.moving,
-        named.left,
-        named.arriving,
-        *(getattr(named, name) for name in OF_ENTRIES),
-    }
-    assert set(request.keys) == moved
-    assert set(named.kinds) == {*EntryKeys._fields, "body", "owner", *OF_A_PART}
-    assert named.passing == {getattr(named, name) for name in OF_ENTRIES | OF_BEATS}
-    assert all(named.is_shared(getattr(named, name)) for name in SHARED)
-    assert not any(named.is_shared(getattr(named, name)) for name in own_keys() - SHARED - {"generation"})
 
 
 NAMES = [f"entry-{number}" for number in range(20)]

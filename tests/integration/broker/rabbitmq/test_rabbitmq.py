@@ -20,7 +20,6 @@ from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.broker import confirms
 from tests.conftest import MakeApp
-from tests.integration.broker.rabbitmq.conftest import FULL
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
 from tests.support.polling import eventually
@@ -187,12 +186,6 @@ MIDDLE = 50
 NEWS = kombu.Exchange("news", type="topic")
 
 
-@pytest.fixture
-def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message is waited for by itself only because its channel is new."""
-    monkeypatch.setattr(confirms, "FIRST_ALONE", 0)
-
-
 @contextmanager
 def when_published(name: str, act: Callable[[], Any]) -> Iterator[None]:
     """Do it once, just before the entry's message is published."""
@@ -258,60 +251,6 @@ def test_batch_is_published_before_its_first_confirm_is_read(
 
 
 # -- one of them fails
-
-
-def test_messages_refused_by_a_full_queue_fail_their_entries_alone(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, trusting: None
-) -> None:
-    room, names = 10, write_burst(client, COUNT)
-    app.amqp.queues["full"].queue_arguments = {**FULL, "x-max-length": room}
-    for name in names[::3]:
-        write_raw(client, name, score=None, schedule=SELDOM, options={"queue": "full"})
-    make_scheduler(app).tick()
-    others = [name for name in names if name not in names[::3]]
-    assert names_of(take_messages(app)) == others
-    assert counts_of(client, others) == {1: len(others)}
-    held = names_of(take_messages(app, "full"))
-    refused = [name for name in names[::3] if client.hexists(f"redbeat:{name}", "error")]
-    assert set(held).isdisjoint(refused)
-    assert sorted(held + refused) == sorted(names[::3])
-    assert len(held) >= room
-    assert {field(client, name, "error")["reason"] for name in refused} == {"MessageNacked"}
-
-
-def test_returned_messages_fail_their_entries_alone_also_with_equal_ids(
-    make_app: MakeApp, make_scheduler: MakeScheduler, client: redis.Redis, rabbitmq: RabbitMQ, trusting: None
-) -> None:
-    queues = [kombu.Queue("celery"), kombu.Queue("norway", NEWS, routing_key="norway.#")]
-    app = make_app(broker_url=rabbitmq.url(), task_queues=queues)
-    names = write_burst(client, COUNT, options={"task_id": "the-same"})
-    for number, name in enumerate(names):
-        if number % 3:
-            key = "norway.x" if number % 3 == 1 else TO_NOBODY["routing_key"]
-            options = {"exchange": "news", "routing_key": key, "task_id": "the-same"}
-            write_raw(client, name, score=None, schedule=SELDOM, options=options)
-    with app.connection_for_write() as connection:
-        queues[1](connection.default_channel).declare()
-    make_scheduler(app).tick()
-    assert names_of(take_messages(app)) == names[::3]
-    assert names_of(take_messages(app, "norway")) == names[1::3]
-    reasons = {field(client, name, "error")["reason"] for name in names[2::3]}
-    assert reasons == {
-        "LookupError: no queue is bound to the exchange 'news' for the routing key 'usa.weather'"
-    }
-    assert not any(client.hexists(f"redbeat:{name}", "error") for name in names[::3] + names[1::3])
-
-
-def test_message_that_ends_the_connection_fails_alone(
-    app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, trusting: None
-) -> None:
-    names = write_burst(client, COUNT)
-    headers = {"long": "x" * 150_000}  # RabbitMQ takes no header frame that is longer than 128 KiB
-    write_raw(client, names[MIDDLE], score=None, schedule=SELDOM, options={"headers": headers})
-    make_scheduler(app).tick()
-    good = [name for name in names if name != names[MIDDLE]]
-    assert_each_arrived(client, take_messages(app), good)
-    assert field(client, names[MIDDLE], "error")["attempts"] == 1
 
 
 # -- the connection
