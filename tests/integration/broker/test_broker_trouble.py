@@ -264,6 +264,7 @@ def test_sigterm_ends_a_beat_process_whose_server_is_frozen(
     assert counts_of(client, names) == {1: 6000}
 
 
+@pytest.mark.slow
 def test_beat_process_started_without_its_broker_sends_later_and_ends_at_once(
     valkey: Server, second: Server, tmp_path: Path
 ) -> None:

@@ -157,7 +157,7 @@ def add_tasks(app: Celery) -> None:
     app.task(name="another", base=Another, shared=False)(run)
 
 
-@pytest.mark.few_cases(16)
+@pytest.mark.few_cases(12)
 @pytest.mark.parametrize("name", ROWS)
 def test_message_of_a_run_is_that_of_a_direct_call(
     make_scheduler: MakeScheduler, broker: redis.Redis, name: str
@@ -414,7 +414,7 @@ def assert_most_are_compiled(reasons: Counter[str], share: float) -> None:
     assert not [reason for reason in reasons if "Celery" in reason or "kombu" in reason]
 
 
-RANDOM_APPS = 60 if IS_LONG else 8
+RANDOM_APPS = 60 if IS_LONG else 5
 
 
 @pytest.mark.parametrize("part", range(2))

@@ -98,6 +98,7 @@ def assert_they_run_on(
     assert {name: client.hget(f"redbeat:{name}", "error") for name in expected} == dict.fromkeys(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.few_cases(1)
 def test_runs_reach_the_workers_of_their_queues_and_no_others(
     server: Server, client: redis.Redis, tmp_path: Path, broker_url: str

@@ -120,6 +120,7 @@ def entries_in(raw: redis.Redis) -> dict[bytes, Any]:
     return {place: value for place, value in found.items() if b"late" not in place}
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("state", [b"moving", b"settling"])
 def test_entries_hidden_by_a_killed_mover_are_found_and_moved_on_by_doctor(
     make_app: MakeApp, raw: redis.Redis, monkeypatch: pytest.MonkeyPatch, state: bytes
@@ -153,7 +154,7 @@ SPOILT: dict[str, Breaks] = {
 }
 
 
-@pytest.mark.few_cases(2)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("state", [b"moving", b"settling", b""])
 @pytest.mark.parametrize("how", SPOILT)
 def test_lost_or_invalid_layout_is_repaired_by_doctor(

@@ -110,7 +110,7 @@ def test_entry_with_a_key_that_cannot_be_written_stays_whole_and_in_place(
     assert read_all(raw)[1] == []
 
 
-@pytest.mark.few_cases(3)
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("command", NEEDED)
 def test_mover_without_a_right_moves_and_hides_nothing(
     server: Server, make_app: MakeApp, raw: redis.Redis, command: str
@@ -178,7 +178,7 @@ def test_user_with_the_documented_rights_may_reshard(
     operator: Celery, server: Server, chance: random.Random
 ) -> None:
     with server.client(db=1, decode_responses=False) as raw:
-        fill(raw, chance, 80)
+        fill(raw, chance, 40)
         raw.hset("redbeat::totals", "a:sent", 5)
         raw.xadd("redbeat::events", {"event": "x"})
         raw.xadd("redbeat::failures", {"entry": "x"})

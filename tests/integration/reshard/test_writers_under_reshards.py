@@ -107,9 +107,8 @@ def test_entries_saved_and_deleted_under_reshards_are_neither_lost_nor_doubled_n
         found, wrong = read_all(raw)
     assert wrong == []
     assert {key.decode() for key in found if not key.startswith(b":")} == expected.keys()
-    assert {key.split()[1].decode() for key in found if key.startswith(b":schedule ")} == {
-        f"redbeat:{name}" for name in expected
-    }
+    members = {key.split()[1].decode() for key in found if key.startswith(b":schedule ")}
+    assert members == expected.keys()
 
 
 def test_entry_moved_between_location_and_save_exists_once(
@@ -222,7 +221,7 @@ def test_entries_written_in_six_ways_under_reshards_exist_once(
 
     ways = ways_to_write(make_app)
     steps = [step_of(way, number, chances(6)[number]) for number, way in enumerate(ways)]
-    reshard_under_load(make_app, [4, 16, None] * rounds, steps)
+    reshard_under_load(make_app, [4, None] * rounds, steps)
     with server.client(db=1, decode_responses=False) as raw:
         raw.delete("redbeat::audit", "redbeat::tokens")
         found, wrong = read_all(raw)
@@ -255,7 +254,7 @@ def test_delayed_task_replaced_or_cancelled_under_reshards_exists_once(
         return step
 
     steps = [step_of(place, make_app(), chosen) for place, chosen in enumerate(chances(3))]
-    reshard_under_load(make_app, [4, 16, None, 4, None], steps)
+    reshard_under_load(make_app, [4, 16, None], steps)
     with server.client(db=1, decode_responses=False) as raw:
         assert read_all(raw)[1] == []
     found = {one.task_id: one.texts for one in LaterStore(make_app()).first(None)}

@@ -115,7 +115,7 @@ def is_refused(ground: Ground, claim: Claim) -> bool:
     return ground.refusals() != []
 
 
-@pytest.mark.few_cases(6)
+@pytest.mark.few_cases(4)
 @pytest.mark.parametrize(("user", "right"), rights_to_miss())
 def test_right_of_a_rule_is_needed(ground: Ground, user: str, right: str) -> None:
     limited = ground.of(user)
@@ -234,6 +234,7 @@ def test_rule_of_a_writer_with_another_prefix_allows_the_same(ground: Ground, pr
             get_redis(app).set(key, "x")
 
 
+@pytest.mark.slow
 def test_rule_of_a_dashboard_for_redis_6_2_allows_what_the_other_does(ground: Ground) -> None:
     rule = documented_rights("dashboard_6_2")
     assert all(re.fullmatch(r"resetchannels|[~&+][^()%\s]+", word) for word in rule), "6.2 has no selectors"

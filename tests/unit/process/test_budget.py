@@ -117,7 +117,7 @@ def test_no_interruption_arrives_after_the_call() -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chosen, outcomes = random.Random(seed), set[bool]()
-    for _ in range(60):
+    for _ in range(30):
         try:
             limited("a", compute, chosen.uniform(0.005, 0.045), seconds=0.01)
             outcomes.add(True)
@@ -271,7 +271,7 @@ def test_logs_destructors_and_handlers_are_never_interrupted() -> None:
     with signals_handled_by(handle, *numbers), logging_by(Locking()) as logger:
         [sender] = started(1, send_signals)
         try:
-            until = time.process_time() + 2
+            until = time.process_time() + 1
             while time.process_time() < until:
                 try:
                     limited("a", work, seconds=0.001)
