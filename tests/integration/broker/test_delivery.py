@@ -306,34 +306,9 @@ def line_of(app: Celery, scheduler: type[RedBeatScheduler] = RedBeatScheduler) -
     return found.partition(" -> ")[2]
 
 
-def route(*args: Any, **kwargs: Any) -> None: ...
-
-
 class Overriding(RedBeatScheduler):
     def apply_async(self, *args: Any, **kwargs: Any) -> Any:
         return super().apply_async(*args, **kwargs)
-
-
-@pytest.mark.parametrize(
-    ("settings", "reasons"),
-    [
-        ({}, []),
-        ({"broker_url": "memory://"}, ["the broker is neither Redis nor RabbitMQ"]),
-        ({"redbeat_lock_key": None}, ["redbeat_lock_key is None"]),
-        ({"redbeat_delivery": "at_most_once"}, ["redbeat_delivery is 'at_most_once'"]),
-        (
-            {"task_send_sent_event": True, "task_compression": "zlib", "task_routes": [route]},
-            ["task_send_sent_event", "task_compression", f"task_routes has a function: {__name__}.route"],
-        ),
-    ],
-    ids=lambda value: ",".join(value) or "no settings" if isinstance(value, dict) else "",
-)
-def test_banner_names_every_setting_that_rules_out_templates(
-    make_app: MakeApp, settings: dict[str, Any], reasons: list[str]
-) -> None:
-    found = line_of(make_app(**settings)).partition("one by one: ")[2].split("; ")
-    assert len(found) == max(len(reasons), 1)
-    assert all(one.startswith(reason) for one, reason in zip(found, reasons or [""], strict=True))
 
 
 def test_banner_names_user_code_that_rules_out_templates_and_escapes_it(app: Celery) -> None:

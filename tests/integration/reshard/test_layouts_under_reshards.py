@@ -237,6 +237,7 @@ def test_invalid_hidden_entry_stops_a_reshard_and_no_beat(
     assert len([*raw.scan_iter("{redbeat:?}:report")]) == 1
 
 
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("key", ["moving", "left", "arrived"])
 def test_key_of_a_reshard_with_the_wrong_type_is_named(make_app: MakeApp, raw: redis.Redis, key: str) -> None:
     Entry("x", "echo", timedelta(hours=1), app=make_app()).save()

@@ -138,10 +138,7 @@ def test_fan_out_is_sent_at_once(channel: Any, broker: Any) -> None:
     assert pushes == []
 
 
-# -- kombu as it may be one day
-
-
-# -- the same, by ticks
+# -- by ticks, also of a kombu as it may be one day
 
 
 @pytest.fixture

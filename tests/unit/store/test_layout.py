@@ -13,7 +13,6 @@ from redbeat.keys import OF_A_PART, EntryKeys, Keys, identity_of, shard_prefix
 from redbeat.layout import Layout, ShardedKeys, shard_of
 from redbeat.policy.jitter import delayed_before
 from redbeat.policy.policy import Policy
-from redbeat.store.members import Members
 from redbeat.store.scripts.layouts import Refusal, refusal_of
 from redbeat.store.store import Store
 from redbeat.task_ids import task_id_of
@@ -148,24 +147,6 @@ def app() -> Celery:
 def save_all(app: Celery) -> None:
     for name in NAMES:
         Entry(name, "echo", timedelta(hours=1), app=app).save()
-
-
-def names_of(app: Celery) -> list[str]:
-    keys = ensure_conf(app).keys
-    return sorted(keys.name(key) for key in Members(Store(app)).entries())
-
-
-def test_fake_server_with_a_changed_layout_is_followed(app: Celery) -> None:
-    save_all(app)
-    layout, client = Layout(Keys(), 2, 2), app.redbeat_redis
-    client.flushall()
-    client.hset(Keys().layout, mapping={"shards": 2, "generation": 2})
-    for part in layout.parts:
-        client.set(part.generation, layout.guard)
-    save_all(app)
-    assert names_of(app) == sorted(NAMES)
-    assert ensure_conf(app).layout.guard == "2 2"
-    assert sum(1 for _ in client.scan_iter("{redbeat:*}::schedule")) == 2
 
 
 def test_fake_server_with_shards_has_all_entries_sent(app: Celery) -> None:

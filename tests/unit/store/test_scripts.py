@@ -124,17 +124,6 @@ def test_portion_fills_all_fields_of_a_fetched_row() -> None:
     assert {name: getattr(row, name) for name in names} == {name: getattr(found, name) for name in names}
 
 
-def test_portion_size_that_fits_is_remembered_between_batches() -> None:
-    sizes = {f"k{number}": 1_000 for number in range(2_000)}
-    server, portions = Server(sizes, limit=100_000), Portions()
-    portions.fill(rows_of(sizes), server.read)
-    at_first = server.breaks
-    portions.fill(rows_of(sizes), server.read)
-    assert at_first < 15
-    assert server.breaks - at_first < 15
-    assert len(server.answers) < 100
-
-
 def test_portions_grow_again_after_the_limit_has_risen() -> None:
     sizes = {f"k{number}": 1_000 for number in range(2_000)}
     server, portions = Server(sizes, limit=10_000), Portions()

@@ -79,11 +79,6 @@ def test_wait_drops_further_messages_up_to_a_limit(world: World, wake: WakeChann
     assert world.now == 100
 
 
-def test_wait_of_zero_seconds_reads_a_message_that_has_arrived(world: World, wake: WakeChannel) -> None:
-    world.messages = [100.0]
-    assert (wake.wait(0), wake.wait(0)) == (True, False)
-
-
 @pytest.mark.parametrize(
     "error",
     [
