@@ -21,8 +21,6 @@ from click.testing import CliRunner, Result
 from redbeat.cli import redbeat
 
 from .deadlines import PATIENCE_SECONDS, patience
-from .polling import eventually
-from .processes import is_at_work
 from .starting import start
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +78,6 @@ class Terminal:
         environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         self._process = start(command, cwd, {**environ, **given}, (theirs, theirs, theirs))
         os.close(theirs)
-        self.pid = self._process.pid
 
     def __enter__(self) -> Terminal:
         return self
@@ -93,26 +90,12 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._file, text.encode())
 
-    def wait_for(self, text: str, timeout: float = PATIENCE_SECONDS) -> None:
-        """Read until `text` is shown; AssertionError with all that was when it isn't."""
-        self.wait_for_one_of(text, timeout=timeout)
-
-    def wait_for_one_of(self, *texts: str, timeout: float = PATIENCE_SECONDS) -> None:
-        """Read until one of `texts` is shown."""
+    def wait_for(self, *texts: str, timeout: float = PATIENCE_SECONDS) -> None:
+        """Read until one of `texts` is shown; AssertionError with all that was shown if none is."""
         deadline = time.monotonic() + patience(timeout)
         while not any(text in self.shown for text in texts):
             if not self._read(deadline):
                 raise AssertionError(f"none of {texts!r} was shown, but:\n{self.shown}")
-
-    def interrupt(self) -> int:
-        """Type Ctrl-C at a question, and return the exit code.
-
-        Once: a second one would come while Python ends, and be a traceback. And only when it waits for the
-        answer: Python's readline misses one that comes just after it has shown its prompt.
-        """
-        eventually(lambda: not is_at_work(self.pid), message="it doesn't wait for an answer")
-        self.type("\x03")
-        return self.wait()
 
     def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
         """Read until its end; return its exit code."""

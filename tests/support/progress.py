@@ -101,15 +101,11 @@ class Progress:
         for member in found:
             task_id, _, running = member.partition("\0")
             text: Any = self.client.hget(running, task_id)
-            deadlines.append(Deadline(member, self.score_of(member), text))
+            score: Any = self.client.eval(  # as the server writes it
+                "return redis.call('ZSCORE', KEYS[1], ARGV[1])", 1, NAMES.deadlines, member
+            )
+            deadlines.append(Deadline(member, str(score), text))
         return deadlines
-
-    def score_of(self, member: str) -> str:
-        """A deadline as the server writes it."""
-        found: Any = self.client.eval(
-            "return redis.call('ZSCORE', KEYS[1], ARGV[1])", 1, NAMES.deadlines, member
-        )
-        return str(found)
 
     def settle(
         self, *, at: float | None = None, watched: float = 1e9, only: str | None = None

@@ -156,47 +156,22 @@ def commands(folder: Path, text: str = "") -> list[list[str]]:
     (folder / "bad.json").write_text(json.dumps({"owner": "me", "entries": {name: {"task": 5}}}))
     (folder / "days").write_text("2099-02-01 closed")
     file, bad = str(folder / "file.json"), str(folder / "bad.json")
-    shown = [
-        *(
-            ["list"],
-            ["list", "--state", "quarantined"],
-            ["list", "--later"],
-            ["count", "--match", own],
-            ["runs"],
-        ),
-        *(["show", f"{kind}{text}"] for kind in ("name", "broken", "paused", "calm", "2", "far")),
-        *(["next", "--after", "2098-12-31"], ["next", f"far{text}"], ["next", f"excluded{text}"]),
-        *(
-            ["timeline", "--start", "2099-01-01"],
-            ["why", name],
-            ["why", f"broken{text}"],
-            ["audit"],
-            ["status"],
-        ),
-        *(
-            ["why", name, "--at", "2017-07-14T02:40:00Z"],
-            ["runs", name],
-            ["token", "list"],
-            ["doctor", "--all"],
-        ),
-        *(["runs", "--state", "failed,lost,sent,unsent"], ["rerun", f"2{text}", "--dry-run"], ["downgrade"]),
-        ["rerun", "--all-failed", "--since", "2001-01-01", "--dry-run"],
-        *(["plan", file], ["plan", file, "--prune", "--take-over", "--owner", "me"], ["plan", bad]),
-        *(["apply", file, "--dry-run"], ["import", file, "--dry-run"], ["purge", "--dry-run"]),
-        *(
-            ["calendar", "list"],
-            ["calendar", "show", f"calendar{text}"],
-            ["calendar", "show", f"wrong{text}"],
-        ),
-        *(
-            ["reshard", "--to", "4", "--dry-run"],
-            ["reshard", "--to", own],
-            ["route", name],
-            ["route", f"1{text}"],
-        ),
-        *(["later", "list"], ["later", "count"]),
-        *(["later", "show", f"{kind}{text}"] for kind in ("json", "no json", "broken", "none")),
-    ]
+    fixed = (
+        "list | list --state quarantined | list --later | runs | next --after 2098-12-31 | audit | status"
+        " | timeline --start 2099-01-01 | token list | doctor --all | downgrade | purge --dry-run"
+        " | runs --state failed,lost,sent,unsent | rerun --all-failed --since 2001-01-01 --dry-run"
+        " | calendar list | reshard --to 4 --dry-run | later list | later count"
+    )
+    shown = [line.split() for line in fixed.split(" | ")]
+    shown += [["count", "--match", own], ["runs", name], ["rerun", f"2{text}", "--dry-run"]]
+    shown += [["show", f"{kind}{text}"] for kind in ("name", "broken", "paused", "calm", "2", "far")]
+    shown += [["next", f"far{text}"], ["next", f"excluded{text}"], ["why", name], ["why", f"broken{text}"]]
+    shown += [["why", name, "--at", "2017-07-14T02:40:00Z"], ["plan", file], ["plan", bad]]
+    shown += [["plan", file, "--prune", "--take-over", "--owner", "me"], ["reshard", "--to", own]]
+    shown += [["apply", file, "--dry-run"], ["import", file, "--dry-run"]]
+    shown += [["calendar", "show", f"{kind}{text}"] for kind in ("calendar", "wrong")]
+    shown += [["route", name], ["route", f"1{text}"]]
+    shown += [["later", "show", f"{kind}{text}"] for kind in ("json", "no json", "broken", "none")]
     return [
         *(call for words in shown for call in (words, [*words, "--json"])),
         *(["export"], ["export", "--history", "--json"], ["export", str(folder / f"out{text}")]),
@@ -211,10 +186,8 @@ def commands(folder: Path, text: str = "") -> list[list[str]]:
         ["later", "cancel", f"none{text}", f"json{text}"],
         ["later", "cancel", f"none{text}", f"json{text}", "--yes"],
         ["later", "release", f"no json{text}", "--yes"],
-        *(
-            ["calendar", "set", "days", "2099-01-01=closed"],
-            ["calendar", "import", "days", str(folder / "days"), "--add"],
-        ),
+        ["calendar", "set", "days", "2099-01-01=closed"],
+        ["calendar", "import", "days", str(folder / "days"), "--add"],
         *(["calendar", "delete", "days", "--yes"], ["token", "add", name, "--right", "run"]),
         *(["token", "revoke", name, "--yes"], ["purge", "--yes"], ["doctor", "--all", "--fix"]),
         *(["delete", name], ["delete", "--match", f"*{text}", "--yes"]),

@@ -16,7 +16,6 @@ from celery import Celery
 from syrupy.assertion import SnapshotAssertion
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.cli import SECTIONS
 from redbeat.cli import redbeat as group
 from redbeat.errors import ConfigurationError, StoreUnavailable
 from redbeat.store.store import Store
@@ -156,6 +155,8 @@ USAGE = {
     "add report echo --every 5": "'report' already",
     "set report --jitter 5 --unset jitter": "--jitter can't be both set and unset",
     "list --limit -1": "is not in the range",
+    "list --later --reverse": "--later takes --limit",
+    "list --later --state due": "--later takes --limit",
     "list --due-before soon": "'soon' is no time",
     "next report --match r*": "Give either a NAME or --match",
     "backfill report --from 2024-02-01 --to 2024-01-01": "--to must not be before --from",
@@ -272,13 +273,3 @@ def test_commands_work_over_shards_and_on_a_cluster(
     }.items():
         done = call(app, *shlex.split(command))
         assert (done.exit_code, says in done.output) == (0, True), (command, done.output)
-
-
-def test_help_has_every_command_in_one_section(app: Celery) -> None:
-    listed = [command.name for section in SECTIONS.values() for command in section]
-    assert sorted(map(str, listed)) == sorted(group.commands)
-    lines = call(app, "--help").stdout.splitlines()
-    for title, section in SECTIONS.items():
-        at = lines.index(f"{title}:")
-        for offset, (command, words) in enumerate(section.items(), start=1):
-            assert lines[at + offset].split(None, 1) == [command.name, words]

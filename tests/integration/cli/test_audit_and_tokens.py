@@ -259,7 +259,6 @@ def test_token_is_printed_once_and_valid_until_revoked(
     ("arguments", "said"),
     [
         (["add", "ci", "--right", "read"], "There is a token 'ci' already"),
-        (["add", "x"], "Missing option '--right'"),
         (["add", "x", "--right", "root"], "'root' is not one of"),
         (["add", "x", "--right", "read", "--expires", "2020-01-01"], "expired already"),
         (["add", "x\ty", "--right", "read"], "no control characters"),
@@ -288,7 +287,7 @@ def test_token_expires_by_the_server_clock(ask: Call, tokens: Tokens, client: re
 def test_token_with_another_secret_or_id_is_not_found(tokens: Tokens) -> None:
     (one, text), (other, _) = tokens.add("a", ["read"], None), tokens.add("b", ["admin"], None)
     secret = text[12:]
-    assert tokens.find(f"rb_{one.id}_{secret}") == one
+    assert tokens.find(text) == one
     for wrong in (f"rb_{other.id}_{secret}", f"rb_00000000_{secret}", f"rb_{one.id}_{secret[::-1]}", "", "x"):
         assert tokens.find(wrong) is None
 

@@ -52,8 +52,6 @@ def ask(app: Celery) -> Ask:
 def test_plan_shows_what_apply_does(ask: Ask, app: Celery, file: Path, client: redis.Redis) -> None:
     shown = ask("plan", file)
     assert shown.exit_code == 2
-    assert '+ one\n    task: echo\n    schedule: {"every": "1h"}\n' in shown.output
-    assert "2 to add, 0 to change, 0 to remove, 0 the same." in shown.output
     assert client.keys() == []
     done = ask("apply", file, "--yes")
     assert (done.exit_code, done.output.splitlines()[-1]) == (0, "Done.")
@@ -62,9 +60,7 @@ def test_plan_shows_what_apply_does(ask: Ask, app: Celery, file: Path, client: r
     assert ask("apply", file).exit_code == 0  # nothing to be asked about
     file.write_text(FILE.replace("every: 1h", "every: 10m").replace("two", "three"))
     shown = ask("plan", file, "--prune")
-    assert '~ one\n    schedule: {"every": "1h"} -> {"every": "10m"}\n' in shown.output
-    assert "- two\n" in shown.output
-    assert "Not in the file any more, and stays without --prune: two." in ask("plan", file).output
+    assert (shown.exit_code, "- two\n" in shown.output) == (2, True)
     assert ask("apply", file, "--prune", "--yes").exit_code == 0
     assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:one", "redbeat:three"]
 
@@ -161,18 +157,6 @@ def holidays(app: Celery) -> Calendar:
     for name in ("report", "letters"):
         Entry(name, "echo", "0 7 * * *", exclude="holidays", app=app).save()
     return made
-
-
-def test_invalid_calendar_is_listed_and_shown(calendar: Ask, client: redis.Redis, holidays: Calendar) -> None:
-    client.hset("redbeat::calendar:holidays", "someday", "x")
-    client.set("redbeat::calendar:text", "x")
-    errors = {
-        one["name"]: one["error"] for one in map(json.loads, calendar("list", "--json").stdout.splitlines())
-    }
-    assert errors["free"] is None
-    assert "'someday' is not a date" in errors["holidays"]
-    assert "holds a string, not a hash" in errors["text"]
-    assert "someday" in calendar("show", "holidays").stdout
 
 
 def test_calendar_set_changes_days_and_due_times(calendar: Ask, app: Celery, holidays: Calendar) -> None:

@@ -53,30 +53,24 @@ def on_terminal(project: dict[str, str], tmp_path: Path) -> Callable[..., Termin
 
 
 def test_commands_run_as_celery_subcommands(run: Run, client: redis.Redis) -> None:
-    assert run("add", "hello", "echo", "--every", "1h", "--args", "[1]").returncode == 0
-    assert run("set", "hello", "--queue", "fast").returncode == 0
-    assert json.loads(run("show", "hello", "--json").stdout)["options"] == {"queue": "fast"}
-    assert "\x1b" not in run("list").stdout
-    triggered = run("trigger", "hello")
-    assert triggered.returncode == 0, triggered.stderr
-    assert run("delete", "hello", "--yes").returncode == 0
-    missing = run("show", "hello")
+    assert run("add", "hello", "echo", "--every", "1h", "--queue", "fast").returncode == 0
+    shown = run("show", "hello")
+    assert ("fast" in shown.stdout, "\x1b" in shown.stdout) == (True, False)
+    missing = run("show", "nobody")
     assert (missing.returncode, missing.stdout) == (66, "")
     assert len(missing.stderr.splitlines()) == 1
 
 
 def test_colours_are_shown_on_a_terminal_only(on_terminal: Callable[..., Terminal], app: Celery) -> None:
-    Entry("[red]x[/red]", "echo", FAR, app=app).save()
+    Entry.save_many(Entry(f"[red]x{number}[/red]", "echo", FAR, app=app) for number in range(60))
     with on_terminal("list") as terminal:
         assert terminal.wait() == 0
+        assert "50 of 60 shown" in terminal.shown
         assert "\x1b[32mscheduled" in terminal.shown
-        assert "[red]x[/red]" in terminal.shown
+        assert "[red]x0[/red]" in terminal.shown
     with on_terminal("list", NO_COLOR="1") as terminal:
         assert terminal.wait() == 0
         assert "\x1b[32m" not in terminal.shown
-    with on_terminal("list", "--json") as terminal:
-        assert terminal.wait() == 0
-        assert "\x1b" not in terminal.shown
 
 
 def test_delete_asks_on_a_terminal(on_terminal: Callable[..., Terminal], app: Celery) -> None:
@@ -109,7 +103,7 @@ def test_interrupted_backfill_reports_its_runs(
 
 
 def test_closed_pipe_ends_a_command_silently(run: Run, app: Celery) -> None:
-    Entry.save_many(Entry(f"many-{number}", "echo", 86_400, app=app) for number in range(3000))
+    Entry.save_many(Entry(f"many-{number}", "echo", 86_400, app=app) for number in range(1500))
     listing = f"{sys.executable} -m celery -A project redbeat list"
     done = run(command=["bash", "-c", f"{listing} --json | head -1; echo ${{PIPESTATUS[0]}}"])
     assert (len(done.stdout.splitlines()), done.stdout.splitlines()[1], done.stderr) == (2, "0", "")
@@ -123,14 +117,10 @@ def test_url_option_works_and_shows_no_password(run: Run, second: Server, projec
     url = f"redis://keeper:{PASSWORD}@127.0.0.1:{second.port}/3"
     celery = [sys.executable, "-m", "celery", "redbeat", "--url", url, "--prefix", "mine:"]
     assert run(command=[*celery, "add", "one", "proj.echo", "--cron", "@daily"]).returncode == 0
-    listed = run(command=[*celery, "list", "--json"])
-    assert json.loads(listed.stdout)["name"] == "one"
     with second.client(db=3) as client:
         assert client.exists("mine:one", "mine::schedule") == 2
-    for arguments in (["show", "two"], ["delete", "one"], ["trigger", "one"]):
-        done = run(command=[*celery, *arguments])
-        assert done.returncode in (64, 66)
-        assert PASSWORD not in done.stdout + done.stderr
+    done = run(command=[*celery, "delete", "one"])
+    assert (done.returncode, PASSWORD in done.stdout + done.stderr) == (64, False)
 
 
 COMPLETE = """\
@@ -227,7 +217,7 @@ def test_hostile_text_gives_a_terminal_no_orders(
     env = {**os.environ, **project, "COLUMNS": columns}
     with Terminal(command, tmp_path, env) as terminal:
         while "all done" not in terminal.shown:
-            terminal.wait_for_one_of("[y/N]", "all done", timeout=120)
+            terminal.wait_for("[y/N]", "all done", timeout=120)
             if "[y/N]" in terminal.shown:
                 terminal.type("y\n")
                 terminal.shown = terminal.shown.replace("[y/N]", "[asked]")
@@ -246,7 +236,7 @@ def test_silent_server_is_reported_before_the_command_gives_up(
 ) -> None:
     monkeypatch.setattr(silence, "LOOK_AFTER_SECONDS", 0.01)
     monkeypatch.setattr(silence, "ANSWER_SECONDS", 0.1)
-    app = make_app(redbeat_redis_url=silent_url, redbeat_redis_options={"socket_timeout": 4})
+    app = make_app(redbeat_redis_url=silent_url, redbeat_redis_options={"socket_timeout": 2})
     done = call(app, "list")
     assert done.exit_code == 69
     waits, error = done.stderr.splitlines()

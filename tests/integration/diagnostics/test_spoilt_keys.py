@@ -35,7 +35,7 @@ def tick_all(scheduler: RedBeatScheduler) -> int:
 
 @EVERY_KIND_OF_LOCK
 @pytest.mark.parametrize("first", ["key", "name"])
-@pytest.mark.parametrize("second_score", [20, 10, 4e9], ids=["later", "same", "not due"])
+@pytest.mark.parametrize("second_score", [10, 4e9], ids=["same", "not due"])
 def test_entry_scheduled_by_key_and_bare_name_runs_once(
     make_scheduler: MakeScheduler,
     client: redis.Redis,
@@ -93,12 +93,7 @@ def _schedule(text: str) -> str:
 #: name to a definition of megabytes
 LARGE: dict[str, str] = {
     "minute": _schedule(json.dumps({"__type__": "crontab", "minute": "x" * 3_000_000})),
-    "every-digits": _schedule(f'{{"__type__": "interval", "every": {"9" * 1_000_000}}}'),
     "kind": _schedule(json.dumps({"__type__": "x" * 1_000_000})),
-    "weekday": _schedule(json.dumps({"__type__": "rrule", "freq": 3, "byweekday": ["x" * 1_000_000]})),
-    "args": json.dumps(
-        {"task": "echo", "schedule": {"__type__": "interval", "every": 9}, "args": "x" * 10**6}
-    ),
     "task": json.dumps({"task": ["x" * 10**6], "schedule": {"__type__": "interval", "every": 9}}),
     "json": '{"task": ' + "x" * 1_000_000,
 }

@@ -14,8 +14,6 @@ from celery import Celery, Task
 from click.testing import CliRunner, Result
 
 from redbeat import RedBeatScheduler
-from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.calendars import Calendar
 from redbeat.cli import redbeat
 from tests.conftest import MakeApp
 from tests.support.schedule import SCHEDULE, messages, meta_json, monitoring, server_now, write_raw
@@ -84,31 +82,6 @@ def test_sent_run_is_found_by_its_due_time(
     )
 
 
-def test_missed_run_is_merged_into_the_next(
-    answer: Answer, client: redis.Redis, scheduler: RedBeatScheduler
-) -> None:
-    due = hour(client, 1)  # the latest is some minutes late, whatever the time: two are missed
-    write_hourly(client, hour(client, 3))
-    scheduler.tick()
-    covered = answer("report", "--at", due.isoformat())
-    assert covered["verdict"] in ("merged", "unknown")  # unknown within the first second of an hour
-    assert covered["run"]["due"] == hour(client).isoformat()
-
-
-def test_excluded_run_names_its_calendar(
-    answer: Answer, client: redis.Redis, scheduler: RedBeatScheduler, app: Celery
-) -> None:
-    days = [(hour(client, 40).date(), hour(client).date() + timedelta(days=2))]
-    Calendar("holidays", days, app=app).save()
-    write_hourly(client, hour(client), exclude="holidays")
-    before = answer("report")
-    assert (before["verdict"], "holidays" in before["reason"]) == ("excluded", True)
-    scheduler.tick()
-    recorded = answer("report")
-    assert (recorded["verdict"], recorded["run"]["outcome"]) == ("skipped", "skipped")
-    assert "holidays" in recorded["reason"]
-
-
 def test_unsent_and_quarantined_runs_have_their_reason(
     answer: Answer, client: redis.Redis, scheduler: RedBeatScheduler
 ) -> None:
@@ -122,14 +95,6 @@ def test_unsent_and_quarantined_runs_have_their_reason(
     scheduler.tick()
     for at in ([], ["--at", hour(client).isoformat()]):
         assert answer("report", *at)["verdict"] == "quarantined"
-
-
-def test_time_without_offset_is_in_the_shown_zone(answer: Answer, app: Celery) -> None:
-    Entry("report", "t", "30 7 * * *", timezone="Asia/Tokyo", app=app).save()
-    assert answer("report", "--at", "2026-01-30 22:30")["at"] == "2026-01-30T22:30:00+00:00"
-    asked = answer("report", "--at", "2026-01-31 07:30", "--tz", "Asia/Tokyo")
-    assert asked["at"] == "2026-01-30T22:30:00+00:00"
-    assert answer("report", "--at", "2026-01-30T22:30Z")["at"] == "2026-01-30T22:30:00+00:00"
 
 
 def test_why_only_reads(server: Server, ask: Ask, client: redis.Redis, scheduler: RedBeatScheduler) -> None:

@@ -161,7 +161,7 @@ def _edit_often(url: str, writer: int, count: int) -> None:
 
 
 def test_concurrent_edits_of_eight_processes_are_all_kept(app: Celery, server: Server) -> None:
-    count = 20
+    count = 10
     for name in ("shared", "updated"):
         Entry(name, "t", HOUR, app=app, kwargs={"sum": 0}).save()
     writers = [partial(_edit_often, server.url(1), writer, count) for writer in range(8)]
@@ -291,7 +291,7 @@ def test_concurrent_backfills_send_no_run_twice(make_app: Callable[..., Celery],
         start.wait()
         for _ in range(5):
             try:
-                entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=10))
+                entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=3))
                 outcomes.append("done")
             except LockNotAcquired:
                 outcomes.append("refused")
@@ -302,10 +302,10 @@ def test_concurrent_backfills_send_no_run_twice(make_app: Callable[..., Celery],
     for thread in threads:
         thread.join()
     entry = Entry.get("entry", apps[0])
-    entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=10))
+    entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=3))
     ids = [message["headers"]["id"] for message in messages(broker)]
-    assert len(ids) == len(set(ids)) in (240, 241)
-    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=10), dry_run=True) == []
+    assert len(ids) == len(set(ids)) in (72, 73)
+    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=3), dry_run=True) == []
     assert "refused" in outcomes
 
 
@@ -349,12 +349,11 @@ def test_repeated_backfill_sends_each_run_once(app: Celery, client: redis.Redis,
     assert list(entry.backfill(later, later + 100 * HOUR, dry_run=True)) == []
 
 
-@pytest.mark.parametrize("jitter", [None, 3])
 def test_backfill_of_an_interval_has_the_due_times_and_ids_of_beat(
-    jitter: int | None, scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     app, now = scheduler.app, datetime.fromtimestamp(server_now(client), UTC)
-    entry = Entry("entry", "t", 10, app=app, misfire="all", jitter=jitter)
+    entry = Entry("entry", "t", 10, app=app, misfire="all", jitter=3)
     entry.last_run_at = now - timedelta(seconds=65.25)
     entry.save()
     client.zadd(SCHEDULE, {"redbeat:entry": (now - timedelta(seconds=55.25)).timestamp()})
@@ -366,8 +365,8 @@ def test_backfill_of_an_interval_has_the_due_times_and_ids_of_beat(
     for begin in (58, 57.5, 61):
         dues = entry.backfill(now - timedelta(seconds=begin), max(ran), dry_run=True)
         assert set(dues) == set(ran)
-    assert len(entry.backfill(now - HOUR, max(ran))) > 300
-    assert entry.backfill(now - HOUR / 2 - timedelta(seconds=3.3), max(ran)) == []
+    assert len(entry.backfill(now - HOUR / 10, max(ran))) > 25
+    assert entry.backfill(now - HOUR / 20 - timedelta(seconds=3.3), max(ran)) == []
     by_hand = {m["headers"]["redbeat_due"]: m["headers"]["id"] for m in messages(broker)[5:]}
     assert [by_hand[due.isoformat(timespec="microseconds")] for due in ran] == list(ran.values())
 
@@ -496,17 +495,3 @@ def test_get_takes_one_round_trip(app: Celery, client: redis.Redis, server: Serv
     with monitoring(server) as commands:
         assert Entry.get("entry", app).to_dict()["state"] == "paused"
     assert [command.split()[0] for command in commands] == ["EVALSHA"]
-
-
-def test_beat_moves_a_raw_paused_entry_to_the_end_of_its_pause(
-    scheduler: RedBeatScheduler, client: redis.Redis, app: Celery
-) -> None:
-    """Neither by hand nor from Python does the end of a pause wait for beat's look once a minute."""
-    until = soon(client, 0) + timedelta(seconds=6)
-    Entry("python", "t", 0.5, app=app).save().pause(until=until)
-    write_raw(client, "raw", schedule={"__type__": "interval", "every": 0.5}, enabled=False, score=1.5)
-    client.hset("redbeat:raw", "policy", json.dumps({"paused": True, "paused_until": until.isoformat()}))
-    assert 0 <= (score_of(client, "python") or 0) - until.timestamp() < 0.5
-    scheduler.tick()
-    assert 0 <= (score_of(client, "raw") or 0) - until.timestamp() < 0.5
-    assert field(client, "raw", "meta") is None, "nothing was sent"

@@ -102,7 +102,7 @@ INVALID: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["interval", "crontab", "rrule", "solar"])
+@pytest.mark.parametrize("kind", ["interval", "solar"])
 @pytest.mark.parametrize("moment", INVALID)
 def test_invalid_time_is_refused_and_changes_nothing(
     scheduler: RedBeatScheduler, client: redis.Redis, kind: str, moment: str

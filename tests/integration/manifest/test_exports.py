@@ -25,8 +25,6 @@ from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.applying import apply
 from tests.support.schedule import SCHEDULE, STATICS, meta_json, score_of, write_raw
-from tests.support.ticks import memory_app
-from tests.support.topologies import ClusterTopology
 
 UTC = timezone.utc
 
@@ -107,7 +105,7 @@ def test_export_and_import_restore_entries_calendars_and_records(
     client.zrem(SCHEDULE, "redbeat:options")
     client.hset("redbeat:sun", "owner", "billing")
     client.sadd("redbeat::owner:billing", "sun")
-    Entry.get("relative", app).backfill(YESTERDAY, YESTERDAY + timedelta(seconds=59 * 60))
+    Entry.get("relative", app).backfill(YESTERDAY, YESTERDAY + timedelta(minutes=25))
     client.rpush("redbeat::history:rule", '{"at": 1.50, "due":1}', "no record 'at' all\t")
     client.sadd("redbeat::backfilled:sun", "1.5", "-3")
     before = dump(client)
@@ -125,7 +123,7 @@ def test_export_and_import_restore_entries_calendars_and_records(
     assert Entry.get("daily", app).total_run_count == 99
     assert Entry.get("plain", app).pause_note == "maintenance"
     assert len(Entry.get("relative", app).history()) == 20
-    assert Entry.get("relative", app).backfill(YESTERDAY, YESTERDAY + timedelta(seconds=59 * 60)) == []
+    assert Entry.get("relative", app).backfill(YESTERDAY, YESTERDAY + timedelta(minutes=25)) == []
 
 
 HOURLY = {"__type__": "interval", "every": 3600}
@@ -199,8 +197,8 @@ def test_export_skips_names_that_are_not_utf8(app: Celery, client: redis.Redis) 
 def test_export_has_entries_that_are_rescheduled_meanwhile(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Entry.save_many([Entry(f"entry-{number}", "echo", 86_400 + number, app=app) for number in range(2000)])
-    read, moved = Store.read_entries, iter(range(1900, 2000))
+    Entry.save_many([Entry(f"entry-{number}", "echo", 86_400 + number, app=app) for number in range(1100)])
+    read, moved = Store.read_entries, iter(range(1000, 1100))
 
     def read_and_move(self: Store, keys: Any) -> Any:
         found = read(self, keys)
@@ -210,31 +208,7 @@ def test_export_has_entries_that_are_rescheduled_meanwhile(
 
     monkeypatch.setattr(Store, "read_entries", read_and_move)
     declared = export_entries(app).declared
-    assert len(declared.entries) == 2000
-
-
-FILE = """
-entries:
-  one: {task: echo, schedule: {every: 1h}, exclude: holidays}
-  two: {task: echo, schedule: {cron: "0 9 * * *"}}
-calendars:
-  holidays: {days: [2090-12-25]}
-"""
-
-
-def test_cluster_applies_exports_and_imports(cluster: ClusterTopology) -> None:
-    host, port = cluster.startup_nodes[0]
-    app = memory_app(redbeat_redis_url=f"redis-cluster://{host}:{port}")
-    apply_plan(lambda: make_plan(app, read_file(FILE), "billing"))
-    store = Store(app)
-    assert store.client.zcard(store.keys.schedule) == 2
-    text = write_file(export_entries(app).declared)
-    apply_plan(lambda: make_plan(app, read_file("entries: {}"), "billing", prune=True))
-    Calendar("holidays", app=app).delete()
-    assert store.client.zcard(store.keys.schedule) == 0
-    commit(plan_import(app, read_file(text)))
-    assert write_file(export_entries(app).declared) == text
-    assert store.client.smembers(store.keys.owner("billing")) == {"one", "two"}
+    assert len(declared.entries) == 1100
 
 
 def test_import_refuses_or_replaces_existing_entries(app: Celery, client: redis.Redis) -> None:
@@ -267,7 +241,7 @@ def test_import_of_an_invalid_value_changes_nothing(app: Celery, client: redis.R
     assert not client.keys()
 
 
-@pytest.mark.parametrize("depth", [150, 960, 2000])
+@pytest.mark.parametrize("depth", [150, 2000])
 def test_deep_entry_is_exported_and_imported(app: Celery, client: redis.Redis, depth: int) -> None:
     Entry("plain", "echo", 60, app=app).save()
     deep = "[" * depth + "]" * depth
@@ -281,13 +255,6 @@ def test_deep_entry_is_exported_and_imported(app: Celery, client: redis.Redis, d
 
 
 ENTRY_FILE = "entries: {a: {task: echo, schedule: {every: 1h}, next_run: never}}"
-
-
-def test_import_does_not_replace_a_key_of_another_type(app: Celery, client: redis.Redis) -> None:
-    client.set("redbeat:a", "mine")
-    with pytest.raises(FileError, match="line 1: a: the key holds no hash; delete it first"):
-        apply_plan(lambda: plan_import(app, read_file(ENTRY_FILE), replace_existing=True))
-    assert client.get("redbeat:a") == "mine"
 
 
 @pytest.mark.parametrize("key", ["redbeat::owner:billing", "redbeat::statics", "redbeat::static-owners"])

@@ -105,16 +105,12 @@ def test_entry_without_app_uses_the_current_app(monkeypatch: pytest.MonkeyPatch,
         ({"name": ""}, "An entry must have a name, a non-empty string."),
         ({"task": None}, "redbeat:x: task must be the name of a task, not None."),
         ({"args": "abc"}, "redbeat:x: args must be a list or a tuple, not text."),
-        ({"kwargs": [1]}, "redbeat:x: kwargs and options must be dicts"),
         ({"enabled": "maybe"}, "redbeat:x: enabled must be True or False, not 'maybe'."),
         ({"args": [object()]}, "redbeat:x: can't be stored as JSON: .*not JSON serializable"),
-        ({"kwargs": {"at": {"__type__": "datetime"}}}, "redbeat:x: couldn't be read again: datetime: 'year'"),
         ({"args": [{"__type__": "interval", "every": 0}]}, "redbeat:x: couldn't be read again: interval: "),
         ({"options": {"headers": [1]}}, "redbeat:x: options: headers must be a dict, not a list."),
-        ({"options": {"countdown": "soon"}}, "redbeat:x: options: countdown: must be a number of seconds"),
         ({"schedule": BaseSchedule()}, "redbeat:x: can't be stored as JSON: .*register_schedule"),
         ({"schedule": schedule(0)}, "redbeat:x: its schedule .* can't be used: an interval must be longer"),
-        ({"schedule": schedule(timedelta(days=3_640_000))}, "redbeat:x: its schedule .* can't be used: "),
     ],
 )
 def test_invalid_entry_is_refused_with_the_field(app: Celery, change: dict[str, Any], message: str) -> None:
@@ -146,18 +142,6 @@ def test_copy_and_pickle_keep_all_fields(rule: Any, duplicate: Any) -> None:
         assert getattr(found, name) == getattr(made, name)
     found.schedule = 5
     assert (found.schedule, made.schedule) == (schedule(5), entry_x(pickled_app, schedule=rule).schedule)
-
-
-def test_due_time_counts_from_the_last_run(app: Celery) -> None:
-    made = entry_x(app, last_run_at=NOON, total_run_count=1)
-    assert (made.due_at, made.score) == (NOON + timedelta(minutes=1), NOON.timestamp() + 60)
-    made.last_run_at = NOON.replace(tzinfo=None)
-    assert made.due_at == NOON + timedelta(minutes=1)
-
-
-def test_rule_that_has_ended_has_no_due_time(app: Celery) -> None:
-    made = entry_x(app, schedule=rrule("DAILY", dtstart=NOON, count=1), last_run_at=NOON, total_run_count=1)
-    assert (made.due_at, made.score, tuple(made.is_due())) == (None, -1.0, (False, None))
 
 
 def test_is_due_answers_like_a_celery_entry(app: Celery) -> None:
@@ -244,14 +228,11 @@ def test_from_dict_restores_what_to_dict_gives(
     [
         ({"nmae": "y"}, "there is no field 'nmae'. Did you mean name"),
         ({"schedule": {"__type__": "moon"}}, "schedule: there is no schedule of the kind 'moon'"),
-        ({"schedule": {"__type__": "interval"}}, "interval: 'every' is missing"),
         ({"args": "abc"}, "args must be a list, not text"),
         ({"enabled": "yes"}, "enabled must be true or false, not 'yes'"),
         ({"last_run_at": "yesterday"}, "last_run_at: 'yesterday' is no time"),
-        ({"total_run_count": "x"}, "total_run_count must be a whole number"),
         ({"jitter": "much"}, "jitter: 'much' is no length of time"),
         ({"schedule": {"evry": "1h"}}, r"schedule: must have just one of .* Did you mean every"),
-        ({"schedule": {"at": "noon"}}, "schedule: clocked: "),
     ],
 )
 def test_form_with_an_invalid_field_is_refused_with_its_name(
@@ -264,13 +245,10 @@ def test_form_with_an_invalid_field_is_refused_with_its_name(
 
 #: what may be written for a schedule, and what it stands for
 WRITTEN: list[tuple[Any, Any]] = [
-    ({"cron": "0 9 * * mon-fri"}, crontab("0", "9", "mon-fri")),
     ({"cron": "0 9 LW * *"}, cron("0 9 LW * *")),
     ({"cron": "@daily"}, crontab("0", "0")),
-    ({"every": "1h30m"}, schedule(5400)),
     ({"every": "2h", "relative": True}, schedule(7200, relative=True)),
     ("1h 30m", schedule(5400)),
-    (90, schedule(90)),
     ({"at": "2026-06-01T12:00+00:00"}, clocked(NOON)),
     ({"rrule": "DTSTART:20260601T120000Z\nRRULE:FREQ=DAILY;COUNT=3"}, rrule("DAILY", dtstart=NOON, count=3)),
     ({"solar": "sunset", "lat": 52.5, "lon": 13.4}, solar("sunset", 52.5, 13.4)),

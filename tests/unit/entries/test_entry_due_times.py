@@ -284,7 +284,7 @@ def test_expired_pause_is_not_shown(app: Celery) -> None:
     assert not after.keys() & {"paused", "pause_note", "paused_by", "paused_until"}
 
 
-ENDS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("schedule", "until", "first"),
     [
         (HALF_SECONDS, NOON + 6 * SECOND, NOON + 6.25 * SECOND),  # its phase is kept
@@ -294,9 +294,6 @@ ENDS = pytest.mark.parametrize(
         (MINUTELY_RULE, NOON + 5 * MINUTE, NOON + 5 * MINUTE + 7 * SECOND),
     ],
 )
-
-
-@ENDS
 @pytest.mark.parametrize("count", [0, 5])
 def test_beat_sends_the_first_run_after_a_pause(
     app: Celery, schedule: dict[str, Any], until: datetime, first: datetime, count: int
@@ -304,30 +301,10 @@ def test_beat_sends_the_first_run_after_a_pause(
     due = NOON if schedule in (EVERY_FIVE, HOURLY) else NOON + SECOND / 4
     stored = paused(schedule, until, count=count, score=due)
     at = look(app, stored, due + SECOND / 100)
-    assert at == first
+    assert at == first == read(app, stored, due).next_due_at
     stored.score = at.timestamp()
     run = decide_paused(app, stored, at + SECOND / 100)
     assert due_of(run) == first
-
-
-@ENDS
-def test_paused_entry_shows_the_first_run_after_its_pause(
-    app: Celery, schedule: dict[str, Any], until: datetime, first: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    soon = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + 3 * HOUR  # the pause isn't over
-    until, first = soon + (until - NOON), soon + (first - NOON)
-    if schedule is MINUTELY_RULE:
-        schedule = {**schedule, "dtstart": soon.timestamp() + 7}
-    entry = read(app, paused(schedule, until, score=soon, ran_at=soon - SECOND / 4), soon - HOUR)
-    assert entry.next_due_at == first
-    assert entry.due_at == first
-    assert entry.score == first.timestamp()
-    assert entry.to_dict()["next_due_at"] == first.isoformat()
-    assert (entry.state, entry.to_dict()["state"]) == ("paused", "paused")
-    assert entry.next_runs(1)[0] == first
-    assert entry.next_runs(1, after=NOON - HOUR)[0] == first
-    assert entry.next_runs(1, after=first)[0] > first
-    assert not entry.is_due().is_due
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,6 @@ EXAMPLES = [
         crontab(minute="*/5", hour=7, day_of_week="mon-fri", day_of_month=[1, 15], month_of_year={4, 1}),
         {"__type__": "crontab", **dict(zip(STARS, ("*/5", 7, "mon-fri", [1, 15], [1, 4]), strict=True))},
     ),
-    (crontab(hour={13, 7}), {"__type__": "crontab", **STARS, "hour": [7, 13]}),
     (rrule("DAILY", dtstart=NEW_YEAR), {**RRULE, "freq": 3, "dtstart": 1767225600, "dtstart_tz": 0.0}),
     (
         rrule(
@@ -90,7 +89,6 @@ EXAMPLES = [
     ),
     (weekday(6, -1), {"__type__": "weekday", "wkday": 6, "n": -1}),
     (NEW_YEAR, datetime_json()),
-    (NEW_YEAR.replace(hour=7, microsecond=5), datetime_json(hour=7, microsecond=5)),
     (NEW_YEAR.replace(tzinfo=ZoneInfo("Europe/Berlin")), datetime_json(timezone="Europe/Berlin")),
     (NEW_YEAR.replace(tzinfo=timezone(timedelta(minutes=-210))), datetime_json(timezone=-12600.0)),
 ]  # fmt: skip
@@ -106,16 +104,12 @@ UNREADABLE = [
     ('{"__type__": "interval"}', "interval: 'every' is missing."),
     ('{"__type__": "interval", "every": "5"}', "interval: every must be a number of seconds, not '5'."),
     ('{"__type__": "interval", "every": 1e-9}', "interval: every must be more than 0 seconds"),
-    ('{"__type__": "interval", "every": NaN}', "interval: "),
     ('{"__type__": "crontab", "minute": 99}', "crontab: Invalid crontab pattern"),
     ('{"__type__": "rrule", "freq": 9, "dtstart": 0}', "rrule: .*freq must be one of .*, not 9"),
-    ('{"__type__": "rrule", "freq": 3, "interval": 0}', "rrule: .*interval must be 1 or more, not 0"),
-    ('{"__type__": "weekday"}', "weekday: 'wkday' is missing."),
     ('{"__type__": "weekday", "wkday": 9}', "weekday: wkday must be 0"),
     ('{"__type__": "datetime", "year": 2026, "month": 1}', "datetime: 'day' is missing."),
     ('{"__type__": "datetime", "year": 99999, "month": 1, "day": 1}', "datetime: "),
     (f'{{{DAY}, "timezone": "../x"}}', "datetime: unknown"),
-    (f'{{{DAY}, "timezone": true}}', "datetime: timezone True"),
 ]
 
 
@@ -286,9 +280,7 @@ GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
     ("definition", "meta", "problem"),
     [
         (None, {}, "definition: must be an object, not None."),
-        ({"task": "t"}, {}, "definition: schedule: is missing."),
         ({**GOOD, "schedule": 60}, {}, f"definition: schedule: 60 is no object with one of the {TYPES}."),
-        ({**GOOD, "task": ""}, {}, "definition: task: must be the name of a task, not ''."),
         ({**GOOD, "options": {"headers": 1}}, {}, "definition: options: headers: must be an object, not 1."),
         ({**GOOD, "enabled": "maybe"}, {}, "definition: enabled: must be true or false, not 'maybe'."),
         (GOOD, [], "meta: must be an object, not a list."),
@@ -386,7 +378,7 @@ ANY = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(st.sampled_from([*PLAIN, "more", "__type__"]), ANY, max_size=1),
     st.sampled_from([INTERVAL_JSON, CRONTAB]),
