@@ -15,25 +15,10 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.audit import find_records
+from tests.support.forms import form_fields
 from tests.support.schedule import sent_names, write_raw
 
 LIST = "/admin/redbeat/entry/"
-
-
-#: names that are hard to write in an address, a form or HTML
-ODD_NAMES = (
-    *(".", "..", "a/b", "a//b/../c", "dashboard", "add", "a_2Fb", "_", "x?y#z&q=1", "50%", "ü ñ 漢字", "=4f"),
-    *(
-        "a\nb",
-        "a\r\nb",
-        "a\rb",
-        "tab\tbed",
-        " spaced ",
-        "<script>alert(1)</script>",
-        "'\"`{{ x }}",
-        "x" * 3000,
-    ),
-)
 
 
 @pytest.fixture
@@ -75,48 +60,20 @@ def logged(action_flag: int) -> list[tuple[str, str]]:
 
 
 #: that everything has a name; colours and sizes are the admin's own
-NAMED = (
-    "label",
-    "select-name",
-    "image-alt",
-    "button-name",
-    "link-name",
-    "list",
-    "listitem",
-    "aria-hidden-focus",
-)
+NAMED = ("label", "select-name", "image-alt", "button-name", "link-name", "aria-hidden-focus")
 
 
 def test_list_shows_next_run_and_state_in_the_zone_of_django(app: Celery, admin: Any) -> None:
     entry(app, "report", schedule="30 7 * * *", timezone="Europe/Berlin")
-    entry(app, "backup").pause("the disk is full")
-    answer = admin.get(LIST)
-    assert answer.status_code == 200
-    words = words_of(answer)
+    entry(app, "backup", task="ops.backup").pause("the disk is full")
+    words = words_of(admin.get(LIST))
     assert re.search(
         r"report echo At 07:30 \(Europe/Berlin\) 20\d\d-\d\d-\d\d 07:30:00 in .* scheduled", words
     )
-    assert "backup echo At 09:00 (Europe/Berlin) paused paused the disk is full" in words
-    assert "1 to 2 of 2, by the next run." in words
-
-
-def test_entries_are_found_by_name_task_state_and_outcome(app: Celery, admin: Any) -> None:
-    entry(app, "report")
-    entry(app, "backup", task="ops.backup").pause()
-    for query, found in (
-        ("q=REP", ["report"]),
-        ("q=b*p", ["backup"]),
-        ("task=ops", ["backup"]),
-        ("state=paused", ["backup"]),
-        ("outcome=none", ["report", "backup"]),
-        ("q=nothing", []),
-        ("state=nonsense", []),
-        ("q=" + "x" * 1000, []),
-    ):
+    assert "backup ops.backup At 09:00 (Europe/Berlin) paused paused the disk is full" in words
+    for query, is_found in (("q=B*P", False), ("q=b*p", True), ("state=paused", True), ("state=x", False)):
         answer = admin.get(f"{LIST}?{query}")
-        assert answer.status_code == 200
-        named = re.findall(r'<th class="field-name"><a href="[^"]*">([^<]*)</a>', answer.content.decode())
-        assert sorted(named) == sorted(found), query
+        assert (answer.status_code, "ops.backup" in words_of(answer)) == (200, is_found), query
 
 
 def test_entry_is_added_and_recorded(app: Celery, site: Any) -> None:
@@ -232,26 +189,24 @@ def test_hidden_arguments_are_not_shown_and_come_back(app: Celery, admin: Any, s
     assert (stored.kwargs, stored.ping_url) == ({"password": "s3cret", "x": 2}, "https://example.com/t0ken")
 
 
-@pytest.mark.few_cases(6)
-@pytest.mark.parametrize("name", ODD_NAMES)
+@pytest.mark.parametrize(
+    "name",
+    ["..", "a//b/../c", "dashboard", "a_2Fb", "x?y#z&q=1", "50% ü 漢字", "a\r\nb", "<b>'\"`", "x" * 3000],
+    ids=range(9),
+)
 def test_entry_of_any_name_is_changed_paused_and_deleted(
     app: Celery, admin: Any, site: Any, name: str
 ) -> None:
-    from redbeat.contrib.django.addresses import name_of, part_for
+    from redbeat.contrib.django.addresses import part_for
 
     entry(app, name)
-    part = part_for(name)
-    assert part
-    assert name_of(part, app) == name
     listed = admin.get(LIST).content.decode()
     [url] = [unescape(one) for one in re.findall(r'<th class="field-name"><a href="([^"]*)"', listed)]
-    assert "/./" not in url
-    assert "/../" not in url
     fields = site.form_in(admin.get(url).content.decode())
     admin.post(url, {**fields, "args": "[2]"})
     assert Entry.get(name, app).args == [2]
     assert admin.get(url.replace("/change/", "/history/")).status_code == 200
-    assert admin.post(LIST, {"action": "pause", "_selected_action": part}).status_code == 302
+    assert admin.post(LIST, {"action": "pause", "_selected_action": part_for(name)}).status_code == 302
     assert Entry.get(name, app).state == "paused"
     assert admin.post(url.replace("/change/", "/delete/"), {"post": "yes"}).status_code == 302
     assert Entry.count(app) == 0
@@ -304,8 +259,6 @@ def test_run_now_asks_first_and_sends_one_run_when_repeated(
     question = admin.post(LIST, {"action": "run_now", "_selected_action": "report"})
     assert question.status_code == 200
     assert sent_names(broker) == []
-    from tests.support.forms import form_fields
-
     fields = form_fields(question.content.decode())
     for _ in range(2):
         answer = admin.post(LIST, fields, follow=True)
@@ -328,8 +281,6 @@ def test_task_outside_redbeat_web_tasks_is_neither_run_nor_scheduled(
 
 
 def test_delete_asks_first_and_deletes_only_what_was_seen(app: Celery, admin: Any) -> None:
-    from tests.support.forms import form_fields
-
     entry(app)
     url = f"{LIST}report/delete/"
     fields = form_fields(admin.get(url).content.decode())
@@ -344,34 +295,22 @@ def test_delete_asks_first_and_deletes_only_what_was_seen(app: Celery, admin: An
     assert logged(3)[0][1] == "report"
 
 
-#: what one does, and the permissions of which any suffices
-DEEDS: dict[str, tuple[str, ...]] = {
-    "list": ("view", "change"),
-    "see": ("view", "change"),
-    "history": ("view", "change"),
-    "add": ("add",),
-    "change": ("change",),
-    "pause": ("change", "pause"),
-    "run": ("change", "run"),
-    "delete": ("delete",),
-    "dashboard": ("view", "change"),
+FORM = {
+    "name": "new", "task": "echo", "schedule_kind": "cron", "schedule": "0 9 * * *", "args": '["done"]',
+    "state": "runs",
+}  # fmt: skip
+#: what one does: the permissions of which any suffices, the address, and what is sent
+DEEDS: dict[str, tuple[tuple[str, ...], str, dict[str, str] | None]] = {
+    "list": (("view", "change"), "", None),
+    "see": (("view", "change"), "report/change/", None),
+    "history": (("view", "change"), "report/history/", None),
+    "dashboard": (("view", "change"), "dashboard/", None),
+    "add": (("add",), "add/", FORM),
+    "change": (("change",), "report/change/", FORM),
+    "pause": (("change", "pause"), "report/action/pause/", {"post": "yes"}),
+    "run": (("change", "run"), "report/action/run_now/", {"post": "yes"}),
+    "delete": (("delete",), "report/delete/", {"post": "yes"}),
 }
-
-
-def do(deed: str, browser: Any, site: Any, app: Celery) -> int:
-    """The status of the answer, and whether it was done, too."""
-    if deed in ("list", "see", "history", "dashboard"):
-        paths = {"list": "", "see": "report/change/", "history": "report/history/", "dashboard": "dashboard/"}
-        return int(browser.get(f"{LIST}{paths[deed]}").status_code)
-    if deed in ("add", "change"):
-        url = f"{LIST}add/" if deed == "add" else change_url("report")
-        fields = {"name": "new", "task": "echo", "schedule_kind": "cron", "schedule": "0 9 * * *"}
-        fields |= {"args": '["done"]', "state": "runs"}
-        return int(browser.post(url, fields).status_code)
-    if deed == "delete":
-        return int(browser.post(f"{LIST}report/delete/", {"post": "yes"}).status_code)
-    action = "pause" if deed == "pause" else "run_now"
-    return int(browser.post(f"{LIST}report/action/{action}/", {"post": "yes"}).status_code)
 
 
 @pytest.mark.parametrize("permission", ["view", "add", "change", "delete", "pause", "run", None])
@@ -379,20 +318,20 @@ def test_deed_takes_its_permission(
     app: Celery, site: Any, broker: redis.Redis, permission: str | None
 ) -> None:
     browser = site.visitor(*([permission] if permission else []))
-    for deed, sufficient in DEEDS.items():
+    for deed, (sufficient, path, sent) in DEEDS.items():
         Entry.delete_many(["report", "new"], app)
         entry(app)
         broker.flushdb()
-        status = do(deed, browser, site, app)
-        assert (status < 400) == (permission in sufficient), (deed, status)
-        names = {one.name for one in Entry.list(app)}
-        assert ("new" in names) == (deed == "add" and permission == "add")
-        assert ("report" in names) != (deed == "delete" and permission == "delete")
-        assert bool(sent_names(broker)) == (deed == "run" and permission in sufficient)
-        if "report" in names:
-            stored = Entry.get("report", app)
-            assert (stored.state == "paused") == (deed == "pause" and permission in sufficient)
-            assert (stored.args == ["done"]) == (deed == "change" and permission == "change")
+        answer = browser.get(LIST + path) if sent is None else browser.post(LIST + path, sent)
+        is_done = permission in sufficient
+        assert (answer.status_code < 400) == is_done, deed
+        found = {one.name: one for one in Entry.list(app)}
+        assert ("new" in found) == (is_done and deed == "add")
+        assert ("report" in found) != (is_done and deed == "delete")
+        assert bool(sent_names(broker)) == (is_done and deed == "run")
+        if "report" in found:
+            assert (found["report"].state == "paused") == (is_done and deed == "pause")
+            assert (found["report"].args == ["done"]) == (is_done and deed == "change")
 
 
 def test_user_outside_the_staff_is_asked_to_log_in(app: Celery) -> None:
@@ -465,8 +404,6 @@ def test_page_without_redis_says_so_and_keeps_what_was_typed(
 
 
 def test_dashboard_allows_what_the_permissions_allow(app: Celery, site: Any) -> None:
-    from tests.support.forms import form_fields
-
     entry(app)
     page = f"{LIST}dashboard/entry?name=report"
     looking, changing = site.visitor("view"), site.visitor("view", "change", name="chris")
@@ -483,8 +420,6 @@ def test_dashboard_allows_what_the_permissions_allow(app: Celery, site: Any) -> 
 
 
 def test_user_who_may_change_but_not_add_adds_none_in_the_dashboard(app: Celery, site: Any) -> None:
-    from tests.support.forms import form_fields
-
     browser = site.visitor("view", "change")
     entry(app)
     assert "entry/new" not in browser.get(f"{LIST}dashboard/entries").content.decode()

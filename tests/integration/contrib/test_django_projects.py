@@ -100,15 +100,11 @@ def call_redbeat(*words: str, **options: Any) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("count", [0, 3])
-def test_commands_of_django_neither_import_tasks_nor_connect(project: Path, count: int) -> None:
-    commands = (["check"], ["check", "--tag=redbeat", "--deploy"], ["migrate"])
+def test_commands_of_django_neither_import_tasks_nor_connect(project: Path) -> None:
     with listening() as (server, url):
-        env = {"REDIS_URL": url, "STATIC_ENTRIES": str(count)}
-        for words in commands:
-            done = run([sys.executable, "manage.py", *words], project, env)
-            assert done.returncode == 0, done.stderr[-2000:]
-            assert "tasks imported" not in done.stderr, words
+        env = {"REDIS_URL": url, "STATIC_ENTRIES": "3"}
+        done = run([sys.executable, "manage.py", "check", "--tag=redbeat", "--deploy"], project, env)
+        assert (done.returncode, "tasks imported" in done.stderr) == (0, False), done.stderr[-2000:]
         runserver = [sys.executable, "manage.py", "runserver", "--noreload", "127.0.0.1:0"]
         with Process(runserver, cwd=project, env=env) as served:
             served.wait_for(re.compile(r"Starting development server at"))
@@ -117,51 +113,36 @@ def test_commands_of_django_neither_import_tasks_nor_connect(project: Path, coun
             server.accept()
 
 
-@pytest.mark.parametrize("count", [0, 3])
-def test_worker_and_beat_run_every_entry(
-    project: Path, server: Server, broker: redis.Redis, count: int
-) -> None:
-    env = {"REDIS_URL": server.url(0), "STATIC_ENTRIES": str(count)}
-    expected = {"shop.tasks.declared", *(f"static-{number}" for number in range(count))}
+def test_worker_and_beat_run_every_entry(project: Path, server: Server, broker: redis.Redis) -> None:
+    env = {"REDIS_URL": server.url(0), "STATIC_ENTRIES": "2"}
     with celery_command(project, "proj", "beat", "-l", "INFO", env=env) as beat:
+        expected = {"shop.tasks.declared", "static-0", "static-1"}
         eventually(lambda: expected <= set(sent_names(broker)) or not beat.is_running)
-        done = run([sys.executable, "manage.py", "redbeat", "doctor"], project, env)
-        assert re.search(rf"; {len(expected) + (count > 0)} entr(y|ies) looked at\.", done.stdout), (
-            done.stdout
-        )
-        assert done.stderr.count("tasks imported") == 1
         assert beat.stop() == 0
         assert beat.output().count("tasks imported") == 1
-        assert "RecursionError" not in beat.output()
     broker.flushdb()
     with celery_worker(project, "proj", "-B", env=env) as worker:
-        wanted = ["declared", *(f"report-{number};" for number in range(count))]
+        wanted = ("declared", "report-0;", "report-1;")
         eventually(lambda: all(one in worker.output() for one in wanted) or not worker.is_running)
         assert worker.output().count("tasks imported") == 1
-        assert "RecursionError" not in worker.output()
         stop_worker(worker)
 
 
 def test_manage_redbeat_prints_and_exits_as_celery_redbeat(project: Path, server: Server) -> None:
     env = {**installed(project), "REDIS_URL": server.url(0), "STATIC_ENTRIES": "0"}
-    for words in (
-        ["add", "report", "echo", "--cron", "0 9 * * *"],
-        ["list"],
-        ["show", "gone"],
-        ["list", "--x"],
-    ):
-        ours = run([sys.executable, "manage.py", "redbeat", *words], project, env)
-        if words[0] == "add":
-            continue
-        theirs = run([sys.executable, "-m", "celery", "-A", "proj", "redbeat", *words], project, env)
+
+    def call(*words: str) -> Any:
+        return run([sys.executable, *words], project, env)
+
+    call("manage.py", "redbeat", "add", "report", "echo", "--cron", "0 9 * * *")
+    for words in (["list"], ["show", "gone"]):
+        ours = call("manage.py", "redbeat", *words)
+        theirs = call("-m", "celery", "-A", "proj", "redbeat", *words)
         assert (ours.returncode, ours.stdout) == (theirs.returncode, theirs.stdout)
         assert ours.stderr.replace("manage.py redbeat", "celery redbeat") == theirs.stderr
-    for words in (["--settings=proj.settings", "count"], ["count", "--no-color"]):
-        done = run([sys.executable, "manage.py", "redbeat", *words], project, env)
-        assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
-    (project / "proj/__init__.py").write_text("")
-    (project / "proj/celery.py").write_text("")
-    done = run([sys.executable, "manage.py", "redbeat", "list"], project, env)
+    for module in ("__init__", "celery"):
+        (project / f"proj/{module}.py").write_text("")
+    done = call("manage.py", "redbeat", "--settings=proj.settings", "list")
     assert (done.returncode, "REDBEAT_CELERY_APP" in done.stderr) == (exits.CONFIG, True)
 
 

@@ -8,7 +8,6 @@ import re
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -19,8 +18,9 @@ from tests.benchmarks import cases
 from tests.support.apps import celery_beat
 from tests.support.command_line import run
 from tests.support.documents import ROOT, write_files
+from tests.support.machine import require_program
 from tests.support.polling import eventually
-from tests.support.schedule import SCHEDULE, STATICS
+from tests.support.schedule import SCHEDULE, STATICS, sent_names
 from tests.support.servers import Server
 
 README = (ROOT / "README.rst").read_text("utf-8")
@@ -59,26 +59,23 @@ At 07:30, Monday through Friday (Europe/Berlin), up to 1 min later, not while a 
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", ".", "-q"]
 
 
-def test_readme_first_steps_send_a_task_and_manage_an_entry(
-    server: Server, broker: redis.Redis, tmp_path: Path
-) -> None:
-    application, *steps = EXAMPLES
+@pytest.mark.usefixtures("proj")
+def test_readme_first_steps_send_a_task_and_manage_an_entry(broker: redis.Redis, tmp_path: Path) -> None:
+    steps = EXAMPLES[1:]
     assert len(steps) >= 5
-    (tmp_path / "proj.py").write_text(application.replace("redis://127.0.0.1:6379/0", server.url(0)))
     with celery_beat(tmp_path, "proj") as beat:
         beat.wait_for("Scheduler: Sending due task every-ten-seconds")
         eventually(lambda: broker.llen("celery"))
         seen = 'print(app.redbeat_redis.zscore("redbeat::schedule", "redbeat:greet"))'
-        code = "\n".join([steps[0], seen, *steps[1:], seen])
-        done = run([sys.executable, "-c", code], tmp_path)
+        done = run([sys.executable, "-c", "\n".join([steps[0], seen, *steps[1:], seen])], tmp_path)
         assert done.returncode == 0, done.stderr
         stored, gone = done.stdout.split()
-        assert float(stored) > 0
-        assert gone == "None"
+        assert (float(stored) > 0, gone) == (True, "None")
         assert broker.zscore(SCHEDULE, "redbeat:every-ten-seconds") is not None
         assert beat.stop() == 0
 
 
+@pytest.mark.slow
 def test_demo_runs_to_its_end() -> None:
     done = run([sys.executable, "-m", "demo", "--seconds", "20"], ROOT, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -96,54 +93,14 @@ def test_examples_of_page_print_what_it_shows(app: Celery, page: str, least: int
     assert (failed, tried > least) == (0, True)
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
-    return write_files("docs/code.rst", tmp_path)
-
-
-def test_modules_of_code_page_declare_what_it_says(files: list[Path], tmp_path: Path) -> None:
-    done = run([sys.executable, "-c", DESCRIBED], tmp_path, {}, 60)
-    assert done.stdout == ENTRIES, done.stderr
-    done = run(PYTEST, tmp_path, {"PYTEST_ADDOPTS": ""}, 60)
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
-    done = run([sys.executable, "-c", "import wrong"], tmp_path, {}, 60)
-    (shown,) = re.findall(r"    redbeat\.errors\.DeclarationError: /srv/(.*)", CODE)
-    assert done.stderr.splitlines()[-1] == f"redbeat.errors.DeclarationError: {tmp_path}/{shown}"
-
-
-def test_beat_of_code_page_stores_its_entries(
-    files: list[Path], tmp_path: Path, server: Server, broker: redis.Redis
-) -> None:
-    env: dict[str, Any] = {"REDIS_URL": server.url(0)}
-    with celery_beat(tmp_path, "proj", env=env) as beat:
-        eventually(lambda: broker.scard(STATICS) == 6 or not beat.is_running)
-        assert beat.is_running, beat.output()
-    names = sorted(key.removeprefix("redbeat:") for key in broker.zrange(SCHEDULE, 0, -1))
-    assert names == [line.partition(" | ")[0] for line in ENTRIES.splitlines()]
-
-
-def test_tests_of_testing_page_pass_and_notice_another_schedule(tmp_path: Path) -> None:
-    files = write_files("docs/testing.rst", tmp_path)
-    done = run(PYTEST, tmp_path, {"PYTEST_ADDOPTS": ""}, 120)
-    assert (done.returncode, "12 passed" in done.stdout) == (0, True), done.stdout + done.stderr
-    for file in files:
-        text = file.read_text().replace("30 7 * * mon-fri", "30 8 * * mon-fri")
-        file.write_text(text.replace('"proj.report", 3600, args', '"proj.report", 7200, args'))
-    done = run(PYTEST, tmp_path, {"PYTEST_ADDOPTS": ""}, 120)
-    assert (done.returncode, "3 failed" in done.stdout) == (1, True), done.stdout + done.stderr
-
-
 def test_files_of_later_page_print_what_it_says(server: Server, tmp_path: Path) -> None:
     for file in write_files("docs/later.rst", tmp_path):
         file.write_text(file.read_text().replace("redis://localhost:6379/0", server.url(0)))
-    printed = {}
-    for name in ("call", "call_many", "cancel"):
-        done = run([sys.executable, f"{name}.py"], tmp_path, {}, 60)
-        assert done.returncode == 0, done.stderr
-        printed[name] = done.stdout.split("\n")[0]
-    assert re.fullmatch(r"[0-9a-f-]{36} PENDING", printed["call"])
-    assert printed["call_many"] == "4"
-    assert printed["cancel"] == "REVOKED []"
+    names = ("call", "call_many", "cancel")
+    code = f"import runpy\nfor name in {names}:\n    runpy.run_path(name + '.py', run_name='__main__')"
+    done = run([sys.executable, "-c", code], tmp_path, {}, 60)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"[0-9a-f-]{36} PENDING\n4\nREVOKED \[\]\n", done.stdout), done.stdout
 
 
 @pytest.mark.slow
@@ -154,3 +111,57 @@ def test_benchmarks_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "results.json").read_text())
     assert {figure["case"] for figure in found["figures"]} >= {cases.BATCH_TRIPS, cases.SAVE_MANY}
+
+
+@pytest.fixture
+def proj(server: Server, tmp_path: Path) -> None:
+    """The application of the README, on the server of the tests."""
+    text = EXAMPLES[0].replace("redis://127.0.0.1:6379/0", server.url(0))
+    (tmp_path / "proj.py").write_text(text.replace("10.0", "1.0"))
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("proj")
+def test_readme_redis_cli_block_writes_an_entry_that_beat_runs(
+    server: Server, broker: redis.Redis, tmp_path: Path
+) -> None:
+    program = require_program("redis-cli")
+    [block] = re.findall(r"^    redis-cli HSET .*\n(?:    .*\n)+", README, re.MULTILINE)
+    with celery_beat(tmp_path, "proj") as beat:
+        beat.wait_for("beat: Acquired lock")
+        done = run(["sh", "-ec", block.replace("redis-cli", f"{program} -e -p {server.port}")], tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        beat.wait_for("Scheduler: Sending due task report (proj.hello)")
+        eventually(lambda: broker.hget("redbeat:report", "meta"))
+    assert "report" in sent_names(broker)
+
+
+def test_code_page_declares_its_entries_and_beat_stores_them(
+    tmp_path: Path, server: Server, broker: redis.Redis
+) -> None:
+    write_files("docs/code.rst", tmp_path)
+    done = run([sys.executable, "-c", DESCRIBED], tmp_path, {}, 60)
+    assert done.stdout == ENTRIES, done.stderr
+    done = run([sys.executable, "-c", "import wrong"], tmp_path, {}, 60)
+    (shown,) = re.findall(r"    redbeat\.errors\.DeclarationError: /srv/(.*)", CODE)
+    assert done.stderr.splitlines()[-1] == f"redbeat.errors.DeclarationError: {tmp_path}/{shown}"
+    with celery_beat(tmp_path, "proj", env={"REDIS_URL": server.url(0)}) as beat:
+        eventually(lambda: broker.scard(STATICS) == 6 or not beat.is_running)
+        assert beat.is_running, beat.output()
+    names = sorted(key.removeprefix("redbeat:") for key in broker.zrange(SCHEDULE, 0, -1))
+    assert names == [line.partition(" | ")[0] for line in ENTRIES.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "count"), [("code", 1), ("testing", 12)])
+def test_tests_of_page_pass_and_notice_another_schedule(tmp_path: Path, page: str, count: int) -> None:
+    files = write_files(f"docs/{page}.rst", tmp_path)
+    done = run(PYTEST, tmp_path, {"PYTEST_ADDOPTS": ""}, 120)
+    assert (done.returncode, f"{count} passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    if page == "code":
+        return
+    for file in files:
+        text = file.read_text().replace("30 7 * * mon-fri", "30 8 * * mon-fri")
+        file.write_text(text.replace('"proj.report", 3600, args', '"proj.report", 7200, args'))
+    done = run(PYTEST, tmp_path, {"PYTEST_ADDOPTS": ""}, 120)
+    assert (done.returncode, "3 failed" in done.stdout) == (1, True), done.stdout + done.stderr

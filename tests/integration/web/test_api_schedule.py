@@ -140,42 +140,33 @@ def test_concurrent_changes_of_a_calendar_lose_no_day(program: Programs, app: Ce
 def test_calendars_are_listed_in_slices_with_the_entries_that_name_them(
     program: Programs, app: Celery, add: Add
 ) -> None:
-    names = {f"c{number:03}" for number in range(60)}
+    names = [f"c{number:02}" for number in range(20)]
     for name in names:
         Calendar(name, ["2030-01-01"], app=app).save()
-    for number in range(30):
-        add(f"e{number:02}", exclude="c007" if number % 3 else "c000")
+    for number in range(12):
+        add(f"e{number:02}", exclude="c07" if number % 3 else "c00")
     one = program("read")
+
+    def read(path: str, limit: int, part: str) -> list[Any]:
+        found, next_path = [], f"{path}?limit={limit}"
+        while next_path:
+            answer = one.get(next_path)
+            assert len(answer[part]) <= limit
+            found += answer[part]
+            next_path = answer["next"]
+        return found
+
     for limit in (1, 7, 200):
-        found, path = [], f"/calendars?limit={limit}"
-        while path:
-            answer = one.ask("GET", path).json()
-            assert len(answer["calendars"]) <= limit
-            assert answer["is_complete"]
-            found += [calendar["name"] for calendar in answer["calendars"]]
-            path = answer["next"]
-        assert set(found) == names
-    users, path = [], "/calendars/c007?limit=6"
-    while path:
-        answer = one.ask("GET", path).json()
-        assert len(answer["entries"]) <= 6
-        users += answer["entries"]
-        path = answer["next"]
-    assert sorted(users) == [f"e{number:02}" for number in range(30) if number % 3]
+        assert sorted(found["name"] for found in read("/calendars", limit, "calendars")) == names
+    users = [f"e{number:02}" for number in range(12) if number % 3]
+    assert sorted(read("/calendars/c07", 3, "entries")) == users
     for wrong in ("x", encoded([-1, ""]), encoded([True, ""]), encoded([2**64, ""]), encoded(["", 0])):
         assert one.ask("GET", "/calendars", cursor=wrong).status_code == 400, wrong
-
-    user = ["on", "nopass", "allkeys", "+@all", "-scan"]
     store = Store(app)
-    store.client.execute_command("ACL", "SETUSER", "default", *user)
+    store.client.execute_command("ACL", "SETUSER", "default", "on", "nopass", "allkeys", "+@all", "-scan")
     try:
-        known, path = [], "/calendars?limit=1"
-        while path:
-            answer = one.ask("GET", path).json()
-            assert not answer["is_complete"]
-            known += [calendar["name"] for calendar in answer["calendars"]]
-            path = answer["next"]
-        assert set(known) == {"c007", "c000"}
+        assert not one.get("/calendars")["is_complete"]
+        assert {found["name"] for found in read("/calendars", 1, "calendars")} == {"c07", "c00"}
     finally:
         store.client.execute_command("ACL", "SETUSER", "default", "+@all")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from redbeat.web.pages.rendering import navigation
 from tests.conftest import MakeApp
 from tests.faults.rounds import some_of
 from tests.integration.web.conftest import Add
-from tests.support.apps import celery_beat, celery_worker, runs, write_app
+from tests.support.apps import celery_beat, celery_worker, write_app
 from tests.support.browser import NAME, axe, axe_source, overflow, visit
 from tests.support.dashboard_walk import routes
 from tests.support.dashboards import HOSTILE, dashboard_of, serving, serving_wsgi
@@ -40,6 +39,8 @@ from tests.support.programs import token_of
 from tests.support.progress import Progress
 from tests.support.schedule import server_now
 from tests.support.servers import Server
+
+pytestmark = pytest.mark.services
 
 #: the project's module: it tracks runs, and has an entry of its own
 _EXTRA = """\
@@ -147,23 +148,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
             made.stop()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def slow(whole: Whole) -> Iterator[socket.socket]:
-    """A connection that has sent a part of a request, and nothing more: others wait for its end meanwhile."""
-    port = int(whole.home.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), patience()) as made:
-        made.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
-        yield made
-
-
 @pytest.fixture
-def connections_stay_with_their_test(whole: Whole) -> None:
-    whole.renew_app()
-
-
-@pytest.fixture
-def page(whole: Whole, slow: Any, browser: Any, connections_stay_with_their_test: None) -> Iterator[Page]:
+def page(whole: Whole, browser: Any) -> Iterator[Page]:
     """A page of somebody who has opened the link."""
+    whole.renew_app()
     with whole.visitor(browser, "404", "412", "422") as page:
         yield page
 
@@ -278,47 +266,6 @@ def test_entry_is_added_edited_with_a_preview_and_paused(whole: Whole, page: Pag
         sees(page, "Resumed. Next run:")
     assert whole.get("report").state == "scheduled"
     assert whole.get("report").pause_note is None
-
-
-def test_entry_is_run_backfilled_rerun_given_up_and_deleted(whole: Whole, page: Page) -> None:
-    whole.add("works", f"{(datetime.now(timezone.utc) + timedelta(minutes=30)).minute} * * * *", args=[1])
-    page.goto(f"{whole.home}/entry?name=works")
-    follow(page, "Run now")
-    fill(page, Arguments="[7]", Keyword_arguments='{"day": "today"}')
-    with whole.doing(page, "trigger", "works"):
-        press(page, "Run now")
-        sees(page, "its task id is")
-    expect(page.locator("#past")).to_contain_text("succeeded")
-    assert [(run.args, run.kwargs) for run in runs(whole.broker)] == [([7], {"day": "today"})]
-    follow(page, "Backfill")
-    fill(page, From="3h")
-    press(page, "See which")
-    sees(page, "3 runs would be sent")
-    with whole.doing(page, "backfill", "works"):
-        press(page, "Send 3 runs")
-        sees(page, "Sent 3 runs.")
-    eventually(lambda: len(runs(whole.broker)) == 4)
-
-    # a run that no worker takes is given up, and sent again
-    follow(page, "Run now")
-    fill(page, Queue="nobody")
-    press(page, "Run now")
-    sees(page, "In progress")
-    page.get_by_role("button", name="Give up").click()
-    with page.expect_response(lambda answer: "hx-request" in answer.request.headers):
-        whole.get("works").trigger()  # while one is asked, the page would be renewed
-    with whole.doing(page, "runs --give-up", "works"):
-        confirm(page, "Give up")
-        sees(page, "Given up: it counts as lost.")
-    page.get_by_role("row").filter(has_text="lost").get_by_role("button", name="Rerun").click()
-    with whole.doing(page, "rerun", "works"):
-        confirm(page, "Rerun")
-        sees(page, "once more; its task id is")
-    follow(page, "Delete")
-    with whole.doing(page, "delete", "works"):
-        press(page, "Delete")
-        sees(page, "Deleted works.")
-    assert not whole.client.exists("redbeat:works", "redbeat::history:works")
 
 
 def test_entries_are_chosen_searched_and_changed_in_their_list_while_another_looks_on(
@@ -486,11 +433,6 @@ def test_open_pages_tell_when_their_leader_dies_and_who_follows(whole: Whole, br
         assert [one.evaluate("window.isStillOpen") for one in (page, other)] == [True, True]
 
 
-def test_request_whose_head_never_ends_is_given_up(slow: socket.socket) -> None:
-    slow.settimeout(patience())
-    assert slow.recv(100) == b""
-
-
 def fail_runs(app: Celery, client: redis.Redis, name: str, count: int = 1) -> None:
     """Have runs of an entry fail_runs, one after the other."""
     progress = Progress(app, client)
@@ -499,22 +441,15 @@ def fail_runs(app: Celery, client: redis.Redis, name: str, count: int = 1) -> No
         progress.end(progress.started(name, f"{name} {due}", due), "failed", error="no disk")
 
 
-def ask_anew(page: Page, part: str) -> None:
-    """Have a part of a page asked for, as it does by itself, and wait for the answer."""
+def renew(page: Page, part: str) -> None:
+    """Have a part of a page asked for again, and wait until nothing of it is as it was."""
+    page.evaluate("(part) => htmx.find(part).firstElementChild.dataset.old = ''", part)
     with page.expect_response(lambda answer: "hx-request" in answer.request.headers):
         page.evaluate(
-            """(part) => {
-                const path = htmx.find(part).getAttribute("hx-get");
-                htmx.ajax("GET", path, {source: part, target: part});
-            }""",
+            "(part) => htmx.ajax('GET', htmx.find(part).getAttribute('hx-get'), "
+            "{source: part, target: part}).then(() => {})",
             part,
         )
-
-
-def renew(page: Page, part: str) -> None:
-    """Have a part of a page renewed; it may also do so by itself, so nothing that is in it is held on to."""
-    page.evaluate("(part) => htmx.find(part).firstElementChild.dataset.old = ''", part)
-    ask_anew(page, part)
     expect(page.locator(f"{part} > [data-old]")).to_have_count(0)
 
 
@@ -522,19 +457,17 @@ def test_focus_ticks_and_scroll_stay_when_a_page_renews_itself(
     app: Celery, client: redis.Redis, browser: Any, add: Add
 ) -> None:
     name = "marketing-pull-carrier-status-for-each-country-and-warehouse"
-    for other in (name, *(f"job-{number}" for number in range(29))):
-        add(other, 60)
+    add(name, 60)
     fail_runs(app, client, name, 40)
     with serving(dashboard_of(app)) as home, visit(browser) as (context, complaints):
         page = context.new_page()
         page.goto(f"{home}/runs?name={name}")
-        region, rows = page.get_by_role("region", name="Runs"), page.locator("#runs tbody tr")
+        rows = page.locator("#runs tbody tr")
         expect(rows).to_have_count(40)
         for field in ("[name=run]", "button"):
             row = rows.nth(9)
             due = row.locator("[name=due]").get_attribute("value")
-            box = row.locator("[name=run]")
-            box.check()
+            row.locator("[name=run]").check()
             row.locator(field).focus()
             page.evaluate("() => htmx.find('[aria-label=Runs]').scrollTo(0, 300)")
             fail_runs(app, client, name)  # a row comes before it
@@ -544,30 +477,6 @@ def test_focus_ticks_and_scroll_stay_when_a_page_renews_itself(
             expect(again.locator("[name=run]")).to_be_checked()
             expect(rows.nth(10).locator("[name=due]")).to_have_attribute("value", str(due))
             assert page.evaluate("() => htmx.find('[aria-label=Runs]').scrollTop") == 300
-
-        page.set_viewport_size({"width": 320, "height": 640})
-        assert axe(page, only=["target-size"]) == []
-        assert overflow(page) <= 0
-        assert region.evaluate("(region) => region.scrollWidth - region.clientWidth") <= 0, "names are cut"
-        page.set_viewport_size({"width": 1280, "height": 800})
-
-        page.goto(home)
-        page.get_by_text(re.compile("^looked")).wait_for()
-        link = page.get_by_role("link", name="Quarantined")
-        link.focus()
-        renew(page, "#overview")
-        expect(link).to_be_focused()
-
-        page.goto(f"{home}/timeline")
-        page.get_by_text("Covers all 30 entries").wait_for()
-        summary, heat = page.get_by_text("All runs, as a table"), "[role=region][aria-label='Runs by time']"
-        page.set_viewport_size(PHONE)
-        summary.click()
-        page.evaluate("(heat) => htmx.find(heat).scrollTo(100, 0)", heat)
-        renew(page, "#timeline")
-        expect(summary).to_be_focused()
-        expect(page.get_by_role("region", name="All runs by time, as a table")).to_be_visible()
-        assert page.evaluate("(heat) => htmx.find(heat).scrollLeft", heat) == 100
         assert complaints.found == []
 
 

@@ -19,7 +19,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.calendars import Calendar
-from redbeat.errors import CalendarError, FileError
+from redbeat.errors import CalendarError
 from redbeat.manifest.format import Declared, read_file
 from redbeat.web import User
 from redbeat.web.access.cookies import decoded
@@ -92,36 +92,25 @@ def test_calendar_typed_wrongly_comes_back_with_its_line(app: Celery, browse: Br
     browser = browse()
     browser.send("/calendar/set", name="closed", revision="", text="2098-01-01 New Year", about="")
     revision = form_fields(browser.read("/calendar", name="closed"))["revision"]
-
-    def error(field: str, **fields: str) -> str:
+    wrong = {"name": "closed", "revision": revision, "about": "<ours>"}
+    new = {"name": "new", "revision": "", "text": "2098-02-01", "about": ""}
+    for field, fields, words in (
+        ("edit-text", {**wrong, "text": "# ours\n2098-01-01\nsomeday"}, "line 3: 'someday' is not a date."),
+        ("edit-text", {**wrong, "text": "2098-01-01\n2098-13-01"}, "line 2: '2098-13-01' is not a date"),
+        ("new-name", {**new, "name": "closed"}, "There is a calendar of this name already."),
+        ("new-name", {**new, "name": ""}, "must have a name"),
+        ("f-last", {"name": "closed", "first": "2098-07-03", "last": "2098-07-01"}, "ends before it begins"),
+    ):
         answer = browser.post("/calendar/set", **fields)
-        assert answer.status_code in (412, 422)
         html = unescape(answer.text)
-        for name in ("text", "about", "label"):
-            assert fields.get(name, "") in html
+        assert answer.status_code in (412, 422)
         found = re.search(f'<p class="error" id="{field}-error">.*?<span>(.*?)</span>', html)
         assert found is not None, html
-        return found[1]
-
-    wrong = {"name": "closed", "revision": revision, "about": "<ours>"}
-    assert "line 3: 'someday' is not a date. Write" in error(
-        "edit-text", **wrong, text="# ours\n2098-01-01\nsomeday"
-    )
-    text = "2098-01-01\n2098-13-01 never"
-    assert "line 2: '2098-13-01' is not a date: month must be in 1..12. Write 2026-12-25," in error(
-        "edit-text", **wrong, text=text
-    )
-    assert "line 2" in error("new-text", name="new", revision="", text=text, about="<new>")
-    taken = error("new-name", name="closed", revision="", text="2098-02-01", about="")
-    assert taken == "There is a calendar of this name already."
-    assert "must have a name" in error("new-name", name="", revision="", text="2098-02-01", about="")
-    assert "ends before it begins" in error(
-        "f-last", name="closed", first="2098-07-03", last="2098-07-01", label="<b>"
-    )
+        assert words in found[1]
+        assert fields.get("text", "") in html
     given = {"file": ("days.txt", b"2098-01-01\nsomeday", "text/plain")}
     answer = browser.post("/calendar/import", files=given, name="closed", mode="replace", until="")
     assert (answer.status_code, "line 2: 'someday'" in unescape(answer.text)) == (422, True)
-    assert form_fields(answer.text)["mode"] == "replace"
     # somebody else was faster: what was typed stands over theirs, and is stored by another click
     Calendar.change("closed", ["2098-03-01"], app=app)
     answer = browser.post("/calendar/set", **wrong, text="2098-05-01 May")
@@ -130,19 +119,6 @@ def test_calendar_typed_wrongly_comes_back_with_its_line(app: Celery, browse: Br
     assert (again["text"], again["about"]) == ("2098-05-01 May", "<ours>")
     browser.send("/calendar/set", **{name: again[name] for name in ("name", "revision", "text", "about")})
     assert Calendar.load("closed", app).days == {"2098-05-01": "May"}
-    Calendar.load("closed", app).delete()
-    answer = browser.post("/calendar/set", **wrong, text="2098-05-01 May")
-    assert (answer.status_code, form_fields(answer.text)["text"]) == (412, "2098-05-01 May")
-
-
-def test_file_too_large_for_the_page_of_its_plan_is_refused(
-    browse: Browse,
-) -> None:
-    text = TEXT.encode() + b"#\n" * 1_400_000  # a browser sends each line break as two bytes
-    answer = browse().post("/files/plan", files={"file": ("s.yaml", text)})
-    assert answer.status_code == 413
-    assert "s.yaml: is too large for this page" in unescape(answer.text)
-    assert "celery redbeat apply takes it." in answer.text
 
 
 def test_export_hides_arguments_and_comes_back_with_them(app: Celery, add: Add) -> None:
@@ -158,13 +134,6 @@ def test_export_hides_arguments_and_comes_back_with_them(app: Celery, add: Add) 
     files.import_(actor, given, is_replacing=True)
     assert kwargs_of(app, "report") == {"api_token": "s3cret", "size": 4}
     assert RedBeatSchedulerEntry.get("watched", app).ping_url == "https://hc-ping.com/secret-uuid"
-
-
-def test_hidden_mark_without_a_stored_value_is_refused(app: Celery) -> None:
-    text = "{owner: shop, entries: {a: {task: t, schedule: 1h, kwargs: {password: (hidden)}}}}"
-    with pytest.raises(FileError, match="nothing is stored that it could stand for"):
-        apply(actor_of(app), text)
-    assert RedBeatSchedulerEntry.count(app) == 0
 
 
 def test_export_leaves_out_what_may_hide_secrets_in_an_unusual_form(app: Celery, client: Any) -> None:
@@ -275,6 +244,7 @@ class Visitor:
         return list(found.values())
 
 
+@pytest.mark.slow
 def test_long_change_is_told_by_each_process_of_a_server_and_lost_with_its_own(
     server: Server, tmp_path: Path, client: redis.Redis
 ) -> None:

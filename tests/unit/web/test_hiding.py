@@ -22,7 +22,6 @@ from redbeat.web.hiding import (
     restore,
     without_hidden,
 )
-from redbeat.web.signatures import parameters_of
 
 PATTERNS = Hiding(["*password*", "*token*"])
 
@@ -34,15 +33,6 @@ STORED: dict[str, Any] = {
     "options": {"headers": {"x-token": "t"}, "queue": "q"},
     "ping_url": "https://hc-ping.com/c0ffee",
 }
-
-
-def test_matching_names_are_hidden_at_every_depth_in_any_case() -> None:
-    shown = hide(STORED, PATTERNS)
-    assert shown["args"] == [{"api_TOKEN": HIDDEN, "rows": 5}, ["x"]]
-    assert shown["kwargs"] == {"Password": HIDDEN, "user": "anna", "nested": {"tokens": HIDDEN}}
-    assert shown["options"] == {"headers": {"x-token": HIDDEN}, "queue": "q"}
-    assert "c0ffee" not in shown["ping_url"]
-    assert hide(STORED, Hiding([]))["kwargs"] == STORED["kwargs"]
 
 
 def test_edited_values_count_and_hidden_ones_are_kept() -> None:
@@ -58,12 +48,6 @@ def test_edited_values_count_and_hidden_ones_are_kept() -> None:
     assert saved["ping_url"] == "https://hc-ping.com/other"
 
 
-def test_mark_is_a_plain_word_where_nothing_was_hidden() -> None:
-    assert restore({"kwargs": {"user": HIDDEN, "token": HIDDEN}}, {"kwargs": {"user": "anna"}}, PATTERNS) == {
-        "kwargs": {"user": HIDDEN, "token": HIDDEN}
-    }
-
-
 def test_marks_left_in_a_document_are_found_at_every_depth() -> None:
     document = {
         "args": [{"api_token": HIDDEN}],
@@ -74,19 +58,19 @@ def test_marks_left_in_a_document_are_found_at_every_depth() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, MAX_DEPTH - 2, MAX_DEPTH, 900])
-@pytest.mark.parametrize("field", ["args", "kwargs", "options"])
-def test_secret_at_any_depth_is_hidden_told_and_restored(field: str, depth: int) -> None:
+def test_secret_at_any_depth_is_hidden_told_and_restored(depth: int) -> None:
     value: Any = {"password": "geheim"}
     for _ in range(depth):
         value = [value]
-    stored = {"task": "t", field: value if field == "args" else {"a": value}}
-    shown = hide(stored, PATTERNS)
-    assert "geheim" not in repr(shown)
-    assert list(left_hidden(shown, PATTERNS, stored)) != []
-    restored = restore(shown, stored, PATTERNS)
-    assert restored[field] is stored[field] or restored == stored
-    assert kept_hidden(restored, stored, PATTERNS) in ("password", field)
-    assert "geheim" not in without_hidden("'geheim' isn't allowed.", stored, PATTERNS)
+    for field, put in (("args", value), ("kwargs", {"a": value}), ("options", {"a": value})):
+        stored = {"task": "t", field: put}
+        shown = hide(stored, PATTERNS)
+        assert "geheim" not in repr(shown)
+        assert list(left_hidden(shown, PATTERNS, stored)) != []
+        restored = restore(shown, stored, PATTERNS)
+        assert restored[field] is stored[field] or restored == stored
+        assert kept_hidden(restored, stored, PATTERNS) in ("password", field)
+        assert "geheim" not in without_hidden("'geheim' isn't allowed.", stored, PATTERNS)
 
 
 def test_too_deep_value_is_hidden_as_a_whole_and_restored() -> None:
@@ -110,17 +94,6 @@ def test_too_deep_value_is_hidden_as_a_whole_and_restored() -> None:
         ("kwargs", "kwargs"),
         ("options", "options"),
     ]
-
-
-def test_sentence_does_not_quote_a_secret() -> None:
-    document = {
-        "kwargs": [{"password": "geheim", "to": "a@b"}, {"api_token": {"deep": ["xyz", 5, None, ""]}}]
-    }
-    sentence = f"kwargs: must be an object, not {document['kwargs']}."
-    shown = without_hidden(sentence, document, PATTERNS)
-    assert "geheim" not in shown
-    assert "xyz" not in shown
-    assert "a@b" in shown
 
 
 @pytest.fixture
@@ -181,11 +154,6 @@ def test_hidden_positional_argument_comes_back_at_its_place_only(hiding: Hiding)
         assert len(list(left_hidden(restored, hiding, stored))) == 1
     # where nothing was hidden it is only a word
     assert list(left_hidden({"task": "elsewhere", "args": [HIDDEN, "a"]}, hiding, {})) == []
-
-
-def test_application_that_cannot_be_imported_has_no_known_tasks() -> None:
-    app = Celery("broken", broker="memory://", set_as_current=False, include=["no.such.module"])
-    assert parameters_of(app, "login").name_at(0) == ""
 
 
 def test_signature_within_an_entry_is_hidden_as_its_task_has_it(hiding: Hiding) -> None:
@@ -251,13 +219,15 @@ def test_result_put_before_the_arguments_of_a_link_is_counted(hiding: Hiding) ->
     assert [*left_hidden(restored, hiding)] == [("options", "password")]
 
 
-def test_secret_in_the_place_of_another_field_is_hidden() -> None:
-    stored = {"task": {"password": "s3cret"}, "schedule": {"token": "abc"}, "enabled": [{"password": 5}]}
-    shown = hide(stored, PATTERNS)
-    assert shown == {
-        "task": {"password": HIDDEN},
-        "schedule": {"token": HIDDEN},
-        "enabled": [{"password": HIDDEN}],
-    }
-    assert restore(shown, stored, PATTERNS) == stored
+def test_matching_names_are_hidden_at_every_depth_in_any_case_and_in_every_field() -> None:
+    shown = hide(STORED, PATTERNS)
+    assert shown["args"] == [{"api_TOKEN": HIDDEN, "rows": 5}, ["x"]]
+    assert shown["kwargs"] == {"Password": HIDDEN, "user": "anna", "nested": {"tokens": HIDDEN}}
+    assert shown["options"] == {"headers": {"x-token": HIDDEN}, "queue": "q"}
+    assert "c0ffee" not in shown["ping_url"]
+    assert hide(STORED, Hiding([]))["kwargs"] == STORED["kwargs"]
+    odd = {"task": {"password": "s3cret"}, "schedule": {"token": "abc"}, "enabled": [{"password": 5}]}
+    shown = hide(odd, PATTERNS)
+    assert (shown["task"], shown["enabled"]) == ({"password": HIDDEN}, [{"password": HIDDEN}])
+    assert restore(shown, odd, PATTERNS) == odd
     assert ("schedule", "token") in [*left_hidden(shown, PATTERNS)]

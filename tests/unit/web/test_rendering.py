@@ -10,15 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from celery import Celery
-from celery.schedules import crontab
-from jinja2 import UndefinedError
 
-from redbeat import RedBeatSchedulerEntry
-from redbeat.entries.load import Load
-from redbeat.entries.timeline import empty_chart
-from redbeat.store.records import KeyType, Stored
-from redbeat.web.charts.heatmap import draw_heat_map
 from redbeat.web.pages import rendering
 from redbeat.web.pages.rendering import Frame, navigation, render
 
@@ -27,15 +19,6 @@ NOW = datetime(2026, 3, 28, 23, 30, tzinfo=timezone.utc)
 
 #: a name, an attribute's value, a note: whatever somebody may have written
 BAD = "\"'><script>alert(1)</script>\u202e\x1b[31m\u2028{{ 7 * 7 }}"
-
-
-NOON = datetime(2026, 5, 4, 12, tzinfo=timezone.utc)
-
-
-HOUR = timedelta(hours=1)
-
-
-APP = Celery("maps", set_as_current=False, broker="memory://")
 
 
 STATIC = Path(__file__).parents[3] / "redbeat" / "web" / "static"
@@ -61,24 +44,16 @@ def made(source: str, **context: Any) -> str:
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ bad }}",
-        "{{ ui.badge(bad) }}",
-        "{{ ui.badge('due', label=bad, title=bad) }}",
-        "{{ ui.notice('info', bad) }}",
-        "{{ ui.tile(bad, bad, bad, url=bad) }}",
-        "{{ ui.empty(bad, bad) }}",
-        "{{ ui.diff([('+', bad), (bad, bad)]) }}",
-        "{{ ui.code(bad, 'id', bad) }}",
-        "{{ ui.code([bad]|json_text, 'id', bad) }}",
-        "{{ ui.tabs(bad, [(bad, bad)], bad) }}",
-        "{{ ui.sparkline([bad]) }}",
+        "{{ bad }}", "{{ ui.badge(bad) }}", "{{ ui.badge('due', label=bad, title=bad) }}",
+        "{{ ui.notice('info', bad) }}", "{{ ui.tile(bad, bad, bad, url=bad) }}", "{{ ui.empty(bad, bad) }}",
+        "{{ ui.diff([('+', bad), (bad, bad)]) }}", "{{ ui.code([bad]|json_text, 'id', bad) }}",
+        "{{ ui.code(bad, 'id', bad) }}", "{{ ui.tabs(bad, [(bad, bad)], bad) }}", "{{ ui.sparkline([bad]) }}",
         "{{ ui.button(bad, about=bad, shape='play', only_icon=true, more={'data-id': bad}) }}",
         "{{ ui.link_button(bad, bad, more={'title': bad}) }}",
         "{% call ui.panel(bad, id=bad) %}{{ bad }}{% endcall %}",
-        "{% call ui.table_region(bad) %}{{ bad }}{% endcall %}",
-        "{{ ui.pagination(bad, bad, bad) }}",
+        "{% call ui.table_region(bad) %}{{ bad }}{% endcall %}", "{{ ui.pagination(bad, bad, bad) }}",
     ],
-)
+)  # fmt: skip
 def test_text_is_escaped_in_every_macro(source: str) -> None:
     html = made(source, bad=BAD)
     assert "<script" not in html
@@ -90,14 +65,11 @@ def test_text_is_escaped_in_every_macro(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "{{ ui.field('name', 'Name', bad) }}",
-        "{{ ui.text_area('name', 'Name', bad) }}",
-        "{{ ui.select('name', 'Name', [bad], bad) }}",
-        "{{ ui.post_button('/x', 'Go', {'name': bad}) }}",
-        "{{ ui.post_button('/x', 'Go', [('name', bad), ('name', bad)]) }}",
+        "{{ ui.field('name', 'Name', bad) }}", "{{ ui.text_area('name', 'Name', bad) }}",
+        "{{ ui.select('name', 'Name', [bad], bad) }}", "{{ ui.post_button('/x', 'Go', {'name': bad}) }}",
         "{{ ui.confirm_form('/x', 'Sure?', 'Go', [('name', bad)]) }}",
     ],
-)
+)  # fmt: skip
 def test_value_of_a_field_is_escaped_and_kept(source: str) -> None:
     html = made(source, bad=BAD)
     assert "<script" not in html
@@ -135,11 +107,6 @@ def test_frame_escapes_user_and_title() -> None:
     assert "read-only" in html
 
 
-def test_variable_missing_in_a_template_is_an_error() -> None:
-    with pytest.raises(UndefinedError, match="'title' is undefined"):
-        render("base.html", frame())
-
-
 def test_scripts_and_styles_load_nothing_from_elsewhere_and_evaluate_nothing() -> None:
     for name in ("redbeat.css", "redbeat.js", "theme.js", "icon.svg"):
         text = (STATIC / name).read_text("utf-8").replace("http://www.w3.org/2000/svg", "")
@@ -167,38 +134,3 @@ def test_vendored_file_is_as_published_and_has_its_licence() -> None:
         assert "Permission to use, copy, modify" in (VENDOR / licence).read_text("utf-8")
     named = {name for file, _, licence, _ in rows for name in (file, licence)}
     assert {path.name for path in VENDOR.iterdir()} == named | {"VENDORED.rst"}
-
-
-def entry_due(name: str, schedule: Any, due: datetime, **fields: Any) -> RedBeatSchedulerEntry:
-    entry = RedBeatSchedulerEntry(
-        name, fields.pop("task", "t"), schedule, app=APP, last_run_at=NOON, **fields
-    )
-    entry.stored = Stored(entry.key, "{}", "{}", due.timestamp(), type=KeyType.HASH)
-    entry.seen_at = NOON
-    return entry
-
-
-def loaded(*entries: RedBeatSchedulerEntry, hours: float = 6, start: datetime = NOON, rows: int = 10) -> Load:
-    load = Load(empty_chart(start, timezone.utc, hours, 6), start, NOON, len(entries), rows)
-    load.add(load.counted(entry, load.planned(entry)[0], {}) for entry in entries)
-    load.looked_at = len(entries)
-    return load
-
-
-def test_pile_up_is_marked_in_the_heat_map() -> None:
-    entries = [
-        entry_due(f"a{number}", crontab(minute="0", hour="14"), NOON + 2 * HOUR) for number in range(30)
-    ]
-    found = loaded(*entries, entry_due("b", 3600, NOON)).taken()
-    drawn = draw_heat_map(found, found.rows["load"], timezone.utc)
-    assert drawn.summary == "36 runs; most: 31 in the 1 h from 14:00."
-    assert [column.when for column in drawn.columns if column.is_pile] == ["14:00"]
-    assert [shape.name for shape in drawn.bars] == ["fill-accent", "fill-warn"]
-    assert [column.label for column in drawn.columns if column.label] == ["31"]
-    assert drawn.legend[:2] == ["none", "1"]
-    even = loaded(entry_due("b", 3600, NOON)).taken()
-    drawn = draw_heat_map(even, even.rows["load"], timezone.utc)
-    assert not any(column.is_pile for column in drawn.columns)
-    assert [shape.name for shape in drawn.bars] == ["fill-accent"]
-    nothing = loaded().taken()
-    assert draw_heat_map(nothing, (), timezone.utc).summary == "Nothing runs in this time."

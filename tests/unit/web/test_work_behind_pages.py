@@ -63,18 +63,6 @@ def test_long_job_runs_once_and_shows_what_it_has_so_far(let_go: threading.Event
     assert made == ["a"]
 
 
-def test_jobs_of_one_kind_run_one_after_another(let_go: threading.Event) -> None:
-    jobs, made = Background(), list[str]()
-    jobs.result_of("kind", "a", held_job(let_go, made, "a"))
-    later = jobs.result_of("kind", "b", held_job(let_go, made, "b"))
-    assert (later.found, later.is_awaited) == (None, True)
-    assert settled(jobs, "other", "c", lambda _tell: "c").found == "c"
-    let_go.set()
-    assert settled(jobs, "kind", "a", held_job(let_go, made, "a"), fresh_seconds=999).found == "all of a"
-    assert settled(jobs, "kind", "b", held_job(let_go, made, "b")).found == "all of b"
-    assert made == ["a", "b"]
-
-
 def test_failed_job_says_why_and_keeps_the_result_before_it(caplog: pytest.LogCaptureFixture) -> None:
     jobs = Background()
 
