@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from .deadlines import patience
-from .machine import ROOT, require_node_package, require_program
+from .machine import require_node_package, require_program
 
-#: where screenshots go if their test doesn't say
-SCREENSHOTS = ROOT / ".cache" / "screenshots"
 #: what WCAG 2.2 AA asks for, and what axe's authors recommend besides
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
@@ -59,17 +56,13 @@ class Complaints:
         #: texts that a test provokes itself
         self.expected: list[str] = []
         context.on("console", self._note_said)
-        context.on("weberror", lambda raised: self._note(str(raised.error)))
+        context.on("weberror", lambda raised: self.found.append(str(raised.error)))
 
     def _note_said(self, said: Any) -> None:
-        if said.type in ("error", "warning"):
-            # "Failed to load resource" doesn't say which
-            url = said.location.get("url", "")
-            if not url.endswith("/favicon.ico"):  # some browsers ask for it by themselves
-                self._note(f"{said.text} ({url})")
-
-    def _note(self, text: str) -> None:
-        self.found.append(text)
+        # "Failed to load resource" doesn't say which; some browsers ask for an icon by themselves
+        url = said.location.get("url", "")
+        if said.type in ("error", "warning") and not url.endswith("/favicon.ico"):
+            self.found.append(f"{said.text} ({url})")
 
     def unexpected(self) -> list[str]:
         return [text for text in self.found if not any(part in text for part in self.expected)]
@@ -101,17 +94,14 @@ def visit(browser: Browser, **options: Any) -> Iterator[tuple[BrowserContext, Co
         context.close()
 
 
-def axe(page: Page, within: str | None = None, only: Sequence[str] = ()) -> list[str]:
+def axe(page: Page, only: Sequence[str] = ()) -> list[str]:
     """What axe finds wrong with the page as it is now: rule, element, and why; of all rules, or some only."""
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate(axe_source())
-    run = (
-        """([within, rules]) => axe.run(within ?? document, {runOnly: rules, resultTypes: ['violations']})"""
-    )
-    result = page.evaluate(run, [within, list(only) or RULES])
+    run = "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})"
     return [
         f"{violation['id']}: {node['html'][:200]}: {node['failureSummary']}"
-        for violation in result["violations"]
+        for violation in page.evaluate(run, list(only) or RULES)["violations"]
         for node in violation["nodes"]
     ]
 
@@ -120,11 +110,3 @@ def overflow(page: Page) -> int:
     """By how many pixels the page is wider than its window."""
     width: int = page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth")
     return width
-
-
-def take(page: Page, name: str, directory: Path = SCREENSHOTS, *, whole: bool = True) -> Path:
-    """A picture of the page; returns its file."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{name}.png"
-    page.screenshot(path=path, full_page=whole, animations="disabled")
-    return path

@@ -1,4 +1,4 @@
-"""A Django project in this process, with RedBeat's application and two admin sites; its URLs are here, too.
+"""A Django project in this process, with RedBeat's application and its admin site; its URLs are here, too.
 
 Django can be set up once in a process, so all tests in it share this project and its database, in memory.
 Invariant: no environment variable names its settings, as each Celery app in this process would follow them.
@@ -15,46 +15,33 @@ from django.conf import settings
 
 # while a browser is there, playwright has an event loop in the thread of the tests
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+_MIDDLEWARE = (
+    "middleware.security.SecurityMiddleware", "contrib.sessions.middleware.SessionMiddleware",
+    "middleware.locale.LocaleMiddleware", "middleware.common.CommonMiddleware",
+    "middleware.csrf.CsrfViewMiddleware", "contrib.auth.middleware.AuthenticationMiddleware",
+    "contrib.messages.middleware.MessageMiddleware", "middleware.clickjacking.XFrameOptionsMiddleware",
+)  # fmt: skip
+_APPS = ("admin", "auth", "contenttypes", "sessions", "messages", "staticfiles")
+_PROCESSORS = ("template.context_processors.request", "contrib.auth.context_processors.auth")
+_TEMPLATES = {
+    "BACKEND": "django.template.backends.django.DjangoTemplates",
+    "APP_DIRS": True,
+    "OPTIONS": {
+        "context_processors": [
+            f"django.{one}" for one in (*_PROCESSORS, "contrib.messages.context_processors.messages")
+        ]
+    },
+}
+_DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:site?mode=memory&cache=shared"}
 settings.configure(
     SECRET_KEY="tests",
     ALLOWED_HOSTS=["*"],
     DEBUG=False,
     ROOT_URLCONF=__name__,
-    INSTALLED_APPS=[
-        "django.contrib.admin",
-        "django.contrib.auth",
-        "django.contrib.contenttypes",
-        "django.contrib.sessions",
-        "django.contrib.messages",
-        "django.contrib.staticfiles",
-        "redbeat.contrib.django",
-    ],
-    MIDDLEWARE=[
-        "django.middleware.security.SecurityMiddleware",
-        "django.contrib.sessions.middleware.SessionMiddleware",
-        "django.middleware.locale.LocaleMiddleware",
-        "django.middleware.common.CommonMiddleware",
-        "django.middleware.csrf.CsrfViewMiddleware",
-        "django.contrib.auth.middleware.AuthenticationMiddleware",
-        "django.contrib.messages.middleware.MessageMiddleware",
-        "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    ],
-    TEMPLATES=[
-        {
-            "BACKEND": "django.template.backends.django.DjangoTemplates",
-            "APP_DIRS": True,
-            "OPTIONS": {
-                "context_processors": [
-                    "django.template.context_processors.request",
-                    "django.contrib.auth.context_processors.auth",
-                    "django.contrib.messages.context_processors.messages",
-                ]
-            },
-        }
-    ],
-    DATABASES={
-        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:site?mode=memory&cache=shared"}
-    },
+    INSTALLED_APPS=[*(f"django.contrib.{one}" for one in _APPS), "redbeat.contrib.django"],
+    MIDDLEWARE=[f"django.{one}" for one in _MIDDLEWARE],
+    TEMPLATES=[_TEMPLATES],
+    DATABASES={"default": _DATABASE},
     PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
     STATIC_URL="/static/",
     USE_TZ=True,
@@ -70,20 +57,16 @@ from django.test import Client  # noqa: E402
 from django.test.utils import setup_test_environment  # noqa: E402
 from django.urls import path  # noqa: E402
 
-from redbeat.contrib.django.entry_admin import EntryAdmin  # noqa: E402
-from redbeat.contrib.django.models import Entry  # noqa: E402
+from redbeat.contrib.django.entry_admin import EntryAdmin as EntryAdmin  # noqa: E402
 from tests.support.forms import form_fields  # noqa: E402
 
 setup_test_environment(debug=False)
 call_command("migrate", verbosity=0)
 
-operations = admin.AdminSite("operations")
-operations.register(Entry, EntryAdmin)
-urlpatterns = [path("admin/", admin.site.urls), path("ops/", operations.urls)]
+urlpatterns = [path("admin/", admin.site.urls)]
 
 #: where the entries are in the usual site
 LIST = "/admin/redbeat/entry/"
-ALL = ("view", "add", "change", "delete", "pause", "run")
 _NUMBERS = itertools.count(1)
 
 

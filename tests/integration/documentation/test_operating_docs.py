@@ -15,10 +15,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import kombu
 import pytest
@@ -27,13 +27,11 @@ import redis.client
 from celery import Celery, Task
 from celery.app import trace
 from celery.beat import Scheduler
-from celery.schedules import schedule
 from celery.signals import task_failure, task_retry, task_success
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.runs.tracking import is_tracked
-from redbeat.schedules import rrule
 from redbeat.telemetry.sentry.sentry import excluded_by, find_integration
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
@@ -105,23 +103,6 @@ def test_alone_decorator_leaves_out_a_run_while_another_is_at_work(
     assert page.report.apply().get() is None
 
 
-def test_sentry_monitors_are_as_wrong_as_the_page_says(make_app: MakeApp) -> None:
-    beat = pytest.importorskip("sentry_sdk.integrations.celery.beat")
-    app = make_app()
-
-    def monitor(kind: Any, **policy: Any) -> dict[str, Any]:
-        entry = Entry("report", "echo", kind, app=app, **policy).save()
-        stored = Entry.from_key(entry.key, app=app)
-        found: dict[str, Any] = beat._get_monitor_config(stored.schedule, app, "report")  # noqa: SLF001 - Sentry's
-        return found
-
-    assert str(monitor("30 7 * * *", timezone="Europe/Berlin")["timezone"]) == "UTC"
-    assert monitor("0 9 L * *")["schedule"]["value"] == "* * * * *"
-    assert monitor("30 7 * * mon-fri")["schedule"]["value"] == "30 7 * * mon-fri"
-    assert monitor(rrule("MONTHLY", bymonthday=-1)) == {}
-    assert monitor(schedule(90)) == {}
-
-
 @pytest.fixture
 def unpatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """What Sentry replaces is put back at the end: here it would be found by every test that follows."""
@@ -172,6 +153,7 @@ def test_keyspace_notification_names_the_changed_entry(app: Celery, client: redi
         client.config_set("notify-keyspace-events", "")
 
 
+@pytest.mark.slow
 def test_pidfile_of_a_living_process_ends_with_73(server: Server, tmp_path: Path) -> None:
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
     with celery_beat(tmp_path, "module", "--pidfile", "beat.pid") as first:
@@ -224,78 +206,35 @@ def test_detached_beat_is_stopped_by_the_pid_in_its_file(
 
 
 @contextmanager
-def serving(server: socketserver.BaseServer) -> Iterator[int]:
+def serving(handler: Any) -> Iterator[int]:
     """Serve in a thread; yields the port."""
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield int(server.server_address[1])
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def web_server(posted: list[tuple[str, Any]]) -> HTTPServer:
-    """One that notes what is posted to it."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            posted.append((self.path, json.loads(body)))
-            self.send_response(202)
-            self.end_headers()
-
-        def log_message(self, *_args: Any) -> None:
-            pass
-
-    return HTTPServer(("127.0.0.1", 0), Handler)
-
-
-def mail_server(mails: list[str]) -> socketserver.TCPServer:
-    """One that takes every mail; Python has none any more."""
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            self.wfile.write(b"220 here\r\n")
-            while line := self.rfile.readline().strip().upper():
-                if line == b"DATA":
-                    self.wfile.write(b"354 go on\r\n")
-                    lines = iter(self.rfile.readline, b".\r\n")
-                    mails.append(b"".join(lines).decode())
-                self.wfile.write(b"221 bye\r\n" if line == b"QUIT" else b"250 fine\r\n")
-
-    return socketserver.TCPServer(("127.0.0.1", 0), Handler)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield int(server.server_address[1])
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_recipes_send_a_chat_message_a_mail_and_a_page(
     server: Server, client: redis.Redis, tmp_path: Path, make_app: MakeApp
 ) -> None:
-    posted: list[tuple[str, Any]] = []
-    mails: list[str] = []
+    posted, mails = WebServer.posted, MailServer.mails = list[tuple[str, Any]](), list[str]()
     for recipe in RECIPES:
         shutil.copy(ROOT / "docs" / "recipes" / f"{recipe}.py", tmp_path)
+    imports = "".join(f"import {recipe}\n" for recipe in RECIPES)
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), extra=imports)
 
     def add(event: str, name: str, **run: Any) -> None:
         run = {"task_id": f"id-of-{name}", "due": "1769844600.000000", **run}
         client.xadd("redbeat::events", {"event": event, "entry": name, "run": json.dumps(run)})
 
-    write_app(
-        tmp_path,
-        "module",
-        server.url(0),
-        redbeat_redis_url=server.url(1),
-        extra="".join(f"import {recipe}\n" for recipe in RECIPES),
-    )
-    with serving(web_server(posted)) as web_port, serving(mail_server(mails)) as mail_port:
-        env = {
-            "CHAT_URL": f"http://127.0.0.1:{web_port}/chat",
-            "PAGER_URL": f"http://127.0.0.1:{web_port}/page",
-            "PAGER_KEY": "the-key",
-            "MAIL_HOST": "127.0.0.1",
-            "MAIL_PORT": str(mail_port),
-            "MAIL_TO": "ann@example.org",
-        }
+    with serving(WebServer) as web_port, serving(MailServer) as mail_port:
+        env = {"CHAT_URL": f"http://127.0.0.1:{web_port}/chat", "PAGER_KEY": "the-key"}
+        env |= {"PAGER_URL": f"http://127.0.0.1:{web_port}/page", "MAIL_TO": "ann@example.org"}
+        env |= {"MAIL_HOST": "127.0.0.1", "MAIL_PORT": str(mail_port)}
         with celery_beat(tmp_path, "module", env=env) as beat:
             eventually(lambda: client.exists("redbeat::events-read"))
             add("run_ended", "good", outcome="succeeded")
@@ -303,9 +242,8 @@ def test_recipes_send_a_chat_message_a_mail_and_a_page(
             add("run_ended", "gone", outcome="lost", worker="celery@b")
             add("run_overdue", "slow", worker="celery@a")
             add("run_ended", "slow", outcome="succeeded")
-            add("run_ended", "waiting", outcome="never_started")
-            add("run_ended", "waiting", outcome="failed")
-            add("run_ended", "waiting", outcome="succeeded")
+            for outcome in ("never_started", "failed", "succeeded"):
+                add("run_ended", "waiting", outcome=outcome)
             entry = Entry("often", "echo", 3600, app=make_app()).save()
             entry.pause("paused after 3 failures in a row; the last: ValueError: no", by="redbeat")
             entry.resume()
@@ -320,16 +258,43 @@ def test_recipes_send_a_chat_message_a_mail_and_a_page(
         "waiting failed, due at 2026-01-31 07:30 UTC",
     ]
     pages = [body for path, body in posted if path == "/page"]
-    assert [(one["event_action"], one["dedup_key"]) for one in pages] == [
-        ("trigger", "gone"), ("trigger", "id-of-slow"), ("resolve", "id-of-slow"), ("trigger", "waiting"),
-        ("resolve", "waiting"),
+    assert [(one["event_action"], one["dedup_key"], one["routing_key"]) for one in pages] == [
+        ("trigger", "gone", "the-key"), ("trigger", "id-of-slow", "the-key"),
+        ("resolve", "id-of-slow", "the-key"), ("trigger", "waiting", "the-key"),
+        ("resolve", "waiting", "the-key"),
     ]  # fmt: skip
-    assert pages[0]["payload"]["summary"].endswith("lost with its worker, celery@b")
-    assert pages[1]["payload"]["summary"].startswith("slow is still at work")
-    assert {one["routing_key"] for one in pages} == {"the-key"}
     [paused] = [mail for mail in mails if "Subject: often is paused" in mail]
     assert "often is paused after 3 failures in a row; the last: ValueError: no" in paused
     assert "To: ann@example.org" in paused
     [quarantined] = [mail for mail in mails if "Subject: broken can't be used" in mail]
     assert "redbeat:broken" in quarantined
     assert len(mails) == 2
+
+
+class WebServer(BaseHTTPRequestHandler):
+    """Notes what is posted to it."""
+
+    posted: ClassVar[list[tuple[str, Any]]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.posted.append((self.path, json.loads(body)))
+        self.send_response(202)
+        self.end_headers()
+
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+
+class MailServer(socketserver.StreamRequestHandler):
+    """Takes every mail; Python has none any more."""
+
+    mails: ClassVar[list[str]]
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline().strip().upper():
+            if line == b"DATA":
+                self.wfile.write(b"354 go on\r\n")
+                self.mails.append(b"".join(iter(self.rfile.readline, b".\r\n")).decode())
+            self.wfile.write(b"221 bye\r\n" if line == b"QUIT" else b"250 fine\r\n")

@@ -52,7 +52,6 @@ FILTERS: list[tuple[dict[str, str], list[str]]] = [
     ({"state": "downgraded"}, ["away"]),
     ({"queue": "slow"}, REPORTS),
     ({"owner": "team"}, ["filed"]),
-    ({"owner": "nobody"}, []),
     ({"outcome": "failed"}, ["report-1"]),
     ({"outcome": "none", "match": "rep"}, ["report-3", "report-4", "report-5", "report-6"]),
 ]
