@@ -207,22 +207,32 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return [(level, message) for level, message in found if "evict" in message]
 
 
-@pytest.mark.parametrize(("level", "expected"), [("warn", logging.WARNING), ("error", logging.ERROR)])
-@pytest.mark.parametrize("name", ["allkeys-lru", "allkeys-random", "allkeys-lfu"])
-def test_policy_that_evicts_any_key_is_reported(
+@pytest.mark.parametrize(
+    ("level", "name", "expected"),
+    [
+        ("warn", "allkeys-lru", logging.WARNING),
+        ("error", "allkeys-random", logging.ERROR),
+        ("warn", "allkeys-lfu", logging.WARNING),
+        ("ignore", "allkeys-lru", None),
+        ("warn", "noeviction", None),
+        ("error", "volatile-lru", None),
+        ("raise", "volatile-ttl", None),
+    ],
+)
+def test_policy_that_evicts_the_schedule_is_reported_as_the_setting_says(
     make_app: MakeApp,
     policy: Callable[[str], None],
     caplog: pytest.LogCaptureFixture,
     level: str,
-    expected: int,
     name: str,
+    expected: int | None,
 ) -> None:
     policy(name)
     scheduler = RedBeatScheduler(make_app(redbeat_key_expiry_check=level))
-    ((found, message),) = reports(caplog)
-    assert found == expected
-    assert f"maxmemory-policy is {name}" in message
-    assert f". warning -> Redis may evict the schedule: its maxmemory-policy is {name}" in scheduler.info
+    found = reports(caplog)
+    assert [one for one, _ in found] == ([expected] if expected else [])
+    assert all(f"maxmemory-policy is {name}" in message for _, message in found)
+    assert (f"may evict the schedule: its maxmemory-policy is {name}" in scheduler.info) is bool(expected)
     scheduler.close()
 
 
@@ -237,30 +247,6 @@ def test_raise_refuses_to_start_before_anything_is_written(
             RedBeatScheduler(app)
         assert caught.value.setting == "redbeat_key_expiry_check"
     assert client.keys() == []
-
-
-def test_ignore_neither_reports_nor_asks(
-    make_app: MakeApp, policy: Callable[[str], None], client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    policy("allkeys-lru")
-    client.config_resetstat()
-    scheduler = RedBeatScheduler(make_app(redbeat_key_expiry_check="ignore"))
-    assert "warning" not in scheduler.info
-    assert reports(caplog) == []
-    assert "cmdstat_config|get" not in client.info("commandstats")
-    scheduler.close()
-
-
-@pytest.mark.parametrize("name", ["noeviction", "volatile-lru", "volatile-ttl"])
-@pytest.mark.parametrize("level", ["warn", "error", "raise"])
-def test_policy_that_keeps_the_schedule_is_not_reported(
-    make_app: MakeApp, policy: Callable[[str], None], caplog: pytest.LogCaptureFixture, level: str, name: str
-) -> None:
-    policy(name)
-    scheduler = RedBeatScheduler(make_app(redbeat_key_expiry_check=level))
-    assert "warning" not in scheduler.info
-    assert reports(caplog) == []
-    scheduler.close()
 
 
 @pytest.mark.parametrize("level", ["warn", "error"])
@@ -301,52 +287,31 @@ def warnings_of(caplog: pytest.LogCaptureFixture, app: Celery, scheduler: Any) -
     return [record.getMessage() for record in caplog.records if WARNING in record.getMessage()]
 
 
-@pytest.mark.parametrize("scheduler", [PersistentScheduler, Other])
+OLD_STYLE = {"BROKER_URL": URL, "CELERY_RESULT_SERIALIZER": "json", "REDBEAT_REDIS_URL": URL}
+IN_NAMESPACE = {"CELERY_BROKER_URL": URL, "CELERY_REDBEAT_REDIS_URL": URL}
+
+
 @pytest.mark.parametrize(
-    ("settings", "namespace", "name", "remedy"),
+    ("scheduler", "settings", "named"),
     [
-        ({"redbeat_redis_url": URL}, None, "redbeat_redis_url", "set beat_scheduler"),
-        ({"broker_url": URL, "redbeat_key_prefix": "x:"}, None, "redbeat_key_prefix", "set beat_scheduler"),
-        (
-            {"CELERY_BROKER_URL": URL, "CELERY_REDBEAT_REDIS_URL": URL},
-            "CELERY",
-            "CELERY_REDBEAT_REDIS_URL",
-            "set CELERY_BEAT_SCHEDULER",
-        ),
-        (
-            {"BROKER_URL": URL, "CELERY_RESULT_SERIALIZER": "json", "REDBEAT_REDIS_URL": URL},
-            None,
-            "REDBEAT_REDIS_URL",
-            "set CELERYBEAT_SCHEDULER",
-        ),
+        (PersistentScheduler, {"redbeat_redis_url": URL}, ("redbeat_redis_url", "beat_scheduler")),
+        (Other, {"broker_url": URL, "redbeat_key_prefix": "x:"}, ("redbeat_key_prefix", "beat_scheduler")),
+        (Other, IN_NAMESPACE, ("CELERY_REDBEAT_REDIS_URL", "CELERY_BEAT_SCHEDULER")),
+        (PersistentScheduler, OLD_STYLE, ("REDBEAT_REDIS_URL", "CELERYBEAT_SCHEDULER")),
         # a setting that RedBeat would refuse is one all the same
-        ({"redbeat_redis_url": URL, "redbeat_lock_timeout": "x"}, None, "redbeat_redis_url", "set beat_"),
+        (Other, {"redbeat_redis_url": URL, "redbeat_lock_timeout": "x"}, ("redbeat_redis_url",)),
+        (RedBeatScheduler, {"redbeat_redis_url": URL}, ()),
+        (Ours, {"redbeat_redis_url": URL}, ()),
+        (PersistentScheduler, {"broker_url": URL}, ()),
+        (PersistentScheduler, {"redbeat_redis_url": None, "redbeat_celery_app": "x"}, ()),
     ],
 )
-def test_another_scheduler_is_reported_with_the_remedy(
-    caplog: pytest.LogCaptureFixture, scheduler: Any, settings: Any, namespace: Any, name: str, remedy: str
+def test_another_scheduler_is_reported_where_redbeat_is_configured(
+    caplog: pytest.LogCaptureFixture, scheduler: Any, settings: Any, named: tuple[str, ...]
 ) -> None:
     app = Celery("app", set_as_current=False)
-    app.config_from_object(settings, namespace=namespace)
-    [said] = warnings_of(caplog, app, scheduler)
-    assert f"{name} is set" in said
-    assert scheduler.__qualname__ in said
-    assert "-S redbeat.RedBeatScheduler" in said
-    assert remedy in said
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "settings"),
-    [
-        (RedBeatScheduler, {"redbeat_redis_url": URL}),
-        (Ours, {"redbeat_redis_url": URL}),
-        (PersistentScheduler, {"broker_url": URL}),
-        (PersistentScheduler, {"redbeat_redis_url": ""}),
-        (PersistentScheduler, {"redbeat_redis_url": None, "redbeat_celery_app": "x"}),
-    ],
-)
-def test_apps_without_settings_of_redbeat_get_no_warning(
-    caplog: pytest.LogCaptureFixture, scheduler: Any, settings: Any
-) -> None:
-    app = Celery("app", set_as_current=False, changes=settings)
-    assert warnings_of(caplog, app, scheduler) == []
+    app.config_from_object(settings, namespace="CELERY" if settings is IN_NAMESPACE else None)
+    found = warnings_of(caplog, app, scheduler)
+    assert len(found) == bool(named)
+    for said in found:
+        assert all(name in said for name in (*named, scheduler.__qualname__, "-S redbeat.RedBeatScheduler"))

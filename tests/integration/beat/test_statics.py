@@ -225,7 +225,7 @@ def test_backend_cleanup_follows_the_result_backend(
     make_scheduler: MakeScheduler, client: redis.Redis, server: Server
 ) -> None:
     name = "celery.backend_cleanup"
-    wants_it = {"result_backend": "db+sqlite://"} if _has_sqlalchemy() else {"result_backend": "file:///tmp"}
+    wants_it = {"result_backend": "file:///tmp"}
     for settings, is_there in (
         ({}, False),
         (wants_it, True),
@@ -238,14 +238,6 @@ def test_backend_cleanup_follows_the_result_backend(
         assert (score_of(client, name) is not None) is is_there, settings
     make_scheduler(redbeat_lock_key=None, beat_schedule={name: HOURLY}, **wants_it)
     assert field(client, name, "definition")["task"] == "echo"  # the user's own goes first
-
-
-def _has_sqlalchemy() -> bool:
-    try:
-        import sqlalchemy  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def test_restart_writes_no_entry_and_takes_few_round_trips(

@@ -149,19 +149,6 @@ def test_released_lock_is_taken_again_by_the_same_beat(make_app: MakeApp, client
     assert client.get(LOCK) is None
 
 
-def test_lock_that_is_taken_and_not_renewed_expires_soon(
-    make_app: MakeApp, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leadership = LeaderLock(Store(make_app()), LOCK, timeout_seconds=600)
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "renew_lock", lambda _store, _fence: None)
-        assert leadership.acquire()
-    assert client.pttl(LOCK) <= TAKEN_MS
-    leadership.release()
-    assert leadership.acquire()
-    assert client.pttl(LOCK) > 500_000
-
-
 def test_lock_whose_taking_was_not_answered_is_released(
     make_app: MakeApp, server: Server, client: redis.Redis, way: Proxy
 ) -> None:
