@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tests.support.apps import run_beat
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
-from tests.support.processes import Process
 from tests.support.progress import NAMES
 from tests.support.proxy import Proxy
 from tests.support.schedule import (
@@ -400,7 +399,7 @@ def test_thousands_of_members_without_a_hash_delay_no_entry(
     assert sum(map(len, lines)) < 20_000
 
 
-# -- a request that is too large ends its connection: by proto-max-bulk-len, or by a proxy
+# -- a request that is too large ends its connection
 
 
 LIMIT_BYTES = 1024 * 1024
@@ -414,26 +413,11 @@ PATIENT = {"redbeat_redis_options": {"retry_period": -1}}
 
 
 @pytest.fixture
-def strict() -> Iterator[Server]:
-    """A server that takes no string of more than a megabyte."""
-    with Server(proto_max_bulk_len=LIMIT_BYTES) as server:
-        yield server
-
-
-@pytest.fixture(params=["server", "proxy"])
-def narrow(
-    request: pytest.FixtureRequest,
-) -> Iterator[tuple[Server, Callable[[int], str], Callable[[], None]]]:
-    """A server, its URLs by a way that ends requests with more than a megabyte, and what lifts that."""
-    if request.param == "server":
-        server: Server = request.getfixturevalue("strict")
-        with server.client() as admin:
-            yield server, server.url, lambda: admin.config_set("proto-max-bulk-len", 512 * LIMIT_BYTES)
-        return
-    server = request.getfixturevalue("valkey")
-    with Proxy((server.host, server.port)) as proxy:
+def narrow(valkey: Server) -> Iterator[Proxy]:
+    """A proxy in front of the server, which ends connections with requests of more than a megabyte."""
+    with Proxy((valkey.host, valkey.port)) as proxy:
         proxy.cut_beyond(LIMIT_BYTES)
-        yield server, lambda db=0: proxy.url(server.url(db)), lambda: proxy.cut_beyond(None)
+        yield proxy
 
 
 def keeps_sending(broker: redis.Redis, name: str = "canary", more: int = 3) -> None:
@@ -442,28 +426,24 @@ def keeps_sending(broker: redis.Redis, name: str = "canary", more: int = 3) -> N
     eventually(lambda: sent_names(broker).count(name) >= reached + more, 30, message="it has stopped")
 
 
-def start_patient_beat(directory: Path, broker_url: str, schedule_url: str, **settings: Any) -> Process:
-    return run_beat(directory, broker_url, redbeat_redis_url=schedule_url, **{**PATIENT, **settings})
-
-
 @pytest.mark.slow
-@pytest.mark.few_cases(2)
-@pytest.mark.parametrize("settings", [{}, {"redbeat_lock_key": None}], ids=["lock", "no-lock"])
+@pytest.mark.few_cases(1)
+@EVERY_KIND_OF_LOCK
 def test_message_that_breaks_the_connection_costs_its_own_entry(
-    narrow: tuple[Server, Callable[[int], str], Callable[[], None]], tmp_path: Path, settings: dict[str, Any]
+    narrow: Proxy, valkey: Server, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    server, url, lift = narrow
-    with server.client(db=1) as client, server.client() as broker:
+    with valkey.client(db=1) as client, valkey.client() as broker:
         names = write_burst(client, 20)
         write_raw(client, "large", score=5.5, schedule=SELDOM, args=[LARGE])
-        with start_patient_beat(tmp_path, url(0), url(1), **settings) as beat:
+        options = {"redbeat_redis_url": narrow.url(valkey.url(1)), **PATIENT, **settings}
+        with run_beat(tmp_path, narrow.url(valkey.url(0)), **options) as beat:
             write_canary(client)
             eventually(lambda: client.hget("redbeat:large", "error"), 30)
             keeps_sending(broker)
             assert field(client, "large", "error")["attempts"] >= 1
             assert "connection ends each time" in field(client, "large", "error")["reason"]
             assert "large" not in sent_names(broker)
-            lift()
+            narrow.cut_beyond(None)
             retry_now(client, "large")
             eventually(lambda: "large" in sent_names(broker), 30)
             assert beat.is_running
