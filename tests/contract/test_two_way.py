@@ -193,28 +193,6 @@ def test_it_runs_what_we_saved_and_leaves_our_own_fields_alone(
     assert client.hget("redbeat:interval-int", "policy") == '{"jitter": 5}'
 
 
-#: every field of a policy that is about runs
-ABOUT_RUNS: dict[str, Any] = {
-    "overlap": "skip", "max_runtime": 600, "revoke_overdue": True, "queue_timeout": 900.5,
-    "pause_after_failures": 3, "resume_after": 3600, "tracks": "workflow",
-    "ping_url": "https://hc-ping.com/abc-123", "metrics": True,
-}  # fmt: skip
-
-
-def test_it_reads_and_runs_entries_with_policies_about_runs_and_leaves_those_alone(
-    legacy: Legacy, app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
-) -> None:
-    for name, fields in kinds.entries().items():
-        RedBeatSchedulerEntry(name, app=app, **fields, **ABOUT_RUNS).save()
-    assert legacy("load") == load_all(app)
-    for name in kinds.entries():
-        assert json.loads(client.hget(f"redbeat:{name}", "definition") or "").keys() == DEFINITION_KEYS
-    run_legacy_beat(redbeat2_python, tmp_path, server)
-    for name in kinds.entries():
-        policy = RedBeatSchedulerEntry.from_key(name, app=app).policy
-        assert {field: getattr(policy, field) for field in ABOUT_RUNS} == ABOUT_RUNS
-
-
 def test_it_goes_on_with_what_we_ran_and_we_with_what_it_ran(
     legacy: Legacy, app: Celery, server: Server, redbeat2_python: Path, tmp_path: Path
 ) -> None:

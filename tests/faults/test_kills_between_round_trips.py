@@ -38,7 +38,7 @@ LEASE_SECONDS = 0.1
 
 #: the layouts whose code differs: one step, leases instead of a lock, and a broker on another server
 SHORT = ["one db", "no lock", "two servers"]
-SLOW_RABBITMQ = pytest.param("rabbitmq", marks=pytest.mark.slow)
+SLOW_TWO_SERVERS = pytest.param("two servers", marks=pytest.mark.slow)
 
 Wiring = Callable[[Fuse, pytest.MonkeyPatch], None]
 
@@ -57,7 +57,7 @@ def test_a_scheduler_killed_at_every_round_trip(
 
 
 #: in "two dbs" one step decides and sends, the other layouts reserve a run before they send it
-@pytest.mark.parametrize("layout", LAYOUTS if IS_LONG else ["two dbs", SLOW_RABBITMQ], indirect=True)
+@pytest.mark.parametrize("layout", LAYOUTS if IS_LONG else ["two dbs", SLOW_TWO_SERVERS], indirect=True)
 def test_a_scheduler_of_runs_that_must_not_overlap_killed_at_every_round_trip(
     layout: Layout, chance: random.Random, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import redis
 from celery import Celery
 
 from redbeat import schedulers
-from redbeat.later import batch, cancel, install
+from redbeat.later import batch, install
 from redbeat.schedulers import RedBeatScheduler
 from tests.conftest import MakeApp
 from tests.faults.bursts import LATER
@@ -99,43 +98,6 @@ def test_a_writer_killed_on_the_wire_leaves_whole_messages_and_whole_batches(
         kills += 1
     print(f"{kills} kills; how often so many messages were stored then: {dict(found)}")
     assert kills > 3
-
-
-def test_what_is_cancelled_while_beat_sends_is_either_sent_or_cancelled(
-    make_app: MakeApp, client: redis.Redis, broker: redis.Redis, chance: random.Random
-) -> None:
-    app = make_app(redbeat_batch_size=3)
-    install(app)
-    scheduler = RedBeatScheduler(app)
-    scheduler.stand_for_leader()
-    sent_ever, cancelled_ever = 0, 0
-    for _ in range(8 if IS_LONG else 3):
-        names = [f"message-{number}" for number in range(MESSAGES)]
-        with batch():
-            store(app, names)
-            store(app, names[::3], serializer="pickle")
-        make_due(client, names)
-        cancelled: list[str] = []
-        order = chance.sample(names, len(names))
-        chunks = [order[at : at + 3] for at in range(0, len(order), 3)]
-
-        def cancel_some(chunks: list[list[str]] = chunks, cancelled: list[str] = cancelled) -> None:
-            for chunk in chunks:
-                cancelled += cancel(chunk, app)
-
-        canceller = threading.Thread(target=cancel_some)
-        canceller.start()
-        while client.zcard(LATER):
-            scheduler.tick()
-        canceller.join()
-        sent = [message["headers"]["id"] for message in messages(broker)]
-        assert sorted(sent + cancelled) == sorted(names)
-        assert left_of_messages(client) == []
-        sent_ever, cancelled_ever = sent_ever + len(sent), cancelled_ever + len(cancelled)
-        broker.delete("celery")
-    print(f"{sent_ever} sent, {cancelled_ever} cancelled")
-    assert sent_ever
-    assert cancelled_ever
 
 
 @pytest.mark.few_cases(1)
