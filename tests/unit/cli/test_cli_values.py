@@ -130,8 +130,7 @@ def test_distance_is_shown_in_the_unit_that_fits(distance: timedelta, words: str
     assert relative(NOW + distance, NOW) == words
 
 
-def test_time_is_shown_with_its_zone() -> None:
-    assert when_in(NOW, BERLIN) == "2030-01-01 13:00:00 Europe/Berlin"
+def test_last_possible_time_is_shown() -> None:
     assert when_in(datetime.max.replace(tzinfo=timezone.utc), BERLIN).startswith("9999-12-31")
 
 

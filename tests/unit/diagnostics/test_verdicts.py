@@ -376,14 +376,6 @@ def test_excerpt_shows_the_place_of_the_reason(definition: str | None, reason: s
     assert excerpt_of(Stored("k", definition, type=KeyType.HASH), reason) == expected
 
 
-def test_excerpt_of_a_long_text_is_short() -> None:
-    text = json.dumps({"args": ["x" * 5000]}) + "}" + " " * 5000
-    excerpt = excerpt_of(Stored("k", text, type=KeyType.HASH), "definition: no valid JSON: Extra data.")
-    assert '"]}}' in excerpt
-    assert excerpt.startswith("…")
-    assert len(excerpt) <= EXCERPT_LENGTH + 2
-
-
 @pytest.mark.parametrize(
     ("last", "count", "policy", "expected"),
     [

@@ -70,10 +70,6 @@ def dateutil_zone(name: str) -> tzinfo:
 KINDS: dict[str, tuple[Callable[[], BaseSchedule], list[str]]] = {
     "nowfun of zoneinfo": (lambda: crontab("0", "7", nowfun=now_in(BERLIN)), AT_SEVEN),
     "TzAwareCrontab": (lambda: TzAwareCrontab("0", "7", tz=BERLIN), AT_SEVEN),
-    "TzAwareCrontab of dateutil": (
-        lambda: TzAwareCrontab("0", "7", tz=dateutil_zone("Europe/Berlin")),
-        AT_SEVEN,
-    ),
     "cron": (lambda: cron("0 7 * * *", nowfun=now_in(BERLIN)), AT_SEVEN),
     "a relative day": (
         lambda: schedule(timedelta(days=1), relative=True, nowfun=now_in(BERLIN)),
@@ -123,11 +119,10 @@ def test_runs_are_in_the_zone_of_the_schedule(app: Celery, kind: str) -> None:
     [
         crontab("0", "7"),
         TzAwareCrontab("0", "7", tz=ZoneInfo("America/New_York")),
-        crontab("0", "7", nowfun=now_in(gettz("America/New_York"))),
         crontab("0", "7", nowfun=now_in(None)),
         schedule(60, nowfun=now_in(BERLIN)),
     ],
-    ids=["plain", "TzAwareCrontab", "dateutil", "naive", "interval"],
+    ids=["plain", "TzAwareCrontab", "naive", "interval"],
 )
 def test_schedule_in_the_app_zone_stores_no_timezone(app: Celery, made: Any) -> None:
     Entry("x", "t", made, app=app).save()
