@@ -621,9 +621,9 @@ def test_times_theme_and_forms_work_with_and_without_scripts(app: Celery, browse
         assert told == [relative(moment, now) for moment in moments]
         page.reload()
         time = page.locator("time").first
-        assert time.get_attribute("title") == "2099-03-01 10:30:00 +01:00 Europe/Berlin"
+        expect(time).to_have_attribute("title", "2099-03-01 10:30:00 +01:00 Europe/Berlin")
         page.keyboard.press("t")
-        assert time.inner_text() == "2099-03-01 10:30:00 +01:00"
+        expect(time).to_have_text("2099-03-01 10:30:00 +01:00")
         ground = "getComputedStyle(document.body).backgroundColor"
         dark = page.evaluate(ground)
         page.get_by_role("button", name="light").click()

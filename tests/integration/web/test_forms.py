@@ -115,6 +115,9 @@ def test_second_of_two_editors_gets_412_and_chooses(app: Celery, browse: Browse,
     eve.send("/entry/save", **form_fields(answer.text))
     entry = RedBeatSchedulerEntry.get("report", app)
     assert (entry.jitter, entry.timezone, entry.options) == (600, "Asia/Tokyo", {"queue": HOSTILE})
+    new = form_fields(eve.read("/entry/new"), "entry-form") | {"name": "report", "task": "other"}
+    assert eve.post("/entry/save", **new).status_code == 412, "there is such an entry"
+    assert RedBeatSchedulerEntry.get("report", app).task == entry.task
     assert entry.kwargs == SECRET
 
 
