@@ -113,7 +113,3 @@ class WorkLog:
             for earlier in those[:place]
             if earlier.last > later.began
         ]
-
-    def of(self, task_id: str) -> list[Execution]:
-        """The executions of one run, in their order."""
-        return [one for one in self.executions if one.task_id == task_id]

@@ -78,7 +78,7 @@ def chances(count: int) -> list[random.Random]:
     return [random.Random(f"{SEED} writer {number}") for number in range(count)]
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.long_form)])
+@pytest.mark.parametrize("rounds", [8, pytest.param(40, marks=pytest.mark.long_form)])
 def test_entries_saved_and_deleted_under_reshards_are_neither_lost_nor_doubled_nor_revived(
     make_app: MakeApp, server: Server, rounds: int, chance: random.Random
 ) -> None:
