@@ -131,6 +131,7 @@ def test_django_project_does_what_its_page_says(manage: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_django_commands_work_and_no_check_complains(manage: Any) -> None:
     assert "no issues" in manage("check", "--tag=redbeat", "--fail-level=WARNING")
     manage("redbeat", "add", "cleanup", "shop.tasks.send_report", "--every", "1h", "--args", "[1]")
@@ -254,6 +255,7 @@ def test_fastapi_without_redis_says_so_and_shows_no_password(run: Any) -> None:
     assert run("-c", script, url="redis://:s3cret@127.0.0.1:1/0") == f"{FASTAPI_AWAY}\n"
 
 
+@pytest.mark.slow
 def test_fastapi_example_test_passes_without_a_server(run: Any) -> None:
     printed = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_api.py", url="redis://127.0.0.1:1/0")
     assert "1 passed" in printed
