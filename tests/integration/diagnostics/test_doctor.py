@@ -184,7 +184,10 @@ FAULTS: dict[str, tuple[Callable[[Sick], object], list[str]]] = {
     ),
     "expires": (bad(options={"expires": "soon"}), ["unserialisable error bad"]),
     "compression": (bad(options={"compression": "squeeze"}), ["unserialisable error bad"]),
-    "a schedule among kwargs": (bad(kwargs={"x": FEBRUARY}), ["unserialisable error bad"]),
+    "a schedule among kwargs": (
+        bad(kwargs={"x": {"__type__": "interval", "every": 60}}),
+        ["unserialisable error bad"],
+    ),
     "no calendar": (bad(exclude="holidays"), ["calendar error bad"]),
     "mistyped key": (bad(schedule={"__type__": "crontab", "minutes": "5"}), ["unknown-key warning bad"]),
     "never again": (bad(score=-1), ["never-again warning bad"]),
