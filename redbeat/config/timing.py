@@ -1,6 +1,6 @@
 """The lengths of time that follow from how long a scheduler's lock lives, all in one place. Pure.
 
-Invariants, for every lock of a second or more (tests/unit/config/test_timing.py tries them over the whole
+Invariants, for every lock of a second or more (tests/unit/config/test_config.py tries them over the whole
 range)::
 
     3 renewals                 <  the lock       one may fail, and another be late

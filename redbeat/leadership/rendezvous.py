@@ -4,7 +4,7 @@ That is rendezvous hashing with bounded load. Each pair of a part and a beat has
 the pairs are gone through from the highest score on: at first each beat takes one part, so that none is idle
 as long as there are enough; then they take more, up to the bound. In this order, and with no tighter bound,
 fewer parts change their leaders when a beat comes or goes than by others that were tried
-(tests/unit/leadership/test_rendezvous.py measures it).
+(tests/unit/leadership/test_division.py measures it).
 
 Invariants: nobody has more than ``max_parts``; nobody has none where there are as many parts as beats; the
 order in which parts and beats are given doesn't matter.

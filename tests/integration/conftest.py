@@ -14,6 +14,7 @@ from celery import Celery
 from redbeat import RedBeatScheduler
 from tests.conftest import SEED, MakeApp
 from tests.faults.rounds import IS_LONG
+from tests.support.clocks import ServerClock
 from tests.support.progress import Progress
 from tests.support.servers import Server
 from tests.support.ticks import leader
@@ -59,6 +60,14 @@ def second() -> Iterator[Server]:
     """A Valkey of the test's own, besides the others: to kill and to spoil."""
     with Server() as server:
         yield server
+
+
+@pytest.fixture
+def clock() -> Iterator[ServerClock]:
+    """What a server that is started with it takes for the time."""
+    clock = ServerClock()
+    yield clock
+    clock.close()
 
 
 @pytest.fixture

@@ -181,11 +181,13 @@ def dues(broker: redis.Redis, name: str) -> list[float]:
     return [due.timestamp() for due in sent_dues(broker, name)]
 
 
-@pytest.mark.few_cases(1)
 @pytest.mark.parametrize(
     "offsets",
-    [[HOUR], [-HOUR], [0, HOUR, -HOUR, 15, -86_400]],
-    ids=["an hour ahead", "an hour behind", "stepping"],
+    [
+        pytest.param([HOUR], id="an hour ahead", marks=pytest.mark.slow),
+        pytest.param([-HOUR], id="an hour behind", marks=pytest.mark.slow),
+        pytest.param([0, HOUR, -HOUR, 15, -86_400], id="stepping"),
+    ],
 )
 def test_a_beat_whose_clock_is_wrong_runs_everything_at_the_server_s_time(
     server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path, offsets: list[float]
@@ -251,13 +253,6 @@ JUMP_SECONDS = 600
 
 #: much less than the entries here are due in, and much more than a busy machine needs for a look a second
 SOON_SECONDS = 15
-
-
-@pytest.fixture
-def clock() -> Iterator[ServerClock]:
-    clock = ServerClock()
-    yield clock
-    clock.close()
 
 
 @pytest.fixture

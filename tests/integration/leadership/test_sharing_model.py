@@ -22,13 +22,6 @@ ROUNDS = 60 if IS_LONG else 6
 
 
 @pytest.fixture
-def clock() -> Iterator[ServerClock]:
-    clock = ServerClock()
-    yield clock
-    clock.close()
-
-
-@pytest.fixture
 def server(clock: ServerClock) -> Iterator[Server]:
     with Server(clock=clock) as server:
         yield server
