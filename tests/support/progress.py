@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -46,7 +45,7 @@ class Progress:
 
     app: Celery
     client: redis.Redis
-    leases: int = field(default=0)
+    leases: int = 0
 
     @property
     def runs(self) -> Runs:
@@ -68,7 +67,7 @@ class Progress:
     def delivery(self, name: str, task_id: str, due: float = 1000.0, **others: Any) -> Delivery:
         """A delivery to a worker, with a token of its own."""
         self.leases += 1
-        given: Mapping[str, Any] = {"token": f"delivery-{self.leases}", "worker": "celery@test", **others}
+        given = {"token": f"delivery-{self.leases}", "worker": "celery@test", **others}
         return Delivery(name, task_id, f"{due:.6f}", **given)
 
     def begin(self, delivery: Delivery, *, is_expired: bool = False) -> str:
@@ -93,26 +92,20 @@ class Progress:
         score: Any = self.client.zscore(NAMES.deadlines, f"{task_id}\0{NAMES.about(name).running}")
         return score
 
-    def due_deadlines(self, at: float | None = None) -> list[Deadline]:
-        """The deadlines that have come at a time; None: all of them."""
-        latest = "+inf" if at is None else at
-        found: Any = self.client.zrangebyscore(NAMES.deadlines, "-inf", latest)
+    def due_deadlines(self, at: float | str = "+inf") -> list[Deadline]:
+        """The deadlines that have come at a time, by default all of them, as the server writes them."""
+        script = "return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES')"
+        found: Any = self.client.eval(script, 1, NAMES.deadlines, at)
         deadlines = []
-        for member in found:
+        for member, score in zip(found[::2], found[1::2], strict=True):
             task_id, _, running = member.partition("\0")
-            text: Any = self.client.hget(running, task_id)
-            score: Any = self.client.eval(  # as the server writes it
-                "return redis.call('ZSCORE', KEYS[1], ARGV[1])", 1, NAMES.deadlines, member
-            )
-            deadlines.append(Deadline(member, str(score), text))
+            deadlines.append(Deadline(member, score, self.client.hget(running, task_id)))
         return deadlines
 
-    def settle(
-        self, *, at: float | None = None, watched: float = 1e9, only: str | None = None
-    ) -> list[Decision]:
+    def settle(self, at: float | None = None, only: str = "") -> list[Decision]:
         """Do what beat does about all deadlines, or those of one task id, as if it were later."""
         now = server_now(self.client) if at is None else at
-        meant = [one for one in self.due_deadlines(at) if only in (None, one.member.partition("\0")[0])]
-        decisions = [judge(one, now, LEASE_MS / 1000, watched) for one in meant]
+        found = [one for one in self.due_deadlines(at or "+inf") if only in ("", one.task_id)]
+        decisions = [judge(one, now, LEASE_MS / 1000, watched_seconds=1e9) for one in found]
         self.runs.settle(Fence(), [decision.settlement(NAMES) for decision in decisions])
         return decisions

@@ -10,9 +10,9 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -32,20 +32,19 @@ from .progress import NAMES, Progress, history_of
 LEASE_SECONDS = 3
 #: how long their gates wait for Redis: on a busy machine an answer may take longer than 50 ms
 GATE_SECONDS = 20
-#: the lines that begin and end a task's work, in the list "work"
-WORK = "work"
+#: when the runs that tests send are due
+DUE = 1_000_000.5
 
+#: the task ``act`` does at its n-th begin the n-th thing that it is told, and later on the last one
 TASKS = """
 import os
-import threading
 
 import redbeat
 import redbeat.runs
 from redbeat.runs import publishing
 from celery import chain, chord, group
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject
 
-publishing.PATIENCE_SECONDS = {gate_seconds}
 redbeat.track_runs(app)
 
 
@@ -53,153 +52,58 @@ def work(task, word):
     runs_client().rpush("work", json.dumps([task.request.id, word, time.time(), os.getpid()]))
 
 
-def wait_for(key, seconds=600):
-    ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at and not runs_client().exists(key):
+def wait_for(key):
+    ends_at = time.monotonic() + 600
+    while key and time.monotonic() < ends_at and not runs_client().exists(key):
         time.sleep(0.05)
 
 
-def kill_itself():
-    time.sleep(0.3)  # before its process is known to have it, the pool would give it to another one
-    os.kill(os.getpid(), 9)
-
-
-@app.task(bind=True)
-def succeed(self):
-    work(self, "begin")
-    return 1
-
-
-@app.task(bind=True)
-def fail_badly(self):
-    work(self, "begin")
-    raise ValueError("at redis://me:secret@host/0, password=hunter2\\nand a second line")
-
-
-@app.task(bind=True, max_retries=5)
-def retry(self, fails, countdown=0.0):
-    work(self, "begin")
-    if self.request.retries < fails:
-        raise self.retry(countdown=countdown, exc=ValueError("not yet"))
-
-
-@app.task(bind=True, max_retries=1, default_retry_delay=0)
-def retry_in_vain(self):
-    work(self, "begin")
-    raise self.retry(exc=ValueError("never"))
-
-
-@app.task(bind=True)
-def ignore(self):
-    work(self, "begin")
-    raise Ignore()
-
-
-@app.task(bind=True, acks_late=True)
-def reject(self):
-    work(self, "begin")
-    raise Reject("not for me", requeue=False)
-
-
-@app.task(bind=True, acks_late=True)
-def reject_once(self):
-    work(self, "begin")
-    if runs_client().incr("rejected:" + self.request.id) == 1:
-        raise Reject("later", requeue=True)
-
-
-@app.task(bind=True)
-def replace(self):
-    work(self, "begin")
-    raise self.replace(succeed.si())
-
-
-@app.task(bind=True)
-def work_until(self, key, seconds=60):
-    work(self, "begin")
-    wait_for(key, seconds)
-    work(self, "end")
-
-
-@app.task(bind=True)
-def be_killed(self):
-    work(self, "begin")
-    kill_itself()
-
-
-@app.task(bind=True, acks_late=True, reject_on_worker_lost=True)
-def be_killed_once(self):
-    work(self, "begin")
-    if runs_client().incr("killed:" + self.request.id) == 1:
-        kill_itself()
-
-
-@app.task(bind=True, retry_on_worker_lost=True, default_retry_delay=0)
-def be_killed_and_retried(self):
-    work(self, "begin")
-    if runs_client().incr("killed:" + self.request.id) == 1:
-        kill_itself()
-
-
-@app.task(bind=True, acks_late=True, acks_on_failure_or_timeout=False)
-def hang_once(self):
-    work(self, "begin")
-    if runs_client().incr("hung:" + self.request.id) == 1:
+def act(task, *ways):
+    work(task, "begin")
+    number = runs_client().incr("begun:" + task.request.id)
+    way, _, value = ways[min(number, len(ways)) - 1].partition(" ")
+    if way == "fail":
+        raise ValueError("at redis://me:secret@host/0, password=hunter2\\nand a second line")
+    if way == "retry":
+        raise task.retry(countdown=float(value or 0), exc=ValueError("not yet"))
+    if way == "retry-and-return":
+        task.retry(throw=False, countdown=0)
+    if way == "ignore":
+        raise Ignore()
+    if way in ("reject", "requeue"):
+        raise Reject("not for me", requeue=way == "requeue")
+    if way == "replace":
+        raise task.replace(app.tasks["tracked.act"].si("succeed"))
+    if way == "kill":
+        time.sleep(0.3)  # before its process is known to have it, the pool would give it to another one
+        os.kill(os.getpid(), 9)
+    if way == "hang":
         time.sleep(600)
+    if way == "exit":
+        raise SystemExit(3)
+    if way == "wait":
+        wait_for(value)
+        work(task, "end")
+    if way == "ask":
+        wait_for(value)
+        runs_client().set("mine:" + task.request.id, int(redbeat.runs.is_mine()))
 
 
-@app.task(bind=True, default_retry_delay=0)
-def retry_and_return(self):
-    work(self, "begin")
-    if self.request.retries == 0:
-        self.retry(throw=False)
-
-
-@app.task(bind=True)
-def exit_badly(self):
-    work(self, "begin")
-    raise SystemExit(3)
-
-
-@app.task(bind=True, acks_late=True)
-def work_late(self, key):
-    work(self, "begin")
-    wait_for(key)
-    work(self, "end")
-
-
-@app.task(bind=True)
-def ask(self):
-    work(self, "begin")
-    runs_client().set("mine:" + self.request.id, int(redbeat.runs.is_mine()))
-
-
-@app.task(bind=True)
-def ask_late(self, key):
-    work(self, "begin")
-    wait_for(key)
-    runs_client().set("mine:" + self.request.id, int(redbeat.runs.is_mine()))
+LATE = {"acks_late": True, "reject_on_worker_lost": True, "acks_on_failure_or_timeout": False}
+for name, options in (("act", {}), ("act_late", LATE), ("act_again", {"retry_on_worker_lost": True})):
+    app.task(bind=True, name="tracked." + name, max_retries=2, default_retry_delay=0, **options)(act)
 
 
 @app.task(bind=True)
 def spawn(self, shape, key):
     work(self, "begin")
-    parts = [child.si(key) for _ in range(3)]
+    parts = [app.tasks["tracked.act"].si("wait " + key) for _ in range(3)]
     if shape == "chain":
         chain(*parts[:2]).apply_async()
     elif shape == "chord":
         chord(parts[:2], parts[2]).apply_async()
     else:
         group(parts[: 2 if shape == "group" else 1]).apply_async()
-
-
-@app.task(bind=True)
-def child(self, key):
-    work(self, "begin")
-    wait_for(key)
-
-
-{extra}
 """
 
 
@@ -238,13 +142,12 @@ def start_worker(
 
 @dataclass
 class Tracked:
-    """An app whose workers track runs: sends runs, and looks what became of them."""
+    """An app whose workers track runs: sends runs to them, and reads what the runs have left."""
 
     app: Celery
     client: redis.Redis
     directory: Path
-    module: str
-    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @classmethod
     def write(
@@ -254,82 +157,60 @@ class Tracked:
         schedule_url: str,
         client: redis.Redis,
         extra: str = "",
+        gate_seconds: float = GATE_SECONDS,
         **settings: Any,
     ) -> Tracked:
         """Write its module; the schedule is at `schedule_url`, of which `client` is one."""
-        given = {
-            "redbeat_redis_url": schedule_url,
-            "redbeat_run_lease": LEASE_SECONDS,
-            "broker_connection_retry_on_startup": True,
-            **settings,
-        }
-        source = TASKS.format(gate_seconds=settings.pop("gate_seconds", GATE_SECONDS), extra=extra)
-        given.pop("gate_seconds", None)
-        write_app(directory, "tracked", broker_url, schedule_url, extra=source, **given)
+        extra = f"{TASKS}\npublishing.PATIENCE_SECONDS = {gate_seconds}\n{extra}"
+        given = {"redbeat_run_lease": LEASE_SECONDS, "broker_connection_retry_on_startup": True, **settings}
+        given.setdefault("redbeat_redis_url", schedule_url)
+        write_app(directory, "tracked", broker_url, schedule_url, extra=extra, **given)
         app = Celery("tracked", broker=broker_url, set_as_current=False)
         app.conf.redbeat_redis_url = schedule_url
-        return cls(app, client, directory, "tracked")
+        return cls(app, client, directory)
 
     @property
     def progress(self) -> Progress:
         return Progress(self.app, self.client)
 
-    def directly(self, schedule_url: str) -> Tracked:
-        """The same, whose own commands take another way to the schedule than the workers'."""
-        app = Celery("tracked", broker=self.app.conf.broker_url, set_as_current=False)
-        app.conf.redbeat_redis_url = schedule_url
-        return replace(self, app=app)
-
     def worker(self, pool: str, *arguments: str, concurrency: int = 6, name: str = "") -> Process:
-        return start_worker(self.directory, self.module, pool, concurrency, *arguments, name=name)
+        return start_worker(self.directory, "tracked", pool, concurrency, *arguments, name=name)
 
     @contextmanager
     def sender(self) -> Iterator[Celery]:
         """An app that sends; each test has its own, as kombu's pools are closed after each."""
-        app = Celery("tracked", broker=self.app.conf.broker_url, set_as_current=False)
-        try:
+        with Celery("tracked", broker=self.app.conf.broker_url, set_as_current=False) as app:
+            app.conf.redbeat_redis_url = self.app.conf.redbeat_redis_url
             yield app
-        finally:
-            app.close()
 
-    def send(
-        self,
-        task: str,
-        *args: Any,
-        limits: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> str:
-        """Send a run of an entry of its own, and record it, as beat does; return the entry's name.
+    def send(self, *ways: str, limits: Any = None, **options: Any) -> str:
+        """Record a run of an entry of its own as sent, as beat does, and send it; return the entry's name.
 
         The task id is the name and "-id".
         """
-        name = f"{task}-{next(self._numbers)}"
-        limits = dict(limits or {})
-        due = 1_000_000.5
-        self.progress.send(name, f"{name}-id", due, **limits)
-        self.publish(name, task, *args, limits=limits, headers=headers, **options)
+        name = f"{ways[0].partition(' ')[0]}-{next(self._numbers)}"
+        self.progress.send(name, f"{name}-id", DUE, **(limits or {}))
+        self.publish(name, *ways, limits=limits, **options)
         return name
 
     def publish(
         self,
         name: str,
-        task: str,
-        *args: Any,
-        limits: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
+        *ways: str,
+        task: str = "act",
+        limits: Any = None,
+        headers: Any = None,
         **options: Any,
     ) -> None:
         """Send the message of a run, once more if it was sent before."""
-        due = datetime.fromtimestamp(1_000_000.5, timezone.utc).isoformat(timespec="microseconds")
-        of_run = {"redbeat_entry": name, "redbeat_due": due}
-        if limits and limits.get("overlap", "allow") != "allow":
+        due = datetime.fromtimestamp(DUE, timezone.utc).isoformat(timespec="microseconds")
+        of_run = {"redbeat_entry": name, "redbeat_due": due, **(headers or {})}
+        if limits and "overlap" in limits:
             of_run["redbeat_overlap"] = limits["overlap"]
-        if limits and limits.get("workflow"):
+        if limits and "workflow" in limits:
             of_run["redbeat_tracks"] = "workflow"
-        options["headers"] = {**of_run, **(headers or {})}
         with self.sender() as app:
-            app.send_task(f"tracked.{task}", args, task_id=f"{name}-id", **options)
+            app.send_task(f"tracked.{task}", ways, task_id=f"{name}-id", headers=of_run, **options)
 
     def revoke(self, name: str, **options: Any) -> None:
         """Revoke a run by Celery's means."""
@@ -341,11 +222,11 @@ class Tracked:
         return self.progress.runs.read([NAMES.entry(name)])[0]
 
     def past(self, name: str) -> dict[str, Any]:
-        """What became of an entry's run."""
+        """The record of an entry's run in its history."""
         return history_of(self.client, name)[0]
 
     def outcome(self, name: str) -> dict[str, Any]:
-        """Wait until the run is over, and return what became of it."""
+        """Wait until the run is over, and return its record."""
 
         def is_over() -> bool:
             return "outcome" in self.past(name) and not self.running(name)
@@ -353,17 +234,17 @@ class Tracked:
         eventually(is_over, message=f"the run of {name} isn't over: {self.running(name)}, {self.past(name)}")
         return self.past(name)
 
+    def _work(self, name: str) -> list[Any]:
+        lines: Any = self.client.lrange("work", 0, -1)
+        return [line for line in map(json.loads, lines) if line[0] == f"{name}-id"]
+
     def work(self, name: str) -> list[str]:
         """What the tasks of a run have noted themselves: begin, end."""
-        return [word for task_id, word, *_ in map(json.loads, self._lines()) if task_id == f"{name}-id"]
+        return [line[1] for line in self._work(name)]
 
     def pids(self, name: str) -> list[int]:
         """The processes that have worked for a run."""
-        return [line[3] for line in map(json.loads, self._lines()) if line[0] == f"{name}-id"]
-
-    def _lines(self) -> list[Any]:
-        lines: Any = self.client.lrange(WORK, 0, -1)
-        return lines
+        return [line[3] for line in self._work(name)]
 
     def begun(self, name: str, times: int = 1) -> str:
         """Wait until the task of a run has begun; return the entry's name."""
@@ -373,12 +254,11 @@ class Tracked:
     def state(self, name: str, state: str) -> RunRecord:
         """Wait until a run's record has this state; return it."""
 
-        def find() -> RunRecord | None:
-            return next((one for one in self.running(name) if one.state.value == state), None)
+        def find() -> list[RunRecord]:
+            return [one for one in self.running(name) if one.state.value == state]
 
-        found = eventually(find, message=f"{name} isn't {state}")
-        assert found is not None
-        return found
+        eventually(find, message=f"{name} isn't {state}")
+        return find()[0]
 
     def settle_lost(self) -> None:
         """Let time pass, as far as the judge is concerned."""

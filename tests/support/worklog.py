@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain, combinations
 from pathlib import Path
 
-#: source of a Celery task ``work``, for an app's module. What it does follows from its task id and attempt
+#: source of the Celery tasks ``work`` and ``work_late``, for an app's module. What they do follows from the
+#: task id and the attempt
 TASKS = """
 import json, os, random, time
 from celery.exceptions import Ignore
@@ -22,7 +24,7 @@ def stamp(task, name, word):
     line = [time.time(), name, task.request.id, task.request.retries, os.getpid(), word]
     os.write(LOG, (json.dumps(line) + "\\n").encode())
 
-def _work(task, name, way):
+def work(task, name, way=None):
     chance = random.Random(f"{task.request.id} {task.request.retries}")
     stamp(task, name, "begin")
     seconds = chance.uniform(0, MAX_SECONDS)
@@ -42,13 +44,8 @@ def _work(task, name, way):
         raise task.retry(countdown=chance.uniform(0, 0.5), exc=ValueError("as it was told"))
     stamp(task, name, "succeeded")
 
-@app.task(bind=True, max_retries=2, time_limit=TIME_LIMIT)
-def work(self, name, way=None):
-    _work(self, name, way)
-
-@app.task(bind=True, max_retries=2, time_limit=TIME_LIMIT, acks_late=True, reject_on_worker_lost=True)
-def work_late(self, name, way=None):
-    _work(self, name, way)
+for name, options in (("work", {}), ("work_late", {"acks_late": True, "reject_on_worker_lost": True})):
+    app.task(bind=True, name=f"{app.main}.{name}", max_retries=2, time_limit=TIME_LIMIT, **options)(work)
 """
 
 #: what a task may do, and how often
@@ -73,43 +70,36 @@ class Execution:
     last: float
     word: str = "begin"
 
-    def __str__(self) -> str:
-        span = f"{self.began:.3f} to {self.last:.3f}"
-        return f"{self.entry} {self.task_id} attempt {self.attempt + 1} pid {self.pid}: {span}, {self.word}"
-
 
 @dataclass
 class WorkLog:
     """All executions, by what the tasks have written."""
 
-    executions: list[Execution] = field(default_factory=list)
+    executions: list[Execution]
 
     @classmethod
     def read(cls, folder: Path) -> WorkLog:
         """Read the log of the workers that ran in ``folder``."""
-        found: dict[tuple[str, int, int, int], Execution] = {}
-        numbers: defaultdict[tuple[str, int, int], int] = defaultdict(int)
+        executions: list[Execution] = []
+        latest: dict[tuple[str, int, int], Execution] = {}
         path = folder / "work.log"
         for line in path.read_text("utf-8").splitlines() if path.exists() else []:
             at, entry, task_id, attempt, pid, word = json.loads(line)
             if word == "begin":
-                numbers[task_id, attempt, pid] += 1
-            key = (task_id, attempt, pid, numbers[task_id, attempt, pid])
-            if word == "begin":
-                found[key] = Execution(entry, task_id, attempt, pid, at, at)
-            else:
-                found[key].last, found[key].word = at, word
-        return cls(sorted(found.values(), key=lambda one: one.began))
+                latest[task_id, attempt, pid] = Execution(entry, task_id, attempt, pid, at, at)
+                executions.append(latest[task_id, attempt, pid])
+            found = latest[task_id, attempt, pid]
+            found.last, found.word = at, word
+        return cls(sorted(executions, key=lambda one: one.began))
+
+    def of(self, task_id: str) -> list[Execution]:
+        """The executions of a run."""
+        return [one for one in self.executions if one.task_id == task_id]
 
     def overlaps(self) -> list[tuple[Execution, Execution]]:
         """Two executions of one entry at once."""
         by_entry: defaultdict[str, list[Execution]] = defaultdict(list)
         for one in self.executions:
             by_entry[one.entry].append(one)
-        return [
-            (earlier, later)
-            for those in by_entry.values()
-            for place, later in enumerate(those)
-            for earlier in those[:place]
-            if earlier.last > later.began
-        ]
+        pairs = chain.from_iterable(combinations(found, 2) for found in by_entry.values())
+        return [(earlier, later) for earlier, later in pairs if earlier.last > later.began]

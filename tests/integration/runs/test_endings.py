@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from typing import Any
 
 import pytest
@@ -140,15 +141,6 @@ def test_a_lease_that_ran_out_is_lost_and_its_late_end_is_noted_as_such(
     assert nothing_is_left(client)
 
 
-def test_a_run_that_did_not_begin_in_time_never_started(progress: Progress, client: redis.Redis) -> None:
-    progress.send("job", "id-1", queue=5)
-    [decision] = progress.settle()
-    assert decision.outcome == "never_started"
-    assert history_of(client, "job")[0]["outcome"] == "never_started"
-    assert progress.failing("job") == [0]
-    assert nothing_is_left(client)
-
-
 def test_a_decision_about_a_run_that_was_renewed_meanwhile_does_nothing(
     progress: Progress, client: redis.Redis
 ) -> None:
@@ -190,6 +182,7 @@ def test_the_gate_refuses_a_run_that_was_given_up_if_another_one_holds_the_entry
     record = history_of(client, "job")[1]
     assert (record["outcome"], "late" in record) == ("never_started", False)
     assert [*running_of(client, "job")] == ["id-2"]
+    assert progress.failing("job") == [0]
 
 
 def test_the_gate_keeps_a_second_delivery_of_a_run_at_work_waiting(progress: Progress) -> None:
@@ -308,26 +301,37 @@ def test_a_workflow_whose_task_is_lost_is_over_too_and_says_which(
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed"])
-def test_a_run_whose_next_attempt_has_ended_is_not_lost_with_the_worker_of_the_one_before(
-    progress: Progress, client: redis.Redis, outcome: str
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_attempt_that_ends_before_the_end_of_the_one_before_is_told_counts(
+    progress: Progress, client: redis.Redis, is_lost: bool, outcome: str
 ) -> None:
-    progress.started("job", "id-1", queue=60)
-    # its end never arrives, and the next attempt was begun without asking
+    first = progress.started("job", "id-1", queue=60)
+    # the next attempt was begun without asking, as Redis was away
     after = progress.delivery("job", "id-1", attempt=2, worker="celery@other")
     progress.end(after, outcome, error="ValueError: no", run_seconds=2.5)
     assert "outcome" not in history_of(client, "job")[0]
     assert progress.begin(after) == "over", "the question was asked long ago"
-    progress.settle()
+    if is_lost:
+        progress.settle()
+    else:
+        progress.end(first, "retrying", retry_seconds=5.0)
     [record] = history_of(client, "job")
-    assert (record["outcome"], record["worker"], record["attempt"], record["ran"]) == (
-        *(outcome, "celery@other", 2, 2.5),
-    )
-    assert record["error"] == "ValueError: no"
+    expected = {"worker": "celery@other", "attempt": 2, "ran": 2.5, "error": "ValueError: no"}
+    assert record.items() >= {**expected, "outcome": outcome, "delivery": after.token}.items()
     assert [one["outcome"] for one in events_of(client, "run_ended")] == [outcome]
-    assert progress.runs.failing(["job"]) == [int(outcome == "failed")]
+    assert progress.failing("job") == [int(outcome == "failed")]
     assert nothing_is_left(client)
     progress.end(after, outcome)
     assert "late" not in history_of(client, "job")[0]
+
+
+def test_duplicate_delivery_that_ends_first_changes_nothing(progress: Progress, client: redis.Redis) -> None:
+    first = progress.started("job", "id-1", overlap="skip")
+    progress.end(progress.delivery("job", "id-1"), "failed", error="ValueError: no")
+    progress.end(first, "succeeded")
+    assert history_of(client, "job")[0]["outcome"] == "succeeded"
+    assert nothing_is_left(client)
+    assert progress.runs.failures(SINCE, 10) == []
 
 
 @pytest.mark.parametrize("why", ["retrying", "requeued"])
@@ -382,26 +386,6 @@ def test_an_expired_message_begins_only_a_run_that_was_begun_in_time(
     record = history_of(client, "job")[1]
     assert (record["outcome"], record["late"]) == ("lost", "succeeded")
     assert progress.begin(lost, is_expired=True) == "expired", "already done"
-    assert nothing_is_left(client)
-
-
-@pytest.mark.parametrize("garbage", ["{", "null", '{"state": 5}', '{"state": "sent", "after": 2}', "\x00"])
-def test_a_record_that_is_garbage_holds_nothing_and_goes(
-    progress: Progress, client: redis.Redis, garbage: str
-) -> None:
-    running = NAMES.about("job").running
-    client.hset(running, "id-0", garbage)
-    client.hset(running, "", garbage)
-    client.zadd(NAMES.deadlines, {f"id-0\0{running}": 1, f"\0{running}": 1, "nonsense": 1, "a\0b\0c": 1})
-    delivery = progress.delivery("job", "id-0")
-    assert progress.begin(delivery) == "go"
-    assert progress.runs.renew([(delivery, 1)], LEASE_MS, "w") == {}
-    progress.end(delivery, "succeeded")
-    client.hset(running, "id-1", garbage)
-    client.zadd(NAMES.deadlines, {f"id-1\0{running}": 1})
-    for _ in range(3):
-        progress.settle(at=server_now(client) + 1e6)
-    assert [*progress.runs.all()] == []
     assert nothing_is_left(client)
 
 
@@ -518,26 +502,47 @@ def test_a_task_that_replaces_itself_by_a_chain_is_over_with_the_end_of_that(
     assert nothing_is_left(client)
 
 
-@pytest.mark.parametrize("value", ["1e999", "[1]", '"x"', "null"])
-def test_nonsense_in_a_record_is_left_out_and_spoils_nothing(
-    progress: Progress, client: redis.Redis, value: str
-) -> None:
-    names = ("sent", "started", "queue", "max", "pause", "attempt", "wait", "ran", "delivery", "worker")
-    more = ("terminate", "root", "outcome", "error", "overlap", "broken", "over", "after", "overdue", "soft")
+FIELDS = (
+    *(
+        "sent",
+        "started",
+        "queue",
+        "max",
+        "pause",
+        "attempt",
+        "wait",
+        "ran",
+        "delivery",
+        "worker",
+        "terminate",
+    ),
+    *("root", "outcome", "error", "overlap", "broken", "over", "after", "overdue", "soft", "unknown"),
+)
+STATES, VALUES = ("sent", "started", "retrying", "spawned"), ("1e999", "[1]", '"x"', "null")
+GARBAGE = ["{", "null", '{"state": 5}', '{"state": "sent", "after": 2}', "\x00"]
+
+
+def test_invalid_record_holds_nothing_and_is_removed(progress: Progress, client: redis.Redis) -> None:
     running = NAMES.about("job").running
-    for number, name in enumerate((*names, *more, "unknown")):
-        for state in ("sent", "started", "retrying", "spawned"):
-            task_id = f"{name}-{state}"
-            client.hset(running, task_id, f'{{"state": "{state}", "due": "1000", "{name}": {value}}}')
-            client.zadd(NAMES.deadlines, {f"{task_id}\0{running}": 1 + number})
-            delivery = progress.delivery("job", task_id)
-            if state != "sent":
-                progress.begin(delivery)
-            progress.runs.renew([(delivery, 1.0)], LEASE_MS, "w", '"pool":"solo"')
-            if state == "retrying":
-                progress.end(delivery, "retrying")
+    spoilt = [
+        f'{{"state": "{state}", "due": "1000", "{name}": {value}}}'
+        for state, name, value in product(STATES, FIELDS, VALUES)
+    ]
+    for number, text in enumerate([*spoilt, *GARBAGE]):
+        task_id = f"id-{number}"
+        client.hset(running, mapping={task_id: text, "": text})
+        members = (f"{task_id}\0{running}", f"\0{running}", "nonsense", "a\0b\0c")
+        client.zadd(NAMES.deadlines, dict.fromkeys(members, 1 + number))
+        delivery = progress.delivery("job", task_id)
+        if text in GARBAGE:
+            assert progress.begin(delivery) == "go"
+        elif '"sent"' not in text:
+            progress.begin(delivery)
+        progress.runs.renew([(delivery, 1.0)], LEASE_MS, "w", '"pool":"solo"')
+        if '"retrying"' in text:
+            progress.end(delivery, "retrying")
     for _ in range(3):
-        progress.settle(at=server_now(client) + 1e6)
+        progress.settle(at=server_now(client) + LATER)
     assert [*progress.runs.all()] == []
     assert nothing_is_left(client)
 

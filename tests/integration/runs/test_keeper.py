@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from redbeat.runs.outcomes import Busy, Duplicate
 from redbeat.runs.publishing import Present, at_work
 from redbeat.store.runs import Delivery, End, Runs
 from tests.conftest import MakeApp
+from tests.faults.children import run_child
 from tests.support.polling import eventually
 from tests.support.progress import NAMES, Progress, history_of, running_of
 from tests.support.proxy import Proxy
@@ -51,28 +51,40 @@ def kept(by_proxy: Celery) -> Iterator[Keeper]:
     made.stop()
 
 
-class Execution(SimpleNamespace):
+@pytest.fixture(autouse=True)
+def long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an answer may take long."""
+    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
+
+
+@dataclass(eq=False)
+class Execution:
     """A delivery that a worker has begun long ago."""
 
     delivery: Delivery
-    accepted_at: float
-    is_over: bool
-    asked: list[str]
-    untold_seconds: float
-    is_untold: bool
+    accepted_at: float = field(default_factory=lambda: time.monotonic() - 5)
+    is_over: bool = False
+    asked: list[str] = field(default_factory=list)
+    untold_seconds: float = 0.0
 
     def has_ended(self) -> bool:
-        return self.is_untold
+        return False
 
     def terminate(self, why: str) -> None:
         self.asked.append(why)
 
 
-def execution(delivery: Delivery) -> Execution:
-    began_at = time.monotonic() - 5
-    return Execution(
-        delivery=delivery, accepted_at=began_at, is_over=False, asked=[], untold_seconds=0.0, is_untold=False
-    )
+def present(app: Celery, delivery: Delivery) -> Present:
+    return Present(app, Ticket(delivery, {}, None, 30_000, is_acked_early=True))
+
+
+def pass_gate(app: Celery, delivery: Delivery, *, is_acked_early: bool, **ticket: bool) -> tuple[bool, Any]:
+    """Return whether the task began, and what the gate returned."""
+    began: list[str] = []
+    app.set_current()
+    made = Ticket(delivery, {}, None, 30_000, is_acked_early, **ticket)
+    told = gate.pass_gate(made, lambda: (0, began.append("the task"), 0.0))
+    return bool(began), told
 
 
 def away(proxy: Proxy) -> None:
@@ -155,7 +167,7 @@ def test_a_run_is_renewed_only_as_long_as_its_request_is_there(
 ) -> None:
     delivery = progress.started("job", "id")
     client.zadd(NAMES.deadlines, {f"id\0{NAMES.about('job').running}": 1.0})
-    held = execution(delivery)
+    held = Execution(delivery)
     kept.hold(held)
     eventually(lambda: (progress.deadline_of("job", "id") or 0) > 1.0)
     del held
@@ -174,7 +186,7 @@ def test_beat_asks_to_terminate_until_the_run_has_ended(
     delivery = progress.started("job", "id")
     running = NAMES.about("job").running
     client.hset(running, "id", json.dumps({**running_of(client, "job")["id"], "terminate": "replaced"}))
-    held = execution(delivery)
+    held = Execution(delivery)
     kept.hold(held)
     eventually(lambda: held.asked[:2] == ["replaced", "replaced"])
     held.is_over = True
@@ -221,24 +233,19 @@ def test_after_an_error_nobody_waits_for_some_seconds(by_proxy: Celery, proxy: P
     assert caller.inquire(running, 20) == "answered", "an answer ends the rest"
 
 
-def test_a_forked_process_asks_by_a_thread_of_its_own(by_proxy: Celery) -> None:
-    assert caller_of(by_proxy).inquire(running, 20) == "answered"
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(0 if caller_of(by_proxy).inquire(running, 20) == "answered" else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert caller_of(by_proxy).inquire(running, 20) == "answered"
+def test_forked_process_asks_by_a_thread_of_its_own(by_proxy: Celery) -> None:
+    def ask() -> None:
+        assert caller_of(by_proxy).inquire(running, 20) == "answered"
+
+    ask()
+    assert run_child(ask, lambda: None) == 0
+    ask()
 
 
-def test_nobody_can_tell_whose_a_run_is_while_redis_is_away(
-    by_proxy: Celery, proxy: Proxy, progress: Progress, monkeypatch: pytest.MonkeyPatch
+def test_owner_of_a_run_is_unknown_while_redis_is_away(
+    by_proxy: Celery, proxy: Proxy, progress: Progress
 ) -> None:
-    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
-    delivery = progress.started("job", "id")
-    run = Present(by_proxy, Ticket(delivery, {}, None, 30_000, is_acked_early=True))
+    run = present(by_proxy, progress.started("job", "id"))
     assert gate.is_mine(), "outside of runs"
     with at_work(run):
         assert gate.is_mine()
@@ -248,17 +255,10 @@ def test_nobody_can_tell_whose_a_run_is_while_redis_is_away(
 
 
 @pytest.mark.parametrize(("overlap", "is_mine"), [("skip", False), ("allow", True)])
-def test_a_run_that_is_overdue_has_its_entry_only_where_runs_may_overlap(
-    by_proxy: Celery,
-    progress: Progress,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    overlap: str,
-    is_mine: bool,
+def test_overdue_run_has_its_entry_only_where_runs_may_overlap(
+    app: Celery, progress: Progress, client: redis.Redis, overlap: str, is_mine: bool
 ) -> None:
-    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
-    delivery = progress.started("job", "id", overlap=overlap, max=5)
-    with at_work(Present(by_proxy, Ticket(delivery, {}, None, 30_000, is_acked_early=True))):
+    with at_work(present(app, progress.started("job", "id", overlap=overlap, max=5))):
         assert gate.is_mine()
         progress.settle(at=server_now(client) + 10)
         before = running_of(client, "job")["id"]
@@ -267,38 +267,34 @@ def test_a_run_that_is_overdue_has_its_entry_only_where_runs_may_overlap(
     assert running_of(client, "job")["id"] == before, "asking changes nothing"
 
 
-def test_a_run_that_began_without_redis_takes_its_lease_when_its_task_asks(
-    by_proxy: Celery, progress: Progress, monkeypatch: pytest.MonkeyPatch, client: redis.Redis
+def test_run_begun_without_redis_takes_its_lease_when_its_task_asks(
+    app: Celery, progress: Progress, client: redis.Redis
 ) -> None:
-    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
     progress.send("job", "id")
     delivery = progress.delivery("job", "id")
-    with at_work(Present(by_proxy, Ticket(delivery, {}, None, 30_000, is_acked_early=True))):
+    with at_work(present(app, delivery)):
         assert gate.is_mine()
     assert running_of(client, "job")["id"]["delivery"] == delivery.token
 
 
 @pytest.mark.parametrize("is_redelivered", [True, False])
-def test_a_message_that_comes_once_more_waits_longer_for_the_gate(
+def test_message_that_comes_once_more_waits_longer_for_the_gate(
     by_proxy: Celery, proxy: Proxy, progress: Progress, is_redelivered: bool
 ) -> None:
     """Its run may have been given up, and another one may have begun since."""
     progress.started("job", "other", 2000.0, overlap="skip")
     delivery = progress.delivery("job", "id", overlap="skip")
-    ticket = Ticket(delivery, {}, None, 30_000, is_acked_early=False, is_redelivered=is_redelivered)
-    by_proxy.set_current()
     assert caller_of(by_proxy).inquire(running, 20) == "answered"
-    began: list[str] = []
     proxy.freeze()
     later = threading.Timer(0.5, proxy.thaw)
     later.start()
-    gate.pass_gate(ticket, lambda: (0, began.append("the task"), 0.0))
+    began, _ = pass_gate(by_proxy, delivery, is_acked_early=False, is_redelivered=is_redelivered)
     later.join()
-    assert began == ([] if is_redelivered else ["the task"])
+    assert began is not is_redelivered
 
 
 @pytest.mark.parametrize(("overlap", "is_expired"), [("skip", False), ("skip", True), ("", False)])
-def test_a_message_that_comes_once_more_is_not_begun_if_a_later_attempt_has_ended(
+def test_message_that_comes_once_more_is_not_begun_after_a_later_attempt_has_ended(
     app: Celery,
     progress: Progress,
     client: redis.Redis,
@@ -307,7 +303,6 @@ def test_a_message_that_comes_once_more_is_not_begun_if_a_later_attempt_has_ende
     is_expired: bool,
 ) -> None:
     """Its worker was killed after the task had asked for a retry, before the message was acknowledged."""
-    monkeypatch.setattr(gate, "ASK_SECONDS", 20)
     monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 20)
     first = progress.started("job", "id")
     second = progress.delivery("job", "id", attempt=2, follows=first.token, overlap=overlap)
@@ -315,12 +310,10 @@ def test_a_message_that_comes_once_more_is_not_begun_if_a_later_attempt_has_ende
     progress.end(second, "succeeded")
     progress.started("job", "other", 2000.0)
     again = progress.delivery("job", "id", overlap=overlap)
-    ticket = Ticket(again, {}, None, 30_000, False, is_expired=is_expired, is_redelivered=True)
-    app.set_current()
-    began: list[str] = []
-    gate.pass_gate(ticket, lambda: (0, began.append("the task"), 0.0))
+    flags = {"is_acked_early": False, "is_expired": is_expired, "is_redelivered": True}
+    began, _ = pass_gate(app, again, **flags)
     # a run that may overlap is begun as without tracking, unless it has expired
-    assert began == ([] if overlap or is_expired else ["the task"])
+    assert began is not (bool(overlap) or is_expired)
     assert [*running_of(client, "job")] == ["other"]
     assert history_of(client, "job")[1]["outcome"] == "succeeded"
 
@@ -336,48 +329,19 @@ def test_message_delivered_twice_is_not_begun_or_counted_twice(
     monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 20)
     monkeypatch.setattr(gate, "RENEWED_SECONDS", 0.0)
     first = progress.started("job", "id", overlap="skip")
-    ticket = Ticket(progress.delivery("job", "id", overlap="skip"), {}, None, 30_000, is_acked_early)
+    again = progress.delivery("job", "id", overlap="skip")
     renewal = threading.Timer(0.3, lambda: progress.runs.renew([(first, 1.0)], 60_000, WORKER, '"pool":"x"'))
-    began: list[str] = []
-    app.set_current()
     renewal.start()
     try:
-        raised = gate.pass_gate(ticket, lambda: (0, began.append("the task"), 0.0))[1].exception
+        began, told = pass_gate(app, again, is_acked_early=is_acked_early)
     finally:
         renewal.join()
-    assert began == []
-    assert type(raised.exc) is (Duplicate if is_acked_early else Busy)
+    assert not began
+    assert type(told[1].exception.exc) is (Duplicate if is_acked_early else Busy)
     progress.end(first, "failed", error="ValueError: no")
     assert progress.failing("job") == [1]
     assert len(history_of(client, "job")) == 1
     assert running_of(client, "job") == {}
-
-
-# -- what comes in another order than it happened
-
-
-def test_an_attempt_that_ends_before_the_one_before_it_is_told_of_counts(
-    progress: Progress, client: redis.Redis
-) -> None:
-    first = progress.started("job", "id", overlap="skip")
-    second = progress.delivery("job", "id", attempt=2)  # it began while Redis was away
-    progress.end(second, "failed", error="ValueError: no", run_seconds=1.5)
-    assert running_of(client, "job")["id"]["state"] == "started"
-    progress.end(first, "retrying", retry_seconds=5.0)
-    assert running_of(client, "job") == {}
-    past = history_of(client, "job")[0]
-    assert (past["outcome"], past["error"], past["attempt"]) == ("failed", "ValueError: no", 2)
-    assert (past["delivery"], past["ran"]) == (second.token, 1.5)
-    assert client.xlen(NAMES.failures) == 1
-
-
-def test_a_duplicate_that_ends_first_changes_nothing(progress: Progress, client: redis.Redis) -> None:
-    first = progress.started("job", "id", overlap="skip")
-    progress.end(progress.delivery("job", "id"), "failed", error="ValueError: no")
-    progress.end(first, "succeeded")
-    assert history_of(client, "job")[0]["outcome"] == "succeeded"
-    assert running_of(client, "job") == {}
-    assert client.xlen(NAMES.failures) == 0
 
 
 # -- a user that may not do all that tracking takes

@@ -1,7 +1,8 @@
-"""Every way in which a task can end has one outcome, in workers of each pool and on each kind of broker."""
+"""Workers of each pool on each kind of broker: how tasks end, and which runs the gate and beat stop."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -14,22 +15,25 @@ from typing import Any
 import pytest
 from celery.app.task import Task
 
+from redbeat import RedBeatSchedulerEntry as Entry
 from tests.faults.rounds import some_of
+from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.progress import NAMES, events_of
 from tests.support.servers import Server
-from tests.support.tracked import Tracked, can_terminate
+from tests.support.tracked import DUE, Tracked, can_terminate
 
 PREFORK, GEVENT, EVERY_POOL = ("prefork",), ("gevent",), ("prefork", "threads", "solo", "gevent")
+SKIP = {"overlap": "skip"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One way to end: what is sent, and what becomes of it."""
+    """One way to end: what a task does at each of its begins, and how its run ends."""
 
     name: str
-    task: str
-    args: tuple[Any, ...] = ()
+    ways: tuple[str, ...]
+    task: str = "act"
     options: dict[str, Any] = field(default_factory=dict)
     outcome: str = "succeeded"
     error: str = ""
@@ -45,33 +49,34 @@ URL = r"at redis://me:\*\*@host/0, password=\*\*"
 #: what newer versions of Celery do with what can't go on
 RETRIES_LOST, REQUEUES_TIMEOUTS = hasattr(Task, "retry_on_worker_lost"), hasattr(Task, "acks_on_timeout")
 PAST = datetime.now(timezone.utc) - timedelta(hours=1)
-FOR_EVER = ("never", 600)
+FOR_EVER, LIMIT = ("wait never",), {"time_limit": 1}
 CASES = [
-    Case("succeeds", "succeed"),
-    Case("fails", "fail_badly", outcome="failed", error=f"ValueError: {URL}"),
-    Case("is retried and succeeds", "retry", (2,), attempt=3, begins=3),
-    Case("is retried after a while", "retry", (1, 0.5), attempt=2, begins=2),
-    Case("is retried in vain", "retry_in_vain", (), {}, "failed", "ValueError: never", attempt=2, begins=2),
-    Case("ignores itself", "ignore", outcome="ignored"),
-    Case("is rejected", "reject", outcome="rejected", error="not for me"),
-    Case("is put back once", "reject_once", begins=2),
-    Case("is replaced", "replace", begins=2, attempt=None),
-    Case("expires", "succeed", options={"expires": PAST}, outcome="expired", begins=0),
-    Case("reaches its soft limit", "work_until", FOR_EVER, {"soft_time_limit": 1}, "failed",
+    Case("succeeds", ("succeed",)),
+    Case("fails", ("fail",), outcome="failed", error=f"ValueError: {URL}"),
+    Case("is retried and succeeds", ("retry", "retry 0.5", "succeed"), attempt=3, begins=3),
+    Case("is retried in vain", ("retry",), "act", {}, "failed", "ValueError: not yet", attempt=3, begins=3),
+    Case("ignores itself", ("ignore",), outcome="ignored"),
+    Case("is rejected", ("reject",), "act_late", outcome="rejected", error="not for me"),
+    Case("is put back once", ("requeue", "succeed"), "act_late", begins=2),
+    Case("is replaced", ("replace", "succeed"), begins=2, attempt=None),
+    Case("expires", ("succeed",), options={"expires": PAST}, outcome="expired", begins=0),
+    Case("is unknown", ("succeed",), "unheard_of", {}, "rejected", "NotRegistered: tracked.unheard_of",
+         begins=0, attempt=None),
+    Case("reaches its soft limit", FOR_EVER, "act", {"soft_time_limit": 1}, "failed",
          "SoftTimeLimitExceeded", pools=PREFORK),
-    Case("reaches its hard limit", "work_until", FOR_EVER, {"time_limit": 1}, "failed",
-         "TimeLimitExceeded: 1", pools=PREFORK + GEVENT),
-    Case("loses its process", "be_killed", outcome="failed", error="WorkerLostError: .*", pools=PREFORK),
-    Case("is retried and returns", "retry_and_return", attempt=2, begins=2),
-    Case("exits", "exit_badly", outcome="failed", error="(SystemExit|WorkerLostError).*",
+    Case("reaches its hard limit", FOR_EVER, "act", LIMIT, "failed", "TimeLimitExceeded: 1",
+         pools=PREFORK + GEVENT),
+    Case("loses its process", ("kill",), outcome="failed", error="WorkerLostError: .*", pools=PREFORK),
+    Case("is retried and returns", ("retry-and-return", "succeed"), attempt=2, begins=2),
+    Case("exits", ("exit",), outcome="failed", error="(SystemExit|WorkerLostError).*",
          pools=("prefork", "threads")),
-    Case("loses its process and is retried", "be_killed_and_retried", attempt=2, begins=2,
+    Case("loses its process and is retried", ("kill", "succeed"), "act_again", attempt=2, begins=2,
          pools=PREFORK if RETRIES_LOST else ()),
-    Case("reaches its hard limit and begins again", "hang_once", (), {"time_limit": 1}, begins=2,
+    Case("reaches its hard limit and begins again", ("hang", "succeed"), "act_late", LIMIT, begins=2,
          pools=PREFORK if REQUEUES_TIMEOUTS else ()),
-    Case("reaches its hard limit and is rejected", "hang_once", (), {"time_limit": 1}, "failed",
+    Case("reaches its hard limit and is rejected", ("hang", "succeed"), "act_late", LIMIT, "failed",
          "TimeLimitExceeded: 1", pools=() if REQUEUES_TIMEOUTS else PREFORK),
-    Case("loses its process and begins again", "be_killed_once", begins=2, pools=PREFORK),
+    Case("loses its process and begins again", ("kill", "succeed"), "act_late", begins=2, pools=PREFORK),
 ]  # fmt: skip
 
 
@@ -105,6 +110,12 @@ def at(place: str, *values: Any) -> Any:
     return pytest.param(place, *values, id="-".join(map(str, (place, *values))), marks=marks)
 
 
+def in_pools(*pools: str) -> pytest.MarkDecorator:
+    """Run a test in each place whose worker has one of these pools."""
+    places = [at(place) for place in PLACES if place.split()[0] in pools]
+    return pytest.mark.parametrize("place", places, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module", params=[at(place) for place in PLACES])
 def place(
     request: pytest.FixtureRequest, schedule: Server, tmp_path_factory: pytest.TempPathFactory
@@ -123,12 +134,12 @@ def place(
         other.flush()
         url = other.url(0)
     with schedule.client(db=1) as client:
-        tracked = Tracked.write(directory, url, schedule.url(1), client)
+        tracked = Tracked.write(directory, url, schedule.url(1), client, result_backend=schedule.url(2))
         with tracked.worker(pool) as worker:
             # a run of an entry without a policy is begun whoever else has it, and ends the same
-            limits = {} if broker == "same" else {"overlap": "skip"}
+            limits = {} if broker == "same" else SKIP
             names = {
-                case.name: tracked.send(case.task, *case.args, limits=limits, **case.options)
+                case.name: tracked.send(*case.ways, task=case.task, limits=limits, **case.options)
                 for case in CASES
                 if pool in case.pools
             }
@@ -136,20 +147,13 @@ def place(
         tracked.app.close()
 
 
-def places_of(*pools: str) -> list[str]:
-    return [place for place in PLACES if place.split()[0] in pools]
-
-
-TERMINATING = [at(place) for place in places_of(*filter(can_terminate, EVERY_POOL))]
-
-
 @pytest.mark.parametrize(
     ("place", "case"),
-    [at(place, case) for case in CASES for place in places_of(*case.pools)],
+    [at(place, case) for case in CASES for place in PLACES if place.split()[0] in case.pools],
     indirect=["place"],
     scope="module",
 )
-def test_a_run_ends_once_with_what_became_of_its_task(place: Place, case: Case) -> None:
+def test_run_ends_once_with_the_outcome_of_its_task(place: Place, case: Case) -> None:
     name, tracked = place.names[case.name], place.tracked
     try:
         past = tracked.outcome(name)
@@ -166,43 +170,147 @@ def test_a_run_ends_once_with_what_became_of_its_task(place: Place, case: Case) 
     assert [one["outcome"] for one in ended] == [case.outcome]
     if case.begins:
         assert past["worker"].startswith("celery@")
-        assert past["ran"] >= 0
-        assert past["wait"] >= 0
+        assert min(past["ran"], past["wait"]) >= 0
     assert not tracked.client.zscore(NAMES.deadlines, f"{name}-id\0{NAMES.about(name).running}")
 
 
-def test_a_run_that_is_revoked_before_it_begins_is_revoked(place: Place) -> None:
+def test_run_revoked_before_it_begins_is_revoked(place: Place) -> None:
     tracked = place.tracked
-    tracked.revoke("succeed-revoked", reply=True, timeout=60, limit=1)
-    tracked.progress.send("succeed-revoked", "succeed-revoked-id", 1_000_000.5)
-    tracked.publish("succeed-revoked", "succeed")
-    past = tracked.outcome("succeed-revoked")
-    assert past["outcome"] == "revoked"
-    assert not tracked.work("succeed-revoked")
+    tracked.revoke("revoked", reply=True, timeout=60, limit=1)
+    tracked.progress.send("revoked", "revoked-id", DUE)
+    tracked.publish("revoked", "succeed")
+    assert tracked.outcome("revoked")["outcome"] == "revoked"
+    assert not tracked.work("revoked")
 
 
-@pytest.mark.parametrize("place", TERMINATING, indirect=True, scope="module")
-def test_a_task_that_is_terminated_amid_its_work_is_revoked(place: Place) -> None:
+@in_pools(*filter(can_terminate, EVERY_POOL))
+@pytest.mark.parametrize(
+    ("why", "error"),
+    [
+        ("", "terminated"),
+        ("replaced", "replaced by the next run"),
+        ("overdue", "longer than max_runtime"),
+    ],
+)
+def test_run_terminated_by_a_user_or_by_beat_is_revoked(place: Place, why: str, error: str) -> None:
     tracked = place.tracked
-    name = tracked.begun(tracked.send("work_until", *FOR_EVER))
-    tracked.revoke(name, terminate=True)
+    name = tracked.begun(tracked.send("wait never"))
+    running = NAMES.about(name).running
+    if why:
+        tracked.state(name, "started")
+        record = json.loads(str(tracked.client.hget(running, f"{name}-id")))
+        tracked.client.hset(running, f"{name}-id", json.dumps({**record, "terminate": why}))
+    else:
+        tracked.revoke(name, terminate=True)
     past = tracked.outcome(name)
-    assert (past["outcome"], past["error"]) == ("revoked", "terminated")
+    assert (past["outcome"], past["error"]) == ("revoked", error)
     assert tracked.work(name) == ["begin"]
 
 
-def test_a_worker_ends_within_seconds_and_leaves_nothing_behind(place: Place) -> None:
+def test_run_given_up_is_not_begun_while_another_run_holds_its_entry(place: Place) -> None:
+    tracked, progress = place.tracked, place.tracked.progress
+    holder = progress.started("held", "holder", 2 * DUE, **SKIP)
+    tracked.publish("held", "succeed", limits=SKIP)
+    place.worker.wait_for("The run held-id of held isn't begun: another run holds its entry")
+    tracked.outcome(tracked.send("succeed"))  # the message is gone, so the next one is handled
+    assert tracked.work("held") == []
+    assert [run.task_id for run in tracked.running("held")] == ["holder"]
+    progress.end(holder, "succeeded")
+
+
+@in_pools(*PREFORK)
+def test_message_delivered_twice_is_put_back_until_the_first_delivery_has_ended(place: Place) -> None:
+    tracked, progress = place.tracked, place.tracked.progress
+    first = progress.started("twice", "twice-id", DUE, **SKIP)
+    tracked.publish("twice", "succeed", task="act_late", limits=SKIP)
+    place.worker.wait_for("The run twice-id of twice isn't begun: its message was delivered twice")
+    place.worker.wait_for(re.compile(r"twice-id\] received(.|\n)*twice-id\] received"))
+    assert tracked.work("twice") == []
+    assert [run.worker for run in tracked.running("twice")] == ["celery@test"]
+    progress.end(first, "requeued")
+    assert tracked.outcome("twice")["outcome"] == "succeeded"
+    assert tracked.work("twice") == ["begin"]
+
+
+@in_pools(*PREFORK)
+def test_lease_is_renewed_as_long_as_the_task_works(place: Place) -> None:
+    tracked, progress = place.tracked, place.tracked.progress
+    name = tracked.begun(tracked.send("wait renewed"))
+    lease_ends = progress.deadline_of(name, f"{name}-id") or 0.0
+    eventually(lambda: (progress.deadline_of(name, f"{name}-id") or 0.0) > lease_ends + 1)
+    tracked.client.set("renewed", 1)
+    assert tracked.outcome(name)["ran"] > 1
+
+
+def test_task_can_ask_whether_the_run_is_still_its_own(place: Place) -> None:
     tracked = place.tracked
+    own, given_up = tracked.send("ask"), tracked.send("ask go on")
+    tracked.state(tracked.begun(given_up), "started")
+    tracked.progress.settle(at=time.time() + 1e6, only=f"{given_up}-id")
+    tracked.client.set("go on", 1)
+    for name, answer in ((own, "1"), (given_up, "0")):
+        eventually(lambda name=name, answer=answer: tracked.client.get(f"mine:{name}-id") == answer)
+
+
+@pytest.mark.few_cases(2)
+def test_workflow_is_over_when_all_its_tasks_are(place: Place) -> None:
+    tracked = place.tracked
+    shapes = {"one": 1, "chain": 1, "group": 2, "chord": 2}
+    names = {tracked.send(shape, "finish", task="spawn", limits={"workflow": 1}): shape for shape in shapes}
+    for name, shape in names.items():
+        tracked.state(name, "spawned")
+        eventually(lambda name=name, shape=shape: len(tracked.running(name)) > shapes[shape])
+        assert {run.root for run in tracked.running(name) if run.root} == {f"{name}-id"}
+        assert "outcome" not in tracked.past(name)
+    tracked.client.set("finish", 1)
+    assert {tracked.outcome(name)["outcome"] for name in names} == {"succeeded"}
+
+
+@in_pools(*PREFORK)
+@pytest.mark.parametrize("way", ["succeed", "fail", "kill"])
+def test_task_linked_to_a_tracked_run_runs_and_belongs_to_its_workflow(place: Place, way: str) -> None:
+    tracked, key = place.tracked, f"linked to {way}"
+    link = {"task": "tracked.act", "args": [f"wait {key}"], "kwargs": {}, "options": {}, "immutable": True}
+    outcome, option = ("succeeded", "link") if way == "succeed" else ("failed", "link_error")
+    name = tracked.send(way, limits={"workflow": 1}, **{option: [link]})
+    assert tracked.state(name, "spawned").outcome == outcome
+    assert [run.root for run in tracked.running(name) if run.root] == [f"{name}-id"]
+    tracked.client.set(key, 1)
+    assert tracked.outcome(name)["outcome"] == outcome
+
+
+@in_pools(*PREFORK)
+def test_failed_run_is_seen_and_rerun_until_it_succeeds(place: Place) -> None:
+    with place.tracked.sender() as app:
+        entry = Entry("job", "tracked.act", 3600, args=["fail"], overlap="skip", app=app).save()
+        entry.trigger()
+        eventually(lambda: [run.outcome for run in entry.runs()] == ["failed"])
+        [failed] = entry.runs()
+        assert (failed.attempt, failed.is_manual) == (1, True)
+        entry.update(args=["succeed"])
+        result = entry.rerun()
+        eventually(lambda: [run.outcome for run in entry.runs()] == ["succeeded", "failed"])
+        again = entry.runs()[0]
+        assert (again.task_id, again.due, again.rerun_of) == (result.id, failed.due, failed.task_id)
+        assert (again.wait_seconds or 0) < 60, "counted from when it was sent, not from when it was due"
+        assert entry.figures().failures_in_a_row == 0
+
+
+def test_stopping_worker_finishes_its_task_and_leaves_nothing_behind(place: Place) -> None:
+    tracked, worker = place.tracked, place.worker
     # the tests of some cases may be another process's
     for name in [*place.names.values(), *(tracked.send("succeed") for _ in range(5))]:
         tracked.outcome(name)
     row = tracked.progress.runs.workers()
     assert [one["pool"] for one in row.values()] == [place.pool]
-    began = time.monotonic()
-    place.worker.signal(signal.SIGTERM)
-    assert place.worker.wait() == 0
-    assert time.monotonic() - began < 60
+    last = tracked.begun(tracked.send("wait stop"))
+    worker.signal(signal.SIGTERM)
+    worker.wait_for("Warm shutdown")
+    tracked.client.set("stop", 1)
+    assert worker.wait() == 0
+    assert tracked.past(last)["outcome"] == "succeeded"
     assert not tracked.progress.runs.workers()
     left = tracked.client.zrange(NAMES.deadlines, 0, -1)
     assert left == [], [*tracked.progress.runs.all()]
-    assert "runs:" not in place.worker.output(), place.worker.output()
+    expected = r"runs: The run \S+ of \S+ (isn't begun|is terminated)"
+    assert "runs:" not in re.sub(expected, "", worker.output()), worker.output()

@@ -283,15 +283,15 @@ def test_worker_process_needs_no_more_than_its_rule(ground: Ground, tmp_path: Pa
         with tracked.worker("prefork", concurrency=2) as worker:
             names = {
                 tracked.send("succeed"): "succeeded",
-                tracked.send("fail_badly"): "failed",
-                tracked.send("retry", 1, 0.5): "succeeded",
-                tracked.send("reject_once"): "succeeded",
-                tracked.send("spawn", "group", "go", limits={"workflow": 1}): "succeeded",
+                tracked.send("fail"): "failed",
+                tracked.send("retry 0.5", "succeed"): "succeeded",
+                tracked.send("requeue", "succeed", task="act_late"): "succeeded",
+                tracked.send("group", "go", task="spawn", limits={"workflow": 1}): "succeeded",
             }
             client.set("go", 1)
             assert {name: tracked.outcome(name)["outcome"] for name in names} == names
             if is_broker:
-                busy = tracked.begun(tracked.send("work_until", "never"))
+                busy = tracked.begun(tracked.send("wait never"))
                 with tracked.sender() as app:
                     eventually(lambda: app.control.ping(timeout=2))
                     assert app.control.inspect(timeout=5).active()
