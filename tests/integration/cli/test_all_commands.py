@@ -76,10 +76,8 @@ def test_commands_print_the_known_tables_texts_and_shapes(
         done = call(app, *words, columns=None if "--json" in words else 120)
         title = " ".join(words).replace(f"{tmp_path}/", "")
         if "--json" in words and done.exit_code in (0, 1, 2) and words[0] != "export":
-            printed[title] = [
-                done.exit_code,
-                shape_of([json.loads(line) for line in done.stdout.splitlines()]),
-            ]
+            documents = [json.loads(line) for line in done.stdout.splitlines()]
+            printed[title] = [done.exit_code, shape_of(documents)]
         else:
             lines = shown(done.output.replace(f"{tmp_path}/", ""))
             printed[title] = [done.exit_code, sorted(lines) if words[0] in ("doctor", "purge") else lines]
@@ -120,35 +118,24 @@ def test_failure_has_its_exit_code(server: Server, tmp_path: Path, path: tuple[s
     assert tuple(codes) == CODES.get(path, (69, 77, 78, 78))
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("show reprot", "set reprot --jitter 5", "pause reprot", "resume report reprot", "trigger reprot"),
-        *("delete report reprot --yes", "next reprot", "why reprot", "backfill reprot --from 2024-01-01"),
-    ],
-)
-def test_missing_entry_ends_with_66_and_a_suggestion(app: Celery, client: redis.Redis, command: str) -> None:
-    check_refused(app, client, command, 66, "There is no entry 'reprot'.*Did you mean report")
-
-
 #: invalid calls, and what their errors name
 USAGE = {
+    **dict.fromkeys(
+        (
+            *("show reprot", "set reprot --jitter 5", "pause reprot", "resume report reprot", "next reprot"),
+            *("trigger reprot", "delete report reprot --yes", "why reprot", "runs reprot", "rerun reprot"),
+        ),
+        "There is no entry 'reprot'.*Did you mean report",
+    ),
     "pause": "--match",
     "pause report --until 2020-01-01": "--until.*is in the past",
-    "pause report --until 99999999999w": "is more than a hundred years",
     "add x echo": "--every, --cron, --at, --rrule, --solar",
     "add x echo --every 5 --cron @daily": "--every and --cron",
     "add x echo --every 5x": "'x' is no unit",
-    "add x echo --every -5": "'-5'",
     "add x echo --cron '*/5 9-17 * 1,13 *'": "'13'.*field 4, at character 14",
-    "add x echo --cron @dialy": "Did you mean @daily",
-    "add x echo --at tomorrow": "'tomorrow' is no time",
     "add x echo --rrule FREQ=DAILY;BYHUOR=9": "BYHUOR.*Did you mean BYHOUR",
-    "add x echo --solar sunset,52.5": "--solar",
     "add x echo --every 5 --args [1,": "--args.*column 4",
-    "add x echo --every 5 --kwargs [1]": "--kwargs",
     "add x echo --every 5 --timezone Europe/Berlni": "Did you mean Europe/Berlin",
-    "add x echo --every 5 --misfire later": "'later' is not one of",
     "add x echo --every 5 --jitter 5 --expires-after 3": "expires_after",
     "add x echo --every 5 --exclude nope": "calendar 'nope'",
     "add :schedule echo --every 5": "that key is RedBeat's own",
@@ -156,34 +143,24 @@ USAGE = {
     "set report --jitter 5 --unset jitter": "--jitter can't be both set and unset",
     "list --limit -1": "is not in the range",
     "list --later --reverse": "--later takes --limit",
-    "list --later --state due": "--later takes --limit",
-    "list --due-before soon": "'soon' is no time",
     "next report --match r*": "Give either a NAME or --match",
     "backfill report --from 2024-02-01 --to 2024-01-01": "--to must not be before --from",
-    "reshard --to 1.5": "is no number of shards",
-    "doctor --dry-run": "--fix",
     "why report --at 0001-01-01T00:00+01:00": "--at",
     "lst": "No such command 'lst'",
     "--url URL trigger report": "celery -A APP redbeat trigger, without --url",
-    "--url URL backfill report --from 2024-01-01": "celery -A APP redbeat backfill, without --url",
     "--url URL rerun report": "call it as celery -A APP redbeat rerun",
-    "--url URL route report": "call it as celery -A APP redbeat route",
 }
 
 
 @pytest.mark.parametrize("command", USAGE)
-def test_invalid_call_ends_with_64_and_changes_nothing(
+def test_invalid_call_names_its_fault_and_changes_nothing(
     app: Celery, client: redis.Redis, server: Server, command: str
 ) -> None:
-    check_refused(app, client, command.replace("URL", server.url(1)), 64, USAGE[command])
-
-
-def check_refused(app: Celery, client: redis.Redis, command: str, code: int, words: str) -> None:
     Entry("report", "echo", 86_400, app=app).save()
     before = everything(client)
-    done = call(app, *shlex.split(command))
-    assert (done.exit_code, done.stdout) == (code, ""), done.output
-    assert re.search(words, done.stderr.splitlines()[-1]), done.stderr
+    done = call(app, *shlex.split(command.replace("URL", server.url(1))))
+    assert (done.exit_code, done.stdout) == (66 if "reprot" in command else 64, ""), done.output
+    assert re.search(USAGE[command], done.stderr.splitlines()[-1]), done.stderr
     assert everything(client) == before
 
 
@@ -214,10 +191,8 @@ class Exits(Raises):
     ("options", "words"),
     [
         ({"password": [PASSWORD]}, "username and password are strings"),
-        ({"credential_provider": Raises()}, "its credential provider raised RuntimeError, Raises"),
         ({"credential_provider": Exits()}, "its credential provider raised SystemExit, Exits"),
         ({"credential_provider": PASSWORD}, "this text can't be imported"),
-        ({"client_name": [1]}, "an option has a wrong value"),
         ({"encoding": "nope"}, "unknown encoding: nope"),
     ],
 )

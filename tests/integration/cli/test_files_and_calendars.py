@@ -55,9 +55,8 @@ def test_plan_shows_what_apply_does(ask: Ask, app: Celery, file: Path, client: r
     assert client.keys() == []
     done = ask("apply", file, "--yes")
     assert (done.exit_code, done.output.splitlines()[-1]) == (0, "Done.")
-    again = ask("plan", file)
-    assert (again.exit_code, again.output) == (0, "0 to add, 0 to change, 0 to remove, 2 the same.\n")
-    assert ask("apply", file).exit_code == 0  # nothing to be asked about
+    assert ask("plan", file).exit_code == 0
+    assert ask("apply", file).exit_code == 0  # without a change there is no question
     file.write_text(FILE.replace("every: 1h", "every: 10m").replace("two", "three"))
     shown = ask("plan", file, "--prune")
     assert (shown.exit_code, "- two\n" in shown.output) == (2, True)
@@ -69,8 +68,7 @@ def test_owner_option_overrides_the_owner_of_the_file(ask: Ask, file: Path, clie
     assert ask("apply", file, "--owner", "shop", "--yes").exit_code == 0
     assert client.hget("redbeat:one", "owner") == "shop"
     refused = ask("apply", file, "--yes")
-    assert refused.exit_code == 64
-    assert f"{file}, line 3: one: belongs to shop, and 1 more is others', too" in refused.output
+    assert (refused.exit_code, "one: belongs to shop" in refused.output) == (64, True)
     assert ask("apply", file, "--take-over", "--yes").exit_code == 0
     assert client.hget("redbeat:one", "owner") == "billing"
 
@@ -89,32 +87,23 @@ def test_export_is_imported_again(ask: Ask, app: Celery, file: Path, client: red
     for backup in (file.with_name("backup.yaml"), file.with_name("backup.json")):
         done = ask("export", backup)
         assert (done.exit_code, done.stdout) == (0, "")
-        assert "2 entries." in done.stderr
         assert (backup.read_text()[0] == "{") is (backup.suffix == ".json")
         refused = ask("import", backup)
-        assert refused.exit_code == 64
-        assert (
-            "one: is stored already, and so is 1 more; --replace writes over what there is." in refused.output
-        )
+        assert (refused.exit_code, "one: is stored already" in refused.output) == (64, True)
         Entry.clear(app)
-        done = ask("import", backup)
-        assert (done.exit_code, done.output) == (0, "Stored 2 entries.\n")
+        assert ask("import", backup).exit_code == 0
         assert client.zrange(SCHEDULE, 0, -1, withscores=True) == scores
-    unasked = ask("import", backup, "--replace")
-    assert (unasked.exit_code, "no terminal to ask you on: give --yes" in unasked.stderr) == (64, True)
-    done = ask("import", backup, "--replace", "--yes")
-    assert "Stored 2 entries, 2 of them in place of others." in done.output
+    assert "give --yes" in ask("import", backup, "--replace").stderr
+    assert ask("import", backup, "--replace", "--yes").exit_code == 0
     assert not list(file.parent.glob(".backup*"))
 
 
 WRONG: list[tuple[list[str], int, str]] = [
-    (["plan"], 64, "Missing argument"),
     (["plan", "/nowhere"], 66, "/nowhere: can't be read: No such file or directory."),
     (["apply", "NO-OWNER"], 64, "the entries have no owner: give --owner"),
     (["apply", "LATIN", "--yes"], 64, "line 2: is no UTF-8."),
     (["apply", "FILE"], 64, "give --yes"),
     (["export", "/nowhere/file.yaml"], 73, "can't be written: No such file or directory."),
-    (["import"], 64, "Give one of FILE"),
     (["import", "--from-django-celery-beat", "mysql://me:secret@db/app"], 78, "mysql://me:**@db/app"),
     (["import", "--from-django-celery-beat", "sqlite:////nowhere"], 64, "there is no such file"),
     (["--url", "redis://127.0.0.1:1", "import", "--from-beat-schedule"], 64, "needs celery -A APP"),
@@ -162,14 +151,14 @@ def holidays(app: Celery) -> Calendar:
 def test_calendar_set_changes_days_and_due_times(calendar: Ask, app: Celery, holidays: Calendar) -> None:
     tomorrow = (datetime.now(timezone.utc) + timedelta(days=1)).date()
     days = [f"{tomorrow + timedelta(days=number)}=away" for number in range(3)]
-    done = calendar("set", "holidays", *days, "2098-01-01", "--remove", "2098-12-25", "--about", "ours")
-    assert done.stdout == "Stored the calendar holidays: 8 days and 1 span.\n"
+    calendar("set", "holidays", *days, "2098-01-01", "--remove", "2098-12-25", "--about", "ours")
     stored = Calendar.load("holidays", app)
     assert (stored.about, "2098-12-25" in stored.days, stored.days[str(tomorrow)]) == ("ours", False, "away")
     due = Entry.get("report", app).next_due_at
-    assert due is not None
-    assert due.date() not in {tomorrow + timedelta(days=number) for number in range(3)}
-    assert calendar("set", "made", "2098-01-01=x").stdout == "Stored the calendar made: 1 day.\n"
+    assert due
+    assert due.date() > tomorrow + timedelta(days=2)
+    calendar("set", "made", "2098-01-01=x")
+    assert Calendar.load("made", app).days == {"2098-01-01": "x"}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +166,6 @@ def test_calendar_set_changes_days_and_due_times(calendar: Ask, app: Celery, hol
     [
         (["set", "holidays", "christmas"], 64, "'christmas' is not a date"),
         (["set", "holidays", "--remove", "2098-01-01"], 64, "there is no 2098-01-01 to remove"),
-        (["set", "holidays"], 64, "There is nothing to change"),
         (["delete", "holidays", "free", "holidasy", "--yes"], 66, "There is no calendar 'holidasy'"),
         (["delete", "free", "holidays", "--yes"], 64, "is named by 2 entries, letters, report: let them"),
         (["delete", "free"], 64, "give --yes"),
@@ -210,8 +198,9 @@ def test_calendar_set_keeps_a_day_added_meanwhile(
 
 
 def test_calendar_in_use_is_deleted_by_force_only(calendar: Ask, app: Celery, holidays: Calendar) -> None:
-    assert calendar("delete", "free", "--dry-run").stderr == "1 calendar would be deleted: free.\n"
-    assert calendar("delete", "free", "--yes").stdout == "Deleted 1 calendar.\n"
+    calendar("delete", "free", "--dry-run")
+    assert Calendar.names(app) == ["free", "holidays"]
+    calendar("delete", "free", "--yes")
     done = calendar("delete", "holidays", "--yes", "--force")
     assert "holidays is named by 2 entries, letters, report." in done.stderr
     assert Calendar.names(app) == []
@@ -259,9 +248,7 @@ FILES = {
 def test_calendar_import_takes_every_format(calendar: Ask, app: Celery, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(FILES[name])
     options = ["--until", "2099-01-01"] if name == "a.ics" else []
-    assert (
-        "would be stored" in calendar("import", "school", str(tmp_path / name), *options, "--dry-run").stderr
-    )
+    calendar("import", "school", str(tmp_path / name), *options, "--dry-run")
     assert Calendar.names(app) == []
     calendar("import", "school", str(tmp_path / name), *options)
     days = Calendar.load("school", app).days
@@ -275,16 +262,16 @@ def test_calendar_import_replaces_or_adds_on_demand(
 ) -> None:
     path = tmp_path / "days.txt"
     path.write_text("2098-01-01 New Year\n")
-    refused = call(app, "calendar", "import", "holidays", str(path))
-    assert (refused.exit_code, "--replace" in refused.stderr) == (64, True)
-    calendar("import", "holidays", str(path), "--add")
-    assert Calendar.load("holidays", app).days == {**holidays.days, "2098-01-01": "New Year"}
-    assert Calendar.load("holidays", app).about == "public"
-    unasked = call(app, "calendar", "import", "holidays", str(path), "--replace")
-    assert (unasked.exit_code, "no terminal to ask you on: give --yes" in unasked.stderr) == (64, True)
-    calendar("import", "holidays", str(path), "--replace", "--yes")
+    words = ("import", "holidays", str(path))
+    for more, hint in (((), "--replace"), (("--replace",), "give --yes")):
+        refused = call(app, "calendar", *words, *more)
+        assert (refused.exit_code, hint in refused.stderr) == (64, True)
+    calendar(*words, "--add")
+    added = Calendar.load("holidays", app)
+    assert (added.days, added.about) == ({**holidays.days, "2098-01-01": "New Year"}, "public")
+    calendar(*words, "--replace", "--yes")
     assert Calendar.load("holidays", app).days == {"2098-01-01": "New Year"}
-    calendar("import", "holidays", str(path), "--replace")  # no day goes
+    calendar(*words, "--replace")  # no day is removed
 
 
 @pytest.mark.parametrize(
@@ -312,6 +299,8 @@ def test_calendars_without_the_right_to_scan_are_those_of_entries(
         done = call(app, "calendar", "list", "--json")
         assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["holidays"]
         assert "may not look at every key (SCAN)" in done.stderr
+        refused = call(app, "purge")
+        assert (refused.exit_code, "Users with limited rights" in refused.stderr) == (77, True)
         assert call(app, "calendar", "set", "free", "2098-01-01").exit_code == 0
         text = "{calendars: {own: {days: [2098-01-01]}}, entries: {}}"
         apply(app, text)

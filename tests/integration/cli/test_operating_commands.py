@@ -7,13 +7,12 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 import redis
 from celery import Celery
 from celery.schedules import crontab
-from syrupy.assertion import SnapshotAssertion
+from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
@@ -21,17 +20,18 @@ from redbeat.diagnostics.downgrade import examine, put_all_away
 from redbeat.errors import StoreUnavailable
 from redbeat.leadership.status import State, judge, read_status
 from redbeat.process import exit_codes as exits
-from redbeat.schedules import clocked, cron
+from redbeat.schedules import cron
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.cli.conftest import Call
 from tests.support.command_line import call
 from tests.support.doctoring import everything
-from tests.support.schedule import LOCK, SCHEDULE, STATICS, meta_json, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, STATICS, write_raw
 from tests.support.servers import Server
 from tests.support.shards import EVERY_PLACE, announce, app_in, lead, names_in_every_shard, parts_of
 from tests.support.ticks import leader
 from tests.support.topologies import ClusterTopology
+from tests.unit.declared.test_declaring import POLICY
 
 DOWNGRADED = "redbeat::downgraded"
 
@@ -45,25 +45,6 @@ def put_away(app: Celery, *names: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def findings(app: Celery) -> list[dict[str, Any]]:
-    """What the doctor says, besides that the tests' server keeps nothing and that retry_period is unset."""
-    found = json.loads(call(app, "doctor", "--json").stdout)["findings"]
-    return [one for one in found if one["kind"] not in ("persistence", "retry-period")]
-
-
-def test_downgrade_without_yes_writes_nothing(app: Celery, client: redis.Redis) -> None:
-    Entry("plain", "echo", 60, app=app).save()
-    Entry("last", "echo", cron("0 9 L-1 * *"), app=app).save()
-    Entry("once", "echo", clocked(CHRISTMAS), app=app).save()
-    Entry("ending", "echo", 60, end_time=CHRISTMAS, jitter=5, app=app).save()
-    before = everything(client)
-    assert call(app, "downgrade").exit_code == 0
-    document = json.loads(call(app, "downgrade", "--json").stdout)
-    assert [one["name"] for one in document["unreadable"]] == ["last", "once"]
-    assert (document["is_dry_run"], document["taken"], document["entries"]) == (True, [], 4)
-    assert everything(client) == before
-
-
 def test_downgrade_while_a_beat_leads_ends_with_75(app: Celery, client: redis.Redis) -> None:
     Entry("last", "echo", cron("0 9 L-1 * *"), app=app).save()
     with leader(app):
@@ -72,6 +53,10 @@ def test_downgrade_while_a_beat_leads_ends_with_75(app: Celery, client: redis.Re
         assert "stop all beats of version 3 first" in done.stderr
         assert client.zscore(SCHEDULE, "redbeat:last") is not None
         assert not client.exists(DOWNGRADED)
+    before = everything(client)
+    listed = json.loads(call(app, "downgrade", "--json").stdout)
+    assert ([one["name"] for one in listed["unreadable"]], listed["is_dry_run"]) == (["last"], True)
+    assert everything(client) == before
     client.set(LOCK, "0" * 32)  # a beat of 2.x, which may be about to end by it
     assert call(app, "downgrade", "--yes").exit_code == 0
     assert client.zscore(SCHEDULE, "redbeat:last") is None
@@ -87,30 +72,13 @@ def test_downgrade_leaves_an_entry_changed_meanwhile(app: Celery, client: redis.
     assert set(client.hkeys(DOWNGRADED)) == {"redbeat:other"}
 
 
-def test_downgrade_with_a_wrong_key_type_takes_nothing_out(app: Celery, client: redis.Redis) -> None:
-    Entry("last", "echo", cron("0 9 L-1 * *"), app=app).save()
-    client.set(DOWNGRADED, "a string")
-    done = call(app, "downgrade", "--yes")
-    assert (done.exit_code, DOWNGRADED in done.stderr) == (exits.TRY_AGAIN, True)
-    with leader(app) as scheduler:
-        scheduler.tick()
-    assert client.get(DOWNGRADED) == "a string"
-    assert [entry.name for entry in Entry.list(app)] == ["last"]
-
-
-def test_downgraded_entry_is_listed_shown_and_exported(app: Celery, client: redis.Redis) -> None:
-    Entry("plain", "echo", 60, app=app).save()
-    put_away(app, "last")
-    listed = [json.loads(line) for line in call(app, "list", "--json").stdout.splitlines()]
-    assert {one["name"]: one["state"] for one in listed} == {"plain": "scheduled", "last": "downgraded"}
-    client.hset("redbeat:last", "meta", meta_json(datetime(2020, 1, 1, tzinfo=timezone.utc), 1))
-    assert "taken out for celery-redbeat 2.x" in " ".join(call(app, "why", "last").stdout.split())
-    assert Entry.get("last", app).state == "downgraded"
-    assert "last:" in call(app, "export").stdout
-    assert {one["kind"]: one["severity"] for one in findings(app)} == {"downgraded": "note"}
-    call(app, "doctor", "--fix")
-    assert client.zscore(SCHEDULE, "redbeat:last") is None
-    assert "taken out for it already" in call(app, "downgrade").stdout
+def test_downgrade_names_every_policy_that_2x_ignores(app: Celery) -> None:
+    Calendar("holidays", app=app).save()
+    Entry("full", "echo", crontab(), app=app, **POLICY).save()
+    [ignored] = json.loads(call(app, "downgrade", "--json").stdout)["ignored"]
+    named = " ".join(ignored["what"])
+    of_no_run = {"metrics", "pause_note", "paused_by", "paused_until", "resume_after", "tracks"}
+    assert {field for field in POLICY if field not in named} == {*of_no_run, "revoke_overdue"}
 
 
 @pytest.mark.parametrize("lock_key", ["redbeat::lock", None])
@@ -119,6 +87,9 @@ def test_next_leader_restores_downgraded_entries(
 ) -> None:
     app.conf.redbeat_lock_key = lock_key
     put_away(app, "last", "other", "static")
+    assert [entry.state for entry in Entry.list(app)] == ["downgraded"] * 3
+    call(app, "doctor", "--fix")
+    assert client.zcard(SCHEDULE) == 0
     scores = client.hgetall(DOWNGRADED)
     client.hset(
         DOWNGRADED, mapping={"redbeat:static": f"{scores['redbeat:static']} static", "redbeat:odd": "x"}
@@ -135,8 +106,7 @@ def test_next_leader_restores_downgraded_entries(
         assert client.smembers(STATICS) == {"static"}
 
 
-@pytest.fixture
-def orphans(app: Celery, client: redis.Redis) -> None:
+def test_purge_removes_orphans_and_nothing_else(ask: Call, app: Celery, client: redis.Redis) -> None:
     Entry("kept", "echo", 86_400, app=app).save()
     client.rpush("redbeat::history:kept", "x")
     client.sadd("redbeat::backfilled:kept", "1")
@@ -147,9 +117,6 @@ def orphans(app: Celery, client: redis.Redis) -> None:
     client.zadd("redbeat::schedule", {"redbeat:lost": 1, "bare": 2})
     client.set("redbeat::lock", "somebody")
     client.set("other:history:gone", "x")
-
-
-def test_purge_removes_orphans_and_nothing_else(ask: Call, orphans: None, client: redis.Redis) -> None:
     shown = json.loads(ask("purge", "--dry-run", "--json").stdout)
     assert {(one["kind"], one["name"]) for one in shown["leftovers"]} == {
         ("member", "lost"),
@@ -170,41 +137,21 @@ def test_purge_removes_orphans_and_nothing_else(ask: Call, orphans: None, client
     assert ask("purge").stdout == "There is nothing to remove.\n"
 
 
-def test_purge_takes_the_prefix_literally(make_app: MakeApp, client: redis.Redis) -> None:
-    app = make_app(redbeat_key_prefix="a*[b]?:")
-    client.rpush("a*[b]?::history:gone", "x")
-    client.rpush("axb?::history:gone", "x")
-    assert call(app, "purge", "--yes").exit_code == 0
-    assert set(client.keys()) == {"a*[b]?::audit", "axb?::history:gone"}
-
-
-def save_some(app: Celery) -> None:
-    for number in range(20):
-        Entry(f"entry-{number}", "echo", 86_400, app=app).save()
-
-
 def test_reshard_asks_first_and_names_the_setting(
     ask: Call, app: Celery, client: redis.Redis, make_app: MakeApp
 ) -> None:
-    save_some(app)
-    refused = ask("reshard", "--to", "4", code=64)
-    assert "There is no terminal to ask you on: give --yes." in refused.stderr
+    Entry.save_many(Entry(f"entry-{number}", "echo", 86_400, app=app) for number in range(20))
+    assert "give --yes" in ask("reshard", "--to", "4", code=64).stderr
     assert client.exists("redbeat::layout") == 0
-    said = ask("reshard", "--to", "4", "--yes").stdout
-    assert "Moved 20 entries and other things in " in said
-    assert "Now set redbeat_shards = 4 in all settings; until then programs warn" in " ".join(said.split())
-    assert client.zcard("redbeat::schedule") == 0
-    assert sum(client.zcard(f"{{redbeat:{shard}}}::schedule") for shard in range(4)) == 20
+    said = " ".join(ask("reshard", "--to", "4", "--yes").stdout.split())
+    assert "Moved 20 entries" in said
+    assert "set redbeat_shards = 4 in all settings" in said
     [record] = [values for _, values in client.xrange("redbeat::audit") if values["verb"] == "reshard"]
     assert json.loads(record["details"]) == {"from": "none", "to": 4}
-    assert call(make_app(), "reshard", "--to", "4").exit_code == 0, "also by the setting of before"
     new = make_app(redbeat_shards=4)
-    assert call(new, "reshard", "--to", "4").stdout.startswith(
-        "The schedule has 4 shards already: 20 entries."
-    )
+    assert "has 4 shards already: 20 entries" in call(new, "reshard", "--to", "4").stdout
     report = json.loads(call(new, "reshard", "--to", "none", "--yes", "--json").stdout)["report"]
     assert (report["former"], report["shards"], report["entries"], report["moved"]) == (4, None, 20, 20)
-    assert client.zcard("redbeat::schedule") == 20
 
 
 ANN, BOB, CAROL = "ann:12:aabbccdd", "bob:7:aabbccde", "carol:9:aabbccdf"
@@ -225,6 +172,12 @@ def schedule_in(app: Celery, shard: int, **scores: float) -> None:
     Store(app).client.zadd(keys.schedule, {keys.entry(name): score for name, score in scores.items()})
 
 
+def rows_of(shown: Result) -> list[list[str]]:
+    """The cells of the table of shards."""
+    lines = [line.strip() for line in shown.output.splitlines()]
+    return [re.split(r"\s{2,}", line) for line in lines if re.match(r"\d+  ", line)]
+
+
 @EVERY_PLACE
 def test_status_shows_leader_and_backlog_of_each_shard(sharded: Celery, place: str) -> None:
     schedule_in(sharded, 3, one=time.time() - 20, two=time.time() + 1000, never=-1)
@@ -233,14 +186,11 @@ def test_status_shows_leader_and_backlog_of_each_shard(sharded: Celery, place: s
     lines = shown.output.splitlines()
     assert "shards     16, with 3 entries" in lines
     assert "beats      ann, process 12, leads 9; bob, process 7, leads 7; carol, process 9, leads 0" in lines
-    assert any(line.startswith("backlog    1 due, the oldest since ") for line in lines)
-    rows = [re.split(r"\s{2,}", line.strip()) for line in lines if re.match(r"\s*\d+  ", line)]
+    rows = rows_of(shown)
     assert [row[:2] for row in rows] == [
         [str(shard), "ann, process 12" if shard < 9 else "bob, process 7"] for shard in range(16)
     ]
     assert rows[3][3:5] == ["3", "1"], rows[3]
-    assert rows[3][5].endswith("s ago")
-    assert rows[4][3:5] == ["0", "0"]
     if place == "cluster":
         assert len({row[-1] for row in rows}) == 3, "the nodes"
 
@@ -256,7 +206,6 @@ def test_status_sums_up_many_shards_by_beat(request: pytest.FixtureRequest) -> N
         ["bob, process 7", "23", "0", "0"],
         ["none", "1", "0", "0"],
     ]
-    assert max(map(len, shown)) <= 80
     assert len(call(app, "status", "--shards").output.splitlines()) > 64
 
 
@@ -279,9 +228,7 @@ def test_shard_without_a_leader_is_a_problem_unless_it_is_handed_over(sharded: C
 
 @pytest.fixture
 def gone(cluster: ClusterTopology) -> Iterator[Server]:
-    """A node that may go away: the URL names another one, and the others go on. That of the layout and the
-    beats is there.
-    """
+    """A node that may fail: neither that of the URL, nor that of the layout and the beats."""
     for node in cluster.nodes:
         with node.client() as client:
             client.config_set("cluster-require-full-coverage", "no")
@@ -289,42 +236,21 @@ def gone(cluster: ClusterTopology) -> Iterator[Server]:
     cluster.heal()
 
 
-def away(app: Celery, node: Server) -> list[int]:
-    """Let the node go away; return the numbers of its shards."""
-    store = Store(app)
-    numbers = [
-        shard for shard, keys in enumerate(parts_of(app)) if store.node_of(keys) == f"{node.host}:{node.port}"
-    ]
-    node.kill()
-    return numbers
-
-
-@pytest.mark.parametrize("place", ["cluster"])
-def test_status_shows_the_other_shards_while_a_node_is_away(sharded: Celery, gone: Server) -> None:
-    for shard in range(16):
-        schedule_in(sharded, shard, entry=time.time() + 1000)
-    lost = away(sharded, gone)
-    shown = call(sharded, "status")
-    assert shown.exit_code == 3, shown.output
-    named = ", ".join(map(str, lost))
-    assert f"unreachable: Shards {named} of 16 can't be read: " in shown.output
-    rows = [
-        re.split(r"\s{2,}", line.strip()) for line in shown.output.splitlines() if re.match(r"\s*\d+  ", line)
-    ]
-    assert [int(row[0]) for row in rows if row[1] == "can't be read"] == lost
-    assert [row[3] for row in rows if row[1] != "can't be read"] == ["1"] * (16 - len(lost))
-    found = json.loads(call(sharded, "status", "--json").output)
-    assert (found["state"], found["unread_shards"]) == ("unreachable", lost)
-    assert [one["shard"] for one in found["shards"] if one["problem"]] == lost
-    assert {one["host"] for one in found["beats"]} == {"ann", "bob", "carol"}
-
-
 @pytest.mark.parametrize("place", ["cluster"])
 def test_commands_name_the_shards_of_an_unreachable_node(sharded: Celery, gone: Server) -> None:
     names = names_in_every_shard(sharded)
     for name in names:
         Entry(name, "tasks.report", 3600, app=sharded).save()
-    lost = away(sharded, gone)
+    nodes = map(Store(sharded).node_of, parts_of(sharded))
+    lost = [shard for shard, node in enumerate(nodes) if node == f"{gone.host}:{gone.port}"]
+    gone.kill()
+    shown = call(sharded, "status")
+    assert shown.exit_code == 3, shown.output
+    counts = {int(row[0]): row[3] for row in rows_of(shown) if row[1] != "can't be read"}
+    assert counts == {shard: "1" for shard in range(16) if shard not in lost}
+    found = json.loads(call(sharded, "status", "--json").output)
+    assert (found["state"], found["unread_shards"]) == ("unreachable", lost)
+    assert {one["host"] for one in found["beats"]} == {"ann", "bob", "carol"}
     named = f"This leaves out shards {', '.join(map(str, lost))} of 16, which can't be read: "
     left = {name for shard, name in enumerate(names) if shard not in lost}
     for command in ("list", "count", "next", "timeline", "runs"):
@@ -334,23 +260,6 @@ def test_commands_name_the_shards_of_an_unreachable_node(sharded: Celery, gone: 
     assert {json.loads(line)["name"] for line in listed} == left
     assert json.loads(call(sharded, "count", "--json").stdout) == {"count": len(left), "unread_shards": lost}
     for command in (["export"], ["doctor"], ["pause", "--match", "*", "--yes"]):
-        refused = call(sharded, *command)
-        assert refused.exit_code == 69, (command, refused.output)
-        assert "Error: " in refused.output
+        assert call(sharded, *command).exit_code == 69, command
     with pytest.raises(StoreUnavailable):
         list(Entry.list(sharded))
-
-
-def test_downgrade_names_every_policy_that_2x_ignores(app: Celery, snapshot: SnapshotAssertion) -> None:
-    Calendar("holidays", ["2026-12-25"], app=app).save()
-    policies: list[dict[str, Any]] = [
-        *({"timezone": "Asia/Tokyo"}, {"start_time": CHRISTMAS}, {"end_time": CHRISTMAS}, {"max_runs": 5}),
-        *({"one_off": True}, {"after_finish": "delete"}, {"jitter": 9}, {"expires_after": 30}),
-        *({"misfire": "skip"}, {"misfire": "all", "misfire_limit": 7}, {"misfire_grace_time": 30}),
-        *({"run_missed": True}, {"exclude": "holidays"}, {"overlap": "skip"}, {"queue_timeout": 60}),
-        *({"max_runtime": 90, "revoke_overdue": True}, {"pause_after_failures": 3}),
-    ]
-    Entry.save_many(Entry(str(policy), "echo", crontab(), app=app, **policy) for policy in policies)
-    Entry("paused", "echo", 60, app=app, max_runs=3).save().pause(until=CHRISTMAS)
-    ignored = json.loads(call(app, "downgrade", "--json").stdout)["ignored"]
-    assert {one["name"]: one["what"] for one in ignored} == snapshot

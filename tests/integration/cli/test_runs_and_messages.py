@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import redis
 from celery import Celery
 from click.testing import Result
-from kombu import Exchange, Queue
+from kombu import Queue
 
 import redbeat.later
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -30,11 +30,6 @@ from tests.support.servers import Server
 from tests.support.ticks import leader
 
 ERROR = "ValueError: no numbers today"
-
-
-@pytest.fixture
-def progress(app: Celery, client: redis.Redis) -> Progress:
-    return Progress(app, client)
 
 
 @pytest.fixture
@@ -76,15 +71,11 @@ def test_runs_by_state_finds_runs_in_progress_and_past(ask: Call, busy: None) ->
     ("arguments", "code", "words"),
     [
         (["runs", "--state", "faild"], 64, "there is no state 'faild'. Did you mean failed?"),
-        (["runs", "--since", "tomorrow"], 64, "'tomorrow' is no time"),
         (["runs", "gone"], 66, "There is no entry 'gone'"),
         (["rerun"], 64, "Give a NAME, or --all-failed --since TIME."),
-        (["rerun", "report", "--all-failed", "--since", "1d"], 64, "Give a NAME, or"),
         (["rerun", "--all-failed"], 64, "needs --since"),
         (["runs", "--give-up"], 64, "--give-up needs a NAME"),
-        (["runs", "sync", "--give-up", "--state", "failed"], 64, "--give-up is about runs in progress"),
         (["runs", "sync", "--yes"], 64, "--yes and --by are for --give-up"),
-        (["rerun", "gone"], 66, "There is no entry 'gone'"),
         (["rerun", "quiet"], 64, "none has failed, was lost or never started."),
         (["rerun", "report", "--due", "2001-01-01"], 64, "no run is known that was due at 2001-01-01"),
         (["rerun", "--all-failed", "--since", "1d"], 64, "There is no terminal to ask you on: give --yes."),
@@ -125,48 +116,10 @@ def test_rerun_sends_one_run_of_an_entry_that_may_not_overlap(
     assert [one["headers"]["redbeat_entry"] for one in messages(broker)].count("single") == 1
 
 
-def test_rerun_without_the_right_ends_with_77(app: Celery, busy: None, client: redis.Redis) -> None:
-    client.execute_command(
-        "ACL", "SETUSER", "reader", "reset", "on", ">secret", "~*", "+@read", "+eval", "+select"
-    )
-    limited = Celery("limited", broker="memory://", set_as_current=False)
-    limited.conf.redbeat_redis_url = app.conf.redbeat_redis_url
-    limited.conf.redbeat_redis_options = {"username": "reader", "password": "secret"}
-    try:
-        for command in (["rerun", "report"], ["rerun", "--all-failed", "--since", "1d", "--yes"]):
-            done = call(limited, *command)
-            assert done.exit_code == 77, done.output
-            [said] = done.stderr.splitlines()
-            assert "lacks a right to it; docs: configuration, Users with limited rights" in said
-            assert "user_script" not in said
-    finally:
-        client.execute_command("ACL", "DELUSER", "reader")
-
-
 FAR = 10**10
 
 
-NEWS = Exchange("news", type="topic")
-
-
-QUEUES = [
-    Queue("celery", Exchange("celery"), routing_key="celery"),
-    Queue("feeds", Exchange("feeds"), routing_key="feed"),
-    Queue("usa", NEWS, routing_key="usa.#"),
-    Queue("weather", NEWS, routing_key="*.weather"),
-]
-
-
-@pytest.fixture
-def app(make_app: MakeApp) -> Celery:
-    app = make_app(task_queues=QUEUES, task_routes={"feed.*": {"queue": "feeds", "priority": 3}})
-
-    def run() -> None:
-        """Never runs here."""
-
-    app.task(name="feed.read", shared=False)(run)
-    app.task(name="plain", shared=False)(run)
-    return app
+QUEUES = [Queue("celery"), Queue("feeds")]
 
 
 def broken_route(name: str, *rest: Any, **more: Any) -> Any:
@@ -174,44 +127,29 @@ def broken_route(name: str, *rest: Any, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("settings", "arguments", "code", "sentence"),
+    ("settings", "words", "code", "sentence"),
     [
-        ({"task_create_missing_queues": False}, ["plain", "--queue", "feds"], 78, "Did you mean feeds?"),
-        (
-            {"task_routes": (broken_route,)},
-            ["plain"],
-            78,
-            "routes don't know where plain goes: KeyError('boom')",
-        ),
-        ({}, ["broken"], 64, "broken can't be used: "),
+        ({"task_create_missing_queues": False}, "plain --queue feds", 78, "Did you mean feeds?"),
+        ({"task_routes": (broken_route,)}, "plain", 78, "KeyError('boom')"),
+        ({}, "broken", 64, "broken can't be used: "),
     ],
 )
 def test_route_that_cannot_be_found_has_its_exit_code(
-    make_app: MakeApp,
-    client: redis.Redis,
-    settings: dict[str, Any],
-    arguments: list[str],
-    code: int,
-    sentence: str,
+    make_app: MakeApp, client: redis.Redis, settings: dict[str, Any], words: str, code: int, sentence: str
 ) -> None:
     app = make_app(task_queues=QUEUES, **settings)
     write_raw(client, "broken", "{oops", score=4e9)
-    done = call(app, "route", *arguments)
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert sentence in done.stderr
-    assert "Traceback" not in done.output
+    done = call(app, "route", *words.split())
+    assert (done.exit_code, done.stdout, sentence in done.stderr) == (code, "", True)
 
 
 def test_unknown_queue_is_refused_by_everything_that_saves(make_app: MakeApp, client: redis.Redis) -> None:
     app = make_app(task_queues=QUEUES, task_create_missing_queues=False)
-    sentence = (
-        r"options: queue: there is no queue 'feds' in task_queues, and task_create_missing_queues is off\. "
-        r"Did you mean feeds\?"
-    )
-    with pytest.raises(EntryError, match=sentence):
-        Entry("a", "plain", FAR, options={"queue": "feds"}, app=app).save()
-    with pytest.raises(EntryError, match=sentence):
-        Entry.save_many([Entry("a", "plain", FAR, options={"queue": "feds"}, app=app)])
+    sentence = r"options: queue: there is no queue 'feds' in task_queues.* Did you mean feeds\?"
+    wrong = Entry("a", "plain", FAR, options={"queue": "feds"}, app=app)
+    for save in (wrong.save, lambda: Entry.save_many([wrong])):
+        with pytest.raises(EntryError, match=sentence):
+            save()
     with pytest.raises(FileError, match=sentence):
         apply(app, "entries: {a: {task: plain, schedule: 60, options: {queue: feds}}}")
     done = call(app, "add", "a", "plain", "--every", "60", "--queue", "feds")
@@ -222,82 +160,51 @@ def test_unknown_queue_is_refused_by_everything_that_saves(make_app: MakeApp, cl
     assert Entry.get("a", app).options == {"queue": "feeds"}
 
 
-def test_add_of_an_unknown_task_is_warned_of(app: Celery) -> None:
-    done = call(app, "add", "a", "feed.raed", "--every", "60")
-    assert (done.exit_code, done.stderr) == (
-        0,
-        "The application has no task 'feed.raed'. Did you mean feed.read?\n",
-    )
-    assert call(app, "add", "b", "feed.read", "--every", "60").stderr == ""
-
-
 ETA = datetime(2099, 3, 1, 8, 30, tzinfo=timezone.utc)
 
 
 @pytest.fixture
-def later_app(make_app: MakeApp, server: Server) -> Celery:
-    later_app = make_app(redbeat_durable_after=1, result_backend=server.url(0))
-    redbeat.later.install(later_app)
-    add_tasks(later_app)
-    return later_app
-
-
-@pytest.fixture
-def ask_later(later_app: Celery) -> Call:
-    def run(*arguments: str, code: int = 0) -> Result:
-        done = call(later_app, *arguments)
-        assert done.exit_code == code, done.output
-        return done
-
-    return run
-
-
-@pytest.fixture
-def stored(later_app: Celery) -> Iterator[None]:
+def stored(app: Celery, server: Server) -> None:
     """Two messages, the later one of them pickled."""
-    later_app.tasks["add"].apply_async((1,), {"y": 2}, task_id="first", eta=ETA, priority=3)
-    later_app.tasks["add"].apply_async(
-        (3,), task_id="second", eta=ETA.replace(year=2100), serializer="pickle"
-    )
-    return
+    app.conf.update(redbeat_durable_after=1, result_backend=server.url(0))
+    redbeat.later.install(app)
+    add_tasks(app)
+    add, far = app.tasks["add"], ETA.replace(year=2100)
+    add.apply_async((1,), {"y": 2}, task_id="first", eta=ETA, priority=3)
+    add.apply_async((3,), task_id="second", eta=far, serializer="pickle")
 
 
 @pytest.mark.usefixtures("stored")
-def test_later_cancel_removes_messages(ask_later: Call, later_app: Celery) -> None:
-    assert "give --yes" in ask_later("later", "cancel", "first", code=exits.USAGE).stderr
-    assert stored_ids(later_app) == ["first", "second"]
-    assert ask_later("later", "cancel", "first", "--yes").stdout == "Cancelled 1 message.\n"
-    assert stored_ids(later_app) == ["second"]
-    assert later_app.AsyncResult("first").status == "REVOKED"
-    done = ask_later("later", "cancel", "second", "third", "second", "--yes", "--json", code=exits.NO_INPUT)
+def test_later_cancel_removes_messages(ask: Call, app: Celery) -> None:
+    assert "give --yes" in ask("later", "cancel", "first", code=exits.USAGE).stderr
+    assert stored_ids(app) == ["first", "second"]
+    ask("later", "cancel", "first", "--yes")
+    assert stored_ids(app) == ["second"]
+    assert app.AsyncResult("first").status == "REVOKED"
+    done = ask("later", "cancel", "second", "third", "second", "--yes", "--json", code=exits.NO_INPUT)
     assert json.loads(done.stdout) == {"cancelled": ["second"], "missing": ["third"]}
-    verbs = [(record.verb, list(record.names)) for record in find_records(later_app)]
-    assert ("later cancel", ["first"]) in verbs
+    assert ("later cancel", ("first",)) in [(record.verb, record.names) for record in find_records(app)]
 
 
 @pytest.mark.usefixtures("stored")
 def test_later_release_publishes_messages_with_their_etas(
-    ask_later: Call, later_app: Celery, broker: redis.Redis
+    ask: Call, app: Celery, broker: redis.Redis
 ) -> None:
-    assert ask_later("later", "release", code=exits.USAGE)
-    assert ask_later("later", "release", "first", "--yes").stdout == "Published 1 message.\n"
-    assert stored_ids(later_app) == ["second"]
-    assert json.loads(ask_later("later", "release", "--all", "--yes", "--json").stdout)["released"] == 1
+    ask("later", "release", code=exits.USAGE)
+    ask("later", "release", "first", "--yes")
+    assert stored_ids(app) == ["second"]
+    ask("later", "release", "--all", "--yes")
     messages = queued(broker, "celery", "celery\x06\x163")
-    assert sorted((one["headers"]["id"], one["headers"]["eta"][:4]) for one in messages) == [
-        ("first", "2099"),
-        ("second", "2100"),
-    ]
-    assert stored_ids(later_app) == []
-    assert "Not stored" in ask_later("later", "release", "first", "--yes", code=exits.NO_INPUT).stderr
+    etas = {one["headers"]["id"]: one["headers"]["eta"][:4] for one in messages}
+    assert etas == {"first": "2099", "second": "2100"}
+    assert stored_ids(app) == []
+    ask("later", "release", "first", "--yes", code=exits.NO_INPUT)
 
 
 @pytest.mark.usefixtures("stored")
-def test_later_release_while_a_beat_leads_ends_with_75(
-    ask_later: Call, later_app: Celery, broker: redis.Redis
-) -> None:
-    with leader(later_app):
-        done = ask_later("later", "release", "--all", "--yes", code=exits.TRY_AGAIN)
+def test_later_release_while_a_beat_leads_ends_with_75(ask: Call, app: Celery, broker: redis.Redis) -> None:
+    with leader(app):
+        done = ask("later", "release", "--all", "--yes", code=exits.TRY_AGAIN)
     assert "stop all beats" in done.stderr
-    assert stored_ids(later_app) == ["first", "second"]
+    assert stored_ids(app) == ["first", "second"]
     assert queued(broker) == []

