@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,13 @@ from unittest.mock import MagicMock
 
 import pytest
 import redis
-from celery import Celery
 from celery.schedules import schedstate, schedule
 
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
-from redbeat.schedulers import acquire_distributed_beat_lock
+from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
-from tests.support.logs import has_traceback
+from tests.support.logs import errors_in, has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import LOCK, field, messages, score_of, sent_names, server_now, write_raw
@@ -88,23 +87,6 @@ class Sched(RedBeatScheduler):
         return True
 """
 
-
-#: the only lock is its own, as beat is told to use none
-ONLY_OWN_LOCK = """
-app.conf.redbeat_lock_key = None
-
-class Sched(RedBeatScheduler):
-    def tick(self, *args, **kwargs):
-        if self.lock is None:
-            lock = self.app.redbeat_redis.lock("shop:beat", timeout=30)
-            if not lock.acquire(blocking=False):
-                return 1
-            self.lock = lock
-        self.lock.extend(30, replace_ttl=True)
-        remaining = [self.maybe_due(entry, **self._maybe_due_kwargs) for entry in self.schedule.values()]
-        return min([one for one in remaining if one] + [self.max_interval])
-"""
-
 #: an entry that never calls our constructor, reads and records by itself, put in place by assignment
 OWN_ENTRY = """
 class OwnEntry(RedBeatSchedulerEntry):
@@ -151,7 +133,6 @@ class Sched(RedBeatScheduler):
 PROGRAMS = {
     "own loop": OWN_LOOP,
     "takes the lock back": TAKES_IT_BACK,
-    "only own lock": ONLY_OWN_LOCK,
     "own entry": OWN_ENTRY,
 }
 
@@ -174,12 +155,11 @@ def test_program_of_2x_sends_records_and_stops(
 ) -> None:
     eventually(lambda: len(messages(broker)) >= 4 or not beat.is_running)
     assert beat.is_running, beat.output()
-    if program != "only own lock":
-        with celery_beat(tmp_path, "module", scheduler="module.Sched") as standby:
-            standby.wait_for("beat: Acquiring lock...")
-            sent = len(messages(broker))
-            eventually(lambda: len(messages(broker)) >= sent + 3)
-            assert "Sending due task" not in standby.output()
+    with celery_beat(tmp_path, "module", scheduler="module.Sched") as standby:
+        standby.wait_for("beat: Acquiring lock...")
+        sent = len(messages(broker))
+        eventually(lambda: len(messages(broker)) >= sent + 3)
+        assert "Sending due task" not in standby.output()
     beat.signal(signal.SIGTERM)
     assert beat.wait() == 0, beat.output()
     assert not has_traceback(beat.output()), beat.output()
@@ -187,7 +167,7 @@ def test_program_of_2x_sends_records_and_stops(
     count = field(client, "often", "meta")["total_run_count"]
     assert count == len(messages(broker)), beat.output()
     assert beat.output().count("_next_instance is not called") == ("entry" in program)
-    assert beat.output().count("tick sends runs by itself") == ("loop" in program or "only" in program)
+    assert beat.output().count("tick sends runs by itself") == ("loop" in program)
 
 
 @pytest.mark.slow
@@ -208,28 +188,42 @@ def test_program_of_2x_goes_on_when_its_lock_was_deleted(
 # -- overrides, in a scheduler that the test ticks
 
 
-class Calls(list[str]):
-    """What was called, in order."""
-
-
 Overrides = dict[str, Callable[..., Any]]
 
 
-def subclass(calls: Calls, entry: Overrides | None = None, **methods: Callable[..., Any]) -> type:
-    own_entry = type("OwnEntry", (RedBeatSchedulerEntry,), entry or {})
-    own = {name: _noting(calls, name, method) for name, method in methods.items()}
-    for name, method in (entry or {}).items():
-        if not isinstance(method, (property, classmethod)):
-            setattr(own_entry, name, _noting(calls, name, method))
-    return type("Sched", (RedBeatScheduler,), {**own, **({"Entry": own_entry} if entry else {})})
+def subclass(calls: list[str], entry: Overrides | None = None, **methods: Callable[..., Any]) -> type:
+    """Return a scheduler class with these methods, which note their calls, and those of its entry class."""
+    own_entry = type("OwnEntry", (RedBeatSchedulerEntry,), _noting_all(calls, entry or {}))
+    own = {"Entry": own_entry} if entry else {}
+    return type("Sched", (RedBeatScheduler,), {**_noting_all(calls, methods), **own})
 
 
-def _noting(calls: Calls, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(name)
-        return method(self, *args, **kwargs)
+def _noting_all(calls: list[str], methods: Overrides) -> Overrides:
+    def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return method(self, *args, **kwargs)
 
-    return noted
+        return noted
+
+    return {name: noting(name, method) for name, method in methods.items()}
+
+
+TickDue = Callable[..., RedBeatScheduler]
+
+
+@pytest.fixture
+def tick_due(make_scheduler: MakeScheduler, client: redis.Redis) -> TickDue:
+    """Tick a scheduler of a class, or with methods, that has an entry which is due."""
+
+    def make(kind: type | None = None, ticks: int = 1, **methods: Callable[..., Any]) -> RedBeatScheduler:
+        scheduler = make_scheduler(scheduler=kind or type("Sched", (RedBeatScheduler,), methods))
+        write_raw(client, "entry", score=server_now(client) - 5.5)
+        for _ in range(ticks):
+            scheduler.tick()
+        return scheduler
+
+    return make
 
 
 def base(name: str) -> Callable[..., Any]:
@@ -248,16 +242,12 @@ def copied_maybe_due(self: Any, entry: Any, **kwargs: Any) -> Any:
 
 
 CALLED: dict[str, tuple[Overrides, Overrides, list[str]]] = {
-    "maybe_due": ({"maybe_due": base("maybe_due")}, {}, ["maybe_due"]),
     "maybe_due copied": ({"maybe_due": copied_maybe_due}, {}, ["maybe_due"]),
-    "apply_entry": ({"apply_entry": base("apply_entry")}, {}, ["apply_entry"]),
-    "reserve": ({"reserve": base("reserve")}, {}, ["reserve"]),
     "all": (
         {name: base(name) for name in ("reserve", "apply_async", "apply_entry", "maybe_due")},
         {"is_due": RedBeatSchedulerEntry.is_due},
         ["maybe_due", "is_due", "apply_entry", "apply_async", "reserve"],
     ),
-    "Entry.is_due": ({}, {"is_due": RedBeatSchedulerEntry.is_due}, ["is_due"]),
     "Entry.is_due of its own": ({}, {"is_due": lambda _entry: schedstate(True, 1.0)}, ["is_due"]),
     "reserve of its own": ({"reserve": lambda _self, entry: next(entry)}, {}, ["reserve"]),
 }
@@ -271,7 +261,7 @@ def test_override_is_called_once_for_each_run(
     case: str,
 ) -> None:
     methods, entry, expected = CALLED[case]
-    calls = Calls()
+    calls: list[str] = []
     scheduler = make_scheduler(scheduler=subclass(calls, entry, **methods))
     due = server_now(client) - 5.5
     for name in ("a", "b"):
@@ -288,7 +278,6 @@ def test_override_is_called_once_for_each_run(
 
 
 DECLINED: dict[str, tuple[Overrides, Overrides]] = {
-    "maybe_due": ({"maybe_due": lambda _self, _entry, **_kwargs: 0.2}, {}),
     "maybe_due returns nothing": ({"maybe_due": lambda _self, _entry, **_kwargs: None}, {}),
     "Entry.is_due": ({}, {"is_due": lambda _entry: schedstate(False, 0.2)}),
 }
@@ -299,7 +288,7 @@ def test_run_that_an_override_does_not_send_stays_due(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, case: str
 ) -> None:
     methods, entry = DECLINED[case]
-    kind = subclass(Calls(), entry, **methods)
+    kind = subclass([], entry, **methods)
     scheduler = make_scheduler(scheduler=kind)
     write_raw(client, "entry", score=server_now(client) - 5.5)
     for _ in range(3):
@@ -316,12 +305,9 @@ def test_run_that_an_override_does_not_send_stays_due(
 
 
 def test_run_for_which_apply_entry_sends_nothing_is_recorded(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    tick_due: TickDue, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    scheduler = make_scheduler(scheduler=subclass(Calls(), apply_entry=lambda *_args, **_kwargs: None))
-    write_raw(client, "entry", score=server_now(client) - 5.5)
-    for _ in range(2):
-        scheduler.tick()
+    tick_due(ticks=2, apply_entry=lambda *_args, **_kwargs: None)
     assert messages(broker) == []
     assert field(client, "entry", "meta")["total_run_count"] == 1
 
@@ -336,22 +322,14 @@ def test_mixin_sends_one_message_for_each_tenant(
         def apply_entry(self, entry: Any, producer: Any = None) -> None:
             for tenant in tenants:
                 entry.options.setdefault("headers", {})["_schema_name"] = tenant
-                try:
-                    result = self.apply_async(entry, producer=producer, advance=False)  # type: ignore[attr-defined]
-                except Exception:
-                    logging.getLogger(__name__).exception("not sent")
-                else:
-                    assert result.id
+                assert self.apply_async(entry, producer=producer, advance=False).id  # type: ignore[attr-defined]
 
         def update_from_dict(self, dict_: Any) -> None:
             renamed = {f"{name}@all": fields for name, fields in dict_.items()}
             super().update_from_dict(renamed)  # type: ignore[misc]
 
-    class Tenants(Mixin, RedBeatScheduler):
-        pass
-
-    schedules = {"report": {"task": "echo", "schedule": schedule(3600)}}
-    scheduler = make_scheduler(scheduler=Tenants, beat_schedule=schedules)
+    kind = type("Tenants", (Mixin, RedBeatScheduler), {})
+    scheduler = make_scheduler(scheduler=kind, beat_schedule={"report": {"task": "echo", "schedule": 3600}})
     assert client.exists("redbeat:report@all")
     client.zadd("redbeat::schedule", {"redbeat:report@all": server_now(client) - 5.5})
     scheduler.tick()
@@ -362,49 +340,37 @@ def test_mixin_sends_one_message_for_each_tenant(
 
 
 def test_error_caught_by_an_override_fails_its_run(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    tick_due: TickDue, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    failing = {"first"}
-
     def apply_entry(self: Any, entry: Any, producer: Any = None) -> None:
-        if failing:
-            failing.clear()
-            entry.options["serializer"] = "missing"
-        try:
+        entry.options["serializer"] = "missing"
+        with suppress(Exception):
             self.apply_async(entry, producer=producer, advance=False)
-        except Exception:
-            logging.getLogger(__name__).exception("not sent")
 
-    scheduler = make_scheduler(scheduler=subclass(Calls(), apply_entry=apply_entry))
-    write_raw(client, "entry", score=server_now(client) - 5.5)
-    scheduler.tick()
+    tick_due(apply_entry=apply_entry)
     assert messages(broker) == []
     assert not client.hexists("redbeat:entry", "meta")
     assert "missing" in field(client, "entry", "error")["reason"]
 
 
 def test_override_that_writes_to_its_entry_loses_no_message(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    tick_due: TickDue, client: redis.Redis, broker: redis.Redis
 ) -> None:
     """It disables the entry after its last run, as people do who count runs themselves."""
 
     def maybe_due(self: Any, entry: Any, **kwargs: Any) -> Any:
         seconds = RedBeatScheduler.maybe_due(self, entry, **kwargs)
-        definition = json.loads(client.hget(entry.key, "definition") or "{}")
-        client.hset(entry.key, "definition", json.dumps({**definition, "enabled": False}))
+        write_raw(client, "entry", score=None, enabled=False)
         return seconds
 
-    scheduler = make_scheduler(scheduler=subclass(Calls(), maybe_due=maybe_due))
-    write_raw(client, "entry", score=server_now(client) - 5.5)
-    for _ in range(3):
-        scheduler.tick()
+    tick_due(ticks=3, maybe_due=maybe_due)
     assert sent_names(broker) == ["entry"]
     assert field(client, "entry", "meta")["total_run_count"] == 1
     assert field(client, "entry", "definition")["enabled"] is False
 
 
 def test_due_at_of_a_subclass_decides_the_next_run(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    tick_due: TickDue, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Later(RedBeatSchedulerEntry):
         @property
@@ -412,16 +378,11 @@ def test_due_at_of_a_subclass_decides_the_next_run(
             found = super().due_at
             return None if found is None else found + timedelta(days=100)
 
-    class Sched(RedBeatScheduler):
-        Entry = Later
-
-    scheduler = make_scheduler(scheduler=Sched)
-    write_raw(client, "entry", score=(due := server_now(client) - 5.5))
-    scheduler.tick()
+    scheduler = tick_due(Entry=Later)
     assert sent_names(broker) == ["entry"]
-    assert score_of(client, "entry") == pytest.approx(due + 3600 + 100 * 86400, abs=60)
+    assert score_of(client, "entry") == pytest.approx(server_now(client) + 3600 + 100 * 86400, abs=60)
     Later("other", "echo", schedule(60), app=scheduler.app).save()
-    assert score_of(client, "other") == pytest.approx(due + 60 + 100 * 86400, abs=60)
+    assert score_of(client, "other") == pytest.approx(server_now(client) + 60 + 100 * 86400, abs=60)
 
 
 def test_from_key_and_save_of_a_subclass_are_called(
@@ -438,11 +399,8 @@ def test_from_key_and_save_of_a_subclass_are_called(
             client.sadd("saved", self.name)
             return super().save()
 
-    class Sched(RedBeatScheduler):
-        Entry = Own
-
-    schedules = {"static": {"task": "echo", "schedule": schedule(3600)}}
-    scheduler = make_scheduler(scheduler=Sched, beat_schedule=schedules)
+    kind = type("Sched", (RedBeatScheduler,), {"Entry": Own})
+    scheduler = make_scheduler(scheduler=kind, beat_schedule={"static": {"task": "echo", "schedule": 3600}})
     assert client.smembers("saved") == {"static"}
     write_raw(client, "entry", score=server_now(client) - 5.5)
     scheduler.tick()
@@ -452,7 +410,7 @@ def test_from_key_and_save_of_a_subclass_are_called(
 
 
 def test_own_fields_of_a_definition_reach_the_constructor_of_a_subclass(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
+    tick_due: TickDue, client: redis.Redis, broker: redis.Redis
 ) -> None:
     class Counting(RedBeatSchedulerEntry):
         def __init__(self, *args: Any, max_runs: int = -1, **clsargs: Any) -> None:
@@ -460,54 +418,47 @@ def test_own_fields_of_a_definition_reach_the_constructor_of_a_subclass(
             super().__init__(*args, **clsargs)
             self.max_runs = max_runs
 
-    class Sched(RedBeatScheduler):
-        Entry = Counting
-
-    scheduler = make_scheduler(scheduler=Sched)
+    scheduler = tick_due(Entry=Counting)
+    client.delete("redbeat:entry")
     write_raw(client, "entry", max_runs=-1, tenant="north", score=server_now(client) - 5.5)
     entry = Counting.from_key("redbeat:entry", app=scheduler.app)
     assert (entry.max_runs, entry.tenant) == (-1, "north")  # type: ignore[attr-defined]
     scheduler.tick()
-    assert sent_names(broker) == ["entry"]
-    assert field(client, "entry", "definition")["max_runs"] == -1
+    assert sent_names(broker) == ["entry", "entry"]
     entry.save()
     assert field(client, "entry", "definition")["max_runs"] == -1
 
 
 @pytest.mark.parametrize(
-    ("name", "is_of_entry", "remedy"),
+    ("of_scheduler", "of_entry", "remedy"),
     [
-        ("schedule", False, "maybe_due"),
-        ("merge_inplace", False, "update_from_dict"),
-        ("is_due", False, "entry class"),
-        ("_ensure_connected", False, "producer"),
-        ("connection", False, "producer"),
-        ("__next__", True, "reserve"),
-        ("score", True, "due_at"),
+        ("schedule", None, "maybe_due"),
+        ("merge_inplace", None, "update_from_dict"),
+        ("connection", None, "producer"),
+        (None, "__next__", "reserve"),
+        (None, "score", "due_at"),
     ],
 )
 def test_override_that_is_not_called_is_an_error_that_names_the_remedy(
-    make_app: Callable[..., Celery],
+    make_app: MakeApp,
     caplog: pytest.LogCaptureFixture,
-    name: str,
-    is_of_entry: bool,
+    of_scheduler: str | None,
+    of_entry: str | None,
     remedy: str,
 ) -> None:
-    kind: type = RedBeatSchedulerEntry if is_of_entry else RedBeatScheduler
-    own = type("Own", (kind,), {name: getattr(kind, name, None)})
-    cls = type("Sched", (RedBeatScheduler,), {"Entry": own}) if is_of_entry else own
-    scheduler = cls(make_app(redbeat_lock_key=None))
-    service = MagicMock(scheduler=scheduler)
-    acquire_distributed_beat_lock(service, signal=None)
+    own: dict[str, Any] = {of_scheduler: print} if of_scheduler else {}
+    if of_entry:
+        own["Entry"] = type("Own", (RedBeatSchedulerEntry,), {of_entry: print})
+    scheduler = type("Own", (RedBeatScheduler,), own)(make_app(redbeat_lock_key=None))
+    scheduler.run_under(MagicMock())
     scheduler.close()
-    told = [record for record in caplog.records if "is not called" in record.getMessage()]
-    assert [record.levelname for record in told] == ["ERROR"]
-    assert f"Own.{name} is not called" in told[0].getMessage()
-    assert remedy in told[0].getMessage()
+    [line] = errors_in(caplog)
+    assert f"Own.{of_scheduler or of_entry} is not called" in line
+    assert remedy in line
 
 
 def test_scheduler_without_init_stores_and_sends_with_a_real_app(
-    make_app: Callable[..., Celery], client: redis.Redis, broker: redis.Redis
+    make_app: MakeApp, client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = RedBeatScheduler.__new__(RedBeatScheduler)
     scheduler.app, scheduler.lock = make_app(), MagicMock()

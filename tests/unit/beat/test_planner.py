@@ -194,24 +194,6 @@ def test_corrected_entry_runs_as_of_its_first_due_time(app: Celery) -> None:
     assert isinstance(plan_run(RedBeatSchedulerEntry, app, entry, NOW + 610), Commit)
 
 
-def test_failing_run_backs_off_and_keeps_its_due_time(app: Celery) -> None:
-    entry, now, pauses, news = claimed(), NOW, [], []
-    for _ in range(9):
-        run = plan(app, entry, now)
-        assert (run.nominal, run.sent.new_score > f"{now:.6f}") == (seconds(), True)
-        assert run.entry.options["headers"]["redbeat_due"] == NOON.isoformat(timespec="microseconds")
-        commit, is_news = commit_failed(run, "broken", now)
-        assert commit.new_meta is None
-        pauses.append(float(commit.new_score) - now)
-        news.append(is_news)
-        now = float(commit.new_score)
-        entry = replace(entry, nominal=commit.new_score, score=commit.new_score, error=commit.new_error)
-    for pause, wanted in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60], strict=True):
-        assert wanted - 1e-6 <= pause <= 1.25 * wanted + 1e-6
-    assert news == [True] + [False] * 8
-    assert json.loads(entry.error or "")["attempts"] == 9
-
-
 def test_run_has_one_task_id_at_every_try_and_on_every_beat(app: Celery) -> None:
     first = plan(app, claimed())
     commit, _ = commit_failed(first, "broken", NOW)

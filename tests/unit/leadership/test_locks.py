@@ -51,7 +51,6 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
     def acquire(
         looks: Iterable[Look],
         holder: str = HOLDER,
-        takeover_seconds: float | None = TAKEOVER_SECONDS,
         frozen: tuple[float, float] = (0, 0),
     ) -> float | None:
         class Key:
@@ -78,7 +77,7 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
             "redbeat.leadership.lock.time", SimpleNamespace(monotonic=lambda: now, time=lambda: now)
         )
         store = SimpleNamespace(renew_lock=lambda _fence: None, keys=Keys())
-        lock = LeaderLock(store, "redbeat::lock", LOCK_SECONDS, takeover_seconds)  # type: ignore[arg-type]
+        lock = LeaderLock(store, "redbeat::lock", LOCK_SECONDS, TAKEOVER_SECONDS)  # type: ignore[arg-type]
         for look in looks:
             now, rest = look
             try:
@@ -167,18 +166,31 @@ def raising(*errors: Exception) -> Callable[..., Any]:
     return renew_lock
 
 
-def test_unexpected_error_is_logged_once_and_the_heartbeat_goes_on(
-    fake_app: Celery, beating: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("errors", "logged"),
+    [
+        ([StoreUnavailable("away")], []),
+        (
+            [RuntimeError("a bug"), RuntimeError("a bug"), ValueError("another"), RuntimeError("a bug")],
+            ["RuntimeError: a bug", "ValueError: another"],
+        ),
+    ],
+    ids=["Redis is away", "unexpected"],
+)
+def test_heartbeat_goes_on_after_an_error_and_does_not_count_as_stuck(
+    fake_app: Celery,
+    beating: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    errors: list[Exception],
+    logged: list[str],
 ) -> None:
-    errors = [RuntimeError("a bug"), RuntimeError("a bug"), ValueError("another"), RuntimeError("a bug")]
     monkeypatch.setattr(Store, "renew_lock", raising(*errors))
-    _, renewal = beating()
+    heartbeat, renewal = beating()
     eventually(lambda: fake_app.redbeat_redis.get(FENCE.lock_key) == FENCE.token)
     assert renewal.lost is None
-    assert errors_in(caplog) == [
-        "beat: The heartbeat failed, and goes on: RuntimeError: a bug",
-        "beat: The heartbeat failed, and goes on: ValueError: another",
-    ]
+    assert heartbeat.excused_at > heartbeat.progressed_at
+    assert [line.partition(", and goes on: ")[2] for line in errors_in(caplog)] == logged
 
 
 def test_heartbeat_reports_a_lost_lock(fake_app: Celery, beating: Start) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import random
@@ -10,18 +9,16 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.process import budget
 from redbeat.process import signals as interrupts
-from redbeat.process.budget import limited, limited_steps, limited_twice
+from redbeat.process.budget import limited
 from redbeat.process.signals import Postponed, hold_interrupts
 from tests.support.processes import Process
 
@@ -38,33 +35,6 @@ def compute(seconds: float) -> float:
     return seconds
 
 
-@contextlib.contextmanager
-def logging_by(handler: logging.Handler) -> Iterator[logging.Logger]:
-    logger = logging.getLogger("tests.budget")
-    logger.addHandler(handler)
-    try:
-        yield logger
-    finally:
-        logger.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def signals_handled_by(handle: Callable[[int, Any], object], *numbers: int) -> Iterator[None]:
-    before = {number: signal.signal(number, handle) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-
-
-def started(count: int, work: Callable[[], object]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=work) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
 def test_call_that_never_returns_is_interrupted() -> None:
     began = time.process_time()
     with pytest.raises(EntryTooExpensive, match=r"redbeat:a: .* too expensive to .* 50 ms") as caught:
@@ -78,8 +48,6 @@ def test_result_or_error_of_a_call_is_passed_on() -> None:
     assert limited("a", compute, 0.001) == 0.001
     with pytest.raises(ZeroDivisionError):
         limited("a", lambda: 1 / 0)
-    with pytest.raises(SystemExit):
-        limited("a", sys.exit)
 
 
 def swallow_exceptions() -> None:
@@ -90,15 +58,6 @@ def swallow_exceptions() -> None:
             continue
 
 
-def swallow_everything_thrice() -> str:
-    for _ in range(3):
-        try:
-            spin()
-        except BaseException:  # noqa: BLE001 - just that
-            continue
-    return "well"
-
-
 def turn_it_into_another() -> None:
     try:
         spin()
@@ -106,7 +65,7 @@ def turn_it_into_another() -> None:
         raise ValueError("a bad value") from exc
 
 
-@pytest.mark.parametrize("call", [swallow_exceptions, swallow_everything_thrice, turn_it_into_another])
+@pytest.mark.parametrize("call", [swallow_exceptions, turn_it_into_another])
 def test_call_that_swallows_the_interruption_fails(call: Callable[[], object]) -> None:
     with pytest.raises(EntryTooExpensive):
         limited("a", call)
@@ -117,76 +76,34 @@ def test_no_interruption_arrives_after_the_call() -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chosen, outcomes = random.Random(seed), set[bool]()
-    for _ in range(30):
+    for _ in range(20):
         try:
-            limited("a", compute, chosen.uniform(0.005, 0.045), seconds=0.01)
+            limited("a", compute, chosen.uniform(0.002, 0.02), seconds=0.005)
             outcomes.add(True)
         except EntryTooExpensive:
             outcomes.add(False)
-        compute(0.002)
     compute(0.1)
     assert outcomes == {True, False}
 
 
-def test_waiting_does_not_count() -> None:
-    limited("a", time.sleep, 0.3, seconds=0.05)
-
-
-def test_other_threads_are_not_interrupted_and_do_not_count() -> None:
-    is_done, results = threading.Event(), list[object]()
+def test_time_of_other_threads_and_of_waiting_does_not_count() -> None:
+    is_done = threading.Event()
 
     def work() -> None:
         while not is_done.is_set():
             compute(0.01)
-        results.append("well")
 
-    threads = started(3, work)
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
     try:
-        with pytest.raises(EntryTooExpensive):
-            limited("a", spin)
+        limited("a", time.sleep, 0.3, seconds=0.05)
         assert limited("b", compute, 0.01, seconds=1) == 0.01
+        assert all(thread.is_alive() for thread in threads)
     finally:
         is_done.set()
         for thread in threads:
             thread.join()
-    assert results == ["well"] * 3
-
-
-def test_nested_call_has_a_limit_of_its_own() -> None:
-    def outer() -> str:
-        with pytest.raises(EntryTooExpensive, match="inner"):
-            limited("inner", spin, seconds=0.01)
-        return "well"
-
-    assert limited("outer", outer, seconds=5) == "well"
-    with pytest.raises(EntryTooExpensive, match="outer"):
-        limited("outer", lambda: (limited("inner", compute, 0.001), spin()))
-
-
-def test_call_that_is_slow_once_is_repeated() -> None:
-    moments = iter([None, 0.001])
-
-    def compute_next() -> None:
-        seconds = next(moments)
-        spin() if seconds is None else compute(seconds)
-
-    limited_twice("a", compute_next)
-    with pytest.raises(EntryTooExpensive):
-        limited_twice("a", spin)
-
-
-def test_each_step_of_an_iterator_is_limited() -> None:
-    def steps() -> Iterator[int]:
-        for number in range(10):
-            yield number
-            compute(0.01)
-        spin()
-
-    found: list[int] = []
-    with pytest.raises(EntryTooExpensive):
-        found.extend(limited_steps("a", steps()))
-    assert found == list(range(10))
-    assert list(limited_steps("a", iter(()))) == []
 
 
 def test_call_in_a_forked_child_is_interrupted() -> None:
@@ -209,83 +126,36 @@ def test_slow_call_under_gevent_fails_at_its_end(monkeypatch: pytest.MonkeyPatch
     limited("a", time.sleep, 0.3)  # waiting isn't too expensive
 
 
-class Stopped(BaseException):
-    """Raised by a handler, as SystemExit is by Celery's."""
-
-
-def signalled(number: int, call: Callable[..., Any], *arguments: Any) -> None:
-    """Make a call, and send this process a signal a moment after that has begun, or shortly before."""
-    threading.Timer(0.03, os.kill, (os.getpid(), number)).start()
-    call(*arguments)
-
-
-def test_signal_during_a_waiting_call_arrives_soon() -> None:
-    def handle(_number: int, _frame: object) -> None:
-        compute(0.15)
-        raise Stopped
-
-    with signals_handled_by(handle, signal.SIGTERM):
-        began = time.monotonic()
-        with pytest.raises(Stopped):
-            signalled(signal.SIGTERM, limited, "a", time.sleep, 600)
-        assert time.monotonic() - began < 300
-    with pytest.raises(EntryTooExpensive):  # and the next one has its budget
-        limited("a", spin)
-
-
-def test_logs_destructors_and_handlers_are_never_interrupted() -> None:
-    """Tried with a log handler that takes a lock, destructors, and signals at random times."""
+def test_log_handler_is_never_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock would stay locked: tried at random times."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
-    chosen, begun, ended = random.Random(seed), Counter[str](), Counter[str]()
-    lock = threading.Lock()
-
-    def take_time(what: str) -> None:
-        begun[what] += 1
-        compute(chosen.uniform(0, 0.004))
-        ended[what] += 1
+    chosen, lock, outcomes = random.Random(seed), threading.Lock(), set[bool]()
 
     class Locking(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             lock.acquire()
-            take_time("log")
+            compute(chosen.uniform(0, 0.004))
             lock.release()
 
-    class Dropped:
-        def __del__(self) -> None:
-            take_time("destructor")
+    logger = logging.getLogger("tests.budget")
+    monkeypatch.setattr(logger, "handlers", [Locking()])
+    monkeypatch.setattr(logger, "propagate", False)
 
     def work() -> None:
-        for _ in range(chosen.randrange(16)):
-            chosen.choice([lambda: logger.error("one"), Dropped, lambda: compute(0.004)])()
+        for _ in range(chosen.randrange(8)):
+            logger.error("one")
+            compute(0.001)
 
-    def handle(_number: int, _frame: object) -> None:
-        take_time("handler")
-
-    def send_signals() -> None:
-        thread = random.Random(seed)
-        while not is_done.wait(thread.uniform(0, 0.02)):
-            os.kill(os.getpid(), thread.choice(numbers))
-
-    is_done, numbers, outcomes = threading.Event(), [signal.SIGUSR1, signal.SIGVTALRM], Counter[bool]()
-    with signals_handled_by(handle, *numbers), logging_by(Locking()) as logger:
-        [sender] = started(1, send_signals)
+    until = time.process_time() + 0.5
+    while time.process_time() < until:
         try:
-            until = time.process_time() + 1
-            while time.process_time() < until:
-                try:
-                    limited("a", work, seconds=0.001)
-                    outcomes[True] += 1
-                except EntryTooExpensive:
-                    outcomes[False] += 1
-                assert not lock.locked()
-        finally:
-            is_done.set()
-            sender.join()
-    print(outcomes, ended)
-    assert begun == ended
-    assert set(ended) == {"log", "destructor", "handler"}
-    assert set(outcomes) == {True, False}
+            limited("a", work, seconds=0.001)
+            outcomes.add(True)
+        except EntryTooExpensive:
+            outcomes.add(False)
+        assert not lock.locked()
+    assert outcomes == {True, False}
 
 
 # ruff: noqa: PT012 - it is the block that is interrupted
