@@ -1,10 +1,8 @@
-"""A schedule that computes for as long as a test likes."""
+"""A schedule that computes for ever."""
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta
-from typing import Any
 
 from celery.schedules import BaseSchedule
 
@@ -14,23 +12,13 @@ SPINNING = {"__type__": "spinning"}
 
 
 class spinning(BaseSchedule):  # noqa: N801 - as Celery's are called
-    """Computes for so many seconds whenever it is asked; None: for ever."""
-
-    def __init__(self, seconds: float | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.seconds = seconds
+    """Never returns when it is asked."""
 
     def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-        until = float("inf") if self.seconds is None else time.thread_time() + self.seconds
-        while time.thread_time() < until:
+        while True:
             pass
-        return timedelta(hours=1)  # however slow the machine is, it is due once in a test
-
-
-def fields_of(schedule: spinning) -> dict[str, Any]:
-    return {"seconds": schedule.seconds}
 
 
 def know_spinning() -> None:
     """Let entries with such a schedule be read, in this test."""
-    register_schedule("spinning", spinning, fields_of, lambda fields: spinning(fields.get("seconds")))
+    register_schedule("spinning", spinning, lambda _schedule: {}, lambda _fields: spinning())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -56,9 +55,6 @@ OTHER_TYPES: dict[str, tuple[Any, ...]] = {
 HASHES = BAD_DEFINITIONS.keys() | BAD_METAS.keys()
 
 
-GOOD = '{"task": "echo", "schedule": {"__type__": "interval", "every": 3600}}'
-
-
 def write_bad_ones(client: redis.Redis, score: float = 1) -> None:
     for name, definition in BAD_DEFINITIONS.items():
         write_raw(client, name, definition, score=score, meta=meta_json(datetime(2024, 1, 1), 3))
@@ -69,41 +65,32 @@ def write_bad_ones(client: redis.Redis, score: float = 1) -> None:
         client.zadd(SCHEDULE, {f"redbeat:{name}": score})
 
 
-def due_again(client: redis.Redis) -> None:
-    for member in client.zrange(SCHEDULE, 0, -1):
-        client.zadd(SCHEDULE, {member: 1})
-
-
 HISTORIES = b"redbeat::history:"
 
 
-def dump_all(client: redis.Redis) -> dict[str, Any]:
+def dump_all(server: Server) -> dict[str, Any]:
     """Every key of the schedule as bytes, but for the errors noted, histories, the lock and its tick."""
-    raw = redis.Redis(host=client.connection_pool.connection_kwargs["host"], **_address(client))
-    with raw:
+    with server.client(db=1, decode_responses=False) as raw:
         dumped: dict[str, Any] = {}
         for key in raw.keys("redbeat:*"):
-            if key.decode("utf-8", "replace") in (SCHEDULE, LOCK, TICK) or key.startswith(HISTORIES):
+            if key in (SCHEDULE.encode(), LOCK.encode(), TICK.encode()) or key.startswith(HISTORIES):
                 continue
-            is_hash = raw.type(key) == b"hash"
-            value = raw.hgetall(key) if is_hash else raw.dump(key)
-            if is_hash:
-                value.pop(b"error", None)
-            dumped[key] = value
+            dumped[key] = raw.hgetall(key) if raw.type(key) == b"hash" else raw.dump(key)
+            if isinstance(dumped[key], dict):
+                dumped[key].pop(b"error", None)
         return dumped
-
-
-def _address(client: redis.Redis) -> dict[str, Any]:
-    options = client.connection_pool.connection_kwargs
-    return {"port": options["port"], "db": options["db"]}
 
 
 @EVERY_KIND_OF_LOCK
 def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
+    scheduler: RedBeatScheduler,
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     write_bad_ones(client)
-    before = dump_all(client)
+    before = dump_all(server)
     write_raw(client, "good", score=2, schedule=SELDOM)
     # large ones have turns of their own
     eventually(lambda: (scheduler.tick(), all(field(client, name, "error") for name in HASHES))[1])
@@ -111,7 +98,7 @@ def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
     client.delete("redbeat:good")
     client.zrem(SCHEDULE, "redbeat:good")
     assert client.delete(NAMES.figures) == 1, "it was counted"
-    assert dump_all(client) == before
+    assert dump_all(server) == before
     for name in HASHES:
         error = field(client, name, "error")
         assert len(error["reason"]) < 300, name
@@ -129,49 +116,43 @@ def test_bad_entries_are_kept_out_of_the_way_and_the_good_run(
 def test_invalid_entries_are_logged_once(
     make_scheduler: MakeScheduler, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def tick_all(scheduler: RedBeatScheduler) -> int:
+        """Let all be due, tick until none is, and return how many errors have been logged."""
+        client.zadd(SCHEDULE, dict.fromkeys(client.zrange(SCHEDULE, 0, -1), 1))
+        eventually(lambda: (scheduler.tick(), due_count(client) == 0)[1])
+        return len(errors_in(caplog))
+
     write_bad_ones(client)
-    logged = len(HASHES | OTHER_TYPES.keys())
-    first = make_scheduler(redbeat_lock_key=None)
-    eventually(lambda: (first.tick(), due_count(client) == 0)[1])
-    assert len(errors_in(caplog)) == logged
-    size = sum(len(message) for message in errors_in(caplog))
-    print(f"{logged} bad entries, {size} bytes of log")
-    assert size < 300 * logged
+    logged = len(HASHES) + len(OTHER_TYPES)
+    assert tick_all(make_scheduler(redbeat_lock_key=None)) == logged
+    assert sum(len(message) for message in errors_in(caplog)) < 300 * logged
     scheduler = make_scheduler(redbeat_lock_key=None)
     for _ in range(3):
-        due_again(client)
-        eventually(lambda: (scheduler.tick(), due_count(client) == 0)[1])
-    # where there is no hash there is no place to note that it was logged: once for each beat
-    assert len(errors_in(caplog)) == logged + len(OTHER_TYPES)
-    since = field(client, "brace", "error")["since"]
-    assert datetime.fromisoformat(since).timestamp() <= server_now(client)
-
+        # where there is no hash there is no place to note that it was logged: once for each beat
+        assert tick_all(scheduler) == logged + len(OTHER_TYPES)
     write_raw(client, "brace", "{another")
-    eventually(lambda: (scheduler.tick(), due_count(client) == 0)[1])
-    assert len(errors_in(caplog)) == logged + len(OTHER_TYPES) + 1
+    assert tick_all(scheduler) == logged + len(OTHER_TYPES) + 1
 
 
 def test_invalid_entry_that_is_corrected_runs(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    for name in ("at-once", "later", "saved"):
+    names = ["at-once", "later"]
+    for name in names:
         write_raw(client, name, "{oops")
     scheduler.tick()
-    for name in ("at-once", "later"):
-        client.hset(f"redbeat:{name}", "definition", GOOD)
+    for name in names:
+        write_raw(client, name, score=None)
     client.zadd(SCHEDULE, {"redbeat:at-once": 0})
     scheduler.tick()
     assert sent_names(broker) == ["at-once"]
-    assert client.hget("redbeat:at-once", "error") is None
     # without a zadd it is tried again after max_interval, which is now
     retried_at = score_of(client, "later") or 0
     assert retried_at - server_now(client) <= scheduler.max_interval
     client.zadd(SCHEDULE, {"redbeat:later": retried_at - scheduler.max_interval})
     scheduler.tick()
-    assert sent_names(broker) == ["at-once", "later"]
-    assert client.hget("redbeat:later", "error") is None
-    Entry("saved", "echo", 3600, app=scheduler.app).save()
-    assert client.hget("redbeat:saved", "error") is None
+    assert sent_names(broker) == names
+    assert not [name for name in names if client.hexists(f"redbeat:{name}", "error")]
 
 
 def test_bytes_that_are_not_text_cost_their_own_entry(
@@ -228,20 +209,7 @@ def test_saving_an_invalid_entry_repairs_it(
 # -- large entries
 
 
-MEBIBYTE = 1024 * 1024
-
-
 MAX_BYTES = 20_000
-
-
-FIELDS = ["definition", "meta", "policy"]
-
-
-def write_large(client: redis.Redis, name: str, which: str = "definition", size: int = MAX_BYTES) -> None:
-    """An entry that is due, and larger than allowed by one of its fields."""
-    write_raw(client, name, schedule=SELDOM, score=None)
-    client.hset(f"redbeat:{name}", which, json.dumps({"note": "x" * size}))
-    client.zadd(SCHEDULE, {f"redbeat:{name}": 1})
 
 
 def write_canary(client: redis.Redis) -> None:
@@ -249,7 +217,7 @@ def write_canary(client: redis.Redis) -> None:
 
 
 @EVERY_KIND_OF_LOCK
-@pytest.mark.parametrize("which", FIELDS)
+@pytest.mark.parametrize("which", ["definition", "meta", "policy"])
 def test_entry_that_is_too_large_is_quarantined_and_the_others_run(
     make_scheduler: MakeScheduler,
     settings: dict[str, Any],
@@ -259,18 +227,17 @@ def test_entry_that_is_too_large_is_quarantined_and_the_others_run(
     which: str,
 ) -> None:
     scheduler = make_scheduler(redbeat_max_entry_bytes=MAX_BYTES, **settings)
-    write_large(client, "large", which)
+    write_raw(client, "large", schedule=SELDOM, score=1)
+    client.hset("redbeat:large", which, json.dumps({"note": "x" * MAX_BYTES}))
     write_raw(client, "good", schedule=SELDOM, score=2)
-    scheduler.tick()
-    assert sent_names(broker) == ["good"]
-    reason = field(client, "large", "error")["reason"]
-    assert re.search(r"large: it has [\d,]+ bytes, and redbeat_max_entry_bytes allows 20,000: store", reason)
-    assert len(errors_in(caplog)) == 1
-    assert (score_of(client, "large") or 0) > server_now(client)
+    for _ in range(2):
+        scheduler.tick()
+        assert sent_names(broker) == ["good"]
+        assert "redbeat_max_entry_bytes allows 20,000" in field(client, "large", "error")["reason"]
+        assert len(errors_in(caplog)) == 1, "said once"
+        assert (score_of(client, "large") or 0) > server_now(client)
+        client.zadd(SCHEDULE, {"redbeat:large": 1})
     assert len(client.hget("redbeat:large", which) or "") > MAX_BYTES, "it is kept as it is"
-    client.zadd(SCHEDULE, {"redbeat:large": 1})
-    scheduler.tick()
-    assert len(errors_in(caplog)) == 1, "said once"
 
 
 def test_saving_an_entry_that_is_too_large_is_refused(make_app: MakeApp, client: redis.Redis) -> None:
@@ -287,23 +254,6 @@ def test_saving_an_entry_that_is_too_large_is_refused(make_app: MakeApp, client:
     assert not field(client, "large", "definition")["args"]
 
 
-def test_entries_of_five_megabytes_delay_no_other(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    for number in range(5):
-        write_raw(client, f"large-{number}", schedule=SELDOM, score=1 + number, args=["x" * 5_000_000])
-    scheduler = make_scheduler(redbeat_max_entry_bytes=8 * MEBIBYTE)
-    waits = []
-    while scheduler.tick() == 0:
-        write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
-        sent = broker.llen("celery")
-        scheduler.tick()
-        waits.append(broker.llen("celery") - sent)
-        assert json.loads(broker.lindex("celery", 0))["headers"]["redbeat_entry"] == "canary"
-    assert max(waits) <= 3, "one batch has a few of them, and the canary"
-    assert broker.llen("celery") == 5 + len(waits)
-
-
 # -- entries that are expensive to compute, and members without a hash
 
 
@@ -314,7 +264,7 @@ def _known_kind() -> None:
 
 @EVERY_KIND_OF_LOCK
 def test_endless_rule_is_postponed_and_then_quarantined(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, caplog: pytest.LogCaptureFixture
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     write_raw(client, "hostile", score=1, schedule=SPINNING)
     write_raw(client, "good", score=2)
@@ -323,65 +273,27 @@ def test_endless_rule_is_postponed_and_then_quarantined(
     assert sent_names(broker) == ["good"]
     put_off = score_of(client, "hostile")
     assert began < put_off <= server_now(client) + 2, "one slow moment is no reason to stop it"
-    assert [record.levelname for record in caplog.records if "hostile" in record.getMessage()] == ["WARNING"]
     eventually(lambda: server_now(client) > put_off)
     scheduler.tick()
     error = field(client, "hostile", "error")
-    assert "redbeat:hostile" in error["reason"]
     assert "too expensive to compute" in error["reason"]
     assert error["due"] == "1", "its run isn't lost"
     assert (score_of(client, "hostile") or 0) > server_now(client) + scheduler.max_interval - 10
-    assert sum("too expensive" in record.getMessage() for record in caplog.records) == 2
-
-
-@EVERY_KIND_OF_LOCK
-def test_many_slow_entries_delay_no_other(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
-) -> None:
-    """Counted in batches: a good one waits for the end of the one that is planned, however many are slow."""
-    slow = {**SPINNING, "seconds": 0.005}
-    now = server_now(client)
-    for number in range(40):
-        write_raw(client, f"slow-{number}", score=now - 50 + number / 10, schedule=slow)
-    scheduler = make_scheduler(redbeat_batch_size=10, **settings)
-    scheduler.tick()
-    batches = 1
-    assert 0 < len(sent_names(broker)) <= 10
-    for number in range(4):
-        write_raw(client, f"good-{number}", score=now - 10 + number)
-        for _ in range(1 if number else 2):
-            scheduler.tick()
-            batches += 1
-        assert f"good-{number}" in sent_names(broker)
-    while len(sent_names(broker)) < 44 and batches < 50:
-        scheduler.tick()
-        batches += 1
-    assert len(set(sent_names(broker))) == len(sent_names(broker)) == 44, "nothing is lost or doubled"
 
 
 def test_saving_an_endless_rule_is_refused(app: Celery, client: redis.Redis) -> None:
     entry = Entry("hostile", "echo", spinning(app=app), app=app)
     for save in (entry.save, lambda: Entry.save_many([entry])):
-        with pytest.raises(EntryError, match=r"redbeat:hostile: .*too expensive to compute") as caught:
+        with pytest.raises(EntryTooExpensive, match="redbeat:hostile"):
             save()
-        assert isinstance(caught.value, EntryTooExpensive)
     assert not client.exists("redbeat:hostile")
-    Entry("slow", "echo", spinning(0.001, app=app), app=app).save()
-    assert client.exists("redbeat:slow")
 
 
-@pytest.mark.few_cases(1)
 @EVERY_KIND_OF_LOCK
-@pytest.mark.parametrize("member", ["redbeat:gone-%d", "foreign:%d"])
 def test_thousands_of_members_without_a_hash_delay_no_entry(
-    scheduler: RedBeatScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    member: str,
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    count = 5_000
-    client.zadd(SCHEDULE, {member % number: 1 for number in range(count)})
+    client.zadd(SCHEDULE, {f"{'redbeat:gone' if n % 2 else 'foreign'}-{n}": 1 for n in range(5_000)})
     write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
     scheduler.tick()
     assert sent_names(broker) == ["canary"], "it is looked for beyond them"
@@ -394,12 +306,7 @@ def test_thousands_of_members_without_a_hash_delay_no_entry(
         return client.zcard(SCHEDULE) == 1
 
     eventually(are_removed)
-    print(f"{ticks} ticks")
     assert ticks < 30
-    lines = errors_in(caplog)
-    assert all(line.startswith("beat: Failed to load") and ", removing" in line for line in lines)
-    assert len(lines) < 40
-    assert sum(map(len, lines)) < 20_000
 
 
 # -- a request that is too large ends its connection

@@ -97,8 +97,7 @@ def test_run_is_held_back_before_it_is_published(
     first, other = write_entry(client), write_entry(client, "other")
     scheduler.tick()
     assert ids_of(app) == [expected_id("entry", first), expected_id("other", other)]
-    second = round(server_now(client) - 1, 6)
-    client.zadd(SCHEDULE, {"redbeat:entry": second})
+    second = make_due(client)
     client.delete(NAMES.about("other").running)
     client.zadd(SCHEDULE, {"redbeat:other": second})
     scheduler.tick()
@@ -131,10 +130,6 @@ class Killed(KeyboardInterrupt):
     """The end of a beat."""
 
 
-def killed(*_: Any, **__: Any) -> Any:
-    raise Killed
-
-
 POLICIES = ["skip", "buffer_one", "replace"]
 
 
@@ -155,9 +150,9 @@ def kill(
             scheduler.tick()
 
 
-def make_due(client: redis.Redis, seconds: float = 1.0) -> float:
+def make_due(client: redis.Redis) -> float:
     """Let another run of the entry be due; return since when it is."""
-    due = round(server_now(client) - seconds, 6)
+    due = round(server_now(client) - 1, 6)
     client.zadd(SCHEDULE, {"redbeat:entry": due})
     return due
 
@@ -230,47 +225,38 @@ def test_run_begun_before_it_was_recorded_holds_back_the_next_one(
     assert (held["outcome"], held["held_by"]) == ("skipped" if overlap == "skip" else "waiting", task_id)
 
 
-@pytest.mark.parametrize("outcome", [None, "succeeded"])
+@pytest.mark.parametrize("is_ended", [False, True])
 def test_run_begun_after_a_kill_is_not_published_again(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     app: Celery,
     client: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
-    outcome: str | None,
+    is_ended: bool,
 ) -> None:
     due = write_entry(client)
-    task_id = expected_id("entry", due)
-    scheduler = make_scheduler(app)
-    with monkeypatch.context() as patched:
-        patched.setattr(Store, "commit_runs", killed)
-        with pytest.raises(Killed):
-            scheduler.tick()
+    kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
+    task_id, progress = expected_id("entry", due), Progress(app, client)
     assert ids_of(app) == [task_id]
-    progress = Progress(app, client)
     delivery = progress.delivery("entry", task_id, due)
     assert progress.begin(delivery) == "go"
-    if outcome:
-        progress.end(delivery, outcome)
+    if is_ended:
+        progress.end(delivery, "succeeded")
     scheduler.tick()
     assert ids_of(app) == []
     assert field(client, "entry", "meta")["total_run_count"] == 1
-    record = history_of(client, "entry")[0]
-    assert record.get("outcome") == outcome
-    if not outcome:
+    if not is_ended:
+        assert "outcome" not in history_of(client, "entry")[0]
         assert "sent" in running_of(client, "entry")[task_id]
-        progress.end(delivery, "failed")
-        assert history_of(client, "entry")[0]["outcome"] == "failed"
-    assert (running_of(client, "entry"), client.zcard(DEADLINES)) == ({}, 0)
+        progress.end(delivery, "succeeded")
+    assert history_of(client, "entry")[0]["outcome"] == "succeeded"
+    assert client.exists(RUNNING, DEADLINES) == 0
 
 
 def test_reservation_without_its_beat_is_removed(
-    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    scheduler: RedBeatScheduler, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_entry(client)
-    with monkeypatch.context() as patched:
-        patched.setattr(Store, "commit_runs", killed)
-        with pytest.raises(Killed):
-            scheduler.tick()
+    kill(scheduler, monkeypatch, Store, "commit_runs", is_done=False)
     [(member, deadline)] = client.zrange(DEADLINES, 0, -1, withscores=True)
     assert 0 < deadline - server_now(client) <= 60
     client.zrem(SCHEDULE, "redbeat:entry")
