@@ -8,7 +8,6 @@ import pickle
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from celery import Celery, _state  # no other name
@@ -56,33 +55,14 @@ def test_schedule_value_becomes_a_schedule_of_the_app(app: Celery, value: Any, m
     assert changed.schedule.app is app
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ("hourly", "schedule: cron 'hourly': it has 1 field instead of five"),
-        ({"evry": 60}, "schedule: must have just one of {cron: ...}, {every: ...}, "),
-        ([60], "schedule must be a schedule, a timedelta, a number of seconds, a cron expression, "),
-        *((value, "") for value in (True, 1e300, float("nan"))),
-    ],
-)
-def test_invalid_schedule_is_refused_and_the_old_one_stays(app: Celery, wrong: Any, words: str) -> None:
+@pytest.mark.parametrize("wrong", ["hourly", {"evry": 60}, [60], True, 1e300, float("nan")])
+def test_invalid_schedule_is_refused_and_the_old_one_stays(app: Celery, wrong: Any) -> None:
     made = entry_x(app)
-    with pytest.raises(EntryError, match=f"^x: {re.escape(words)}") as caught:
+    with pytest.raises(EntryError, match=r"^x: ") as caught:
         made.schedule = wrong
-    assert caught.value.key == "x"
-    assert made.schedule == schedule(60)
-    with pytest.raises(EntryError) as at_first:
+    assert (caught.value.key, made.schedule) == ("x", schedule(60))
+    with pytest.raises(EntryError, match=re.escape(str(caught.value))):
         entry_x(app, schedule=wrong)
-    assert str(at_first.value) == str(caught.value)
-
-
-def test_entry_without_schedule_is_refused_when_it_is_saved(app: Celery) -> None:
-    made = entry_x(app, schedule=None)
-    assert made.schedule is None
-    made.schedule = 60
-    made.schedule = None
-    with pytest.raises(EntryError, match="redbeat:x: schedule must be"):
-        made.plan_save(Stored("redbeat:x"), NOON)
 
 
 def test_entry_without_app_raises_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,25 +82,21 @@ def test_entry_without_app_uses_the_current_app(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": ""}, "An entry must have a name, a non-empty string."),
-        ({"task": None}, "redbeat:x: task must be the name of a task, not None."),
-        ({"args": "abc"}, "redbeat:x: args must be a list or a tuple, not text."),
-        ({"enabled": "maybe"}, "redbeat:x: enabled must be True or False, not 'maybe'."),
-        ({"args": [object()]}, "redbeat:x: can't be stored as JSON: .*not JSON serializable"),
-        ({"args": [{"__type__": "interval", "every": 0}]}, "redbeat:x: couldn't be read again: interval: "),
-        ({"options": {"headers": [1]}}, "redbeat:x: options: headers must be a dict, not a list."),
-        ({"schedule": BaseSchedule()}, "redbeat:x: can't be stored as JSON: .*register_schedule"),
-        ({"schedule": schedule(0)}, "redbeat:x: its schedule .* can't be used: an interval must be longer"),
+        ({"name": ""}, "name"),
+        ({"task": None}, "redbeat:x: task .* None"),
+        ({"args": "abc"}, "redbeat:x: args "),
+        ({"enabled": "maybe"}, "redbeat:x: enabled .* 'maybe'"),
+        ({"args": [object()]}, "redbeat:x: .*not JSON serializable"),
+        ({"args": [{"__type__": "interval", "every": 0}]}, "redbeat:x: .*interval: "),
+        ({"options": {"headers": [1]}}, "redbeat:x: options: headers "),
+        ({"schedule": None}, "redbeat:x: schedule "),
+        ({"schedule": BaseSchedule()}, "redbeat:x: .*register_schedule"),
+        ({"schedule": schedule(0)}, "redbeat:x: its schedule "),
     ],
 )
 def test_invalid_entry_is_refused_with_the_field(app: Celery, change: dict[str, Any], message: str) -> None:
     with pytest.raises(EntryError, match=message):
         entry_x(app, **change).plan_save(Stored("redbeat:x"), NOON)
-
-
-@pytest.mark.parametrize("meta", ["", None])
-def test_missing_meta_means_no_last_run(meta: str | None) -> None:
-    assert Entry.decode_meta(meta) == {"last_run_at": None}
 
 
 @pytest.mark.parametrize(
@@ -132,32 +108,20 @@ def test_missing_meta_means_no_last_run(meta: str | None) -> None:
     ids=["copy", "deepcopy", "pickle"],
 )
 def test_copy_and_pickle_keep_all_fields(rule: Any, duplicate: Any) -> None:
-    made = entry_x(pickled_app, args=[1], options={"headers": {"a": 1}}, enabled=False)
-    made.schedule, made.total_run_count = rule, 5
+    made = entry_x(pickled_app, args=[1], options={"headers": {"a": 1}}, enabled=False, schedule=rule)
+    made.total_run_count = 5
     found = duplicate(made)
-    assert type(found) is Entry
-    assert found.app.main == "pickled"
-    names = "name task schedule args kwargs options enabled total_run_count key last_run_at"
-    for name in names.split():
-        assert getattr(found, name) == getattr(made, name)
+    assert (type(found), found.app.main, parts(found)) == (Entry, "pickled", parts(made))
     found.schedule = 5
     assert (found.schedule, made.schedule) == (schedule(5), entry_x(pickled_app, schedule=rule).schedule)
 
 
 def test_is_due_answers_like_a_celery_entry(app: Celery) -> None:
-    tomorrow = datetime.now(timezone.utc) + timedelta(days=1)
+    tomorrow, long_ago = datetime.now(timezone.utc) + timedelta(days=1), NOON - timedelta(days=4000)
     waiting = entry_x(app, last_run_at=tomorrow, total_run_count=1).is_due()
-    assert not waiting.is_due
-    assert waiting.next == pytest.approx(86_460, abs=60)
-    assert entry_x(app, last_run_at=NOON - timedelta(days=4000)).is_due().is_due
-    disabled = entry_x(app, last_run_at=NOON - timedelta(days=4000), enabled=False)
-    assert tuple(disabled.is_due()) == (False, 5.0)
-
-
-UTC = timezone.utc
-
-
-NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+    assert (waiting.is_due, waiting.next) == (False, pytest.approx(86_460, abs=60))
+    assert entry_x(app, last_run_at=long_ago).is_due().is_due
+    assert tuple(entry_x(app, last_run_at=long_ago, enabled=False).is_due()) == (False, 5.0)
 
 
 schedules = st.one_of(
@@ -211,10 +175,8 @@ def test_from_dict_restores_what_to_dict_gives(
     one: Any, args: Any, kwargs: Any, policy: Any, last_run_at: Any, count: int, enabled: bool
 ) -> None:
     app = memory_app(redbeat_redis_url="redis://nowhere:1")
-    entry = Entry(
-        "x", "t", one, args=args, kwargs=kwargs, options={"queue": "q"}, enabled=enabled, app=app,
-        total_run_count=count, **policy,
-    )  # fmt: skip
+    fields = {"args": args, "kwargs": kwargs, "options": {"queue": "q"}, "enabled": enabled, **policy}
+    entry = Entry("x", "t", one, app=app, total_run_count=count, **fields)
     entry.last_run_at = last_run_at
     form = entry.to_dict()
     assert json.loads(json.dumps(form)) == form, "plain JSON"
@@ -226,13 +188,13 @@ def test_from_dict_restores_what_to_dict_gives(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"nmae": "y"}, "there is no field 'nmae'. Did you mean name"),
-        ({"schedule": {"__type__": "moon"}}, "schedule: there is no schedule of the kind 'moon'"),
-        ({"args": "abc"}, "args must be a list, not text"),
-        ({"enabled": "yes"}, "enabled must be true or false, not 'yes'"),
-        ({"last_run_at": "yesterday"}, "last_run_at: 'yesterday' is no time"),
-        ({"jitter": "much"}, "jitter: 'much' is no length of time"),
-        ({"schedule": {"evry": "1h"}}, r"schedule: must have just one of .* Did you mean every"),
+        ({"nmae": "y"}, "'nmae'. Did you mean name"),
+        ({"schedule": {"__type__": "moon"}}, "schedule: .* 'moon'"),
+        ({"args": "abc"}, "args "),
+        ({"enabled": "yes"}, "enabled .* 'yes'"),
+        ({"last_run_at": "yesterday"}, "last_run_at: 'yesterday' "),
+        ({"jitter": "much"}, "jitter: 'much' "),
+        ({"schedule": {"evry": "1h"}}, "schedule: .* Did you mean every"),
     ],
 )
 def test_form_with_an_invalid_field_is_refused_with_its_name(
@@ -253,22 +215,19 @@ WRITTEN: list[tuple[Any, Any]] = [
     ({"rrule": "DTSTART:20260601T120000Z\nRRULE:FREQ=DAILY;COUNT=3"}, rrule("DAILY", dtstart=NOON, count=3)),
     ({"solar": "sunset", "lat": 52.5, "lon": 13.4}, solar("sunset", 52.5, 13.4)),
     ({"__type__": "crontab", "minute": 5}, crontab(5)),
+    ({"__type__": "cron", "expression": "@daily"}, cron("@daily")),
 ]
 
 
 WAYS = {
     "from_dict": lambda app, written: Entry.from_dict({"name": "x", "task": "t", "schedule": written}, app),
     "constructor": lambda app, written: Entry("x", "t", written, app=app),
-    "attribute": lambda app, written: set_schedule(Entry("x", "t", 1, app=app), written),
-    "file": lambda app, written: entry_of(
-        read_file(json.dumps({"entries": {"x": {"task": "t", "schedule": written}}})), "x", app
-    ),
+    "file": lambda app, written: in_file(app, task="t", schedule=written),
 }
 
 
-def set_schedule(entry: Entry, written: Any) -> Entry:
-    entry.schedule = written
-    return entry
+def in_file(app: Celery, **fields: Any) -> Entry:
+    return entry_of(read_file(json.dumps({"entries": {"x": fields}})), "x", app)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -283,8 +242,7 @@ def test_written_schedule_means_the_same_everywhere(
 def test_dtstart_without_zone_uses_the_entry_timezone(app: Celery) -> None:
     given = {"rrule": "DTSTART:20260701T090000\nRRULE:FREQ=DAILY"}
     form = {"name": "x", "task": "t", "schedule": given, "timezone": "Europe/Berlin"}
-    made = Entry.from_dict(form, app), Entry("x", "t", given, timezone=ZoneInfo("Europe/Berlin"), app=app)
-    for entry in made:
+    for entry in (Entry.from_dict(form, app), entry_x(app, schedule=given, timezone="Europe/Berlin")):
         assert [due.isoformat() for due in entry.next_runs(1, NOON)] == ["2026-07-01T09:00:00+02:00"]
 
 
@@ -294,24 +252,16 @@ def test_durations_may_be_text_in_forms_and_files(app: Celery) -> None:
         "queue_timeout": "1d", "resume_after": "2h",
     }  # fmt: skip
     fields = {"task": "t", "schedule": "1d", "pause_after_failures": 1, **lengths}
-    in_file = entry_of(read_file(json.dumps({"entries": {"x": fields}})), "x", app)
-    for entry in (Entry.from_dict({"name": "x", **fields}, app), in_file):
+    for entry in (Entry.from_dict({"name": "x", **fields}, app), in_file(app, **fields)):
         assert (entry.jitter, entry.expires_after, entry.misfire_grace_time) == (30, 5400, 0.5)
         assert (entry.max_runtime, entry.queue_timeout, entry.resume_after) == (300, 86400, 7200)
-
-
-def test_stored_cron_nickname_is_read(app: Celery) -> None:
-    given = {"__type__": "cron", "expression": "@daily"}
-    assert Entry.from_dict({"name": "x", "task": "t", "schedule": given}, app).schedule == cron("@daily")
 
 
 def test_raw_fields_reads_what_a_broken_entry_still_has() -> None:
     def fields(definition: str | None, policy: str | None = None) -> dict[str, Any]:
         return raw_fields(Stored("k", definition=definition, policy=policy))
 
-    assert fields('{"name": "n", "task": null, "other": 1}', '{"jitter": "x"}') == {
-        "name": "n",
-        "jitter": "x",
-    }
+    found = fields('{"name": "n", "task": null, "other": 1}', '{"jitter": "x"}')
+    assert found == {"name": "n", "jitter": "x"}
     assert fields("{", '{"jitter": 5}') == {"jitter": 5}
     assert fields("[" * 100_000) == fields("5") == fields(None) == raw_fields(None) == {}

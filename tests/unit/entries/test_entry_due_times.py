@@ -44,34 +44,48 @@ SCHEDULES: list[dict[str, Any]] = [
 
 
 def stored_of(
-    score: float, schedule: Any, ran_at: datetime | None, count: int, policy: dict[str, Any], is_ours: bool
+    score: float,
+    schedule: Any,
+    ran_at: datetime | None,
+    count: int,
+    policy: dict[str, Any],
+    is_ours: bool = True,
 ) -> Stored:
-    enabled = policy.pop("enabled", True)
-    definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, "enabled": enabled})
+    policy = dict(policy)
+    fields = {"schedule": schedule, "enabled": policy.pop("enabled", True)}
+    definition = json.dumps({"name": "x", "task": "t", **fields})
     meta, text = encode_meta(ran_at, count), json.dumps(policy) if policy else None
     meta = meta if is_ours else json.dumps(json.loads(meta))
     return Stored("redbeat:x", definition, meta, score, text, type=KeyType.HASH)
 
 
+def claimed_of(stored: Stored, score: str = "") -> Claimed:
+    score = score or score_text(stored.score)
+    return Claimed(stored.key, score, stored.definition, stored.meta, stored.policy, score=score)
+
+
+def decide(app: Celery, stored: Stored | Claimed, now: datetime) -> Any:
+    claimed = stored if isinstance(stored, Claimed) else claimed_of(stored)
+    return plan_run(Entry, app, claimed, now.timestamp())
+
+
+def read(app: Celery, stored: Stored, now: datetime) -> Entry:
+    entry = decode_entry(Entry, stored, app)
+    entry.seen_at = now
+    return entry
+
+
 def sent_by_beat(stored: Stored, now: datetime) -> datetime | None:
-    """When beat, looking at each score in time, sends it."""
+    """Return when a beat that is never late sends the entry."""
     for _ in range(5):
         if stored.score is None or stored.score < 0:
             return None
         at = max(now, datetime.fromtimestamp(stored.score, UTC))
-        score = score_text(stored.score)
-        claimed = Claimed(stored.key, score, stored.definition, stored.meta, stored.policy, score=score)
-        planned = plan_run(Entry, APP, claimed, at.timestamp())
+        planned = decide(APP, stored, at)
         if isinstance(planned, Run):
             return at
         stored.score = float(planned.new_score)
-    raise AssertionError("it is put off for ever")
-
-
-def shown_due(stored: Stored, now: datetime) -> datetime | None:
-    entry = decode_entry(Entry, stored, APP)
-    entry.seen_at = now
-    return entry.next_due_at
+    raise AssertionError("beat never sends it")
 
 
 FRACTIONS = st.sampled_from([0.0, 0.25])
@@ -103,9 +117,9 @@ policies = st.fixed_dictionaries(
 def test_shown_due_time_is_when_beat_sends(
     score: float, schedule: Any, ran_at: Any, count: int, policy: dict[str, Any], is_ours: bool
 ) -> None:
-    stored = stored_of(score, schedule, ran_at, count, dict(policy), is_ours)
-    told = shown_due(stored, NOON)
-    entry = decode_entry(Entry, stored, APP)
+    stored = stored_of(score, schedule, ran_at, count, policy, is_ours)
+    entry = read(APP, stored, NOON)
+    told = entry.next_due_at
     if not entry.is_enabled_at(NOON) and not (policy.get("paused") and "paused_until" in policy):
         assert told is None
         return
@@ -139,42 +153,28 @@ EVERY_KIND = pytest.mark.parametrize("schedule", DUE_AT_NOON, ids=lambda schedul
 RUN_COUNTS = pytest.mark.parametrize("count", [0, 7])
 
 
-def claimed_2x(
-    score: str, schedule: Rule, last_run_at: datetime | None = HALF_PAST_11, **options: Any
-) -> Claimed:
-    meta = encode_meta(last_run_at, options.pop("count", 0))
-    definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, **options})
-    return Claimed("redbeat:x", score, definition, meta, score=score)
+def claimed_2x(score: datetime, schedule: Rule, ran_at: datetime = HALF_PAST_11, count: int = 0) -> Claimed:
+    """Return an entry whose score is in whole seconds, as 2.x writes it."""
+    return claimed_of(stored_of(0, schedule, ran_at, count, {}), str(int(score.timestamp())))
 
 
-def whole(moment: datetime) -> str:
-    """A score as the server writes the whole seconds of 2.x."""
-    return str(int(moment.timestamp()))
-
-
-def decide_2x(app: Celery, entry: Claimed, now: datetime) -> Run | Commit:
-    return plan_run(Entry, app, entry, now.timestamp())
-
-
-def due_of(run: Run | Commit) -> datetime:
-    assert isinstance(run, Run)
+def due_of(run: Any) -> datetime:
     return datetime.fromisoformat(run.entry.options["headers"]["redbeat_due"])
 
 
 @EVERY_KIND
 @RUN_COUNTS
 def test_early_score_of_2x_is_moved_to_the_due_time_unsent(app: Celery, schedule: Rule, count: int) -> None:
-    entry = claimed_2x(whole(QUARTER_TO), schedule, count=count)
-    assert decide_2x(app, entry, QUARTER_TO + MINUTE) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
+    entry = claimed_2x(QUARTER_TO, schedule, count=count)
+    assert decide(app, entry, QUARTER_TO + MINUTE) == Commit(entry, new_score=f"{NOON.timestamp():.6f}")
 
 
 @EVERY_KIND
 @RUN_COUNTS
 def test_early_score_of_2x_runs_as_the_passed_due_time(app: Celery, schedule: Rule, count: int) -> None:
     now = NOON + timedelta(seconds=5)
-    run = decide_2x(app, claimed_2x(whole(QUARTER_TO), schedule, count=count), now)
+    run = decide(app, claimed_2x(QUARTER_TO, schedule, count=count), now)
     assert due_of(run) == NOON
-    assert isinstance(run, Run)
     assert run.nominal == f"{NOON.timestamp():.6f}"
     assert float(run.sent.new_score) > now.timestamp()
 
@@ -182,23 +182,18 @@ def test_early_score_of_2x_runs_as_the_passed_due_time(app: Celery, schedule: Ru
 def test_interval_of_2x_keeps_its_phase(app: Celery) -> None:
     ran_at = HALF_PAST_11 + timedelta(microseconds=750_000)
     own_time = NOON + timedelta(microseconds=750_000)
-    run = decide_2x(
-        app, claimed_2x(whole(NOON), DUE_AT_NOON[1], ran_at, count=1), NOON + timedelta(seconds=2)
-    )
-    assert due_of(run) == own_time
-    early = decide_2x(
-        app, claimed_2x(whole(NOON), DUE_AT_NOON[1], ran_at, count=1), NOON + timedelta(seconds=0.5)
-    )
-    assert isinstance(early, Commit)
-    assert float(early.new_score) == own_time.timestamp()
+    entry = claimed_2x(NOON, DUE_AT_NOON[1], ran_at, count=1)
+    assert due_of(decide(app, entry, NOON + timedelta(seconds=2))) == own_time
+    assert float(decide(app, entry, NOON + timedelta(seconds=0.5)).new_score) == own_time.timestamp()
 
 
 @EVERY_KIND
 @RUN_COUNTS
 def test_requested_run_runs_at_its_score(app: Celery, schedule: Rule, count: int) -> None:
-    entry = claimed_2x(f"{QUARTER_TO.timestamp() - 60.75}", schedule, count=count)
+    asked_for = QUARTER_TO - timedelta(seconds=60.75)
+    entry = claimed_of(stored_of(asked_for.timestamp(), schedule, HALF_PAST_11, count, {}))
     entry.is_asked = True
-    assert due_of(decide_2x(app, entry, QUARTER_TO)) == QUARTER_TO - timedelta(seconds=60.75)
+    assert due_of(decide(app, entry, QUARTER_TO)) == asked_for
 
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -217,50 +212,19 @@ MINUTELY_RULE = {"__type__": "rrule", "freq": 5, "dtstart": NOON.timestamp() - 5
 
 
 def paused(
-    schedule: dict[str, Any],
-    until: datetime | None,
-    *,
-    score: datetime = NOON,
-    ran_at: datetime | None = NOON - SECOND / 4,
-    count: int = 5,
-    enabled: bool = False,
-    **policy: Any,
-) -> Stored:
-    """As a writer in any language leaves it: the score is what it was before the pause."""
-    policy = {"paused": True, **policy}
+    schedule: Rule, until: datetime | None, *, score: datetime = NOON, ran_at: datetime = NOON - SECOND / 4,
+    count: int = 5, **policy: Any,
+) -> Stored:  # fmt: skip
+    """Return an entry paused by a writer in any language: its score is that of before the pause."""
+    policy = {"enabled": False, "paused": True, **policy}
     if until is not None:
         policy["paused_until"] = until.isoformat()
-    definition = json.dumps({"name": "x", "task": "t", "schedule": schedule, "enabled": enabled})
-    meta, at = encode_meta(ran_at, count), score.timestamp()
-    return Stored("redbeat:x", definition, meta, at, json.dumps(policy), type=KeyType.HASH)
-
-
-def decide_paused(app: Celery, stored: Stored, now: datetime) -> Run | Commit:
-    score = score_text(stored.score)
-    claimed = Claimed(
-        stored.key, score, stored.definition, stored.meta, stored.policy, stored.error, score=score
-    )
-    return plan_run(Entry, app, claimed, now.timestamp())
-
-
-def sent(app: Celery, stored: Stored, now: datetime) -> Commit:
-    """What is recorded when it has sent a run."""
-    run = decide_paused(app, stored, now)
-    assert isinstance(run, Run)
-    return run.sent
+    return stored_of(score.timestamp(), schedule, ran_at, count, policy)
 
 
 def look(app: Celery, stored: Stored, now: datetime) -> datetime:
-    """When beat looks at it again, that has looked at it now and sent nothing."""
-    commit = decide_paused(app, stored, now)
-    assert isinstance(commit, Commit)
-    return datetime.fromtimestamp(float(commit.new_score), UTC)
-
-
-def read(app: Celery, stored: Stored, now: datetime) -> Entry:
-    entry = decode_entry(Entry, stored, app)
-    entry.seen_at = now
-    return entry
+    """Return when beat looks at the entry again, after it has looked now and sent nothing."""
+    return datetime.fromtimestamp(float(decide(app, stored, now).new_score), UTC)
 
 
 @pytest.mark.parametrize("policy", [{}, {"run_missed": True}])
@@ -269,7 +233,7 @@ def test_first_run_after_a_pause_removes_the_pause(app: Celery, policy: dict[str
     stored = paused(
         HOURLY, until, ran_at=NOON, score=until, timezone="Europe/Berlin", pause_note="n", **policy
     )
-    commit = sent(app, stored, until + SECOND)
+    commit = decide(app, stored, until + SECOND).sent
     assert json.loads(commit.new_definition)["enabled"] is True
     assert json.loads(commit.new_policy) == {"timezone": "Europe/Berlin", **policy}
     assert not commit.is_for_this_definition  # whoever changes it meanwhile doesn't undo the run
@@ -300,11 +264,9 @@ def test_beat_sends_the_first_run_after_a_pause(
 ) -> None:
     due = NOON if schedule in (EVERY_FIVE, HOURLY) else NOON + SECOND / 4
     stored = paused(schedule, until, count=count, score=due)
-    at = look(app, stored, due + SECOND / 100)
-    assert at == first == read(app, stored, due).next_due_at
-    stored.score = at.timestamp()
-    run = decide_paused(app, stored, at + SECOND / 100)
-    assert due_of(run) == first
+    assert look(app, stored, due + SECOND / 100) == first == read(app, stored, due).next_due_at
+    stored.score = first.timestamp()
+    assert due_of(decide(app, stored, first + SECOND / 100)) == first
 
 
 @pytest.mark.parametrize(
@@ -312,7 +274,7 @@ def test_beat_sends_the_first_run_after_a_pause(
     [
         paused(EVERY_FIVE, None),
         paused(HALF_SECONDS, None, score=NOON - HOUR),
-        paused(EVERY_FIVE, NOON + 9 * HOUR, enabled=False, paused=False),
+        paused(EVERY_FIVE, NOON + 9 * HOUR, paused=False),
     ],
 )
 def test_pause_without_end_has_no_next_run(app: Celery, stored: Stored) -> None:
@@ -328,11 +290,9 @@ def test_runs_within_a_pause_are_not_missed(app: Celery, misfire: str) -> None:
     until = NOON + 62 * MINUTE
     stored = paused(EVERY_FIVE, until, score=NOON + 5 * MINUTE, misfire=misfire)
     back = NOON + 65 * MINUTE + SECOND  # a beat is back that was away all the while
-    assert due_of(decide_paused(app, stored, back)) == NOON + 65 * MINUTE
+    assert due_of(decide(app, stored, back)) == NOON + 65 * MINUTE
     assert read(app, stored, back).next_due_at == NOON + 65 * MINUTE
-    early = decide_paused(app, stored, NOON + 63 * MINUTE)
-    assert isinstance(early, Commit)
-    assert early.new_score == score_text((NOON + 65 * MINUTE).timestamp())
+    assert look(app, stored, NOON + 63 * MINUTE) == NOON + 65 * MINUTE
     assert read(app, stored, NOON + 63 * MINUTE).state == "scheduled"
 
 
@@ -346,9 +306,8 @@ def test_run_missed_makes_up_for_runs_within_a_pause(app: Celery) -> None:
         assert at == until == read(app, stored, NOON + 6 * MINUTE).next_due_at
         for minutes in dues:
             stored.score = at.timestamp()
-            run = decide_paused(app, stored, until + SECOND)
+            run = decide(app, stored, until + SECOND)
             assert due_of(run) == NOON + minutes * MINUTE
-            assert isinstance(run, Run)
             stored.meta, at = run.sent.new_meta, datetime.fromtimestamp(float(run.sent.new_score), UTC)
         assert at == NOON + 15 * MINUTE
     stored = paused(EVERY_FIVE, until, run_missed=True, misfire="skip", ran_at=NOON)
@@ -357,9 +316,7 @@ def test_run_missed_makes_up_for_runs_within_a_pause(app: Celery) -> None:
 
 def test_pause_beyond_end_time_leaves_no_run(app: Celery) -> None:
     stored = paused(EVERY_FIVE, NOON + HOUR, end_time=(NOON + 30 * MINUTE).isoformat())
-    commit = decide_paused(app, stored, NOON + SECOND)
-    assert isinstance(commit, Commit)
-    assert commit.new_score == "-1.000000"
+    assert decide(app, stored, NOON + SECOND).new_score == "-1.000000"
     assert read(app, stored, NOON).next_due_at is None
     assert read(app, stored, NOON).state == "paused"
 

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab, schedule
 from dateutil.rrule import FR, MO, weekday
-from hypothesis import HealthCheck, example, given, reject, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -60,7 +60,7 @@ def datetime_json(**fields: Any) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """The same in every process: without the addresses of objects."""
+    """Return the repr without addresses of objects, which differ in each process."""
     return re.sub(r" at 0x\w+", "", repr(value))
 
 
@@ -113,13 +113,9 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize(("value", "expected"), EXAMPLES, ids=shown)
-def test_value_is_written_as_2x_writes_it(value: Any, expected: dict[str, Any]) -> None:
-    assert written(value) == expected
-
-
 @pytest.mark.parametrize(("value", "json_value"), EXAMPLES, ids=shown)
-def test_json_of_2x_is_read_as_the_same_value(value: Any, json_value: dict[str, Any]) -> None:
+def test_value_is_written_and_read_as_in_2x(value: Any, json_value: dict[str, Any]) -> None:
+    assert written(value) == json_value
     found = read(json_value)
     assert type(found) is type(value)
     assert found == value
@@ -152,74 +148,12 @@ YEARS = {"min_value": datetime(1950, 1, 1), "max_value": datetime(2150, 1, 1)}
 OFFSETS = st.integers(-24 * 60 + 1, 24 * 60 - 1).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 
 
-def through_json(value: Any) -> Any:
-    text = json.dumps(value, cls=RedBeatJSONEncoder)
-    found = json.loads(text, cls=RedBeatJSONDecoder)
-    assert json.dumps(found, cls=RedBeatJSONEncoder) == text, "written anew it is another text"
-    return found
-
-
-def cron_fields(low: int, high: int) -> st.SearchStrategy[Any]:
-    """The forms a crontab's field may have."""
-    numbers = st.integers(low, high)
-    several = st.lists(numbers, min_size=1, max_size=4)
-    return st.one_of(
-        st.just("*"),
-        numbers,
-        numbers.map(str),
-        st.integers(1, high).map(lambda step: f"*/{step}"),
-        st.tuples(numbers, numbers).map(lambda pair: f"{min(pair)}-{max(pair)}"),
-        several,
-        several.map(set),
-        several.map(tuple),
-        several.map(lambda some: ",".join(map(str, some))),
-    )
-
-
-@st.composite
-def rules(draw: st.DrawFn) -> rrule:
-    starts = st.datetimes(**YEARS, timezones=OFFSETS)
-    some = {"max_size": 3}
-    fields = {
-        "freq": draw(st.integers(0, 6)),
-        "dtstart": draw(starts),
-        "interval": draw(st.integers(1, 10)),
-        "wkst": draw(st.none() | st.integers(0, 6) | st.integers(0, 6).map(weekday)),
-        "bymonth": draw(st.none() | st.integers(1, 12) | st.sets(st.integers(1, 12), **some)),
-        "byweekday": draw(
-            st.none()
-            | st.lists(st.builds(weekday, st.integers(0, 6), st.sampled_from([None, 1, -2])), **some)
-        ),
-        "byeaster": draw(st.none() | st.integers(-50, 50)),
-    }
-    ends = {"count": st.integers(0, 1000), "until": starts}
-    end = draw(st.none() | st.sampled_from(sorted(ends)))
-    return rrule(**fields, **({end: draw(ends[end])} if end else {}))
-
-
-@given(cron_fields(0, 59), cron_fields(0, 23), cron_fields(0, 6), cron_fields(1, 31), cron_fields(1, 12))
-def test_crontab_round_trip_keeps_its_fields(
-    minute: Any, hour: Any, day: Any, day_of_month: Any, month: Any
-) -> None:
-    try:
-        given_one = crontab(minute, hour, day, day_of_month, month)
-    except ValueError:  # Celery refuses the 31st of February
-        reject()
-    assert through_json(given_one) == given_one
-
-
-@given(rules())
-def test_rrule_round_trip_keeps_its_fields(rule: rrule) -> None:
-    found = through_json(rule)
-    assert found == rule
-    assert found.dtstart.utcoffset() == rule.dtstart.utcoffset()
-
-
 @example(datetime(2030, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin")))
 @example(datetime(2030, 10, 27, 1, 30, fold=1, tzinfo=ZoneInfo("Europe/Lisbon")))  # that is at no offset
 @given(st.datetimes(**YEARS, timezones=st.timezones() | OFFSETS | st.just(timezone.utc)))
 def test_datetime_round_trip_keeps_its_offset(moment: datetime) -> None:
-    found = through_json(moment)
+    found = read(written(moment))
+    assert written(found) == written(moment)
     assert found.astimezone(timezone.utc) == moment.astimezone(timezone.utc)
     assert found.replace(tzinfo=None) == moment.replace(tzinfo=None)
     assert found.utcoffset() == moment.utcoffset()
@@ -231,15 +165,10 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 INTERVAL_JSON = {"__type__": "interval", "every": 60.0, "relative": False}
 
 
-NOON_JSON = {
-    "__type__": "datetime", "year": 2026, "month": 1, "day": 1, "timezone": "UTC", "hour": 12, "minute": 0,
-    "second": 0, "microsecond": 0,
-}  # fmt: skip
-
-
 def fields(**changes: Any) -> dict[str, Any]:
     plain = {"name": "n", "task": "t", "args": [1], "kwargs": {}, "options": {}, "enabled": True}
-    return {name: {**plain, "schedule": schedule(60), **changes}[name] for name in DEFINITION_FIELDS}
+    values = {**plain, "schedule": schedule(60), **changes}
+    return {name: values[name] for name in DEFINITION_FIELDS}
 
 
 @pytest.mark.parametrize("stored", [None, "{oops", "[]", "null", "[" * 100_000])
@@ -254,23 +183,16 @@ def test_unknown_keys_are_kept_on_rewrite() -> None:
     assert found == {**fields(), "owner": "ops", "schedule": {**INTERVAL_JSON, "why": "x"}}
 
 
-@pytest.mark.parametrize(
-    ("last_run_at", "expected"),
-    [(NOON, NOON_JSON), (NOON.astimezone(timezone(timedelta(hours=5))), NOON_JSON), (None, None)],
-)
-def test_meta_is_written_in_utc(last_run_at: datetime | None, expected: Any) -> None:
-    assert json.loads(encode_meta(last_run_at, 3)) == {"last_run_at": expected, "total_run_count": 3}
+def test_meta_is_written_in_utc() -> None:
+    for last_run_at in (NOON, NOON.astimezone(timezone(timedelta(hours=5)))):
+        found = json.loads(encode_meta(last_run_at, 3))
+        assert found == {"last_run_at": datetime_json(hour=12), "total_run_count": 3}
 
 
-@pytest.mark.parametrize(
-    ("stored", "kept"), [('{"note": "x", "last_run_at": 5}', {"note": "x"}), ("{oops", {})]
-)
-def test_meta_keeps_unknown_keys(stored: str, kept: dict[str, Any]) -> None:
-    found = json.loads(encode_meta(None, 0, stored))
-    assert found == {"last_run_at": None, "total_run_count": 0, **kept}
-
-
-TYPES = "__type__ interval, crontab, rrule, cron, clocked, solar"
+def test_meta_keeps_unknown_keys() -> None:
+    found = json.loads(encode_meta(None, 0, '{"note": "x", "last_run_at": 5}'))
+    assert found == {"last_run_at": None, "total_run_count": 0, "note": "x"}
+    assert encode_meta(None, 0, "{oops") == encode_meta(None, 0)
 
 
 GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
@@ -279,17 +201,17 @@ GOOD: dict[str, Any] = {"task": "t", "schedule": schedule(60)}
 @pytest.mark.parametrize(
     ("definition", "meta", "problem"),
     [
-        (None, {}, "definition: must be an object, not None."),
-        ({**GOOD, "schedule": 60}, {}, f"definition: schedule: 60 is no object with one of the {TYPES}."),
-        ({**GOOD, "options": {"headers": 1}}, {}, "definition: options: headers: must be an object, not 1."),
-        ({**GOOD, "enabled": "maybe"}, {}, "definition: enabled: must be true or false, not 'maybe'."),
-        (GOOD, [], "meta: must be an object, not a list."),
-        (GOOD, {"last_run_at": 5}, "meta: last_run_at: must be a datetime object or null, not 5."),
-        (GOOD, {"total_run_count": 1.5}, "meta: total_run_count: must be a whole number, not 1.5."),
+        (None, {}, "definition: .* not None"),
+        ({**GOOD, "schedule": 60}, {}, "definition: schedule: 60 .* interval, crontab, rrule, cron, "),
+        ({**GOOD, "options": {"headers": 1}}, {}, "definition: options: headers: .* not 1"),
+        ({**GOOD, "enabled": "maybe"}, {}, "definition: enabled: .* not 'maybe'"),
+        (GOOD, [], "meta: .* not a list"),
+        (GOOD, {"last_run_at": 5}, "meta: last_run_at: .* not 5"),
+        (GOOD, {"total_run_count": 1.5}, "meta: total_run_count: .* not 1.5"),
     ],
 )
 def test_invalid_entry_is_reported_with_field_and_value(definition: Any, meta: Any, problem: str) -> None:
-    assert find_problem(definition, meta) == problem
+    assert re.match(problem, find_problem(definition, meta))
 
 
 GOOD_TEXT = json.dumps({"task": "t", "schedule": INTERVAL_JSON})
@@ -309,53 +231,20 @@ def test_unusable_entry_raises_entry_corrupt(app: Celery, definition: str, meta:
     assert len(str(caught.value)) < 300
 
 
-CRONTAB = {
-    "__type__": "crontab",
-    "minute": "*/5",
-    "hour": 7,
-    "day_of_week": "mon-fri",
-    "day_of_month": "*",
-    "month_of_year": "*",
-}
+PLAIN = fields(options={"queue": "fast"}, kwargs={"deep": {"er": [None, 1.5]}}, schedule=INTERVAL_JSON)
 
 
-PLAIN: dict[str, Any] = {
-    "name": "entry",
-    "task": "shop.work",
-    "args": [1, "two"],
-    "kwargs": {"deep": {"er": [None, 1.5]}},
-    "options": {"queue": "fast"},
-    "schedule": INTERVAL_JSON,
-    "enabled": True,
-}
-
-
-def claim(
-    definition: Any, policy: Any = None, key: str = "redbeat:entry", kind: KeyType = KeyType.HASH
-) -> Claimed:
-    text = definition if isinstance(definition, str | None) else json.dumps(definition)
+def claim(definition: Any, policy: Any = None) -> Claimed:
+    text = definition if isinstance(definition, str) else json.dumps(definition)
     policy = policy if isinstance(policy, str | None) else json.dumps(policy)
-    return Claimed(key, "1.000000", text, None, policy, score="1.000000", type=kind)
+    return Claimed("redbeat:n", "1.000000", text, None, policy, score="1.000000", type=KeyType.HASH)
 
 
 def fields_of(found: Any) -> tuple[Any, ...]:
-    """What a run depends on, in a form in which 1, 1.0, True and NaN are told apart."""
+    """Return what a run depends on. The text distinguishes 1, 1.0, True and NaN."""
     values = [getattr(found, name) for name in PlainDefinition._fields if name not in ("schedule", "args")]
-    values.append(list(found.args or []))
     of_schedule = {name: value for name, value in vars(found.schedule).items() if name != "tz"}
-    return repr(values), type(found.schedule), repr(of_schedule)
-
-
-def check_read(app: Celery, reader: PlainReader, claimed: Claimed) -> bool:
-    """Compare the readers; return whether the quick one has read the entry."""
-    found = reader.read(claimed)
-    if found is None:
-        return False
-    entry = decode_entry(Entry, read_claimed(claimed), app)
-    assert fields_of(found) == fields_of(entry)
-    assert (entry.enabled, entry.typos, getattr(entry.schedule, "typos", "")) == (True, "", "")
-    assert found.schedule.app is app
-    return True
+    return repr([*values, *(found.args or [])]), type(found.schedule), repr(of_schedule)
 
 
 def test_plain_reader_leaves_a_replaced_schedule_type_alone(app: Celery) -> None:
@@ -381,8 +270,8 @@ ANY = st.recursive(
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(st.sampled_from([*PLAIN, "more", "__type__"]), ANY, max_size=1),
-    st.sampled_from([INTERVAL_JSON, CRONTAB]),
-    st.dictionaries(st.sampled_from(["every", "relative", *list(CRONTAB)[1:]]), ANY, max_size=1),
+    st.sampled_from([INTERVAL_JSON, {"__type__": "crontab", **STARS}]),
+    st.dictionaries(st.sampled_from(["every", "relative", *STARS]), ANY, max_size=1),
     st.sampled_from([None, {}, {"jitter": 5}, {"misfire": "x"}, {"more": 1}, "{"]),
     st.tuples(st.integers(0, 200), st.sampled_from(["", ",", '"', "}", "\\u005f"]), st.integers(0, 3)),
 )
@@ -391,5 +280,10 @@ def test_plain_reader_reads_like_the_tolerant_reader(
 ) -> None:
     text = json.dumps({**PLAIN, "schedule": {**rule, **rule_changes}, **changes})
     at, inserted, cut = slip
-    for written in (text, text[:at] + inserted + text[at + cut :]):
-        check_read(app, PlainReader(app), claim(written, policy))
+    for claimed in (claim(text, policy), claim(text[:at] + inserted + text[at + cut :], policy)):
+        found = PlainReader(app).read(claimed)
+        if found is not None:
+            entry = decode_entry(Entry, read_claimed(claimed), app)
+            assert fields_of(found) == fields_of(entry)
+            assert (entry.enabled, entry.typos, getattr(entry.schedule, "typos", "")) == (True, "", "")
+            assert found.schedule.app is app

@@ -31,11 +31,11 @@ AT = {"at": 1769844600.5, "due": 1769844600}
 ENDED = {
     "wait": 1.5, "ran": 2.25, "worker": "celery@h", "attempt": 2, "delivery": "b9f0", "ended": 1769844604.25,
 }  # fmt: skip
+UNSENT_OF_A_BETA = {"outcome": "failed", "why": "no broker"}
 
 
-def read(members: str | dict[str, Any]) -> PastRun:
-    given = json.loads(f"{{{members}}}") if isinstance(members, str) else members
-    [run] = decode_history([json.dumps({**AT, **given})], lambda due: f"id of {due:%H:%M}")
+def read(members: dict[str, Any]) -> PastRun:
+    [run] = decode_history([json.dumps({**AT, **members})], lambda due: f"id of {due:%H:%M}")
     return run
 
 
@@ -54,9 +54,8 @@ def test_record_with_an_end_has_its_outcome(outcome: str) -> None:
 
 
 def test_failed_record_of_3_0_0b1_without_an_end_is_unsent() -> None:
-    assert read({"outcome": "failed", "why": "no broker"}).outcome == "unsent"
-    assert read({"outcome": "failed", "error": "ValueError: no", **ENDED}).outcome == "failed"
-    assert read(unsent_record("1769844600", "no broker")) == read({"outcome": "failed", "why": "no broker"})
+    assert read(UNSENT_OF_A_BETA).outcome == "unsent"
+    assert read(json.loads(f"{{{unsent_record('1769844600', 'no broker')}}}")) == read(UNSENT_OF_A_BETA)
 
 
 @pytest.mark.parametrize(
@@ -106,16 +105,12 @@ NOT_OURS = {
     "no json": "{oops",
     "nested": "[" * 100_000,
     "half": json.dumps({"reason": "broken"}),
-    **{
-        f"{field} {text}": json.dumps({**RECORD, field: "@"}).replace('"@"', text)
-        for field, texts in {
-            "is_asked": ["1", '"yes"'],
-            "attempts": ["Infinity", "-1", "1.5"],
-            "retry_at": ['"soon"', "1" + "0" * 400],
-            "due": ["-1", "NaN"],
-        }.items()
-        for text in texts
-    },
+    "is_asked": json.dumps({**RECORD, "is_asked": "yes"}),
+    "infinite attempts": json.dumps({**RECORD, "attempts": float("inf")}),
+    "negative attempts": json.dumps({**RECORD, "attempts": -1}),
+    "retry_at": json.dumps({**RECORD, "retry_at": "soon"}),
+    "huge retry_at": json.dumps({**RECORD, "retry_at": 10**400}),
+    "due": json.dumps({**RECORD, "due": float("nan")}),
 }
 
 
@@ -135,32 +130,11 @@ def test_invalid_failure_record_is_ignored(app: Celery, error: str) -> None:
     assert commit_quarantined(entry, "bad", 105.0, 300)[1]
 
 
-@pytest.mark.parametrize(
-    ("attempts", "pause"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (100, 60), (2**31 - 1, 60)]
-)
+@pytest.mark.parametrize(("attempts", "pause"), [(1, 1), (2, 2), (6, 32), (7, 60), (2**31 - 1, 60)])
 def test_backoff_doubles_up_to_a_minute_with_jitter(attempts: int, pause: float) -> None:
     pauses = {Failure(**{**RECORD, "attempts": attempts}).backoff_seconds() for _ in range(100)}
     assert pause <= min(pauses) <= max(pauses) <= 1.25 * pause
     assert len(pauses) > 90
-
-
-@pytest.mark.parametrize(
-    ("nominal", "retry_at", "expected"),
-    [("104", "104.000000", True), ("104.0", "104.0", True), ("103", "104.000000", False), ("104", "", False)],
-)
-def test_score_is_a_retry_only_if_equal_to_the_record(nominal: str, retry_at: str, expected: bool) -> None:
-    failure = Failure(**{**RECORD, "retry_at": retry_at})
-    assert failure.is_waiting_for(claimed(None, nominal)) is expected
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason", "expected"),
-    [({}, "broken", True), ({}, "otherwise", False), ({"definition_sha1": "0"}, "broken", False)],
-)
-def test_failure_is_the_same_for_equal_definition_and_reason(
-    changes: dict[str, str], reason: str, expected: bool
-) -> None:
-    assert Failure(**{**RECORD, **changes}).is_about(claimed(None), reason) is expected
 
 
 ZONES = (
@@ -173,11 +147,11 @@ MOMENTS = st.datetimes(datetime(2010, 1, 1), datetime(2026, 1, 1), timezones=st.
 
 
 FIELDS = (
-    st.sampled_from(["*", "0", "*/15", "30", "0,59", "7"]),
-    st.sampled_from(["*", "*/2", "0", "0-3", "2", "1-23", "23,0"]),
-    st.sampled_from(["*", "1-15", "31", "L", "LW"]),
+    st.sampled_from(["*", "0", "*/15", "0,59"]),
+    st.sampled_from(["*", "*/2", "0-3", "2", "23,0"]),
+    st.sampled_from(["*", "1-15", "31", "LW"]),
     st.sampled_from(["*", "3,10,11", "2"]),
-    st.sampled_from(["*", "mon-fri", "sun", "sun#1"]),
+    st.sampled_from(["*", "mon-fri", "sun#1"]),
 )
 
 
@@ -203,28 +177,24 @@ def test_counted_crontab_runs_equal_those_found_one_by_one(
     assert count_of_crontab(rule, after, until, tz) == walked
 
 
-BROKER = "The broker amqp://somebody:**@127.0.0.1:1// can't be used: "
-
-
 APP = Celery("unsent", broker="amqp://somebody:secret@127.0.0.1:1//", set_as_current=False)
 
 
 @pytest.mark.parametrize(
-    ("raised", "expected", "sentence"),
+    ("raised", "expected", "named"),
     [
-        (OperationalError("refused"), BrokerUnavailable, BROKER),
-        (ConnectionResetError("reset"), BrokerUnavailable, BROKER),
-        (TypeError("add() takes 2"), CallRefused, "a can't be sent: TypeError('add() takes 2')"),
-        (EncodeError("no JSON"), CallRefused, "a can't be sent: EncodeError('no JSON')"),
-        (KeyError("x"), RunNotSent, "a can't be sent: KeyError('x')"),
+        (OperationalError("refused"), BrokerUnavailable, "amqp://somebody:**@127.0.0.1:1//"),
+        (ConnectionResetError("reset"), BrokerUnavailable, "amqp://somebody:**@127.0.0.1:1//"),
+        (TypeError("add() takes 2"), CallRefused, "TypeError('add() takes 2')"),
+        (EncodeError("no JSON"), CallRefused, "EncodeError('no JSON')"),
+        (KeyError("x"), RunNotSent, "KeyError('x')"),
     ],
 )
 def test_error_of_sending_tells_broker_from_call(
-    raised: Exception, expected: type[RunNotSent], sentence: str
+    raised: Exception, expected: type[RunNotSent], named: str
 ) -> None:
     with pytest.raises(RunNotSent) as caught, naming_the_broker(APP, "a"):
         raise raised
     assert type(caught.value) is expected
-    assert str(caught.value).startswith(sentence)
-    assert caught.value.name == "a"
-    assert caught.value.__cause__ is raised
+    assert named in str(caught.value)
+    assert (caught.value.name, caught.value.__cause__) == ("a", raised)

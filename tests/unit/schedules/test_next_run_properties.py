@@ -160,7 +160,6 @@ def test_bounds_take_runs_away_and_move_none(schedule_: Any, policy: Policy, aft
 def test_a_start_time_is_an_intervals_first_run(interval: schedule, policy: Policy, after: datetime) -> None:
     start = policy.start_time
     assume(start is not None)
-    assert start is not None
     for anchor in (None, after - DAY):
         expected = start + interval.run_every * max(-(-(after + INSTANT - start) // interval.run_every), 0)
         if anchor is None or anchor < start:
@@ -284,7 +283,6 @@ def test_making_up_for_three_days_of_a_dense_rule_costs_each_batch_less_than_its
     policy = Policy(timezone=zone, misfire="all", misfire_limit=1000)
     now = datetime(2026, 11, 20, 16, 0, 30, tzinfo=UTC)  # a Friday
     nominal = next_run(rule, policy, now - 3 * DAY)
-    assert nominal is not None
     missed, following = limited("a", last_runs, rule, policy, nominal, now, 1000, seconds=1)
     assert len(missed) == 1000
     assert following == next_run(rule, policy, now)

@@ -50,7 +50,6 @@ def told(made: RedBeatSchedulerEntry) -> tuple[Any, ...]:
 
 def saved(made: RedBeatSchedulerEntry) -> Stored:
     write = made.plan_save(Stored("redbeat:x"), NOON)
-    assert write is not None
     policy = write.policy or None
     return Stored("redbeat:x", write.definition, write.meta, write.score, policy, type=KeyType.HASH)
 
@@ -81,7 +80,6 @@ def test_stored_it_means_the_same_to_an_app_in_another_zone(
 def test_saved_again_with_its_naive_time_it_is_unchanged(tokyo_app: Celery) -> None:
     stored = saved(entry(tokyo_app, clocked(NAIVE)))
     again = entry(tokyo_app, clocked(NAIVE)).plan_save(stored, NOON)
-    assert again is not None
     assert not again.changes(stored)
 
 
