@@ -80,9 +80,8 @@ def channel() -> Iterator[Any]:
         yield made
 
 
-def outbox_of(channel: Any) -> Outbox:
-    outbox = Outbox.of(channel)
-    return outbox
+def outbox_of(channel: Any) -> Any:
+    return Outbox.of(channel)
 
 
 def publish(channel: Any, body: str, **options: Any) -> None:

@@ -137,6 +137,22 @@ def test_backoff_doubles_up_to_a_minute_with_jitter(attempts: int, pause: float)
     assert len(pauses) > 90
 
 
+@pytest.mark.parametrize(("nominal", "due"), [("104", 100), ("104.0", 100), ("103", 103)])
+def test_run_is_a_retry_only_at_the_score_of_its_failure(app: Celery, nominal: str, due: float) -> None:
+    run = plan_run(Entry, app, claimed(json.dumps(RECORD), nominal), 105.0)
+    assert float(run.nominal) == due
+
+
+def test_failure_is_news_unless_definition_and_reason_are_the_same() -> None:
+    for changes, reason, is_news in (
+        ({}, "broken", False),
+        ({}, "x", True),
+        ({"definition_sha1": "0"}, "broken", True),
+    ):
+        error = json.dumps({**RECORD, **changes})
+        assert commit_quarantined(claimed(error), reason, 105.0, 300)[1] is is_news
+
+
 ZONES = (
     *("Europe/Berlin", "America/Havana", "Australia/Lord_Howe"),
     *("Africa/Casablanca", "Antarctica/Troll", "UTC"),

@@ -1,22 +1,19 @@
-"""Any schedule through any span of time, in milliseconds: a clock that is nobody's, a beat that may be away.
+"""Plain models of the runs of a schedule, minute after minute on the clock of a zone.
 
-Owns the plainest models of a schedule's runs, too, minute after minute on the clock on the wall: slow, and
-without a line of what is compared with them.
+They are slow, and share no code with what is compared with them.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
-from redbeat.policy.misfires import choose_run
-from redbeat.policy.policy import NO_POLICY, Policy
-from redbeat.schedules.occurrences import first_run, runs_after
+from redbeat.policy.policy import Policy
+from redbeat.schedules.occurrences import runs_after
 
 UTC = timezone.utc
 INSTANT, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
@@ -111,33 +108,3 @@ def reached_between(is_named: IsNamed, tz: tzinfo, begin: datetime, end: datetim
             if is_named(latest) and instant not in reached[-1:]:
                 reached.append(instant)
     return reached
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A run that a beat sent: its nominal time, and when."""
-
-    due: datetime
-    at: datetime
-
-
-def sent_by(schedule_: Any, policy: Policy, saved_at: datetime, looks: Iterable[datetime]) -> Iterator[Sent]:
-    """Yield what a beat sends of an entry saved at ``saved_at``, when it looks at these instants only."""
-    due = first_run(schedule_, policy, saved_at)
-    for now in looks:
-        while due is not None and due <= now:
-            choice = choose_run(schedule_, policy, due, now, NO_POLICY)
-            if choice.due is not None:
-                yield Sent(choice.due, now)
-            assert choice.following is None or choice.following > due, "it goes on"
-            due = choice.following
-
-
-def looks_between(
-    chance: random.Random, begin: datetime, end: datetime, usual: timedelta, away: timedelta
-) -> Iterator[datetime]:
-    """Yield when a beat looks, to the millisecond: about every ``usual``, and now and then after ``away``."""
-    while begin < end:
-        longest = away if chance.random() < 0.02 else usual
-        begin += timedelta(milliseconds=chance.randint(1, longest // timedelta(milliseconds=1)))
-        yield begin

@@ -1,7 +1,6 @@
-"""Random crontabs beside other people's programs: cronsim, croniter, dateutil and Celery itself.
+"""Random crontabs beside other programs: cronsim, dateutil and Celery.
 
-The first two take day of month OR day of week where both are given, and so have one of them free here, unless
-they can be told to take AND.
+Where both day fields are given, cronsim takes one OR the other, so it gets expressions with one of them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
@@ -18,8 +16,6 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from croniter import croniter
-from croniter.croniter import CroniterBadDateError
 from cronsim import CronSim, CronSimError
 from dateutil.rrule import DAILY
 from dateutil.rrule import rrule as dateutil_rrule
@@ -32,7 +28,6 @@ from tests.faults.rounds import IS_LONG
 from tests.support.ticks import memory_app
 from tests.unit.schedules.simulator import DAY, UTC, changes_between
 
-EXPRESSIONS = 6000 if IS_LONG else 700
 RUNS_EACH = 3
 
 MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
@@ -86,37 +81,9 @@ def runs_of_cronsim(expression: str, after: datetime) -> list[datetime]:
         return []
 
 
-def runs_of_croniter(expression: str, after: datetime, **options: Any) -> list[datetime]:
-    walk, runs = croniter(expression, after, ret_type=datetime, **options), []
-    with suppress(CroniterBadDateError):
-        runs.extend(walk.get_next() for _ in range(RUNS_EACH))
-    return runs
-
-
-def is_in_half_a_century(run: datetime, after: datetime) -> bool:
-    """The others look no further."""
-    return run - after < 49 * 365 * DAY
-
-
-def assert_equal_runs(
-    ours: list[datetime], theirs: list[datetime], after: datetime, expression: str, who: str
-) -> None:
-    if len(theirs) < len(ours):
-        assert not is_in_half_a_century(ours[len(theirs)], after), f"{who}: {expression!r} after {after}"
-    assert ours[: len(theirs)] == theirs, f"{who}: {expression!r} after {after}"
-
-
-def test_crontabs_with_one_day_field_run_as_in_cronsim_and_croniter(chance: random.Random) -> None:
-    for _ in range(EXPRESSIONS):
-        fields = random_fields(chance)
-        fields[chance.choice(("day_of_month", "day_of_week"))] = "*"
-        expression, after = " ".join(fields.values()), random_moment(chance)
-        ours = our_runs(cron(expression), after)
-        assert_equal_runs(ours, runs_of_cronsim(expression, after), after, expression, "cronsim")
-        assert_equal_runs(ours, runs_of_croniter(expression, after), after, expression, "croniter")
-
-
-LAST_AND_NTH: list[Callable[[random.Random], tuple[str, str]]] = [
+DAYS: list[Callable[[random.Random], tuple[str, str]]] = [
+    *[lambda chance: (random_field(chance, "day_of_month"), "*")] * 4,
+    *[lambda chance: ("*", random_field(chance, "day_of_week"))] * 4,
     lambda chance: ("L", "*"),
     lambda chance: ("LW", "*"),
     lambda chance: (f"{chance.randint(1, 28)},L", "*"),
@@ -133,24 +100,26 @@ LAST_AND_NTH: list[Callable[[random.Random], tuple[str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize("days", LAST_AND_NTH, ids=range(len(LAST_AND_NTH)))
-def test_last_days_and_nth_weekdays_are_cronsims(days: Any, chance: random.Random) -> None:
-    for _ in range(100 if IS_LONG else 30):
+@pytest.mark.parametrize("days", DAYS, ids=range(len(DAYS)))
+def test_crontab_with_one_day_field_runs_as_in_cronsim(days: Any, chance: random.Random) -> None:
+    for _ in range(800 if IS_LONG else 60):
         fields = random_fields(chance)
         fields["day_of_month"], fields["day_of_week"] = days(chance)
         expression, after = " ".join(fields.values()), random_moment(chance)
-        ours = our_runs(cron(expression), after)
-        assert_equal_runs(ours, runs_of_cronsim(expression, after), after, expression, "cronsim")
+        ours, theirs = our_runs(cron(expression), after), runs_of_cronsim(expression, after)
+        if len(theirs) < len(ours):  # cronsim looks no further than half a century
+            assert ours[len(theirs)] - after >= 49 * 365 * DAY, f"{expression!r} after {after}"
+        assert ours[: len(theirs)] == theirs, f"{expression!r} after {after}"
 
 
-def test_both_day_fields_mean_both_as_in_dateutil_and_in_croniter_when_told(chance: random.Random) -> None:
+def test_crontab_with_both_day_fields_runs_on_days_that_match_both_as_in_dateutil(
+    chance: random.Random,
+) -> None:
     for _ in range(1500 if IS_LONG else 400):
         fields, after = random_fields(chance), random_moment(chance)
         expression = " ".join(fields.values())
         rule = cron(expression)
         ours = our_runs(rule, after)
-        theirs = runs_of_croniter(expression, after, day_or=False)
-        assert_equal_runs(ours, theirs, after, expression, "croniter")
         if ours:
             assert ours == runs_of_dateutil(rule, after, len(ours)), f"{expression!r} after {after}"
         else:
@@ -179,7 +148,7 @@ def runs_of_dateutil(rule: crontab, after: datetime, count: int) -> list[datetim
     return list(walk.xafter(after, count=count))
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kathmandu"])
 def test_on_days_without_a_clock_change_crontabs_run_as_in_celery(zone: str, chance: random.Random) -> None:
     app, policy, compared = memory_app(timezone=zone), Policy(timezone=zone), 0
     for _ in range(500 if IS_LONG else 250):

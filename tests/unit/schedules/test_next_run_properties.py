@@ -8,7 +8,6 @@ from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import pytest
 from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.rrule import DAILY, weekday
 from hypothesis import assume, given, settings
@@ -18,7 +17,6 @@ from redbeat.config.settings import MISFIRE_LIMIT
 from redbeat.decoder import decode, encode_definition
 from redbeat.policy.misfires import SKIP_SECONDS, Choice, choose_run
 from redbeat.policy.policy import MISFIRES, NO_POLICY, Policy
-from redbeat.process.budget import limited
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import clocked, cron, first_run, last_runs, next_run, rrule, runs_after
 from tests.faults.rounds import IS_LONG
@@ -128,13 +126,6 @@ def test_the_same_run_follows_whenever_one_asks_before_it(
         assert next_run(schedule_, policy, (runs or [after])[-1], anchor) is None
 
 
-@given(schedules, policies(), starts)
-def test_nothing_runs_outside_of_its_bounds(schedule_: Any, policy: Policy, after: datetime) -> None:
-    runs = first_runs(schedule_, policy, after, 10)
-    assert all(policy.start_time is None or run >= policy.start_time for run in runs)
-    assert all(policy.end_time is None or run <= policy.end_time for run in runs)
-
-
 @given(rules(), st.integers(0, 60))
 def test_in_utc_a_rule_runs_as_in_dateutil(rule: rrule, passed: int) -> None:
     """Which walks all the way from the start, and takes no step for granted."""
@@ -153,7 +144,7 @@ def test_bounds_take_runs_away_and_move_none(schedule_: Any, policy: Policy, aft
     begin = max(after, policy.start_time - INSTANT) if policy.start_time else after
     runs = first_runs(schedule_, free, begin, 10)
     expected = [run for run in runs if policy.end_time is None or run <= policy.end_time]
-    assert first_runs(schedule_, policy, after, 10)[: len(expected)] == expected
+    assert first_runs(schedule_, policy, after, 10) == expected
 
 
 @given(intervals, policies(), starts)
@@ -171,7 +162,7 @@ def test_a_start_time_is_an_intervals_first_run(interval: schedule, policy: Poli
 def test_a_schedule_read_again_has_the_same_runs(schedule_: Any, policy: Policy, after: datetime) -> None:
     text = encode_definition("a", "b", [], {}, {}, schedule_, True)
     again = decode(text)["schedule"]
-    assert type(again) is type(schedule_)
+    assert (type(again), again) == (type(schedule_), schedule_)
     assert first_runs(again, policy, after, 5) == first_runs(schedule_, policy, after, 5)
     assert first_run(again, policy, after) == first_run(schedule_, policy, after)
 
@@ -201,12 +192,6 @@ def outages(
     return schedule_, policy, runs, following, now
 
 
-@given(outages(schedules | relative_intervals), st.integers(1, 70))
-def test_the_last_runs_are_those_of_a_naive_walk(outage: Any, limit: int) -> None:
-    schedule_, policy, runs, following, now = outage
-    assert last_runs(schedule_, policy, runs[0], now, limit) == (runs[-limit:], following)
-
-
 def test_runs_are_found_though_the_outage_was_longer_than_the_calendars_cycle() -> None:
     sundays = crontab(minute="0", hour="0", day_of_month="29", month_of_year="2", day_of_week="0")
     nominal, now = datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2432, 3, 1, tzinfo=UTC)
@@ -227,9 +212,16 @@ def calendars(draw: st.DrawFn) -> Exclusions:
     return Exclusions(fields)
 
 
-@given(schedules, policies(), calendars(), starts, st.integers(0, 30), st.integers(1, 40))
-def test_the_last_runs_beside_a_calendar_are_those_of_a_naive_walk(
-    schedule_: Any, policy: Policy, calendar: Exclusions, begin: datetime, passed: int, limit: int
+@given(
+    schedules | relative_intervals,
+    policies(),
+    st.none() | calendars(),
+    starts,
+    st.integers(0, 40),
+    st.integers(1, 50),
+)
+def test_the_last_runs_are_those_of_a_naive_walk(
+    schedule_: Any, policy: Policy, calendar: Exclusions | None, begin: datetime, passed: int, limit: int
 ) -> None:
     policy = policy.with_calendar(calendar)
     nominal = next_run(schedule_, policy, begin) or begin
@@ -247,52 +239,6 @@ def test_many_runs_in_a_row_are_those_that_are_found_one_by_one(
     for due in first_runs(schedule_, policy, after, count, after):
         assert due == next_run(schedule_, policy, after, anchor)
         after = anchor = due
-
-
-@pytest.mark.parametrize(
-    "rule", [schedule(1), crontab(), rrule("SECONDLY", dtstart=datetime(2020, 1, 1, tzinfo=UTC))]
-)
-def test_a_long_exclusion_is_stepped_over_and_not_walked_through(rule: Any) -> None:
-    policy = Policy(timezone="UTC").with_calendar(Exclusions(["2026-03-01/2028-02-29"]))
-    nominal = datetime(2026, 2, 1, tzinfo=UTC)
-    now = datetime(2028, 2, 1, tzinfo=UTC)
-    missed, following = limited("a", last_runs, rule, policy, nominal, now, 3, seconds=2)
-    assert following == datetime(2028, 3, 1, tzinfo=UTC)
-    assert missed[-1] == datetime(2026, 3, 1, tzinfo=UTC) - (missed[-1] - missed[-2])
-    assert len(missed) == 3
-
-
-#: rules that once took a beat minutes, as they stand in Redis; all their times are of 2026, in UTC
-COSTLY: dict[str, dict[str, Any]] = {
-    "seconds of working days": {"freq": 6, "byweekday": [0, 1, 2, 3, 4], "count": 10**9},
-    "minutes of working hours": {
-        "freq": 0, "byweekday": [0, 1, 2, 3, 4], "byhour": list(range(8, 18)), "byminute": list(range(60)),
-        "bysecond": 0,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.few_cases(2)
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-@pytest.mark.parametrize("name", COSTLY)
-def test_making_up_for_three_days_of_a_dense_rule_costs_each_batch_less_than_its_budget(
-    name: str, zone: str
-) -> None:
-    """Whose days are walked and not their seconds; the budget of a plan is 50 ms, the test's has slack."""
-    rule = rrule(**{"dtstart": datetime(2026, 1, 1), **COSTLY[name]})
-    policy = Policy(timezone=zone, misfire="all", misfire_limit=1000)
-    now = datetime(2026, 11, 20, 16, 0, 30, tzinfo=UTC)  # a Friday
-    nominal = next_run(rule, policy, now - 3 * DAY)
-    missed, following = limited("a", last_runs, rule, policy, nominal, now, 1000, seconds=1)
-    assert len(missed) == 1000
-    assert following == next_run(rule, policy, now)
-    for earlier, later in [*pairwise(missed[:3]), *pairwise(missed[-3:])]:
-        assert next_run(rule, policy, earlier) == later
-    sent = 0
-    while sent < 50:  # one run a batch
-        choice = limited("a", choose_run, rule, policy, nominal, now, NO_POLICY, seconds=1)
-        assert choice.due == (missed[0] if not sent else missed[sent])
-        nominal, sent = choice.following, sent + 1
 
 
 @settings(max_examples=300 if IS_LONG else 100)
@@ -328,7 +274,7 @@ class AfterLastRun(BaseSchedule):
 own_kinds = st.timedeltas(timedelta(minutes=1), 400 * DAY).map(AfterLastRun)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300 if IS_LONG else 100)
 @given(outages(schedules | own_kinds | relative_intervals), st.sampled_from(MISFIRES), st.integers(1, 5))
 def test_the_next_run_after_an_outage_is_the_one_that_last_run_at_names(
     outage: Any, way: Any, limit: int

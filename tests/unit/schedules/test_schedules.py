@@ -15,9 +15,9 @@ from redbeat.policy.policy import NO_POLICY, Policy
 from redbeat.schedules import clocked, cron
 from redbeat.schedules.exclusions import Exclusions
 from redbeat.schedules.occurrences import FIRST_OCCURRENCE_GRACE, first_run, last_runs, next_run, rrule
-from redbeat.schedules.timezones import find_change
 from tests.support.stopwatch import lines_run
 from tests.support.ticks import memory_app
+from tests.unit.schedules.simulator import changes_between
 
 UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -113,22 +113,12 @@ def test_a_relative_interval_shorter_than_a_day_follows_real_time_where_the_cloc
     zone: str, every: float
 ) -> None:
     relative, policy = schedule(every, relative=True), Policy(timezone=zone)
-    for change in changes_of(ZoneInfo(zone), 2026):
-        due = next_run(relative, policy, change - timedelta(hours=3))
-        while due is not None and due < change + timedelta(hours=4):
+    for change in changes_between(ZoneInfo(zone), NOON - 150 * DAY, NOON + 200 * DAY):
+        due = next_run(relative, policy, change.at - timedelta(hours=3))
+        while due is not None and due < change.at + timedelta(hours=4):
             following = next_run(relative, policy, due)
             assert following - due <= timedelta(seconds=every)
             due = following if every >= 30 else due + timedelta(minutes=7)
-
-
-def changes_of(zone: ZoneInfo, year: int) -> list[datetime]:
-    found, moment = [], datetime(year, 1, 1, tzinfo=UTC)
-    while moment.year == year:
-        change = find_change(zone, moment, moment + timedelta(days=1))
-        found += [change] if change else []
-        moment += timedelta(days=1)
-    assert found
-    return found
 
 
 @pytest.mark.parametrize("limit", [1, 100])
@@ -139,6 +129,10 @@ def changes_of(zone: ZoneInfo, year: int) -> list[datetime]:
         (crontab(app=memory_app()), NOON - timedelta(days=90)),
         (crontab("*", "9-17", "mon-fri", app=memory_app()), NOON - timedelta(days=1000)),
         (rrule("SECONDLY", dtstart=NOON - 400 * DAY, bymonth=5, bymonthday=1), NOON - 400 * DAY),
+        (
+            rrule("SECONDLY", dtstart=datetime(2026, 1, 1), byweekday=range(5), count=10**9),
+            datetime(2026, 1, 1, tzinfo=UTC),
+        ),
     ],
     ids=repr,
 )

@@ -23,16 +23,6 @@ NAIVE = datetime(2033, 7, 1, 9, 30)
 IN_TOKYO = datetime(2033, 7, 1, 0, 30, tzinfo=UTC)
 IN_BERLIN = datetime(2033, 7, 1, 7, 30, tzinfo=UTC)
 
-ZONES = pytest.mark.parametrize(
-    ("policy", "instant", "words"),
-    [
-        ({}, IN_TOKYO, "At 2033-07-01 09:30:00+09:00"),
-        ({"timezone": "Europe/Berlin"}, IN_BERLIN, "At 2033-07-01 09:30:00+02:00"),
-        ({"timezone": "UTC"}, NAIVE.replace(tzinfo=UTC), "At 2033-07-01 09:30:00+00:00"),
-    ],
-    ids=["app", "entry", "utc"],
-)
-
 
 @pytest.fixture(params=[True, False], ids=["enable_utc", "local"])
 def tokyo_app(request: pytest.FixtureRequest) -> Celery:
@@ -54,9 +44,17 @@ def saved(made: RedBeatSchedulerEntry) -> Stored:
     return Stored("redbeat:x", write.definition, write.meta, write.score, policy, type=KeyType.HASH)
 
 
-@ZONES
-def test_it_is_the_same_instant_before_it_is_saved_and_after(
-    tokyo_app: Celery, policy: dict[str, str], instant: datetime, words: str
+@pytest.mark.parametrize(
+    ("policy", "instant", "words"),
+    [
+        ({}, IN_TOKYO, "At 2033-07-01 09:30:00+09:00"),
+        ({"timezone": "Europe/Berlin"}, IN_BERLIN, "At 2033-07-01 09:30:00+02:00"),
+        ({"timezone": "UTC"}, NAIVE.replace(tzinfo=UTC), "At 2033-07-01 09:30:00+00:00"),
+    ],
+    ids=["app", "entry", "utc"],
+)
+def test_naive_clocked_time_is_the_same_instant_once_stored(
+    tokyo_app: Celery, app: Celery, policy: dict[str, str], instant: datetime, words: str
 ) -> None:
     made = entry(tokyo_app, clocked(NAIVE), **policy)
     expected = (instant, instant.timestamp(), [instant], words)
@@ -67,14 +65,7 @@ def test_it_is_the_same_instant_before_it_is_saved_and_after(
     found = decode_entry(RedBeatSchedulerEntry, stored, tokyo_app)
     assert told(found) == expected
     assert found.policy == made.policy
-
-
-@ZONES
-def test_stored_it_means_the_same_to_an_app_in_another_zone(
-    tokyo_app: Celery, app: Celery, policy: dict[str, str], instant: datetime, words: str
-) -> None:
-    stored = saved(entry(tokyo_app, clocked(NAIVE), **policy))
-    assert decode_entry(RedBeatSchedulerEntry, stored, app).due_at == instant
+    assert decode_entry(RedBeatSchedulerEntry, stored, app).due_at == instant, "to an app in another zone"
 
 
 def test_saved_again_with_its_naive_time_it_is_unchanged(tokyo_app: Celery) -> None:
