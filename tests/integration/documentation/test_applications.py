@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
@@ -47,7 +47,6 @@ def names():
 assert client.get("/reports").json() == {"reports": []}
 status, made = send("post", "/reports", customer="ann", cron="30 7 * * *")
 assert (status, made["name"], made["words"]) == (201, "report-1", "At 07:30 (UTC)"), made
-assert made["due"].endswith("T07:30:00+00:00")
 [entry] = Entry.list(app)
 assert (entry.task, entry.args) == ("shop.tasks.send_report", [1])
 assert client.get("/reports").json() == {"reports": [made]}
@@ -67,12 +66,9 @@ except RuntimeError:
     pass
 assert names() == ["report-1"]
 
-status, changed = send("patch", "/reports/1", cron="0 8 * * *")
-assert (status, changed["words"]) == (200, "At 08:00 (UTC)")
+assert send("patch", "/reports/1", cron="0 8 * * *")[1]["words"] == "At 08:00 (UTC)"
 assert send("patch", "/reports/1", cron="no cron")[0] == 400
 assert Entry.get("report-1", app).describe() == "At 08:00 (UTC)"
-assert Report.objects.get().cron == "0 8 * * *"
-
 assert send("patch", "/reports/1", is_active=False)[1]["is_active"] is False
 assert not Entry.get("report-1", app).enabled
 assert len(send("post", "/reports/1/send")[1]["task_id"]) == 36
@@ -95,8 +91,23 @@ send_report(dora.pk)
 """
 
 
-#: what a view answers while Redis is away
-DJANGO_AWAY = (503, {"error": "The schedule is unavailable; try again later."})
+Execute = Callable[..., str]
+
+
+@pytest.fixture
+def execute(server: Server, tmp_path: Path) -> Execute:
+    """Run Python on the server of the test, or on another, in the project; return what it prints."""
+
+    def run(*words: str, url: str | None = None) -> str:
+        done = run_command([sys.executable, *words], tmp_path, {"REDIS_URL": url or server.url(0)}, 120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+#: it refuses connections
+AWAY = "redis://:s3cret@127.0.0.1:1/0"
 
 
 @pytest.fixture
@@ -110,39 +121,30 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def manage(server: Server, project: Path) -> Any:
-    """Execute a script, or call ``manage.py``, in the project, and return what it prints."""
-
-    def execute(*command: str, url: str | None = None) -> str:
-        words = ["manage.py", *command] if len(command) > 1 else ["-c", *command]
-        done = run_command([sys.executable, *words], project, {"REDIS_URL": url or server.url(0)}, 120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return execute
-
-
-def test_django_project_does_what_its_page_says(manage: Any) -> None:
-    assert manage(DJANGO).splitlines() == [
+def test_django_project_does_what_its_page_says(execute: Execute, project: Path) -> None:
+    assert execute("-c", DJANGO).splitlines() == [
         "1 new, 0 changed, 1 deleted",
         "0 new, 0 changed, 0 deleted",
         "a report for dora",
     ]
+    ask = 'answer = client.get("/reports"); print(answer.status_code, answer.json())'
+    script = DJANGO.partition("\ndef send(")[0] + ask
+    said = "503 {'error': 'The schedule is unavailable; try again later.'}\n"
+    assert execute("-c", script, url=AWAY) == said
 
 
 @pytest.mark.slow
-def test_django_commands_work_and_no_check_complains(manage: Any) -> None:
-    assert "no issues" in manage("check", "--tag=redbeat", "--fail-level=WARNING")
-    manage("redbeat", "add", "cleanup", "shop.tasks.send_report", "--every", "1h", "--args", "[1]")
-    assert "cleanup" in manage("redbeat", "list")
-    manage("redbeat", "count", "--settings=proj.settings")
+def test_django_commands_work_and_no_check_complains(execute: Execute, project: Path) -> None:
+    assert "no issues" in execute("manage.py", "check", "--tag=redbeat", "--fail-level=WARNING")
+    execute("manage.py", "redbeat", "add", "cleanup", "shop.tasks.send_report", "--every", "1h")
+    assert "cleanup" in execute("manage.py", "redbeat", "list", "--settings=proj.settings")
 
 
+@pytest.mark.slow
 def test_django_beat_and_worker_run_what_a_view_has_saved(
-    manage: Any, project: Path, server: Server, client: redis.Redis, broker: redis.Redis
+    execute: Execute, project: Path, server: Server, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    manage(DJANGO.partition("status, wrong = ")[0])
+    execute("-c", DJANGO.partition("status, wrong = ")[0])
     with server.client() as schedule:
         schedule.zadd(SCHEDULE, {"redbeat:report-1": 0})
     env = {"REDIS_URL": server.url(0)}
@@ -154,18 +156,7 @@ def test_django_beat_and_worker_run_what_a_view_has_saved(
         stop_worker(worker)
 
 
-def test_django_view_without_redis_says_so_and_shows_no_password(manage: Any) -> None:
-    ask = 'answer = client.get("/reports"); print((answer.status_code, answer.json()))'
-    ready = 'client = Client(SERVER_NAME="localhost")\n'
-    script = DJANGO.partition(ready)[0] + ready + ask
-    assert manage(script, url="redis://:s3cret@127.0.0.1:1/0") == f"{DJANGO_AWAY}\n"
-
-
 PAGE = "docs/fastapi.rst"
-
-
-#: what it answers while Redis is away
-FASTAPI_AWAY = (503, {"detail": "The schedule can't be reached; try again later."})
 
 
 USE = """
@@ -189,7 +180,6 @@ with TestClient(api) as client:
     assert (wrong.status_code, wrong.json()) == (422, {"detail": why}), wrong.json()
     zone = client.post("/reports", json={"customer": "bob", "cron": "@daily", "timezone": "Europe/Belin"})
     assert (zone.status_code, "Did you mean Europe/Berlin?" in zone.json()["detail"]) == (422, True)
-    assert client.post("/reports", json={"customer": "bob"}).status_code == 422, "as FastAPI itself says it"
     changed = client.patch("/reports/ann", json={"cron": "0 8 * * *"})
     assert changed.json()["words"] == "At 08:00 (Europe/Berlin)"
     assert client.patch("/reports/ann", json={"cron": "no cron"}).status_code == 422
@@ -223,19 +213,6 @@ print(asyncio.run(main()))
 """
 
 
-@pytest.fixture
-def run(server: Server, tmp_path: Path) -> Any:
-    """Execute a script beside the files of the page, and return what it prints."""
-    write_files(PAGE, tmp_path)
-
-    def execute(*words: str, url: str | None = None) -> str:
-        done = run_command([sys.executable, *words], tmp_path, {"REDIS_URL": url or server.url(0)}, 120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return execute
-
-
 def coroutine(caption: str) -> str:
     """The example of the page that has this caption, as the body of a coroutine."""
     found = re.search(rf"   :caption: {caption}\n\n((?:    .*\n|\n)+)", (ROOT / PAGE).read_text("utf-8"))
@@ -243,25 +220,27 @@ def coroutine(caption: str) -> str:
     return textwrap.indent(textwrap.dedent(found[1]), "    ")
 
 
-def test_fastapi_application_does_what_its_page_says_for_many_requests_at_once(run: Any) -> None:
-    printed = run("-W", "error::ResourceWarning", "-c", USE + MANY_REQUESTS)
+def test_fastapi_application_does_what_its_page_says_for_many_requests_at_once(
+    execute: Execute, tmp_path: Path
+) -> None:
+    write_files(PAGE, tmp_path)
+    printed = execute("-W", "error::ResourceWarning", "-c", USE + MANY_REQUESTS)
     assert printed == "([201, 409], 150, 150)\n", "each report is added once"
-
-
-def test_fastapi_without_redis_says_so_and_shows_no_password(run: Any) -> None:
-    ask = '    answer = client.get("/reports"); print((answer.status_code, answer.json()))'
     ready = "with TestClient(api) as client:\n"
-    script = USE.partition(ready)[0] + ready + ask
-    assert run("-c", script, url="redis://:s3cret@127.0.0.1:1/0") == f"{FASTAPI_AWAY}\n"
+    ask = '    answer = client.get("/reports"); print(answer.status_code, answer.json())'
+    said = "503 {'detail': \"The schedule can't be reached; try again later.\"}\n"
+    assert execute("-c", USE.partition(ready)[0] + ready + ask, url=AWAY) == said
 
 
 @pytest.mark.slow
-def test_fastapi_example_test_passes_without_a_server(run: Any) -> None:
-    printed = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_api.py", url="redis://127.0.0.1:1/0")
+def test_fastapi_example_test_passes_without_a_server(execute: Execute, tmp_path: Path) -> None:
+    write_files(PAGE, tmp_path)
+    printed = execute("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_api.py", url=AWAY)
     assert "1 passed" in printed
 
 
-def test_fastapi_coroutines_run_as_they_stand_there(run: Any) -> None:
+def test_fastapi_coroutines_run_as_they_stand_there(execute: Execute, tmp_path: Path) -> None:
+    write_files(PAGE, tmp_path)
     script = f"""
 import asyncio
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -277,7 +256,7 @@ async def second():
 asyncio.run(first())
 asyncio.run(second())
 """
-    name, zone = run("-c", script).splitlines()
+    name, zone = execute("-c", script).splitlines()
     assert name.startswith("report ")
     assert name.endswith("At 08:00, Monday through Friday (Europe/Berlin)")
     assert zone == "Europe/Berlin"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import Exchange, Queue, binding
+from kombu import Exchange, Queue
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.diagnostics.routes import find_route
@@ -33,9 +33,6 @@ pytestmark = [
 FAR = 10**10
 
 
-MEDIA = Exchange("media", type="direct")
-
-
 NEWS = Exchange("news", type="topic")
 
 
@@ -46,9 +43,7 @@ class MyRouter:
     """The class of the guide."""
 
     def route_for_task(self, task: str, args: Any = None, kwargs: Any = None) -> Any:
-        if task == "video.compress":
-            return {"queue": "video", "routing_key": "video.compress"}
-        return None
+        return {"queue": "video", "routing_key": "video.compress"} if task == "video.compress" else None
 
 
 def route_task(name: str, args: Any, kwargs: Any, options: Any, task: Any = None, **kw: Any) -> Any:
@@ -95,9 +90,8 @@ VIDEO = {
 }
 
 
-GLOBS = {
-    "task_routes": {"feed.tasks.*": {"queue": "feeds"}, re.compile(r"(video|image)\.tasks\..*"): "media"}
-}
+ROUTED = {**VIDEO, "task_routes": (f"{__name__}.MyRouter", route_task)}
+GLOBS = {"task_routes": {"feed.*": {"queue": "feeds"}, re.compile(r"(video|image)\.tasks\..*"): "media"}}
 
 
 OLD_DICTIONARY = {
@@ -118,20 +112,12 @@ FORMATS = {
     )
 }
 TO_NEWS = {"exchange": "news", "exchange_type": "topic"}
-BINDINGS = {
-    "task_queues": (
-        Queue("several", [binding(MEDIA, routing_key=key) for key in ("one", "two")]),
-        Queue("other", MEDIA, routing_key="three"),
-    )
-}
 #: kombu has no such exchange there; with fanout it is PUBLISH, for those that listen
 NOT_ON_REDIS = ("fanout", "headers")
 #: example: the entry's task, the settings, its queues, its options, and what its task says itself
 EXAMPLES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any], dict[str, Any]]] = {
     "automatic": ("feed.tasks.x", {"task_routes": {"feed.tasks.x": {"queue": "feeds"}}}, ("feeds",), {}, {}),
-    "glob": ("feed.tasks.x", GLOBS, ("feeds",), {}, {}),
     "regular expression": ("image.tasks.resize", GLOBS, ("media",), {}, {}),
-    "default queue renamed": ("x", {"task_default_queue": "default"}, ("default",), {}, {}),
     "default by its key": ("other", FEEDS, ("default",), {}, {}),
     "option of the call": ("x", FEEDS, ("feed_tasks",), {"queue": "feed_tasks", "routing_key": "feed.a"}, {}),
     "missing queue is made": ("x", {}, ("brand-new",), {"queue": "brand-new"}, {}),
@@ -145,23 +131,10 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any], 
         {},
     ),
     "headers": ("x", FORMATS, ("png",), {"queue": "pdf", "headers": {"format": "png"}}, {}),
-    "several bindings": ("x", BINDINGS, ("several",), {"exchange": "media", "routing_key": "two"}, {}),
-    "router": ("video.compress", {**VIDEO, "task_routes": (MyRouter(),)}, ("video",), {}, {}),
-    "router by its name": (
-        "video.compress",
-        {**VIDEO, "task_routes": (f"{__name__}.MyRouter",)},
-        ("video",),
-        {},
-        {},
-    ),
-    "router has no say": ("other", {**VIDEO, "task_routes": (MyRouter(),)}, ("celery",), {}, {}),
-    "function": (
-        "myapp.tasks.compress_video", {**VIDEO, "task_routes": (route_task,)}, ("compressed",), {}, {},
-    ),
-    "option over router": (
-        "video.compress", {**VIDEO, "task_routes": (MyRouter(),)}, ("image",), {"queue": "image"}, {},
-    ),
-    "attribute of the task": ("own", VIDEO, ("video",), {}, {"queue": "video"}),
+    "router": ("video.compress", ROUTED, ("video",), {}, {}),
+    "router has no say": ("other", ROUTED, ("celery",), {}, {}),
+    "function": ("myapp.tasks.compress_video", ROUTED, ("compressed",), {}, {}),
+    "option over router": ("video.compress", ROUTED, ("image",), {"queue": "image"}, {}),
     "option over attribute": ("own", VIDEO, ("image",), {"queue": "image"}, {"queue": "video"}),
     "old dictionary": (
         "x", OLD_DICTIONARY, ("videos",), {"queue": "videos", "routing_key": "media.video.720p"}, {},
@@ -222,37 +195,12 @@ def test_message_is_in_its_queues_and_no_other(
     assert route.exchange_type == "headers" or set(route.queues) == set(queues)
 
 
-def test_settings_of_celery_3_route_as_the_new_ones(
-    server: Server, make_scheduler: MakeScheduler, broker_url: str
-) -> None:
-    app = Celery("old", set_as_current=False)
-    app.config_from_object(
-        {
-            "BROKER_URL": broker_url,
-            "CELERY_DEFAULT_QUEUE": "default",
-            "CELERY_QUEUES": (
-                Queue("default", Exchange("default"), routing_key="default"),
-                Queue("feeds", Exchange("feeds"), routing_key="feed"),
-            ),
-            "CELERY_ROUTES": {"feed.*": {"queue": "feeds"}},
-            "REDBEAT_REDIS_URL": server.url(1),
-        }
-    )
-    for name, task in (("one", "feed.read"), ("two", "other")):
-        RedBeatSchedulerEntry(name, task, FAR, app=app).save()
-    make_due(app, "one", "two")
-    make_scheduler(app).tick()
-    assert found_in(app, ["default", "feeds", "celery"]) == {"default": 1, "feeds": 1}
-
-
-@pytest.mark.parametrize("steps", [[0, 3, 6, 9], list(range(10))], ids=["four steps", "ten steps"])
 def test_more_urgent_message_is_taken_first(
-    make_app: MakeApp, make_scheduler: MakeScheduler, broker_url: str, steps: list[int]
+    make_app: MakeApp, make_scheduler: MakeScheduler, broker_url: str
 ) -> None:
-    options: dict[str, Any] = {"task_queues": (Queue("celery", max_priority=10),)}
-    if broker_url.startswith("redis"):
-        options["broker_transport_options"] = {"priority_steps": steps, "queue_order_strategy": "priority"}
-    app = make_app(broker_url=broker_url, **options)
+    on_redis = {"priority_steps": list(range(10)), "queue_order_strategy": "priority"}
+    options = {"broker_transport_options": on_redis} if broker_url.startswith("redis") else {}
+    app = make_app(broker_url=broker_url, task_queues=[Queue("celery", max_priority=10)], **options)
     low, high = (0, 9) if broker_url.startswith("amqp") else (9, 0)  # Redis counts the other way round
     for name, priority in (("low", low), ("high", high)):
         RedBeatSchedulerEntry(name, "x", FAR, options={"priority": priority}, app=app).save()

