@@ -40,8 +40,12 @@ def test_a_run_that_ends_leaves_its_history_and_nothing_else(
     assert record["error"] == "ValueError: no"
     assert 0 <= record["ended"] - record["at"] < 60
     assert nothing_is_left(client)
-    [ended] = events_of(client, "run_ended")
-    assert (ended["entry"], ended["task_id"], ended["outcome"]) == ("job", "id-1", outcome)
+    started, ended = events_of(client)
+    assert [told["event"] for told in (started, ended)] == ["run_started", "run_ended"]
+    assert {(told["entry"], told["task_id"], float(told["due"])) for told in (started, ended)} == {
+        ("job", "id-1", 1000)
+    }
+    assert (started["worker"], started["attempt"], ended["outcome"]) == ("celery@test", 1, outcome)
 
 
 def test_an_end_that_is_told_twice_counts_once(progress: Progress, client: redis.Redis) -> None:

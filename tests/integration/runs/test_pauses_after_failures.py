@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,9 @@ from redbeat.beat.failing import pause_failing
 from redbeat.errors import LockLost
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from tests.support.apps import celery_beat, celery_worker, write_app
-from tests.support.logs import errors_in, has_traceback, warnings_in
-from tests.support.polling import eventually
+from tests.support.logs import errors_in, warnings_in
 from tests.support.progress import NAMES, Progress
 from tests.support.schedule import LOCK, field, sent_names
-from tests.support.servers import Server
 from tests.support.ticks import leader
 
 KEY = NAMES.about("job").entry
@@ -31,12 +27,19 @@ def save(app: Celery, **policy: Any) -> Entry:
     return Entry("job", "echo", 3600, app=app, **{"pause_after_failures": 3, **policy}).save()
 
 
-def fail(progress: Progress, times: int, outcome: str = "failed", most: int = 3) -> None:
+def fail(progress: Progress, times: int) -> None:
     """Let runs fail, one after the other."""
     for _ in range(times):
         number = progress.leases
-        delivery = progress.started("job", f"id-{number}", 1000.0 + number, pause=most)
-        progress.end(delivery, outcome, error=f"ValueError: no {number}")
+        delivery = progress.started("job", f"id-{number}", 1000.0 + number, pause=3)
+        progress.end(delivery, "failed", error=f"ValueError: no {number}")
+
+
+def save_failing(app: Celery, progress: Progress, **policy: Any) -> Entry:
+    """An entry that has failed three times, as often as it may."""
+    entry = save(app, **policy)
+    fail(progress, 3)
+    return entry
 
 
 def look(app: Celery, fence: Fence = Fence()) -> None:  # noqa: B008 - immutable
@@ -52,8 +55,7 @@ def pauses_told(client: redis.Redis) -> list[dict[str, Any]]:
 def test_it_is_paused_with_a_note_that_says_why(
     progress: Progress, app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save(app)
-    fail(progress, 3)
+    save_failing(app, progress)
     look(app)
     entry = Entry.get("job", app)
     assert (entry.enabled, entry.state, entry.paused_by) == (False, "paused", "redbeat")
@@ -68,8 +70,7 @@ def test_it_is_paused_with_a_note_that_says_why(
 def test_it_goes_on_by_itself_after_resume_after(
     progress: Progress, app: Celery, client: redis.Redis
 ) -> None:
-    save(app, resume_after=3600)
-    fail(progress, 3)
+    save_failing(app, progress, resume_after=3600)
     look(app)
     until = Entry.get("job", app).paused_until
     assert until is not None
@@ -78,25 +79,21 @@ def test_it_goes_on_by_itself_after_resume_after(
 
 
 def test_when_it_is_resumed_counting_starts_anew(progress: Progress, app: Celery) -> None:
-    save(app)
-    fail(progress, 3)
+    save_failing(app, progress)
     look(app)
     assert progress.failing("job") == [0]
     Entry.get("job", app).resume()
     progress.settle()
-    fail(progress, 2)
-    look(app)
-    assert Entry.get("job", app).enabled
-    fail(progress, 1)
-    look(app)
-    assert not Entry.get("job", app).enabled
+    for failures, is_enabled in ((2, True), (1, False)):
+        fail(progress, failures)
+        look(app)
+        assert Entry.get("job", app).enabled is is_enabled
 
 
 def test_one_that_somebody_has_paused_keeps_their_note(
     progress: Progress, app: Celery, client: redis.Redis
 ) -> None:
-    save(app)
-    fail(progress, 3)
+    save_failing(app, progress)
     Entry.get("job", app).pause("the printer is broken", by="ann")
     look(app)
     entry = Entry.get("job", app)
@@ -109,8 +106,7 @@ def test_one_that_somebody_has_paused_keeps_their_note(
 def test_one_that_was_deleted_or_given_another_policy_stays_as_it_is(
     progress: Progress, app: Celery, client: redis.Redis, change: str
 ) -> None:
-    entry = save(app)
-    fail(progress, 3)
+    entry = save_failing(app, progress)
     if change == "delete":
         entry.delete()
     else:
@@ -121,17 +117,14 @@ def test_one_that_was_deleted_or_given_another_policy_stays_as_it_is(
     assert pauses_told(client) == []
 
 
-def test_a_change_that_comes_in_between_isnt_overwritten(
-    progress: Progress, app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(app)
-    fail(progress, 3)
-    changes = iter([{"args": [7], "jitter": 5}])
+def test_a_change_that_comes_in_between_isnt_overwritten(progress: Progress, app: Celery) -> None:
+    save_failing(app, progress)
+    changes = [{"args": [7], "jitter": 5}]
 
     class Slow(Entry):
         def plan_save(self, *args: Any) -> Any:
-            for change in changes:
-                Entry.get("job", app).update(**change)
+            while changes:
+                Entry.get("job", app).update(**changes.pop())
             return super().plan_save(*args)
 
     pause_failing(Store(app), Slow, app, Fence(), [KEY])
@@ -142,8 +135,7 @@ def test_a_change_that_comes_in_between_isnt_overwritten(
 def test_one_that_can_not_be_read_is_left_alone_and_said(
     progress: Progress, app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    save(app)
-    fail(progress, 3)
+    save_failing(app, progress)
     client.hset(KEY, "definition", "{oops")
     look(app)
     assert client.hget(KEY, "definition") == "{oops"
@@ -154,8 +146,7 @@ def test_one_that_can_not_be_read_is_left_alone_and_said(
 def test_a_beat_that_does_not_lead_pauses_nobody(
     progress: Progress, app: Celery, client: redis.Redis
 ) -> None:
-    save(app)
-    fail(progress, 3)
+    save_failing(app, progress)
     client.set(LOCK, "another")
     with pytest.raises(LockLost):
         look(app, Fence(LOCK, "mine", 1000))
@@ -166,8 +157,7 @@ def test_a_beat_that_does_not_lead_pauses_nobody(
 def test_a_pause_that_was_not_told_of_is_told_of_again(
     progress: Progress, app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(app)
-    fail(progress, 3)
+    save_failing(app, progress)
     with monkeypatch.context() as patched:
         patched.setattr("redbeat.beat.failing.Events", lambda _store: 1 / 0)  # it is killed there
         with pytest.raises(ZeroDivisionError):
@@ -213,69 +203,3 @@ def test_an_entry_that_is_deleted_leaves_no_failures_to_one_of_its_name(
     with leader(app) as scheduler:
         scheduler.tick()
     assert not client.exists(NAMES.about("job").failing, NAMES.deadlines)
-
-
-TOLD = "redbeat::events-read"
-
-#: a receiver of every signal but leader_changed, and tasks
-MODULE = """
-import redbeat
-from redbeat import signals
-
-redbeat.track_runs(app)
-
-
-def note_all(sender, signal, entry, run=None, **arguments):
-    told = {"signal": signal.name, "entry": entry, "run": vars(run) if run else None, **arguments}
-    runs_client().rpush("told", json.dumps(told, default=str))
-
-
-for one in signals.OF_EVENTS.values():
-    one.connect(note_all)
-
-
-@app.task(name="until", bind=True)
-def until(self, key):
-    note(self, key)
-    while not runs_client().exists(key):
-        time.sleep(0.05)
-"""
-
-
-@pytest.mark.slow
-def test_signals_of_a_real_beat_and_worker_agree_with_the_runs(
-    server: Server, client: redis.Redis, broker: redis.Redis, app: Celery, tmp_path: Path
-) -> None:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), extra=MODULE)
-    with celery_worker(tmp_path, "module", concurrency=4), celery_beat(tmp_path, "module") as beat:
-        eventually(lambda: client.exists(TOLD))
-        Entry("good", "echo", 0.1, one_off=True, app=app).save()
-        by_hand = Entry("by hand", "echo", 3600, app=app).save().trigger().id
-        # the next run is sent when the last one has ended, so that it is three that fail
-        policy: dict[str, Any] = {"overlap": "skip", "pause_after_failures": 3, "resume_after": 3600}
-        Entry("bad", "fail", 1, app=app, **policy).save()
-        Entry("slow", "until", 1, args=["go"], overlap="skip", max_runtime=3, app=app).save()
-        eventually(lambda: told(broker, "slow", "run_overdue"))
-        broker.set("go", 1)
-        eventually(lambda: told(broker, "slow", "run_ended") and told(broker, "bad", "entry_paused"))
-        eventually(lambda: len(told(broker, "good")) == 3 and len(told(broker, "by hand")) == 2)
-        assert not has_traceback(beat.output()), beat.output()
-
-    sent, started, ended = told(broker, "good")
-    assert [one["signal"] for one in (sent, started, ended)] == ["run_sent", "run_started", "run_ended"]
-    assert len({(one["run"]["task_id"], one["run"]["due"]) for one in (sent, started, ended)}) == 1
-    assert (ended["run"]["outcome"], ended["run"]["attempt"]) == ("succeeded", 1)
-    assert {one["run"]["task_id"] for one in told(broker, "by hand")} == {by_hand}
-    entry = Entry.get("bad", app)
-    [paused] = told(broker, "bad", "entry_paused")
-    assert (paused["note"], paused["until"]) == (entry.pause_note, str(entry.paused_until))
-    assert 3 <= len(told(broker, "bad", "run_ended")) <= 4, "one may have been on its way"
-    [begun, *_], [overdue, *_] = told(broker, "slow", "run_started"), told(broker, "slow", "run_overdue")
-    assert overdue["run"]["task_id"] == begun["run"]["task_id"]
-    [skipped, *_] = told(broker, "slow", "run_skipped")
-    assert begun["run"]["task_id"] in skipped["run"]["why"]
-
-
-def told(broker: redis.Redis, entry: str, signal: str = "") -> list[dict[str, Any]]:
-    found: Any = broker.lrange("told", 0, -1)
-    return [one for one in map(json.loads, found) if one["entry"] == entry and signal in ("", one["signal"])]

@@ -188,8 +188,9 @@ def let_be(progress: Progress, state: str) -> Delivery:
 def test_a_run_that_is_given_up_has_ended_as_lost_and_holds_nothing(
     entry: Entry, progress: Progress, client: redis.Redis, state: str
 ) -> None:
-    let_be(progress, state)
+    delivery = let_be(progress, state)
     assert [run.task_id for run in entry.give_up_runs(by="ann")] == ["one"]
+    assert not progress.runs.is_mine(delivery)
     assert running_of(client, "entry") == {}
     assert client.zcard(NAMES.deadlines) == 0
     [past] = history_of(client, "entry")
@@ -200,22 +201,6 @@ def test_a_run_that_is_given_up_has_ended_as_lost_and_holds_nothing(
     assert client.xlen(NAMES.failures) == 1
     assert progress.runs.reserve(entry.key, "two", NEXT) is None, "the next one goes"
     assert entry.give_up_runs([]) == []
-
-
-def test_a_worker_that_still_works_on_it_ends_late_and_does_not_own_the_entry(
-    entry: Entry, progress: Progress, client: redis.Redis
-) -> None:
-    delivery = let_be(progress, "started")
-    assert progress.runs.is_mine(delivery)
-    entry.give_up_runs()
-    assert not progress.runs.is_mine(delivery)
-    assert progress.runs.renew([(delivery, 1.0)], 30_000, "celery@test") == {}
-    other = progress.started("entry", "two", 2000.0, **SKIP)
-    progress.end(delivery, "succeeded")
-    past = history_of(client, "entry")[1]
-    assert (past["outcome"], past["late"]) == ("lost", "succeeded")
-    assert [told["task_id"] for told in events_of(client, "run_ended")] == ["one"]
-    assert progress.runs.is_mine(other)
 
 
 @pytest.mark.parametrize("state", ["started", "spawned"])

@@ -119,17 +119,6 @@ def test_runs_of_all_entries_are_found_by_state_name_and_time(
         assert find_runs(app, [wanted], since=now + timedelta(hours=1)) == []
 
 
-def test_spoilt_records_of_runs_are_left_out(plain: Entry, progress: Progress, client: redis.Redis) -> None:
-    progress.started("entry", "good")
-    for task_id, text in {
-        "a": "{", "b": '{"state": "gone"}', "c": '{"state": "sent", "due": "never"}', "": '{"due": "1"}',
-        "d": '{"state": "sent", "due": "1e99"}', "e": "[]",
-    }.items():  # fmt: skip
-        client.hset("redbeat::running:entry", task_id, text)
-    assert ids(plain.running()) == ["good"]
-    assert ids(plain.runs()) == ["good"]
-
-
 @pytest.fixture
 def orphans(app: Celery) -> Orphans:
     return Orphans(Store(app))

@@ -75,6 +75,7 @@ def test_a_task_that_has_returned(told: Told | None, seen: Seen, verdict: Verdic
         (Ignore("Replaced by new task"), AGAIN, Seen(), Verdict("retrying", "", 7.0)),
         (Reject("bad"), TOLD, Seen(), Verdict("rejected", "bad")),
         (Reject(), TOLD, Seen(), Verdict("rejected")),
+        (Reject("token=abc"), TOLD, Seen(), Verdict("rejected", "token=**")),
         (LATER, TOLD, Seen(is_requeued=True), Verdict("requeued", "later")),
         (LOST, None, Seen(), Verdict("failed", LOST_TEXT)),
         (LOST, None, Seen(is_requeued=True), Verdict("requeued", LOST_TEXT)),
@@ -108,18 +109,6 @@ class Leaving(Exception):
         raise SystemExit(1)
 
 
-class NamelessType(type):
-    @property
-    def __name__(cls) -> str:
-        raise RuntimeError("no name")
-
-
-class Nameless(Exception, metaclass=NamelessType):
-    @property
-    def exc_cls_name(self) -> str:
-        raise RuntimeError("none, either")
-
-
 @pytest.mark.parametrize(
     ("exc", "text"),
     [
@@ -127,7 +116,6 @@ class Nameless(Exception, metaclass=NamelessType):
         (ValueError("\n\n  one\ntwo"), "ValueError: one"),
         (Rude(), "Rude"),
         (Leaving(), "Leaving"),
-        (Nameless("text"), "Nameless: text"),
         (SoftTimeLimitExceeded(5), "SoftTimeLimitExceeded: 5"),
         (ValueError("red\x1b[31m\u202e"), "ValueError: red\\x1b[31m\\u202e"),
         (OSError("redis://user:pw@host:1/0 is away"), "OSError: redis://user:**@host:1/0 is away"),
@@ -145,11 +133,8 @@ def test_an_error_is_its_class_and_its_first_line_without_passwords(exc: Excepti
     assert error_of(exc) == text
 
 
-@pytest.mark.parametrize("reason", [Rude(), Leaving(), Nameless()])
-def test_a_task_is_rejected_for_whatever_reason(reason: Exception) -> None:
-    name = type(reason).__qualname__
-    assert judge_failure(Reject(reason), TOLD, Seen(), 180.0) == Verdict("rejected", name)
-    assert judge_failure(Reject("token=abc"), TOLD, Seen(), 180.0) == Verdict("rejected", "token=**")
+def test_rejection_for_a_reason_without_a_text_names_its_class() -> None:
+    assert judge_failure(Reject(Rude()), TOLD, Seen(), 180.0) == Verdict("rejected", "Rude")
 
 
 @pytest.mark.parametrize("part", ["secret_", "a://b:c@", "token  ", "pass=\\'", "x://:p @"])
