@@ -13,7 +13,6 @@ import redis
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.connection.async_client import MAX_COMMANDS
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
 from tests.support.polling import eventually
@@ -47,21 +46,6 @@ def test_concurrent_updates_of_different_fields_are_kept_and_wake_beat(
     found = Entry.get("report", app)
     assert (found.jitter, found.kwargs, found.pause_note, found.enabled) == (5, {"a": 1}, "for now", False)
     assert found.args[0] in range(10)
-
-
-def test_many_saves_at_once_use_few_connections(make_app: MakeApp, client: redis.Redis) -> None:
-    app = make_app(redbeat_redis_options={"client_name": "the-many"})
-
-    def connections() -> int:
-        return [one["name"] for one in client.client_list()].count("the-many")
-
-    async def main() -> int:
-        await asyncio.gather(*(entry_of(app, f"e{number}").asave() for number in range(300)))
-        return connections()
-
-    assert 1 < asyncio.run(main()) <= MAX_COMMANDS
-    assert client.zcard(SCHEDULE) == 300
-    eventually(lambda: connections() == 0, message="the loop has ended, its connections not")
 
 
 async def turns_until(task: asyncio.Task[Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -158,6 +159,7 @@ def _edit_often(url: str, writer: int, count: int) -> None:
                 pass
         Entry.get("updated", app).update(**{("jitter", "max_runs")[number % 2]: number + 1})
         Entry(f"own-{writer}-{number}", "t", 60, app=app).save()
+        Entry("run", "t", 60, app=app, kwargs={"from": writer}).save().next()
 
 
 def test_concurrent_edits_of_eight_processes_are_all_kept(app: Celery, server: Server) -> None:
@@ -171,7 +173,7 @@ def test_concurrent_edits_of_eight_processes_are_all_kept(app: Celery, server: S
     assert len(found) == 8 * count
     updated = Entry.get("updated", app)
     assert (updated.jitter, updated.max_runs) == (count - 1, count)
-    assert Entry.count(app, match="own-*") == 8 * count
+    assert Entry.count(app, match="own-*") == Entry.get("run", app).total_run_count == 8 * count
 
 
 def test_save_if_unchanged_refuses_a_changed_created_or_deleted_entry(
@@ -280,7 +282,9 @@ def test_trigger_with_invalid_arguments_is_refused(
     assert messages(broker) == entry.history() == []
 
 
-def test_concurrent_backfills_send_no_run_twice(make_app: Callable[..., Celery], broker: redis.Redis) -> None:
+def test_concurrent_backfills_send_no_run_twice(
+    make_app: Callable[..., Celery], client: redis.Redis, broker: redis.Redis
+) -> None:
     apps = [make_app() for _ in range(4)]
     Entry("entry", "t", HOUR, app=apps[0]).save()
     start = threading.Barrier(len(apps))
@@ -296,27 +300,14 @@ def test_concurrent_backfills_send_no_run_twice(make_app: Callable[..., Celery],
             except LockNotAcquired:
                 outcomes.append("refused")
 
-    threads = [threading.Thread(target=work, args=(app,)) for app in apps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(apps)) as pool:
+        list(pool.map(work, apps))
     entry = Entry.get("entry", apps[0])
     entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=3))
     ids = [message["headers"]["id"] for message in messages(broker)]
     assert len(ids) == len(set(ids)) in (72, 73)
     assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(days=3), dry_run=True) == []
     assert "refused" in outcomes
-
-
-def test_lock_of_a_killed_backfill_expires(app: Celery, client: redis.Redis) -> None:
-    entry = Entry("entry", "t", HOUR, app=app).save()
-    client.set("redbeat::backfilling:entry", "somebody", px=30_000)
-    with pytest.raises(LockNotAcquired, match="another backfill, rerun or trigger of it is at work"):
-        entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2))
-    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2), dry_run=True)
-    client.delete("redbeat::backfilling:entry")
-    assert entry.backfill(YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=2))
     assert not client.exists("redbeat::backfilling:entry")
 
 
@@ -383,30 +374,18 @@ def four(app: Celery) -> list[str]:
     return four
 
 
-def raw(client: redis.Redis, name: str) -> Any:
-    return client.hgetall(f"redbeat:{name}")
-
-
 @pytest.mark.also_sharded
 def test_pause_many_leaves_paused_and_disabled_entries_alone(
     app: Celery, client: redis.Redis, four: list[str]
 ) -> None:
-    before = {name: raw(client, name) for name in ("paused", "disabled")}
+    before = {name: client.hgetall(f"redbeat:{name}") for name in ("paused", "disabled")}
     done = Entry.pause_many(four, app, note="a deployment", until=LATER + timedelta(1), by="bob")
     assert done == PauseResult(("run-1", "run-2"), ("paused", "disabled"))
-    assert {name: raw(client, name) for name in before} == before
+    assert {name: client.hgetall(f"redbeat:{name}") for name in before} == before
     entry = Entry.get("run-1", app)
     assert (entry.enabled, entry.paused, entry.pause_note, entry.paused_by, entry.paused_until) == (
         False, True, "a deployment", "bob", LATER + timedelta(1),
     )  # fmt: skip
-
-
-@pytest.mark.also_sharded
-def test_resume_many_leaves_disabled_entries_alone(app: Celery, four: list[str]) -> None:
-    assert Entry.resume_many(four, app) == PauseResult(("paused",), ("run-1", "run-2", "disabled"))
-    entry = Entry.get("paused", app)
-    assert (entry.enabled, entry.policy) == (True, Entry("x", "t", 1, app=app).policy)
-    assert not Entry.get("disabled", app).enabled
 
 
 @pytest.mark.also_sharded
@@ -426,6 +405,10 @@ def test_resume_many_selects_by_note_and_user(
 ) -> None:
     Entry.pause_many(four, app, note="a deployment", by="bob")
     assert list(Entry.resume_many(four, app, **selection).changed) == expected
+    assert not Entry.get("disabled", app).enabled
+    for name in expected:
+        entry = Entry.get(name, app)
+        assert (entry.enabled, entry.policy) == (True, Entry("x", "t", 1, app=app).policy)
 
 
 def test_pause_many_reports_an_invalid_entry_and_pauses_the_others(
@@ -473,25 +456,15 @@ def test_pause_many_keeps_concurrent_changes(
         assert not stored[0].enabled
 
 
-def soon(client: redis.Redis, hours: float) -> datetime:
-    return datetime.fromtimestamp(server_now(client), UTC) + hours * HOUR
-
-
-def write_paused(app: Celery, client: redis.Redis) -> None:
-    Entry("entry", "t", "*/5 * * * *", app=app).save().pause("repairs", until=soon(client, 5))
-
-
-def test_get_from_key_and_list_give_the_same_form(app: Celery, client: redis.Redis) -> None:
-    write_paused(app, client)
+def test_get_takes_one_round_trip_and_gives_the_form_of_list_and_from_key(
+    app: Celery, client: redis.Redis, server: Server
+) -> None:
+    until = datetime.fromtimestamp(server_now(client), UTC) + 5 * HOUR
+    Entry("entry", "t", "*/5 * * * *", app=app).save().pause("repairs", until=until)
     [listed] = Entry.list(app)
     form = listed.to_dict()
     assert (form["state"], form["description"]) == ("paused", listed.describe())
-    assert Entry.get("entry", app).to_dict() == Entry.from_key("redbeat:entry", app).to_dict() == form
-
-
-def test_get_takes_one_round_trip(app: Celery, client: redis.Redis, server: Server) -> None:
-    write_paused(app, client)
-    Entry.get("entry", app)
+    assert Entry.from_key("redbeat:entry", app).to_dict() == Entry.get("entry", app).to_dict() == form
     with monitoring(server) as commands:
-        assert Entry.get("entry", app).to_dict()["state"] == "paused"
+        assert Entry.get("entry", app).to_dict() == form
     assert [command.split()[0] for command in commands] == ["EVALSHA"]

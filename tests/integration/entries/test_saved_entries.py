@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,13 +16,12 @@ from celery.schedules import BaseSchedule, schedstate, schedule
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.bulk import SaveResult
-from redbeat.errors import ConfigurationError, EntryChanged, EntryError, EntryNotFound, StoreUnavailable
+from redbeat.errors import ConfigurationError, EntryError, EntryNotFound, StoreUnavailable
 from redbeat.schedulers import get_redis
 from redbeat.schedules import register_schedule
 from redbeat.schedules.occurrences import KINDS
 from redbeat.store.notifier import WakeChannel
 from tests.conftest import MakeApp
-from tests.faults.children import run_children
 from tests.integration.conftest import MakeScheduler
 from tests.support.fidelity import counting_round_trips
 from tests.support.schedule import (
@@ -50,27 +49,6 @@ def hourly(app: Celery, name: str = "entry", **fields: Any) -> Entry:
     return Entry(**{"name": name, "task": "echo", "schedule": schedule(HOUR), "app": app, **fields})
 
 
-def test_save_stores_exactly_the_fields_of_2x(app: Celery, client: redis.Redis) -> None:
-    entry = hourly(app, args=[1, "zwei"], kwargs={"x": None}, options={"queue": "fast"})
-    before = server_now(client)
-    assert entry.save() is entry
-    after = server_now(client)
-    assert sorted(client.hkeys("redbeat:entry")) == ["definition", "meta", "meta_sha1"]
-    assert field(client, "entry", "definition") == {
-        "name": "entry",
-        "task": "echo",
-        "args": [1, "zwei"],
-        "kwargs": {"x": None},
-        "options": {"queue": "fast"},
-        "schedule": {"__type__": "interval", "every": HOUR, "relative": False},
-        "enabled": True,
-    }
-    assert set(field(client, "entry", "meta")) == {"last_run_at", "total_run_count"}
-    assert before + HOUR - 1e-3 <= (score_of(client, "entry") or 0) <= after + HOUR + 1e-3
-    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:entry"]
-    assert sorted(client.keys()) == [SCHEDULE, "redbeat:entry"]
-
-
 def test_save_of_a_new_entry_takes_one_round_trip_and_keeps_the_runs_of_an_existing_one(
     app: Celery, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,19 +68,9 @@ def test_save_of_a_new_entry_takes_one_round_trip_and_keeps_the_runs_of_an_exist
     assert server_now(client) + HOUR - 60 < (score_of(client, "new-3") or 0) < server_now(client) + HOUR + 1
 
 
-def test_save_if_unchanged_of_a_supposedly_new_entry_checks_the_server(
-    app: Celery, client: redis.Redis
-) -> None:
-    hourly(app, "before").save()
-    write_raw(client, "entry")
-    definition = client.hget("redbeat:entry", "definition")
-    with pytest.raises(EntryChanged, match="there is such an entry by now"):
-        hourly(app, args=[1]).save(if_unchanged=True)
-    assert client.hget("redbeat:entry", "definition") == definition
-
-
 def test_delete_twice_leaves_only_the_count_of_unrun_entries(app: Celery, client: redis.Redis) -> None:
     entry = hourly(app).save()
+    assert sorted(client.keys()) == [SCHEDULE, "redbeat:entry"]
     entry.delete()
     entry.delete()
     assert client.keys() == [UNRUN]
@@ -154,27 +122,7 @@ def test_save_keeps_unknown_fields_and_keys(app: Celery, client: redis.Redis) ->
     assert client.hmget("redbeat:entry", ["policy", "note"]) == ['{"colour": 5}', "mine"]
 
 
-def test_concurrent_saves_and_runs_of_eight_processes_are_all_kept(
-    server: Server, client: redis.Redis
-) -> None:
-    write_raw(client, "entry", owner="ops", meta=meta_json(None, 5))
-    assert run_children([partial(_save_often, server.url(1), number) for number in range(8)]) == [0] * 8
-    definition = field(client, "entry", "definition")
-    assert definition["owner"] == "ops"
-    assert definition["kwargs"]["round"] == 9
-    assert field(client, "entry", "meta")["total_run_count"] == 5 + 80
-
-
-def _save_often(url: str, number: int) -> None:
-    app = Celery("child", broker=url, set_as_current=False)
-    for turn in range(10):
-        hourly(app, kwargs={"from": number, "round": turn}).save().next()
-
-
 SETTING_UP = {"HELLO", "SELECT", "CLIENT", "EVAL"}  # a script goes whole once, when it is unknown
-
-
-WRITE_COMMANDS = {"HSET", "HDEL", "ZADD", "ZREM", "DEL", "PUBLISH"}
 
 
 def made(app: Celery, number: int, **fields: Any) -> Entry:
@@ -189,46 +137,40 @@ def test_save_many_takes_at_most_two_round_trips_and_one_wake_up_a_chunk(
     app: Celery, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redbeat.store.store.CLOCK_SECONDS", 3600)  # else a busy machine reads it again
-    entries = [made(app, number) for number in range(1600)]
-    trips, inside = [], []
-    for _ in range(2):
+    numbers = range(1600)
+
+    def trips(act: Callable[[], Any]) -> int:
         with monitoring(server) as commands:
-            Entry.save_many(entries)
-        trips.append(sum(count for word, count in words(commands).items() if word not in SETTING_UP))
-        entries = [made(app, number) for number in range(1600)]
-    with monitoring(server, with_scripts=True) as commands:
-        Entry.save_many([*entries[:700], *(made(app, number, args=[1]) for number in range(700, 1600))])
-    inside = words(commands)
-    assert trips == [2 + 3, 4], "after new ones nothing is read, until one isn't new"
-    assert (inside["HSET"], inside["ZADD"], inside["PUBLISH"]) == (900, 3, 3)
-    with monitoring(server, with_scripts=True) as commands:
-        Entry.save_many(made(app, number, args=[1] if number >= 700 else None) for number in range(1600))
-    assert not WRITE_COMMANDS & words(commands).keys()
-    with monitoring(server) as commands:
-        assert Entry.delete_many((f"entry-{number}" for number in range(1600)), app) == 1600
-    assert sum(count for word, count in words(commands).items() if word not in SETTING_UP) == 4
+            act()
+        return sum(count for word, count in words(commands).items() if word not in SETTING_UP)
+
+    saves = [trips(lambda: Entry.save_many([made(app, number) for number in numbers])) for _ in range(2)]
+    assert saves == [2 + 3, 4], "after new ones nothing is read, until one isn't new"
+    for written in (900, 0):
+        changed = [made(app, number, args=[1] if number >= 700 else None) for number in numbers]
+        with monitoring(server, with_scripts=True) as commands:
+            Entry.save_many(changed)
+        inside = words(commands)
+        assert (inside["HSET"], inside["ZADD"], inside["PUBLISH"]) == ((900, 3, 3) if written else (0, 0, 0))
+    assert trips(lambda: Entry.delete_many((f"entry-{number}" for number in numbers), app)) == 4
+    assert Entry.count(app) == 0
 
 
 def test_concurrent_save_many_of_the_same_entries_loses_none(
     make_app: Callable[..., Celery], client: redis.Redis
 ) -> None:
-    results: list[SaveResult] = []
     barrier = threading.Barrier(4)
 
-    def save(app: Celery, turn: int) -> None:
+    def save(app: Celery, turn: int) -> SaveResult:
         entries = [made(app, number, kwargs={"from": turn}) for number in range(1200)]
         barrier.wait()
-        results.append(Entry.save_many(entries))
+        return Entry.save_many(entries)
 
-    threads = [threading.Thread(target=save, args=(make_app(), turn)) for turn in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(save, [make_app() for _ in range(4)], range(4)))
     assert client.zcard(SCHEDULE) == 1200
-    assert Counter(name for result in results for name in result.new) == dict.fromkeys(
-        (f"entry-{number}" for number in range(1200)), 1
-    )
+    new = Counter(name for result in results for name in result.new)
+    assert new == dict.fromkeys((f"entry-{number}" for number in range(1200)), 1)
     assert [len(result.new + result.changed + result.same) for result in results] == [1200] * 4
     for first in (0, 500, 1000):
         chunk = range(first, min(first + 500, 1200))
@@ -267,20 +209,17 @@ LONE = "half-\ud800"
 ESCAPED = "half-\udc80"
 
 
-def entry_named(app: Celery, name: str) -> Entry:
-    return Entry(name, "echo", 60, app=app)
-
-
-CALLS: dict[str, Callable[[Celery, str], Any]] = {
-    "save": lambda app, name: entry_named(app, name).save(),
-    "delete": lambda app, name: entry_named(app, name).delete(),
-    "delete_many": lambda app, name: Entry.delete_many([name], app=app),
-    "from_key": lambda app, name: Entry.from_key(name, app=app),
-}
+WRITES: list[Callable[[Celery, str], Any]] = [
+    lambda app, name: hourly(app, name).save(),
+    lambda app, name: hourly(app, name).delete(),
+    lambda app, name: Entry.save_many([hourly(app, name)]),
+    lambda app, name: Entry.delete_many([name], app=app),
+    lambda app, name: Entry.delete_many([f"redbeat:{name}"], app=app),
+]
 
 
 def test_name_that_is_not_utf8_is_refused(app: Celery, client: redis.Redis) -> None:
-    for call in CALLS.values():
+    for call in (*WRITES, lambda app, name: Entry.from_key(name, app=app)):
         with pytest.raises(EntryError, match=r"half-\\ud800.* must be UTF-8"):
             call(app, LONE)
     assert client.keys() == []
@@ -289,7 +228,7 @@ def test_name_that_is_not_utf8_is_refused(app: Celery, client: redis.Redis) -> N
 def test_key_that_is_not_utf8_can_be_deleted(app: Celery, server: Any, client: redis.Redis) -> None:
     with server.client(db=1, decode_responses=False) as raw:
         raw.hset(b"redbeat:half-\x80", mapping={"definition": "{}", "meta": "{}"})
-        entry_named(app, ESCAPED).delete()
+        hourly(app, ESCAPED).delete()
         assert raw.keys() == [b"redbeat::unrun"]
         assert raw.zrange("redbeat::unrun", 0, -1) == [b"half-\x80"]
     with pytest.raises(EntryNotFound):
@@ -332,14 +271,9 @@ def test_reserved_name_is_refused_by_every_write(
     app_with_lock_key: Celery, client: redis.Redis, name: str
 ) -> None:
     client.set("redbeat:mine", "a token")
-    writes = {
-        **CALLS,
-        "save_many": lambda app, name: Entry.save_many([entry_named(app, name)]),
-        "by key": lambda app, name: Entry.delete_many([f"redbeat:{name}"], app=app),
-    }
-    for call in writes.keys() - {"from_key"}:
+    for write in WRITES:
         with pytest.raises(EntryError, match=f"can't be called '{name}': that key is RedBeat's own"):
-            writes[call](app_with_lock_key, name)
+            write(app_with_lock_key, name)
     assert (client.keys(), client.get("redbeat:mine")) == (["redbeat:mine"], "a token")
 
 
@@ -362,29 +296,17 @@ def test_raw_member_with_a_reserved_name_is_quarantined(
     assert "invalid entry mine (left unchanged): a key of RedBeat's own is not an entry" in said
 
 
-def is_due(_self: Any, _last_run_at: datetime) -> schedstate:
-    return schedstate(True, 60.0)
-
-
-def remaining_estimate(_self: Any, _last_run_at: datetime) -> timedelta:
-    return timedelta(seconds=60)
-
-
-def registered(base: type[BaseSchedule], **methods: Callable[..., Any]) -> type[BaseSchedule]:
-    cls: type[BaseSchedule] = type("Own", (base,), methods)
-    register_schedule("own", cls, lambda _own: {}, lambda _given: cls())
-    return cls
-
-
 def test_register_schedule_refuses_a_class_that_is_not_a_schedule() -> None:
     with pytest.raises(ConfigurationError, match=r"'own' must be a subclass of .*BaseSchedule, got .*dict"):
         register_schedule("own", dict, vars, dict)  # type: ignore[arg-type]
     assert "own" not in KINDS
 
 
-def test_registered_schedule_with_is_due_alone_is_refused(make_app: Callable[..., Celery]) -> None:
-    cls = registered(BaseSchedule, is_due=is_due)
-    entry = Entry("entry", "echo", cls(), app=make_app())
-    with pytest.raises(EntryError, match=r"remaining_estimate\(self, last_run_at\)") as caught:
-        entry.save()
-    assert "is_due() is not asked" in str(caught.value)
+def test_registered_schedule_with_is_due_alone_is_refused(app: Celery) -> None:
+    class Own(BaseSchedule):
+        def is_due(self, last_run_at: datetime) -> schedstate:
+            return schedstate(True, 60.0)
+
+    register_schedule("own", Own, lambda _own: {}, lambda _given: Own())
+    with pytest.raises(EntryError, match=r"remaining_estimate\(self, last_run_at\)"):
+        hourly(app, schedule=Own()).save()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
@@ -77,41 +76,15 @@ def test_list_over_shards_is_ordered_by_due_time(at: Sharded, chance: random.Ran
     assert [entry.next_due_at for entry in listed[:-1]] == [entry.next_due_at for entry in by_time]
     assert listed[-1].name == "never", "those that never run again are last"
     assert {entry.name for entry in listed} == {*(entry.name for entry in entries), "never"}
-    assert [entry.name for entry in Entry.list(at.app, offset=300, limit=20)] == [
-        entry.name for entry in listed[300:320]
-    ]
+    with at.counting() as sent:
+        page = [entry.name for entry in Entry.list(at.app, offset=300, limit=20)]
+        assert sent() <= 6 * at.nodes
+    assert page == [entry.name for entry in listed[300:320]]
     latest = by_time[100].next_due_at
     assert latest is not None
     assert len(list(Entry.list(at.app, due_before=latest))) == 101
     assert len(list(Entry.list(at.app, match="e1*"))) == Entry.count(at.app, match="e1*") == 111
     assert Members(at.store).count() == Entry.count(at.app) == 701
-
-
-def test_page_over_shards_takes_few_round_trips(at: Sharded, chance: random.Random) -> None:
-    parts, number = at.store.parts, 0
-    scores: dict[str, float] = {}
-    for part in parts:
-        mine = {}
-        for _ in range(9_000 // len(parts)):
-            number += 1
-            mine[part.keys.entry(f"m{number}")] = float(chance.choice([-1, chance.randrange(1_000), number]))
-        at.client.zadd(part.keys.schedule, mine)
-        scores |= mine
-    rows = [row for page in Members(at.store).in_order() for row in page]
-    assert [score for _, score in rows] == sorted(scores.values(), key=lambda score: (score < 0, score))
-    assert dict(rows) == scores
-    for place in (0, 40, 3_000, 8_900, 9_000):
-        with at.counting() as sent:
-            assert Members(at.store).slice(place, 50) == rows[place : place + 50]
-            assert sent() <= (2 if not place else 6) * at.nodes, f"{place}"
-    for place in (0, 3_000, 8_900):
-        with at.counting() as sent:
-            assert Members(at.store).place_after(*rows[place]) == place + 1
-            assert sent() <= 4 + at.nodes
-    with at.counting() as sent:
-        page = next(iter(Members(at.store).in_order()))
-        assert page == rows[:500]
-        assert sent() <= 3 * at.nodes, "only the first of each shard are read"
 
 
 def test_clear_removes_entries_from_wrong_shards(at: Sharded) -> None:
@@ -186,27 +159,3 @@ def test_entries_being_moved_are_found_and_written_once(moving: Sharded) -> None
     assert Entry.delete_many([f"e{number}" for number in range(40)], at.app) == 40
     assert Entry.count(at.app) == 40
     assert sum(at.shards_of("e")) == 40, "nothing is left of any"
-
-
-def test_entry_moved_during_a_save_is_saved_in_its_new_shard(
-    moving: Sharded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at = moving
-    names = [f"e{number}" for number in range(60)]
-    entries = [Entry(name, "other", 60, app=at.app) for name in names]
-    is_moved = False
-
-    def plan_save(entry: Entry, *given: Any) -> Any:
-        nonlocal is_moved
-        if not is_moved:
-            is_moved = True
-            for name in names:
-                move(at, name)
-        return original(entry, *given)
-
-    original = Entry.plan_save
-    monkeypatch.setattr(Entry, "plan_save", plan_save)
-    Entry.save_many(entries)
-    assert Entry.count(at.app) == sum(at.shards_of("e")) == 60
-    assert {entry.task for entry in Entry.list(at.app)} == {"other"}
-    assert all(at.client.exists(at.store.config.layout.keys.entry(name)) for name in names)
