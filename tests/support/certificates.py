@@ -1,4 +1,4 @@
-"""A throw-away certificate authority, and the certificate of a server on this machine signed by it."""
+"""A throw-away certificate authority, and a certificate signed by it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trustme
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files for 127.0.0.1 and localhost; `stranger_ca` is an authority that signed neither of them."""
+    """PEM files for 127.0.0.1 and localhost; `stranger_ca` is an authority that signed neither."""
 
     ca: Path
     cert: Path
@@ -19,7 +19,7 @@ class Certificates:
 
 
 def issue_certificates(directory: Path) -> Certificates:
-    """Write a new authority and a certificate that serves for a server and for a client."""
+    """Write an authority and a certificate for a server and for a client."""
     files = Certificates(*(directory / name for name in ("ca.pem", "cert.pem", "key.pem", "stranger.pem")))
     authority = trustme.CA()
     authority.cert_pem.write_to_path(files.ca)

@@ -24,56 +24,38 @@ _HOST = "127.0.0.1"
 _PORTS = range(20_000, 32_000)
 
 
-class _Claims:
-    """Ports that belong to servers, running or not: each is held by a UDP socket, which no server uses.
-
-    The kernel closes the sockets of a process that ends.
-    """
-
-    def __init__(self) -> None:
-        self._sockets: dict[int, socket.socket] = {}
-
-    def claim(self, port: int) -> bool:
-        """Take the port, unless a server of any process has it."""
-        made = socket.socket(type=socket.SOCK_DGRAM)
-        try:
-            made.bind((_HOST, port))
-        except OSError:
-            made.close()
-            return False
-        self._sockets[port] = made
-        return True
-
-    def release(self, port: int) -> None:
-        if (found := self._sockets.pop(port, None)) is not None:
-            found.close()
-
-
-_claims = _Claims()
+#: for each port of a server, running or not, a UDP socket, which no server uses; it ends with this process
+_claimed: dict[int, socket.socket] = {}
 
 
 def pick_port() -> int:
-    """A port that nobody listens on at this moment, and no server's; the own bind has the last word."""
+    """Return a port that nobody listens on now and that is not a server's; the own bind has the last word."""
+    port = _claim_port()
+    _claimed.pop(port).close()
+    return port
+
+
+def _claim_port() -> int:
     while True:
         port = random.choice(_PORTS)
-        if not _claims.claim(port):
-            continue
-        _claims.release(port)
+        claim = socket.socket(type=socket.SOCK_DGRAM)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
+                claim.bind((_HOST, port))
                 probe.bind((_HOST, port))
             except OSError:
+                claim.close()
                 continue
+        _claimed[port] = claim
         return port
 
 
 class Daemon(ABC):
-    """A server that runs from construction until `stop()`.
+    """A server that runs from construction until `stop()`; a subclass configures and starts it.
 
-    A subclass says how it is configured and started, and what it is called in the names of directories. Its
-    log, and not a connection, tells whether it is ready: another server might answer at the port it failed
-    to get.
+    Its log, and not a connection, tells whether it is ready: another server might answer at the port that it
+    failed to get.
     """
 
     host = _HOST
@@ -117,7 +99,8 @@ class Daemon(ABC):
     def stop(self) -> None:
         """End it for good and remove its data. Harmless when repeated."""
         self.process.kill()  # nothing is worth an orderly end
-        _claims.release(self.port)
+        if claim := _claimed.pop(self.port, None):
+            claim.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self: Self) -> Self:
@@ -128,15 +111,13 @@ class Daemon(ABC):
 
     def _start_on_a_free_port(self) -> None:
         for _ in range(20):
-            self.port = pick_port()
-            if not _claims.claim(self.port):
-                continue
+            self.port = _claim_port()
             try:
                 self._configure()
                 self.process = self._launch()
                 return
             except BaseException as exc:
-                _claims.release(self.port)
+                _claimed.pop(self.port).close()
                 if not isinstance(exc, AssertionError) or not self._port_taken.search(str(exc)):
                     raise
         raise RuntimeError("found no free port in 20 tries")

@@ -1,110 +1,66 @@
-"""A service that is called: it notes what comes, and answers well, badly, or not at all, as the path says."""
+"""A service that is called: it records requests and answers as the test says."""
 
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
 import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 
 
-class Receiver:
-    """Listens on a free port of 127.0.0.1 from its making until `close()`.
+class Receiver(ThreadingTCPServer):
+    """Listens on a free port of 127.0.0.1 until the context ends.
 
-    `paths` are those of all requests, in their order; `requests` the requests as they came. What is answered
-    is what `behave(path)` says: bytes; or a callable that is given the connection.
+    Attributes:
+        behave: returns the answer to a path: bytes, or the parts of an answer that takes its time.
+        requests: the heads of the requests, oldest first.
     """
 
-    def __init__(
-        self,
-        behave: Callable[[str], bytes | Callable[[socket.socket], None]] = lambda path: OK,
-        context: ssl.SSLContext | None = None,
-    ) -> None:
-        self.behave = behave
+    daemon_threads = True
+    request_queue_size = 100
+
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behave: Callable[[str], bytes | Iterable[bytes]] = lambda _path: OK
         self.requests: list[str] = []
-        self._context = context
-        self._closed = threading.Event()
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._listen, daemon=True).start()
+        self.closed = threading.Event()
+        self.host = f"127.0.0.1:{self.server_address[1]}"
+        self._scheme = "https" if context else "http"
+        if context:
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def url(self, path: str = "") -> str:
-        return f"{'http' if self._context is None else 'https'}://127.0.0.1:{self.port}/{path}"
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._scheme}://{self.host}/{path}"
 
     @property
     def paths(self) -> list[str]:
         return [request.split()[1] for request in self.requests]
 
-    def close(self) -> None:
-        self._closed.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for client in self._open:
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-            client.close()
+    def server_close(self) -> None:
+        """End the answers, and refuse connections."""
+        self.closed.set()
+        self.shutdown()
+        super().server_close()
 
-    def __enter__(self) -> Receiver:
-        return self
-
-    def __exit__(self, _kind: object, _error: object, _trace: TracebackType | None) -> None:
-        self.close()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait, and tell whether the receiver was closed: for behaviours that take long."""
-        return self._closed.wait(seconds)
-
-    def hang(self, _client: socket.socket) -> None:
+    def hang(self) -> Iterator[bytes]:
         """Answer nothing, and keep the connection."""
-        self._closed.wait()
+        self.closed.wait()
+        yield b""
 
-    def drip(self, client: socket.socket) -> None:
-        """Answer a header's letter now and then, for ever."""
-        client.sendall(b"HTTP/1.1 100 Continue\r\nX: ")
-        while not self.wait(0.05):
-            client.sendall(b"x")
 
-    def announce(self, client: socket.socket) -> None:
-        """Say for ever that the answer will come."""
-        while not self._closed.is_set():
-            client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+class _Handler(StreamRequestHandler):
+    server: Receiver
 
-    def stream(self, client: socket.socket) -> None:
-        """Answer well, and then send for ever."""
-        client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-        while not self._closed.is_set():
-            client.sendall(b"x" * 65_536)
-
-    def _listen(self) -> None:
+    def handle(self) -> None:
         with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                self._open.append(client)
-                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError), client:
-            if self._context is not None:
-                client = self._context.wrap_socket(client, server_side=True)
-            request = b""
-            while b"\r\n\r\n" not in request:
-                part = client.recv(65_536)
-                if not part:
-                    return
-                request += part
-            self.requests.append(request.decode("latin-1"))
-            answer = self.behave(self.requests[-1].split()[1])
-            if isinstance(answer, bytes):
-                client.sendall(answer)
-            else:
-                answer(client)
+            if not (lines := [self.rfile.readline()])[0]:
+                return
+            lines.extend(iter(self.rfile.readline, b"\r\n"))
+            self.server.requests.append(request := b"".join(lines).decode("latin-1"))
+            answer = self.server.behave(request.split()[1])
+            for part in [answer] if isinstance(answer, bytes) else answer:
+                self.wfile.write(part)

@@ -1,4 +1,4 @@
-"""The JSON Schemas of RedBeat, ready to ask."""
+"""The JSON Schemas of `docs/schema`."""
 
 from __future__ import annotations
 
@@ -15,33 +15,23 @@ NAMES = ("definition", "policy", "meta", "history-record", "error", "entry")
 
 @cache
 def schema_of(name: str) -> dict[str, Any]:
-    """The schema of one kind of document."""
     schema: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
     return schema
 
 
-@cache
-def validator_of(name: str) -> Draft202012Validator:
-    return Draft202012Validator(schema_of(name))
-
-
 def find_fault(name: str, text: str) -> str | None:
-    """What the schema, or JSON itself, has against `text`; None: nothing."""
+    """Return why `text` is not valid JSON of this schema; None: it is."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        return find_fault_in(name, json.loads(text, parse_constant=_refuse))
     except (ValueError, RecursionError) as exc:
-        return f"no JSON: {exc}"
-    return find_fault_in(name, value)
+        return f"invalid JSON: {exc}"
 
 
 def find_fault_in(name: str, value: Any) -> str | None:
-    """What the schema has against `value`, plain JSON; None: nothing."""
-    try:
-        error = next(validator_of(name).iter_errors(value), None)
-    except RecursionError:
-        return "too deep"
+    """Return what is wrong with `value`, plain JSON; None: nothing."""
+    error = next(Draft202012Validator(schema_of(name)).iter_errors(value), None)
     return error and f"{error.json_path}: {error.message}"
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(constant)

@@ -393,7 +393,8 @@ def test_fix_leaves_alone_what_has_changed_meanwhile(app: Celery, client: redis.
     found = examine(app).findings
     write(client, "gone", score=None)
     write(client, "old", score=AFAR)
-    assert sum("left alone" in sentence for sentence in repair(app, found)) == 3
+    for is_dry in (True, False):
+        assert sum("left alone" in sentence for sentence in repair(app, found, is_dry)) == 3
     assert client.exists(f"{HISTORY}old") == client.sismember(STATICS, "old") == 1
     assert client.zscore(SCHEDULE, "redbeat:gone") == AFAR
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -90,33 +90,21 @@ def test_page_is_answered_with_safe_headers(port: int) -> None:
 @pytest.mark.parametrize(
     ("data", "status"),
     [
-        (b"GET /echo HTTP/1.0\n\n", 200),
-        (b"\r\nGET /echo HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (b"\r\nGET /echo HTTP/1.0\n\n", 200),
         (b"GET /echo HTTP/1.1\r\n\r\nGET /echo HTTP/1.1\r\n\r\n", 200),  # pipelined: the first only
         (b"GET /echo HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000, 200),
         *((b"GET %s HTTP/1.1\r\n\r\n" % path, 404) for path in (
-            b"/", b"/echo/", b"//echo", b"/ECHO", b"/./echo", b"/x/../echo", b"/%65cho", b"/echo;x",
-            b"/echo%00", b"*", b"http://127.0.0.1/echo", b"/../../../etc/passwd", b"/etc/passwd",
+            b"//echo", b"/x/../echo", b"/%65cho", b"*", b"http://127.0.0.1/echo", b"/../../../etc/passwd",
         )),
-        *((b"%s /echo HTTP/1.1\r\n\r\n" % method, 405) for method in (b"POST", b"PUT", b"TRACE", b"OPTIONS")),
-        (b"CONNECT example.com:443 HTTP/1.1\r\n\r\n", 404),
+        (b"POST /echo HTTP/1.1\r\n\r\n", 405),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
         (b"GET /echo\r\n", 400),  # HTTP/0.9
         (b"GET /echo", None),
-        (b"get /echo HTTP/1.1\r\n\r\n", 400),
-        (b"GET  /echo HTTP/1.1\r\n\r\n", 400),
-        (b"GET /echo HTTP/1.1 \r\n\r\n", 400),
         (b"GET /echo HTTP/1.1\r\r\n\r\n", 400),
-        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
-        (b"GET /echo HTTP/1.1\r\nno header\r\n\r\n", 400),
         (b"GET /echo HTTP/1.1\r\n folded\r\n\r\n", 400),
-        (b"GET /echo HTTP/1.1\r\nX-Word: a\0b\rc\r\n\r\n", 200),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
         (b"GET /echo HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, 431),
         (b"GET /" + b"x" * MAX_HEAD_BYTES * 10, 431),
-        (b"GET /echo HTTP/1.1\r\nX: " + b"y" * MAX_HEAD_BYTES * 10, 431),
-        (b"", None),
-        (b"\r\n" * 40_000, 431),
     ],
     ids=lambda value: repr(value)[:40],
 )  # fmt: skip
@@ -133,20 +121,6 @@ def test_request_is_answered_or_refused_by_its_status(port: int, data: bytes, st
     assert b"server:" not in head.lower()
 
 
-def test_random_bytes_are_refused_and_the_next_client_is_answered(
-    port: int, chance: random.Random, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(30):
-        data = chance.randbytes(chance.randint(1, 20_000))
-        if chance.random() < 0.5:
-            data = chance.choice([b"GET ", b"GET /echo HTTP/1.1\r\n", b"HEAD /echo"]) + data
-        with contextlib.suppress(OSError):  # it may be refused while it is still being sent
-            answer = send(port, data)
-            assert answer == b"" or re.match(rb"HTTP/1.1 (400|431|404|200|505|405) ", answer), data
-    assert fetch(port, "/echo").status == 200
-    assert errors_in(caplog) == []
-
-
 def test_page_that_raises_is_500_and_one_error(port: int, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         found = fetch(port, "/fail")
@@ -160,25 +134,24 @@ def test_page_that_raises_is_500_and_one_error(port: int, caplog: pytest.LogCapt
 
 def test_probe_is_answered_beside_slow_and_deaf_clients(port: int) -> None:
     with contextlib.ExitStack() as clients:
-        slow = [clients.enter_context(connect(port)) for _ in range(2 * MAX_CONNECTIONS)]
+        slow = [clients.enter_context(connect(port)) for _ in range(MAX_CONNECTIONS + 8)]
         over = threading.Event()
 
         def trickle() -> None:
             for byte in b"GET /echo HTTP/1.1\r\n" + b"x" * 1_000:
-                if over.wait(0.1):
-                    return
                 for client in slow:
                     with contextlib.suppress(OSError):
                         client.send(bytes([byte]))
+                if over.wait(0.1):
+                    return
 
         thread = threading.Thread(target=trickle)
         thread.start()
         try:
-            for _ in range(5):
-                assert fetch(port, "/echo").status == 200
-            for client in [clients.enter_context(connect(port)) for _ in range(2 * MAX_CONNECTIONS)]:
+            assert fetch(port, "/echo").status == 200
+            for client in [clients.enter_context(connect(port)) for _ in range(MAX_CONNECTIONS + 8)]:
                 client.sendall(b"GET /large HTTP/1.1\r\n\r\n")  # and never reads
-            for _ in range(5):
+            for _ in range(2):
                 assert fetch(port, "/echo").status == 200
         finally:
             over.set()
@@ -215,34 +188,17 @@ def test_port_in_use_is_one_error_and_is_tried_again(
 ) -> None:
     caplog.set_level("INFO", logger="celery.beat")
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
-    tries: list[Address] = []
-
-    class Counting(Listener):
-        def __init__(self, address: Address, patience_seconds: float) -> None:
-            tries.append(address)
-            super().__init__(address, patience_seconds)
-
-    monkeypatch.setattr(module, "Listener", Counting)
+    listener = Mock(wraps=Listener)
+    monkeypatch.setattr(module, "Listener", listener)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         made = start(Address("127.0.0.1", port), is_free=False)
-        eventually(lambda: len(tries) > 5)
+        eventually(lambda: listener.call_count > 5)
         [error] = errors_in(caplog)
         assert f"127.0.0.1:{port} (Address already in use)" in error
     eventually(lambda: made.address is not None)
     assert fetch(port, "/echo").status == 200
-    assert (
-        f"http://127.0.0.1:{port}" in errors_in(caplog)[1]
-    )  # at the same level, so that both or none is seen
-
-
-@pytest.mark.parametrize("address", [Address("192.0.2.1", 80), Address("no-such-host.invalid", 80)], ids=str)
-def test_foreign_address_is_an_error_that_names_it(
-    start: Start, caplog: pytest.LogCaptureFixture, address: Address
-) -> None:
-    start(address, is_free=False)
-    eventually(lambda: errors_in(caplog), message="no error")
-    assert str(address) in errors_in(caplog)[0]
+    assert f"http://127.0.0.1:{port}" in errors_in(caplog)[1], "at the same level: both are seen, or none"
 
 
 def test_unix_socket_is_for_owner_and_group_and_removed_at_the_end(

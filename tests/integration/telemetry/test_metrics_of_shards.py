@@ -25,7 +25,6 @@ from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.last_hour import read_last_hour
 from redbeat.telemetry.metrics.table import METRICS, SHARD_LABEL
-from tests.support.fidelity import counting_round_trips
 from tests.support.shards import EVERY_PLACE, app_in, names_in_every_shard, parts_of
 
 #: labels of a sample, sorted, to its value
@@ -162,21 +161,3 @@ def test_labels_are_stored_in_the_shard_of_their_entry(sharded: Celery, place: s
     for shard, name in enumerate(names):
         shown = by_shard(made.families()["redbeat_runs_total"], outcome="sent", entry=name)
         assert shown == {str(shard): 2}
-
-
-@EVERY_PLACE
-def test_round_trips_of_gathering_do_not_grow_with_the_shards(
-    sharded: Celery, place: str, beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("redbeat.telemetry.metrics.gathering.SLICES", 0)  # counting has a bound of its own
-    made = []
-    for shards in (slice(1), slice(1, None)):
-        gathers = beat(shards)
-        gathers.gathering.gather()
-        gathers.gathering.gather()
-        for leadership in gathers.leaderships:
-            leadership._heartbeat.stop()  # noqa: SLF001 - it would be counted, too
-        with counting_round_trips(monkeypatch) as count:
-            gathers.gathering.gather()
-            made.append(count())
-    assert made[1] <= made[0] * (3 if place == "cluster" else 1), made

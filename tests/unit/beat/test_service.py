@@ -6,8 +6,10 @@ import asyncio
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import chain, repeat
 from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
@@ -18,6 +20,7 @@ from redbeat.beat.service import Ended
 from redbeat.beat.supervision import Watch
 from redbeat.keys import Keys
 from redbeat.store.records import Fence
+from tests.support.logs import errors_in
 from tests.support.polling import eventually
 
 SIGNAL: Any = signals.run_sent
@@ -82,6 +85,21 @@ def test_thread_of_signals_that_died_is_restarted(app: Celery, caplog: pytest.Lo
         assert caplog.text.count("is started again") == 1
     finally:
         feed.stop()
+
+
+def test_error_in_the_feed_is_logged_and_the_feed_goes_on(
+    app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.beat.feed.LOOK_SECONDS", 0.001)
+    find_fences = Mock(side_effect=chain([KeyError("a bug")], repeat({})))
+    SIGNAL.connect(find_fences)
+    feed = Feed(app, find_fences)
+    feed.look()
+    eventually(lambda: find_fences.call_count > 3)
+    feed.stop()
+    failed, again = errors_in(caplog)
+    assert "KeyError: 'a bug'" in failed
+    assert "sent again" in again
 
 
 def test_second_signal_amid_the_first_does_not_deadlock() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -16,6 +16,7 @@ from celery import Celery
 from redbeat.cli import redbeat as commands
 from redbeat.store.figures import BOUNDS, Labels
 from redbeat.telemetry.metrics import labels
+from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import (
     ALL_OTHERS,
     MAX_ASKED,
@@ -24,7 +25,8 @@ from redbeat.telemetry.metrics.labels import (
     LabelBook,
     queue_finder,
 )
-from redbeat.telemetry.metrics.table import METRICS
+from redbeat.telemetry.metrics.table import METRICS, SHARD_LABEL
+from tests.support.logs import errors_in
 from tests.support.scripts import SCRIPTS
 
 
@@ -102,21 +104,6 @@ def test_entry_with_another_task_or_queue_is_counted_under_it(change: dict[str, 
     assert give(book, "a", **change) == fresh
 
 
-def test_labels_keep_to_their_limits_in_any_order() -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    chance, book = random.Random(seed), LabelBook(queue_of, 5)
-    for _ in range(5_000):
-        if chance.random() < 0.01:
-            book.forget(set(chance.sample(sorted(book.known), 3)))
-        name, task = f"e{chance.randrange(40)}", f"t{chance.randrange(3)}"
-        found = give(book, name, task, is_asked=chance.random() < 0.01)
-        assert (found.task, found.entry) in ((task, name), (task, "other"))
-        unasked = [one for one in book.known.values() if one.entry != "other" and not one.is_asked]
-        assert len(unasked) <= 5
-        assert all(one.id == id_ for id_, one in book.known.items() if id_)
-
-
 def test_queue_label_is_the_queue_that_celery_routes_to() -> None:
     app = Celery("routed", set_as_current=False)
     app.conf.update(task_default_queue="usual", task_routes={"slow.*": {"queue": "slow"}})
@@ -150,33 +137,38 @@ def test_buckets_of_the_script_are_those_shown() -> None:
     assert labels.OTHER == "other"
 
 
+def test_error_while_metrics_are_gathered_is_logged_and_gathering_goes_on(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    leaderships = Mock(side_effect=[KeyError("a bug"), (), ()])
+    gathering = Gathering(app, leaderships, LabelBook(queue_of, 1), is_shown=True)
+    for _ in range(2):
+        gathering.gather()
+    failed, again = errors_in(caplog)
+    assert "KeyError: 'a bug'" in failed
+    assert "gathered again" in again
+
+
 # -- dashboard.json and alerts.yml
 
 
 MONITORING = Path(__file__).parents[3] / "redbeat" / "telemetry" / "monitoring"
-
-
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text("utf-8"))
-
-
 RULES = yaml.safe_load((MONITORING / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
 
 
-def names_in(exprs: Iterable[str]) -> set[str]:
-    return {name for expr in exprs for name in re.findall(r"\bredbeat_\w+", expr)}
-
-
-def test_dashboard_and_alerts_name_existing_metrics_and_commands() -> None:
+def test_dashboard_and_alerts_name_existing_metrics_labels_and_commands() -> None:
     endings = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
-    served = {f"{one.name}{ending}" for one in METRICS.values() for ending in endings[one.type]}
+    served = {f"{name}{end}": one for name, one in METRICS.items() for end in endings[one.type]}
     shown = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
-    assert names_in([*shown, *(rule["expr"] for rule in RULES)]) <= served
-    missing = [
-        name
-        for name, metric in METRICS.items()
-        if not names_in(shown) & {metric.shown_name, f"{name}_bucket"}
-    ]
-    assert missing == ["redbeat_entries_counted_timestamp_seconds"]
+    used = re.findall(
+        r"\b(redbeat_\w+)(?:\{(.*?)\})?", "\n".join([*shown, *(rule["expr"] for rule in RULES)])
+    )
+    for name, matchers in used:
+        labels = set(re.findall(r"(\w+)[=!]", matchers))
+        assert labels <= {*served[name].labels, SHARD_LABEL, "job"}, (name, labels)
+    missing = METRICS.keys() - {served[name].name for name in re.findall(r"\bredbeat_\w+", str(shown))}
+    assert missing == {"redbeat_entries_counted_timestamp_seconds"}
     assert all('job="$job"' in expr for expr in shown)
     texts = " ".join(rule["annotations"]["description"] for rule in RULES)
     assert set(re.findall(r"`celery -A proj redbeat (\w+)", texts)) <= set(commands.commands)
