@@ -155,7 +155,7 @@ _FIRST_DUE = 1e9
 FAR = 1.99e9
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tally:
     """What became of bursts; all but `runs` and `kills` should be empty or 0.
 
@@ -172,7 +172,7 @@ class Tally:
     kills: int = 0
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
-    strange: list[Sent] = field(default_factory=list)
+    strange: list[object] = field(default_factory=list)
     miscounted: list[str] = field(default_factory=list)
     disordered: list[str] = field(default_factory=list)
     early: list[str] = field(default_factory=list)
@@ -242,10 +242,6 @@ class Burst:
                 getattr(pipeline, command)(key, *arguments)
             return pipeline.execute()
 
-    def _check_static(self) -> None:
-        assert self._layout.client.smembers(STATICS) == {"static"}
-        assert self._layout.client.zscore(SCHEDULE, "redbeat:static") is not None
-
     def untracked(self) -> list[str]:
         """The entries whose run isn't noted as in progress, or not as the one that was sent."""
         found = self._read("hgetall", (f"redbeat::running:{name}" for name in self._dues))
@@ -258,29 +254,36 @@ class Burst:
 
     def tally(self, kills: int) -> Tally:
         """Count what is on the queue, after so many kills."""
-        expected = set(map(_expect, self._dues, self._dues.values()))
+        expected = self._expected()
         runs = {(run.entry, run.due) for run in expected}
         messages = [*map(sent_of, self._layout.queue.take())]
         sent = Counter((message.entry, message.due) for message in messages)
-        metas = self._read("hget", (f"redbeat:{name}" for name in self._dues), "meta")
-        counts = [json.loads(meta)["total_run_count"] if meta else 0 for meta in metas]
-        histories = (f"redbeat::history:{name}" for name in self._dues)
-        records = [json.loads(record or "{}") for record in self._read("lindex", histories, -1)]
-        self._check_static()
+        assert self._layout.client.smembers(STATICS) == {"static"}
+        assert self._layout.client.zscore(SCHEDULE, "redbeat:static") is not None
         return Tally(
             runs=len(self._dues),
             kills=kills,
             lost=sorted(entry for entry, _ in runs - sent.keys()),
             doubled=sorted(entry for entry, _ in (sent - Counter(sent.keys())).elements()),
-            strange=sorted(message for message in messages if message not in expected),
-            miscounted=[name for name, count in zip(self._dues, counts, strict=True) if count != 1],
+            strange=[message for message in messages if message not in expected],
+            miscounted=self._miscounted(),
             disordered=disordered(messages),
-            early=[
-                name
-                for (name, due), record in zip(self._dues.items(), records, strict=True)
-                if record.get("at", due) < due
-            ],
+            early=self._early(),
         )
+
+    def _expected(self) -> set[Sent]:
+        return set(map(_expect, self._dues, self._dues.values()))
+
+    def _miscounted(self) -> list[str]:
+        metas = self._read("hget", (f"redbeat:{name}" for name in self._dues), "meta")
+        counts = [json.loads(meta)["total_run_count"] if meta else 0 for meta in metas]
+        return [name for name, count in zip(self._dues, counts, strict=True) if count != 1]
+
+    def _early(self) -> list[str]:
+        histories = (f"redbeat::history:{name}" for name in self._dues)
+        records = [json.loads(record or "{}") for record in self._read("lindex", histories, -1)]
+        pairs = zip(self._dues.items(), records, strict=True)
+        return [name for (name, due), record in pairs if record.get("at", due) < due]
 
 
 def disordered(messages: list[Sent]) -> list[str]:
@@ -328,36 +331,23 @@ class StoredBurst(Burst):
                 options: dict[str, Any] = {"compression": "gzip"} if number % 3 == 0 else {}
                 eta = datetime.fromtimestamp(due + _ETA_LATER, timezone.utc)
                 self._app.send_task("echo", [number], task_id=task_id, eta=eta, **options)
-        self._layout.client.zadd(LATER, {_entry(task_id): due for task_id, due in self._dues.items()})
+        self._layout.client.zadd(
+            LATER, {f"redbeat::later:{task_id}": due for task_id, due in self._dues.items()}
+        )
 
     def _left(self) -> int:
         return int(self._layout.client.zcard(LATER))
 
-    def tally(self, kills: int) -> Tally:
-        """Count what is on the queue, after so many kills; `miscounted`: those that left something."""
-        expected = {
+    def _expected(self) -> set[Sent]:
+        return {
             Sent(task_id, datetime.fromtimestamp(due + _ETA_LATER, timezone.utc).isoformat(), task_id)
             for task_id, due in self._dues.items()
         }
-        messages = [*map(sent_of, self._layout.queue.take())]
-        sent = Counter(messages)
-        keys = [key for task_id in self._dues for key in (_entry(task_id), _body(task_id))]
-        left = [key for key, exists in zip(keys, self._read("exists", keys), strict=True) if exists]
-        self._check_static()
-        return Tally(
-            runs=len(self._dues),
-            kills=kills,
-            lost=sorted(message.id for message in expected - sent.keys()),
-            doubled=sorted(message.id for message in (sent - Counter(sent.keys())).elements()),
-            strange=sorted(message for message in messages if message not in expected),
-            miscounted=left,
-            disordered=disordered(messages),
-        )
 
+    def _miscounted(self) -> list[str]:
+        """The keys that were left behind."""
+        keys = [f"redbeat::{kind}:{task_id}" for task_id in self._dues for kind in ("later", "body")]
+        return [key for key, exists in zip(keys, self._read("exists", keys), strict=True) if exists]
 
-def _entry(task_id: str) -> str:
-    return f"redbeat::later:{task_id}"
-
-
-def _body(task_id: str) -> str:
-    return f"redbeat::body:{task_id}"
+    def _early(self) -> list[str]:
+        return []

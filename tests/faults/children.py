@@ -7,7 +7,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +20,7 @@ from redbeat.broker import confirms
 from redbeat.broker.confirms import Confirms
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.store.store import Store
-from tests.faults.bursts import Burst, Layout
+from tests.faults.bursts import Burst, Layout, Tally
 
 _PATIENCE_SECONDS = 60
 
@@ -29,14 +29,20 @@ def _kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Fuse:
-    """Ends this process by SIGKILL, or does `act`, when it is touched for the so-manieth time; 0: never."""
+#: exit code of a child that goes on after its fuse has blown
+BLOWN = 3
 
-    def __init__(self, touches: int, act: Callable[[], None] = _kill_this_process) -> None:
+
+class Fuse:
+    """Ends this process by SIGKILL, or calls `act`, at its `touches`-th touch; 0: never."""
+
+    def __init__(self, touches: int, act: Callable[[], None] | None = None) -> None:
         self._left = touches
-        self._act = act
+        self._act = act or _kill_this_process
         self._is_armed = False
         self.is_blown = False
+        #: exit code of a child whose fuse has blown
+        self.code = BLOWN if act else -signal.SIGKILL
 
     def touch(self) -> None:
         if self._is_armed:
@@ -53,6 +59,9 @@ class Fuse:
             yield
         finally:
             self._is_armed = False
+
+
+Wiring = Callable[[Fuse, pytest.MonkeyPatch], None]
 
 
 def between_round_trips(fuse: Fuse, patch: pytest.MonkeyPatch) -> None:
@@ -153,3 +162,53 @@ def run_scheduler(layout: Layout, burst: Burst, fuse: Fuse, **settings: Any) -> 
         time.sleep(min(delay_seconds, 0.01))  # only where something must surface first: a lease
     with fuse.armed():
         scheduler.close()
+
+
+def is_hit(
+    layout: Layout,
+    burst: Burst,
+    fuse: Fuse,
+    wire: Wiring,
+    watch: Callable[[], None] | None = None,
+    **settings: Any,
+) -> bool:
+    """Send a burst from a scheduler in a child; return True if it had as many steps as the fuse."""
+
+    def work() -> int:
+        run_scheduler(layout, burst, fuse, **settings)
+        return BLOWN if fuse.is_blown else 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        wire(fuse, patch)
+        code = run_child(work, watch)
+    assert code in (0, fuse.code), f"the scheduler ended with {code}"
+    return code != 0
+
+
+def hit_every_step(
+    layout: Layout,
+    burst: Burst,
+    steps: Iterable[int],
+    hit: Callable[[int], bool],
+    check: Callable[[], None] = lambda: None,
+    **settings: Any,
+) -> Tally:
+    """Send the burst with a fault at each of the steps, until there are fewer or a promise is broken.
+
+    Arguments:
+        hit: sends the burst with a fault at a step; returns False if it was out before.
+        check: called after each burst.
+    """
+    burst.write()
+    run_scheduler(layout, burst, Fuse(0), **settings)  # what it imports the children need not
+    total = Tally()
+    for step in steps:
+        burst.write()
+        was_hit = hit(step)
+        tally = burst.tally(kills=int(was_hit))
+        total += tally
+        check()
+        if not was_hit or not tally.is_good(layout):
+            print(f"the last step was {step}")
+            break
+    return total

@@ -13,20 +13,21 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.task_ids import task_id_of
-from tests.faults.bursts import Queue
+from tests.faults.bursts import Queue, Tally
+from tests.faults.rounds import TALLY
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
@@ -61,26 +62,13 @@ _STARTED = re.compile(r"\[([-0-9]+ [:0-9]+,[0-9]+): INFO/MainProcess\] beat: Sta
 _ACQUIRED = re.compile(r"beat: Acquired (?P<count>\d+) locks?: ")
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """One message; `due` and `at`, when it was taken from the queue, are UNIX seconds."""
 
     entry: str
     due: float
     id: str
     at: float
-
-    def silent_seconds(self, able: Iterable[Stretch], before: float) -> float:
-        """For how long, before it was sent, nothing came of its entry that was due while a beat was there.
-
-        What a slow machine sends late, run by run, isn't meant: then something comes.
-
-        Arguments:
-            able: when a beat was there, as `Crew.able` has it.
-            before: when the message before it came.
-        """
-        began = max(self.due, before)
-        return sum(max(min(until, self.at) - max(since, began), 0.0) for since, until in able)
 
 
 class Taker:
@@ -137,124 +125,61 @@ class Taker:
 
 
 @dataclass
-class Verdict:
+class Verdict(Tally):
     """What became of the runs of entries that are due once a second.
 
     Attributes:
         lost: seconds of an entry that have no message, between its first and its next one that is to come.
-        doubled: messages beyond the first of the same run with the same id.
         strange: messages off an entry's beat, with an id that no layout gives, or doubled with another one.
-        disordered: messages that left after a later one of the same entry.
-        late_seconds: how late any message was taken from the queue at most.
-        latest: which one that was.
-        silent_seconds: for how long nothing came of an entry at most that was due, while a beat was there.
-        longest: before which one that was.
+        silence: for how many seconds nothing came of a due entry at most while a beat was there, and before
+            which run that was. What a slow machine sends late, run by run, is no silence.
     """
 
-    runs: int = 0
-    lost: list[str] = field(default_factory=list)
-    doubled: list[str] = field(default_factory=list)
-    strange: list[str] = field(default_factory=list)
-    disordered: list[str] = field(default_factory=list)
-    late_seconds: float = 0.0
-    latest: str = ""
-    silent_seconds: float = 0.0
-    longest: str = ""
+    silence: tuple[float, str] = (0.0, "")
 
-    def counts(self, faults: int) -> list[int]:
-        """Numbers for the table of all tests (`summary`)."""
-        found = (self.lost, self.doubled, self.strange, self.disordered)
-        return [faults, self.runs, *map(len, found)]
+    def note(self, title: str, record_property: Any, *faults: Counter[str]) -> None:
+        """Print it, and take it into the table of all tests with the number of faults."""
+        self.kills = sum(found.total() for found in faults)
+        print(*map(dict, faults), self)
+        record_property(TALLY, [title, self.counts])
 
     def check(self, *, is_exactly_once: bool, most_silent: float = SILENT_SECONDS) -> None:
-        """Fail if a promise was broken.
-
-        Arguments:
-            most_silent: for how long nothing may come of an entry that is due while a beat is there, seconds.
-        """
+        """Fail if a promise was broken, or nothing came for longer than `most_silent` seconds."""
         assert self.runs, "nothing was sent"
-        assert not self.lost, self
-        assert not self.strange, self
-        assert not self.disordered, self
+        assert not [*self.lost, *self.strange, *self.disordered], self
         assert not (is_exactly_once and self.doubled), self
-        assert self.silent_seconds <= most_silent, self
-
-    def __str__(self) -> str:
-        late = (
-            f"{self.late_seconds:.2f} s late at most ({self.latest}), "
-            f"silent for {self.silent_seconds:.2f} s with a beat ({self.longest})"
-        )
-        return (
-            f"{self.runs} runs, {late}; lost {self.lost[:9]}, doubled {self.doubled[:9]}, "
-            f"strange {self.strange[:9]}, disordered {self.disordered[:9]}"
-        )
-
-
-def judge(
-    sent: Iterable[Sent],
-    next_dues: dict[str, float],
-    names: Sequence[str],
-    layouts: Iterable[int | None],
-    able: Sequence[Stretch],
-) -> Verdict:
-    """Return the verdict on the runs of entries.
-
-    Arguments:
-        next_dues: when each entry is due next, as Redis says.
-        names: of the entries.
-        layouts: how many shards there have been; None: none.
-        able: when beats were there that should have sent what is due, as `Crew.able` has it.
-    """
-    known = set(layouts)
-    by_entry: defaultdict[str, list[Sent]] = defaultdict(list)
-    for one in sent:
-        by_entry[one.entry].append(one)
-    verdict = Verdict()
-    for name in names:
-        runs = by_entry.get(name, [])
-        if not runs or name not in next_dues:
-            verdict.lost.append(f"{name}: all" if not runs else f"{name}: gone")
-            continue
-        parts = {part_of(name.encode(), shards).decode() for shards in known}
-        _judge_entry(parts, runs, next_dues[name], able, verdict)
-    verdict.strange += sorted(by_entry.keys() - set(names))
-    return verdict
+        assert self.silence[0] <= most_silent, self
 
 
 def _judge_entry(
-    parts: set[str], runs: list[Sent], next_due: float, able: Sequence[Stretch], verdict: Verdict
+    verdict: Verdict, keys: set[str], runs: list[Sent], next_due: float, able: Sequence[Stretch]
 ) -> None:
-    name = runs[0].entry
+    """Add the runs of one entry; `keys` are those that it had by any layout."""
     seen: dict[float, str] = {}
     latest = before = -1.0
     for run in runs:
-        what = f"{name} at {datetime.fromtimestamp(run.due, timezone.utc):%H:%M:%S.%f}"
+        what = f"{run.entry} at {datetime.fromtimestamp(run.due, timezone.utc):%H:%M:%S.%f}"
         if run.due in seen:
             (verdict.doubled if seen[run.due] == run.id else verdict.strange).append(what)
             continue
-        if (
-            run.id not in {_id_of(part + name, run.due) for part in parts}
-            or abs((run.due - next_due) % 1.0 - 0.5) < 0.499
-        ):
+        is_off_beat = abs((run.due - next_due) % 1.0 - 0.5) < 0.499
+        if is_off_beat or run.id not in {id_of(key, run.due) for key in keys}:
             verdict.strange.append(what)
         if run.due < latest:
             verdict.disordered.append(what)
         seen[run.due] = run.id
         latest = max(latest, run.due)
-        if run.at - run.due > verdict.late_seconds:
-            verdict.late_seconds, verdict.latest = run.at - run.due, what
-        silent = run.silent_seconds(able, before)
-        if silent > verdict.silent_seconds:
-            verdict.silent_seconds, verdict.longest = silent, what
+        began = max(run.due, before)
+        silent = sum(max(min(until, run.at) - max(since, began), 0.0) for since, until in able)
+        verdict.silence = max(verdict.silence, (silent, what))
         before = run.at
     verdict.runs += len(seen)
     for earlier, later in pairwise([*sorted(seen), next_due]):
         if round(later - earlier) != 1:
-            moment = datetime.fromtimestamp(earlier, timezone.utc)
-            verdict.lost.append(f"{name}: {round(later - earlier) - 1} after {moment:%H:%M:%S.%f}")
+            verdict.lost.append(f"{runs[0].entry}: {round(later - earlier) - 1} after {earlier}")
 
 
-def _id_of(key: str, due: float) -> str:
+def id_of(key: str, due: float) -> str:
     return task_id_of(key, datetime.fromtimestamp(due, timezone.utc).isoformat(timespec="microseconds"))
 
 
@@ -337,7 +262,18 @@ class Scene:
             crew: those of the beats that should have sent what others didn't.
         """
         assert taker.error is None, taker.error
-        return judge(taker.sent, self.next_dues(), self.names, self.layouts, crew.able())
+        by_entry: defaultdict[str, list[Sent]] = defaultdict(list)
+        for one in taker.sent:
+            by_entry[one.entry].append(one)
+        verdict = Verdict(strange=[*by_entry.keys() - set(self.names)])
+        able, next_dues, base = crew.able(), self.next_dues(), self.prefix.encode()
+        for name in self.names:
+            if name not in next_dues or name not in by_entry:
+                verdict.lost.append(f"{name}: gone, or never sent")
+                continue
+            keys = {part_of(name.encode(), shards, base).decode() + name for shards in self.layouts}
+            _judge_entry(verdict, keys, by_entry[name], next_dues[name], able)
+        return verdict
 
 
 # -- the beats
@@ -533,14 +469,13 @@ class Crew:
             now = time.time()
             self._well_since |= {beat: now for beat in self.beats if beat not in self._paused}
 
-    def count(self, words: str) -> int:
-        """How often one has logged this."""
-        return sum(beat.output().count(words) for beat in [*self.beats, *self.ended])
+    def outputs(self) -> list[str]:
+        """What each has logged, those that have ended too."""
+        return [beat.output() for beat in [*self.beats, *self.ended]]
 
     def count_acquired(self) -> int:
         """How many locks have been acquired by all of them together; a line may tell of several."""
-        lines = [one for beat in [*self.beats, *self.ended] for one in _ACQUIRED.finditer(beat.output())]
-        return sum(int(line["count"]) for line in lines)
+        return sum(int(line["count"]) for output in self.outputs() for line in _ACQUIRED.finditer(output))
 
 
 def _started_at(beat: Process) -> float | None:

@@ -48,8 +48,7 @@ class SlotMove:
         """Move what is left, and let every master know who has the slot now."""
         self.move_all()
         for client in self._clients:
-            replication: Any = client.info("replication")
-            if replication["role"] == "master":
+            if client.role()[0] == "master":
                 client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self._target_id)
             client.close()
         self._source.close()
@@ -60,6 +59,21 @@ class SlotMove:
 
 
 def is_master(server: Server) -> bool:
+    return bool(_replication_of(server)["role"] == "master")
+
+
+def replica_of(servers: Iterable[Server], master: Server | None = None) -> tuple[Server, Server] | None:
+    """Return a master, or this one, with a replica of it that is in step; None: there is none now."""
+    by_port = {server.port: server for server in servers}
+    for replica in by_port.values():
+        found = _replication_of(replica)
+        if found["role"] == "slave" and found["master_link_status"] == "up":
+            known = by_port[found["master_port"]]
+            if master in (None, known):
+                return known, replica
+    return None
+
+
+def _replication_of(server: Server) -> Any:
     with server.client() as client:
-        replication: Any = client.info("replication")
-    return bool(replication["role"] == "master")
+        return client.info("replication")

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import redis
 
 from redbeat.store.lock_tokens import holder_of
 from tests.support.apps import (
@@ -26,30 +25,30 @@ from tests.support.schedule import (
 )
 from tests.support.servers import Server
 
-POOLS = [["-P", "solo"], ["-P", "prefork", "-c", "1"]]
-
-
-def each_pool(*more: list[str]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("pool", [*POOLS, *more], ids=lambda pool: pool[1])
+OFTEN = {"often": {"task": "echo", "schedule": 0.5}}
+EACH_POOL = pytest.mark.parametrize("pool", ["solo", "prefork"])
 
 
 @contextmanager
-def worker_with_beat(server: Server, folder: Path, pool: list[str]) -> Iterator[Process]:
-    often = {"often": {"task": "echo", "schedule": 0.5}}
-    write_app(folder, "module", server.url(0), redbeat_redis_url=server.url(1), beat_schedule=often)
-    arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(folder / "none"), *pool]
-    with celery_worker(folder, "module", *arguments) as worker:
-        worker.wait_for("Sending due task")
+def worker_with_beat(
+    server: Server, folder: Path, pool: str, begins: str = "Sending due task", extra: str = ""
+) -> Iterator[Process]:
+    """A worker of one child whose beat has said that it `begins`."""
+    settings = {"redbeat_redis_url": server.url(1), "beat_schedule": OFTEN}
+    write_app(folder, "module", server.url(0), extra=extra, **settings)
+    arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(folder / "none"), "-P", pool]
+    with celery_worker(folder, "module", *arguments, "-c", "1") as worker:
+        worker.wait_for(begins)
         yield worker
 
 
 @pytest.mark.slow
 @pytest.mark.few_cases(1)
-@each_pool()
-def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Path, pool: list[str]) -> None:
+@EACH_POOL
+def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Path, pool: str) -> None:
     with worker_with_beat(server, tmp_path, pool) as worker, server.client(db=1) as client:
         family = worker.family()
-        assert (len(family) > 1) == ("prefork" in pool), "the beat and a child of the pool"
+        assert (len(family) > 1) == (pool == "prefork"), "the beat and a child of the pool"
         holder = holder_of(client.get(LOCK))
         assert holder is not None
         assert holder.pid in family, "it is the beat"
@@ -63,7 +62,7 @@ def test_a_stopped_worker_leaves_no_lock_or_process(server: Server, tmp_path: Pa
         # child may take its time, see STOP_SECONDS; where its turn is first, beat is told only after that
         told_at = max([began, *(ended for ended in ends.values() if ended < ends[holder.pid])])
         beat_took = ends[holder.pid] - told_at
-        print(f"{pool[1]}: beat ended in {beat_took:.2f} s, the worker {took:.2f} s after SIGTERM")
+        print(f"{pool}: beat ended in {beat_took:.2f} s, the worker {took:.2f} s after SIGTERM")
         assert client.get(LOCK) is None
         assert not has_traceback(worker.output())
         assert beat_took < patience(3)
@@ -84,21 +83,15 @@ def swallow(**kwargs):
 
 @pytest.mark.slow
 @pytest.mark.few_cases(1)
-@each_pool()
+@EACH_POOL
 def test_a_worker_ends_though_the_exit_of_its_beat_is_swallowed(
-    server: Server, tmp_path: Path, pool: list[str]
+    server: Server, tmp_path: Path, pool: str
 ) -> None:
     """The worker tells it once, and waits. Python itself swallows it in a weak reference's callback."""
-    often = {"often": {"task": "echo", "schedule": 0.5}}
-    settings = {"redbeat_redis_url": server.url(1), "beat_schedule": often}
-    write_app(tmp_path, "module", server.url(0), extra=SWALLOW, **settings)
-    arguments = ["-B", "--scheduler", "redbeat.RedBeatScheduler", "-s", str(tmp_path / "none"), *pool]
-    with celery_worker(tmp_path, "module", *arguments) as worker, server.client(db=1) as client:
-        worker.wait_for("the handler begins")
-        stop(worker, client)
+    with (
+        worker_with_beat(server, tmp_path, pool, "the handler begins", SWALLOW) as worker,
+        server.client(db=1) as client,
+    ):
+        stop_worker(worker)
+        assert client.get(LOCK) is None
         assert worker.output().count("has swallowed it") == 1
-
-
-def stop(worker: Process, client: redis.Redis) -> None:
-    stop_worker(worker)
-    assert client.get(LOCK) is None

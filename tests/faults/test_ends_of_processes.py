@@ -42,21 +42,13 @@ def cling(task, name):
         time.sleep(0.005)
         stamp(task, name, "work")
 
-@app.task(name="limited", bind=True, time_limit=1)
-def limited(self, name):
-    cling(self, name)
-
-@app.task(name="limited_late", bind=True, time_limit=1, acks_late=True)
-def limited_late(self, name):
-    cling(self, name)
-
-@app.task(name="endless", bind=True)
-def endless(self, name):
-    cling(self, name)
-
-@app.task(name="endless_late", bind=True, acks_late=True)
-def endless_late(self, name):
-    cling(self, name)
+for name, options in {
+    "limited": {"time_limit": 1},
+    "limited_late": {"time_limit": 1, "acks_late": True},
+    "endless": {},
+    "endless_late": {"acks_late": True},
+}.items():
+    app.task(name=name, bind=True, **options)(cling)
 """
 
 

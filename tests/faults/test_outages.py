@@ -7,6 +7,7 @@ proxy. One beat goes through all outages, one after the other. Each second has o
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -108,58 +109,11 @@ def killed(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def refused(stage: Stage) -> Iterator[None]:
-    stage.way.refuse()
-    stage.way.drop()
-    yield
-    stage.way.accept()
-
-
-@contextmanager
-def withheld(stage: Stage) -> Iterator[None]:
-    """Packets are dropped for a while, and then repeated."""
-    stage.way.freeze()
-    yield
-    stage.way.thaw()
-
-
-@contextmanager
-def withheld_and_reset(stage: Stage) -> Iterator[None]:
-    """What was sent meanwhile is lost, and its sender told."""
-    stage.way.freeze()
-    yield
-    stage.way.drop()
-    stage.way.thaw()
-
-
-@contextmanager
-def silenced(stage: Stage) -> Iterator[None]:
-    """Connections are half open: what is sent on them is lost, and nobody told. New ones are well."""
-    stage.way.silence()
-    yield
-
-
-@contextmanager
 def paused(stage: Stage) -> Iterator[None]:
     """The server's kernel takes what is sent, and nobody answers."""
     stage.server.process.signal(signal.SIGSTOP)
     yield
     stage.server.process.signal(signal.SIGCONT)
-
-
-@contextmanager
-def scripts_flushed(stage: Stage) -> Iterator[None]:
-    with stage.server.client() as admin:
-        admin.script_flush()
-    yield
-
-
-@contextmanager
-def clients_killed(stage: Stage) -> Iterator[None]:
-    with stage.server.client() as admin:
-        admin.execute_command("CLIENT KILL TYPE normal SKIPME yes")
-        admin.execute_command("CLIENT KILL TYPE pubsub")
-    yield
 
 
 @contextmanager
@@ -176,14 +130,6 @@ def loading(stage: Stage) -> Iterator[None]:
 
 
 @contextmanager
-def read_only(stage: Stage) -> Iterator[None]:
-    with stage.server.client() as admin:
-        admin.replicaof("127.0.0.1", 1)
-        yield
-        admin.replicaof("NO", "ONE")
-
-
-@contextmanager
 def busy(stage: Stage) -> Iterator[None]:
     def run_for_ever() -> None:
         with stage.server.client() as caller, suppress(redis.ResponseError):
@@ -195,52 +141,75 @@ def busy(stage: Stage) -> Iterator[None]:
         admin.script_kill()
 
 
-@contextmanager
-def full(stage: Stage) -> Iterator[None]:
-    with stage.server.client() as admin:
-        admin.config_set("maxmemory", 1)
+#: what befalls the way to the server, and how that ends
+ON_THE_WAY: dict[str, tuple[list[str], list[str]]] = {
+    "refused": (["refuse", "drop"], ["accept"]),
+    # packets are dropped for a while, and then repeated
+    "withheld": (["freeze"], ["thaw"]),
+    # what was sent meanwhile is lost, and its sender told
+    "withheld and reset": (["freeze"], ["drop", "thaw"]),
+    # connections are half open: what is sent on them is lost, and nobody told; new ones are well
+    "silenced": (["silence"], []),
+}
+THROW_OUT = "CLIENT KILL TYPE normal SKIPME yes"
+#: what an administrator does to the server, and how that ends
+BY_COMMANDS: dict[str, tuple[list[str], list[str]]] = {
+    "scripts flushed": (["SCRIPT FLUSH"], []),
+    "clients killed": ([THROW_OUT, "CLIENT KILL TYPE pubsub"], []),
+    "read only": (["REPLICAOF 127.0.0.1 1"], ["REPLICAOF NO ONE"]),
+    "full": (["CONFIG SET maxmemory 1"], ["CONFIG SET maxmemory 0"]),
+    "guarded": (["CONFIG SET requirepass other", THROW_OUT], ["CONFIG SET requirepass ''"]),
+    "forbidden": (
+        ["ACL SETUSER admin on nopass ~* &* +@all", "AUTH admin any", "ACL SETUSER default -@all"],
+        ["ACL SETUSER default +@all"],
+    ),
+}
+
+
+def on_the_way(name: str) -> Outage:
+    @contextmanager
+    def outage(stage: Stage) -> Iterator[None]:
+        begin, end = ON_THE_WAY[name]
+        for step in begin:
+            getattr(stage.way, step)()
         yield
-        admin.config_set("maxmemory", 0)
+        for step in end:
+            getattr(stage.way, step)()
+
+    return outage
 
 
-@contextmanager
-def guarded(stage: Stage) -> Iterator[None]:
-    """A password is asked for; those that are connected stay so, and are thrown out therefore."""
-    with stage.server.client() as admin:
-        admin.config_set("requirepass", "other")
-        admin.execute_command("CLIENT KILL TYPE normal SKIPME yes")
-        yield
-        admin.config_set("requirepass", "")
+def by_commands(name: str) -> Outage:
+    @contextmanager
+    def outage(stage: Stage) -> Iterator[None]:
+        begin, end = BY_COMMANDS[name]
+        with stage.server.client() as admin:
+            for command in begin:
+                admin.execute_command(*shlex.split(command))
+            yield
+            for command in end:
+                admin.execute_command(*shlex.split(command))
+
+    return outage
 
 
-@contextmanager
-def forbidden(stage: Stage) -> Iterator[None]:
-    with stage.server.client() as admin:
-        admin.execute_command("ACL SETUSER admin on nopass ~* &* +@all")
-        admin.execute_command("AUTH", "admin", "any")
-        admin.execute_command("ACL SETUSER default -@all")
-        yield
-        admin.execute_command("ACL SETUSER default +@all")
-
-
-OUTAGES: list[Outage] = [
-    killed, refused, withheld, withheld_and_reset, silenced, paused, scripts_flushed, clients_killed, loading,
-    read_only, busy, full, guarded, forbidden,
-]  # fmt: skip
-CASES = [pytest.param(outage, OUTAGE_SECONDS, id=outage.__name__) for outage in OUTAGES]
+OUTAGES: dict[str, Outage] = {
+    **{outage.__name__: outage for outage in (killed, paused, loading, busy)},
+    **{name: on_the_way(name) for name in ON_THE_WAY},
+    **{name: by_commands(name) for name in BY_COMMANDS},
+}
+CASES = [(name, OUTAGE_SECONDS) for name in OUTAGES]
 if IS_LONG:
-    CASES += [
-        pytest.param(outage, 30.0, id=f"{outage.__name__} for 30 s") for outage in (killed, withheld, guarded)
-    ]
+    CASES += [(name, 30.0) for name in ("killed", "withheld", "guarded")]
 LOSSES = ["request", "reply"] if IS_LONG else ["reply"]
 
 
 @pytest.mark.slow
 @pytest.mark.few_cases(6)
 @pytest.mark.parametrize(("outage", "seconds"), CASES)
-def test_beat_outlives_an_outage_and_sends_soon_after(stage: Stage, outage: Outage, seconds: float) -> None:
+def test_beat_outlives_an_outage_and_sends_soon_after(stage: Stage, outage: str, seconds: float) -> None:
     said = len(stage.beat.output())
-    with outage(stage):
+    with OUTAGES[outage](stage):
         time.sleep(seconds)  # that is the outage
     took = stage.await_message()
     lines: list[str] = []
@@ -254,8 +223,7 @@ def test_beat_outlives_an_outage_and_sends_soon_after(stage: Stage, outage: Outa
 
     eventually(is_each_told_to_be_over, message=stage.beat.output()[said:])
     news = stage.beat.output()[said:]
-    print(f"{outage.__name__}, {seconds} s: sending again {took:.2f} s after it")
-    print("\n".join([*lines, *recoveries]))
+    print(f"{outage}, {seconds} s: sending again {took:.2f} s after it", *lines, *recoveries, sep="\n")
     assert stage.beat.is_running, news
     assert took <= patience(DEADLINE_SECONDS)
     with stage.server.client() as broker:
@@ -316,20 +284,17 @@ def test_a_connection_cut_amid_any_call_costs_nothing(stage: Stage, loss: Loss) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "outage", [killed, forbidden] if IS_LONG else [killed], ids=lambda outage: outage.__name__
-)
+@pytest.mark.parametrize("outage", ["killed", "forbidden"] if IS_LONG else ["killed"])
 def test_without_a_retry_period_beat_ends_with_a_sentence(
-    disk: Server, stages: Stage, tmp_path: Path, outage: Outage
+    disk: Server, stages: Stage, tmp_path: Path, outage: str
 ) -> None:
     settings = {"redbeat_key_prefix": "other:", "beat_schedule": EVERY_SECOND}
     write_app(tmp_path, "module", disk.url(0), redbeat_redis_url=disk.url(1), **settings)
     with celery_beat(tmp_path, "module") as beat:
         beat.wait_for("Sending due task")
-        with outage(stages):
+        with OUTAGES[outage](stages):
             assert beat.wait() not in (0, None)
     critical = [line for line in LOG_LINE.finditer(beat.output()) if line[1] == "CRITICAL"]
     assert critical, beat.output()
-    print(critical[0].group())
     assert f"Redis at {disk.url(1)}" in critical[0].group()
     assert "redis/connection.py" not in beat.output()

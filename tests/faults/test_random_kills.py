@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.bursts import AmqpQueue, Burst, Layout, Queue, RedisQueue, StoredBurst
 from tests.faults.conftest import LAYOUTS, Report
-from tests.faults.rounds import IS_LONG, ROUNDS, TALLY, await_some_messages, play_round
+from tests.faults.rounds import IS_LONG, ROUNDS, await_some_messages, play_round
 from tests.faults.shards import LOCK_SECONDS, Crew, Scene, Taker, starter
 from tests.support.apps import celery_beat
 from tests.support.logs import has_traceback
@@ -116,8 +116,6 @@ def test_beats_killed_paused_and_started_at_random_while_shards_move(
             scene.await_runs_of(taker, time.time() + 1)
             crew.end()
         verdict = scene.judge(taker, crew)
-    print(f"{dict(crew.faults)}, {crew.count_acquired()} locks acquired; {verdict}")
     where = request.node.callspec.params["broker"]
-    title = f"beats that share shards: {where}"
-    record_property(TALLY, [title, verdict.counts(crew.faults.total())])
+    verdict.note(f"beats that share shards: {where}", record_property, crew.faults)
     verdict.check(is_exactly_once=where in EXACTLY_ONCE)

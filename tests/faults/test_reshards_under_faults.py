@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import redbeat.later
 from redbeat import RedBeatSchedulerEntry
 from redbeat.later import batch
 from tests.faults.bursts import Queue, RedisQueue
-from tests.faults.rounds import IS_LONG, TALLY
+from tests.faults.rounds import IS_LONG
 from tests.faults.shards import (
     LOCK_SECONDS,
     SILENT_SECONDS,
@@ -35,7 +34,7 @@ from tests.support.apps import celery_command
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.resharded import part_of, read_all
+from tests.support.resharded import Repeated, part_of, read_all
 from tests.support.schedule import SELDOM
 from tests.support.servers import Server
 
@@ -66,28 +65,35 @@ class Resharder:
     def run(self, shards: int | None, meanwhile: Callable[[], None]) -> None:
         """Divide the schedule into so many shards."""
         self._scene.layouts.append(shards)
-        most_kills = self._chance.choice([0, 1, 3])
-        for kill in range(most_kills + 1):
+        for _ in range(self._chance.choice([0, 1, 3])):
+            if not self._kill_one(shards, meanwhile):
+                break  # it has just ended by itself
+        else:
             with self._start(shards) as process:
-                if kill < most_kills:
-                    state = self._chance.choice(["moving", "moving", "moving", "settling", ""])
-                    self._await(process, state, meanwhile)
-                    until = time.monotonic() + self._chance.choice([0.0, 0.1, 1.0]) * self._chance.random()
-                    while process.is_running and time.monotonic() < until:
-                        meanwhile()
-                    if process.is_running:
-                        if process.kill() != -signal.SIGKILL:
-                            break  # it has just ended by itself
-                        self.kills += 1
-                        assert not has_traceback(process.output()), process.output()
-                        meanwhile()
-                        continue
                 while process.is_running:
                     meanwhile()
-                assert process.returncode == 0, process.output()
-                assert not has_traceback(process.output()), process.output()
+            self._check(process)
         assert self._scene.shards == shards
         self.done += 1
+
+    def _kill_one(self, shards: int | None, meanwhile: Callable[[], None]) -> bool:
+        """Kill a command at some instant; return False if it has ended before."""
+        with self._start(shards) as process:
+            state = self._chance.choice(["moving", "moving", "moving", "settling", ""])
+            self._await(process, state, meanwhile)
+            until = time.monotonic() + self._chance.choice([0.0, 0.1, 1.0]) * self._chance.random()
+            while process.is_running and time.monotonic() < until:
+                meanwhile()
+            is_killed = process.is_running and process.kill() == -signal.SIGKILL
+        self.kills += is_killed
+        if not is_killed:
+            self._check(process)
+        assert not has_traceback(process.output()), process.output()
+        return is_killed
+
+    def _check(self, process: Process) -> None:
+        assert process.returncode == 0, process.output()
+        assert not has_traceback(process.output()), process.output()
 
     def _await(self, process: Process, state: str, meanwhile: Callable[[], None]) -> None:
         """Wait for a state of the layout, or the end.
@@ -96,16 +102,14 @@ class Resharder:
         """
         client = self._scene.client
 
-        def has_come() -> bool:
-            return not process.is_running or (client.hget("redbeat::layout", "state") or "") == state
-
         def has_come_soon() -> bool:
             ends_at = time.monotonic() + 1.0
-            while not (is_there := has_come()) and time.monotonic() < ends_at:
+            while process.is_running and (client.hget("redbeat::layout", "state") or "") != state:
+                if time.monotonic() >= ends_at:
+                    meanwhile()
+                    return False
                 time.sleep(0.001)
-            if not is_there:
-                meanwhile()
-            return is_there
+            return True
 
         eventually(has_come_soon, interval=0.0)
 
@@ -121,7 +125,6 @@ class Writer:
 
     def __init__(self, scene: Scene, chance: random.Random, number: int, shards: int | None) -> None:
         self._app = scene.app(redbeat_shards=shards, redbeat_durable_after=0)
-        self._scene = scene
         redbeat.later.install(self._app)
         self._chance, self._number, self._count = chance, number, 0
         self.saved: dict[str, list[int]] = {}
@@ -129,60 +132,37 @@ class Writer:
         self.sent: set[str] = set()
         self.cancelled: set[str] = set()
         self._stored: list[str] = []
-        self.counts: Counter[str] = Counter()
-        self.slowest_seconds = 0.0
 
     def act(self) -> None:
         """Do one thing."""
-        acts = [
-            self._save,
-            self._save_many,
-            self._change,
-            self._delete,
-            self._trigger,
-            self._store,
-            self._cancel,
-        ]
-        act = self._chance.choice(acts)
-        self.counts[act.__name__.strip("_")] += 1
         self._count += 1
-        began = time.monotonic()
-        act()
-        self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
+        acts = [self._save_many, self._store, self._cancel]
+        of_one = [self._save, self._delete, self._trigger]
+        act = self._chance.choice([*acts, lambda: self._save(f"of-{self._number}-{self._count}"), *of_one])
+        if act not in of_one:
+            act()
+        elif self.saved:
+            act(self._chance.choice([*self.saved]))
 
     def _entry(self, name: str) -> RedBeatSchedulerEntry:
         return RedBeatSchedulerEntry(name, "echo", SECONDS_A_YEAR, args=[self._count], app=self._app)
 
-    def _new_name(self, number: int = 0) -> str:
-        return f"of-{self._number}-{self._count}-{number}"
-
-    def _save(self) -> None:
-        name = self._new_name()
+    def _save(self, name: str) -> None:
         self._entry(name).save()
         self.saved[name] = [self._count]
 
     def _save_many(self) -> None:
-        names = [self._new_name(number) for number in range(5)]
+        names = [f"of-{self._number}-{self._count}-{number}" for number in range(5)]
         RedBeatSchedulerEntry.save_many([*map(self._entry, names)])
         self.saved.update({name: [self._count] for name in names})
 
-    def _change(self) -> None:
-        if self.saved:
-            name = self._chance.choice([*self.saved])
-            self._entry(name).save()
-            self.saved[name] = [self._count]
+    def _delete(self, name: str) -> None:
+        self._entry(name).delete()
+        del self.saved[name]
+        self.deleted.add(name)
 
-    def _delete(self) -> None:
-        if self.saved:
-            name = self._chance.choice([*self.saved])
-            self._entry(name).delete()
-            del self.saved[name]
-            self.deleted.add(name)
-
-    def _trigger(self) -> None:
-        if self.saved:
-            name = self._chance.choice([*self.saved])
-            self.sent.add(str(self._entry(name).trigger().id))
+    def _trigger(self, name: str) -> None:
+        self.sent.add(str(self._entry(name).trigger().id))
 
     def _store(self) -> None:
         ids = [f"message-{self._number}-{self._count}-{number}" for number in range(3)]
@@ -199,12 +179,7 @@ class Writer:
     def _cancel(self) -> None:
         if self._stored:
             task_id = self._stored.pop(self._chance.randrange(len(self._stored)))
-            cancelled = redbeat.later.cancel(task_id, self._app)
-            assert cancelled == [task_id], (
-                places_of(self._scene, task_id),
-                self._app.redbeat_conf.layout,
-                self._scene.client.hgetall("redbeat::layout"),
-            )
+            assert redbeat.later.cancel(task_id, self._app) == [task_id]
             self.cancelled.add(task_id)
 
 
@@ -223,66 +198,17 @@ class Foreign:
     def act(self) -> None:
         name = f"foreign-{len(self.names)}"
         part = part_of(name.encode(), self.shards).decode()
-        definition = {
-            "name": name,
-            "task": "echo",
-            "schedule": SELDOM,
-            "args": [],
-            "kwargs": {},
-            "enabled": True,
-        }
+        definition = {"name": name, "task": "echo", "schedule": SELDOM}
         self._client.hset(f"{part}{name}", "definition", json.dumps(definition))
         self._client.zadd(f"{part}:schedule", {f"{part}{name}": 1.0})
         self.names.append(name)
 
 
-class Writers:
-    """All of them, each in a thread of its own."""
-
-    def __init__(self, writers: list[Writer], foreign: Foreign, pause_seconds: float) -> None:
-        self.errors: list[BaseException] = []
-        self._has_ended = threading.Event()
-        self._pause_seconds = pause_seconds
-        acts = [writer.act for writer in writers] + [foreign.act]
-        self._threads = [threading.Thread(target=self._run, args=(act,)) for act in acts]
-
-    def __enter__(self) -> Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._has_ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, act: Callable[[], None]) -> None:
-        try:
-            while not self._has_ended.wait(self._pause_seconds):
-                act()
-        except BaseException as exc:  # noqa: BLE001 - the test fails of it
-            self.errors.append(exc)
-
-
 def check_all_came(scene: Scene, taker: Taker, sent: set[str], names: set[str]) -> bool:
-    """Fail if something that was stored, triggered or written raw isn't sent, and say what."""
-    late = names - {one.entry for one in [*taker.sent]}
-    missing = sent - taker.others.keys() or late
-    assert not missing, f"{len(missing)} are missing:" + "".join(
-        f"\n{one}: {places_of(scene, one)}" for one in sorted(missing)[:5]
-    )
+    """Fail if something that was stored, triggered or written raw isn't sent, and say where it is."""
+    missing = (sent - taker.others.keys()) | (names - {one.entry for one in [*taker.sent]})
+    assert not missing, {one: [*scene.client.scan_iter(f"*{one}", count=10_000)] for one in missing}
     return True
-
-
-def places_of(scene: Scene, name: str) -> list[str]:
-    """The keys of an entry or a stored message, and the sorted sets that have it."""
-    client, found = scene.client, list[str]()
-    for key in client.scan_iter(f"*{name}", count=10_000):
-        reads = {"hash": client.hgetall, "list": lambda key: client.lrange(key, 0, -1)}
-        found.append(f"{key}: {reads.get(client.type(key), client.type)(key)}")
-    for key in client.scan_iter("*", count=10_000, _type="zset"):
-        found += [f"{key}: {one}" for one in client.zscan_iter(key, f"*{name}", count=10_000)]
-    return found
 
 
 @pytest.fixture(params=["one server", "two servers"])
@@ -323,27 +249,26 @@ def test_reshards_that_are_killed_under_beats_that_are_killed_lose_and_double_no
             ends_at = time.monotonic() + SECONDS
             resharder.run(chance.choice(KINDS[1:]), meanwhile=lambda: crew.suffer(0.1))
             # from now on also those write that have another setting
-            with Writers(writers, foreign, 0.1 if IS_LONG else 0.2) as at_work:
+            acts = [writer.act for writer in writers] + [foreign.act]
+            with Repeated(acts, 0.1 if IS_LONG else 0.2) as at_work:
                 while resharder.done < RESHARDS or time.monotonic() < ends_at:
                     foreign.shards = scene.shards
                     shards = chance.choice([one for one in KINDS if one != scene.shards])
                     resharder.run(shards, meanwhile=lambda: crew.suffer(0.1))
                     crew.suffer(chance.uniform(0, 2))
-                    assert not at_work.errors, at_work.errors
+                    at_work.check()
             crew.recover()
             scene.await_runs_of(taker, time.time() + 1)
             sent = set().union(*(writer.sent for writer in writers))
-            print(f"{resharder.done} reshards by {scene.layouts}, killed {resharder.kills} times")
+            print(f"{resharder.done} reshards: {scene.layouts}")
             eventually(partial(check_all_came, scene, taker, sent, {*foreign.names}), 30, 0.5)
             crew.end()
         of_foreign = Counter(one.entry for one in taker.sent if one.entry.startswith("foreign-"))
         taker.sent = [one for one in taker.sent if one.entry not in of_foreign]
         verdict = scene.judge(taker, crew)
         found, wrong = read_all(raw)
-    print(f"{dict(crew.faults)}; {verdict}; {len(of_foreign)} foreign entries")
-    print(sum((writer.counts for writer in writers), Counter()), max(one.slowest_seconds for one in writers))
-    faults = resharder.kills + crew.faults.total()
-    record_property(TALLY, [f"reshards that are killed under beats: {where}", verdict.counts(faults)])
+    kills = Counter(resharder=resharder.kills)
+    verdict.note(f"reshards that are killed under beats: {where}", record_property, kills, crew.faults)
     verdict.check(is_exactly_once=where == "one server", most_silent=SILENT_SECONDS + HIDDEN_SECONDS)
     if where == "one server":
         assert {name: count for name, count in of_foreign.items() if count > 1} == {}

@@ -45,8 +45,6 @@ LEASE_SECONDS = 5.0
 #: workers are stopped for less than that: their leases outlive it, as they are renewed ten times in one
 MAX_STOP_SECONDS = 3.0
 QUEUE_SECONDS = 8.0
-#: how long after a task the main process of its worker may tell of it, before that is taken to hang
-UNTOLD_SECONDS = 5.0
 TAKEOVER_SECONDS = 5.0
 #: a task that is at work for longer was in a renewal, if its begin didn't arrive
 UNTOLD_SECONDS = 3 * LEASE_SECONDS / 10
@@ -94,8 +92,10 @@ class Chaos:
     def start(self) -> None:
         self.beats = [self._beat() for _ in range(2)]
         self.workers = [self._worker(number) for number in range(WORKERS)]
+        for worker in self.workers:
+            worker.wait_for("ready.")
 
-    def _beat(self) -> Process:
+    def _beat(self, _number: int = 0) -> Process:
         return self.stack.enter_context(celery_beat(self.folder, "module"))
 
     def _worker(self, number: int) -> Process:
@@ -105,15 +105,26 @@ class Chaos:
         return worker
 
     def go_on_for(self, seconds: float) -> None:
-        """Hit one process after the other."""
+        """Kill or stop one process after the other; start again what has ended by itself."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(self.chance.uniform(0.5, 3.0))
-            hits = [self._kill_beat, self._stop_beat, self._kill_worker, self._stop_worker]
-            hit = self.chance.choice(hits)
-            hit()
-            self.hits[hit.__name__.lstrip("_")] += 1
+            kind = self.chance.choice(["beat", "worker"])
+            found, start = (self.beats, self._beat) if kind == "beat" else (self.workers, self._worker)
+            place = self.chance.randrange(len(found))
+            hit = self.chance.choice(["kill", "stop"])
+            if hit == "kill":
+                found[place].kill()
+                found[place] = start(place)
+            else:
+                most = 1.5 * TAKEOVER_SECONDS if kind == "beat" else MAX_STOP_SECONDS
+                os.killpg(found[place].pid, signal.SIGSTOP)
+                time.sleep(self.chance.uniform(0.1, most))
+                os.killpg(found[place].pid, signal.SIGCONT)
+            self.hits[f"{hit} {kind}"] += 1
             self.hear()
+        # a beat that has lost the lock, say
+        self.beats = [beat if beat.is_running else self._beat() for beat in self.beats]
 
     def hear(self) -> None:
         """Note what was told since the last time: not everything is kept until the end."""
@@ -124,32 +135,6 @@ class Chaos:
             if values["event"] == "run_ended":
                 self.ended[values["entry"], json.loads(values["run"])["task_id"]] += 1
 
-    def _kill_beat(self) -> None:
-        place = self.chance.randrange(len(self.beats))
-        self.beats[place].kill()
-        self.beats[place] = self._beat()
-
-    def _kill_worker(self) -> None:
-        place = self.chance.randrange(len(self.workers))
-        self.workers[place].kill()
-        self.workers[place] = self._worker(place)
-
-    def _stop_beat(self) -> None:
-        self._stop(self.chance.choice(self.beats), self.chance.uniform(0.1, 1.5 * TAKEOVER_SECONDS))
-
-    def _stop_worker(self) -> None:
-        self._stop(self.chance.choice(self.workers), self.chance.uniform(0.1, MAX_STOP_SECONDS))
-
-    @staticmethod
-    def _stop(process: Process, seconds: float) -> None:
-        os.killpg(process.pid, signal.SIGSTOP)
-        time.sleep(seconds)
-        os.killpg(process.pid, signal.SIGCONT)
-
-    def keep_up(self) -> None:
-        """Start again what has ended by itself: a beat that lost the lock, say."""
-        self.beats = [beat if beat.is_running else self._beat() for beat in self.beats]
-
 
 LAYOUTS = {
     "skip": Layout(seconds=SECONDS),
@@ -159,15 +144,6 @@ LAYOUTS = {
     "without_a_lock": Layout(has_lock=False),
     "all_pools": Layout(policies=("skip", "buffer_one"), pools=("prefork", "threads", "gevent")),
 }
-
-
-def broker_url(layout: Layout, server: Server, request: pytest.FixtureRequest) -> str:
-    """Where messages go."""
-    if layout.broker == "same":
-        return server.url(0)
-    if layout.broker == "other":
-        return str(request.getfixturevalue("redis").url(0))
-    return str(request.getfixturevalue("rabbitmq").url())
 
 
 @pytest.fixture
@@ -202,7 +178,9 @@ def chaos(
         + "\nimport redbeat\nredbeat.track_runs(app)\n"
         + f"from redbeat.runs import keeper\nkeeper.UNTOLD_SECONDS = {UNTOLD_SECONDS}\n"
     )
-    url = broker_url(layout, server, request)
+    brokers = {"same": "server", "other": "redis", "rabbitmq": "rabbitmq"}
+    broker: Any = request.getfixturevalue(brokers[layout.broker])
+    url = broker.url() if layout.broker == "rabbitmq" else broker.url(0)
     write_app(tmp_path, "module", url, extra=extra, **settings)
     app = make_app(**settings)
     RedBeatSchedulerEntry.save_many(
@@ -228,17 +206,15 @@ def test_never_two_at_once_and_one_outcome_for_each_run(
 ) -> None:
     client = stack.enter_context(chaos.server.client(db=1))
     chaos.start()
-    for worker in chaos.workers:
-        worker.wait_for("ready.")
     chaos.go_on_for(chaos.layout.seconds)
-    chaos.keep_up()
     RedBeatSchedulerEntry.pause_many(NAMES_OF_JOBS, app=chaos.app)
     # what is on its way ends, or is given up
     eventually(lambda: not client.exists(NAMES.deadlines), timeout=MOST_SECONDS + 30, interval=0.2)
 
     log = WorkLog.read(tmp_path)
     histories = {name: history_of(client, name) for name in NAMES_OF_JOBS}
-    told = summary_of(chaos, log, histories)
+    outcomes = Counter(one.get("outcome", "sent") for found in histories.values() for one in found)
+    told = f"hits: {dict(chaos.hits)}; executions: {len(log.executions)}; outcomes: {dict(outcomes)}"
     print(told)
 
     assert log.overlaps() == [], told
@@ -324,8 +300,3 @@ def held_too_long(log: WorkLog, histories: dict[str, list[dict[str, Any]]]) -> l
                 if one["at"] > last + UNTOLD_SECONDS + LEASE_SECONDS:
                     found.append(f"{name}: {one}, held since {sent_at[holder]}")
     return found
-
-
-def summary_of(chaos: Chaos, log: WorkLog, histories: dict[str, list[dict[str, Any]]]) -> str:
-    outcomes = Counter(one.get("outcome", "sent") for found in histories.values() for one in found)
-    return f"hits: {dict(chaos.hits)}; executions: {len(log.executions)}; outcomes: {dict(outcomes)}"

@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.faults.bursts import Burst, Layout, RedisQueue, StoredBurst, Tally
-from tests.faults.children import Fuse, at_replies, on_the_wire, run_child, run_scheduler
+from tests.faults.bursts import Burst, Layout, RedisQueue, StoredBurst
+from tests.faults.children import Fuse, at_replies, hit_every_step, is_hit, on_the_wire
 from tests.faults.conftest import Report
 from tests.faults.rounds import IS_LONG, ROUNDS, await_some_messages, play_round
 from tests.support.apps import celery_beat
@@ -92,58 +92,33 @@ def kill_it_until_out(layout: Layout, chance: random.Random, directory: Path, bu
 @pytest.mark.parametrize("burst_class", [Burst, StoredBurst])
 def test_a_server_killed_before_its_replies(
     layout: Layout,
-    durable_server: Server,
     is_killed: bool,
     burst_class: type[Burst],
     chance: random.Random,
-    monkeypatch: pytest.MonkeyPatch,
     report: Report,
 ) -> None:
+    burst, server = burst_class(layout, 15), layout.server
+
     def break_off() -> None:
         if is_killed:
-            os.kill(durable_server.process.pid, signal.SIGKILL)
+            os.kill(server.process.pid, signal.SIGKILL)
         raise redis.ConnectionError("broken off by the test")
 
     def bring_back() -> None:
-        if not durable_server.is_running:
-            durable_server.restart()
+        if not server.is_running:
+            server.restart()
 
-    burst = burst_class(layout, 15)
-    burst.write()
-    run_scheduler(layout, burst, Fuse(0))  # what it imports the children need not
-    total = Tally()
-    stride = 1 if IS_LONG else 9 if is_killed else 4
-    for step in itertools.count(chance.randint(1, stride), stride):
-        burst.write()
-        is_broken_off = break_off_once(layout, burst, Fuse(step, break_off), bring_back, monkeypatch)
-        tally = burst.tally(kills=int(is_broken_off))
-        total += tally
-        if not is_broken_off or not tally.is_good(layout):
-            print(f"the last step was {step}")
-            break
-    report(total)
-
-
-def break_off_once(
-    layout: Layout, burst: Burst, fuse: Fuse, watch: Callable[[], None], patch: pytest.MonkeyPatch
-) -> bool:
-    """Let a scheduler send the burst; return whether it had as many steps as the fuse."""
-    blown = 3
-
-    def work() -> int:
-        run_scheduler(layout, burst, fuse, redbeat_batch_size=5)
-        return blown if fuse.is_blown else 0
-
-    with patch.context() as patched:
-        wire = on_the_wire if IS_LONG else at_replies
-        wire(fuse, patched)
-        code = run_child(work, watch)
-    assert code in (0, blown), "the scheduler didn't survive it"
-
-    def bring_back() -> bool:
-        watch()  # the server may have been killed a moment ago
+    def is_back() -> bool:
+        bring_back()  # the server may have been killed a moment ago
         return bool(layout.client.ping())
 
-    eventually(bring_back, retry_on=(redis.ConnectionError,))
-    layout.drop_lock()
-    return code == blown
+    def is_broken_off(step: int) -> bool:
+        wire = on_the_wire if IS_LONG else at_replies
+        was_hit = is_hit(layout, burst, Fuse(step, break_off), wire, bring_back, redbeat_batch_size=5)
+        eventually(is_back, retry_on=(redis.ConnectionError,))
+        layout.drop_lock()
+        return was_hit
+
+    stride = 1 if IS_LONG else 9 if is_killed else 4
+    steps = itertools.count(chance.randint(1, stride), stride)
+    report(hit_every_step(layout, burst, steps, is_broken_off))

@@ -6,7 +6,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from redis.exceptions import RedisError
 
 from redbeat.layout import shard_of
 from tests.faults.bursts import RedisQueue
-from tests.faults.rounds import IS_LONG, TALLY
+from tests.faults.rounds import IS_LONG
 from tests.faults.shards import LOCK_SECONDS, SILENT_SECONDS, Crew, Scene, Taker, starter
-from tests.faults.slots import SlotMove, is_master
+from tests.faults.slots import SlotMove, is_master, replica_of
 from tests.support import topologies
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -40,62 +39,38 @@ class Way:
     def __init__(self, proxy: Proxy, chance: random.Random) -> None:
         self._proxy, self._chance = proxy, chance
         self._until = 0.0
-        self._end: Callable[[], None] = proxy.heal
+        self._loses = False
         self.faults: Counter[str] = Counter()
 
     def befall(self) -> None:
         if time.monotonic() < self._until:
             return
-        self._end()
-        faults = [
-            self._cut,
-            self._withhold,
-            self._lose,
-            self._refuse,
-            self._silence,
-            self._be_slow,
-            self._be_mute,
-        ]
-        fault = self._chance.choice([*faults, self._proxy.heal])
-        self.faults[fault.__name__.strip("_")] += 1
-        self._end = self._proxy.heal
-        fault()
-        seconds = self._chance.choice([0.2, LOCK_SECONDS, 2 * LOCK_SECONDS])
-        self._until = time.monotonic() + seconds * self._chance.uniform(0.5, 1.5)
-
-    def _cut(self) -> None:
-        """Reset connections amid scripts: now the request is lost, and now the answer."""
-        self._proxy.cut_on(b"EVALSHA", self._chance.choice(["request", "reply"]), self._chance.randint(1, 20))
-
-    def _withhold(self) -> None:
-        self._proxy.freeze()
-
-    def _lose(self) -> None:
-        """Nothing passes, and what was sent meanwhile is lost."""
-        self._proxy.freeze()
-
-        def drop() -> None:
-            self._proxy.drop()
-            self._proxy.heal()
-
-        self._end = drop
-
-    def _refuse(self) -> None:
-        self._proxy.refuse()
-        self._proxy.drop()
-
-    def _silence(self) -> None:
-        self._proxy.silence()
-
-    def _be_slow(self) -> None:
-        self._proxy.delay_seconds = self._chance.uniform(0.02, 0.4)
-
-    def _be_mute(self) -> None:
-        """What beat asks is done, and it isn't told."""
-        self._proxy.withhold_answers()
+        self.heal()
+        proxy, chance = self._proxy, self._chance
+        faults: dict[str, list[Callable[[], object]]] = {
+            # amid scripts: now the request is lost, and now the reply
+            "cut": [
+                lambda: proxy.cut_on(b"EVALSHA", chance.choice(["request", "reply"]), chance.randint(1, 20))
+            ],
+            "withhold": [proxy.freeze],
+            "lose": [proxy.freeze],
+            "refuse": [proxy.refuse, proxy.drop],
+            "silence": [proxy.silence],
+            "delay": [lambda: setattr(proxy, "delay_seconds", chance.uniform(0.02, 0.4))],
+            "withhold replies": [proxy.withhold_answers],
+            "none": [],
+        }
+        fault = chance.choice([*faults])
+        self.faults[fault] += 1
+        self._loses = fault == "lose"
+        for step in faults[fault]:
+            step()
+        seconds = chance.choice([0.2, LOCK_SECONDS, 2 * LOCK_SECONDS])
+        self._until = time.monotonic() + seconds * chance.uniform(0.5, 1.5)
 
     def heal(self) -> None:
-        self._end()
+        if self._loses:  # what was sent meanwhile
+            self._proxy.drop()
         self._proxy.heal()
 
 
@@ -125,9 +100,7 @@ def test_a_beat_that_is_cut_off_while_shards_move_loses_and_doubles_no_run(
             scene.await_runs_of(taker, time.time() + 1)  # the one that was cut off leads everything then
             cut_off.end()
         verdict = scene.judge(taker, crew)
-    print(f"{dict(way.faults)}, {dict(crew.faults)}, {cut_off.count('Hands ')} handed over; {verdict}")
-    faults = way.faults.total() + crew.faults.total()
-    record_property(TALLY, ["a beat that shares shards is cut off", verdict.counts(faults)])
+    verdict.note("a beat that shares shards is cut off", record_property, way.faults, crew.faults)
     verdict.check(is_exactly_once=True, most_silent=SILENT_SECONDS + FAR_SECONDS)
 
 
@@ -157,17 +130,7 @@ class Nodes:
 
     def _pair(self) -> tuple[Server, Server]:
         """A master and its replica, which is in step."""
-
-        def find() -> tuple[Server, Server] | None:
-            for server in self._cluster.servers:
-                with server.client() as client:
-                    replication: Any = client.info("replication")
-                if replication["role"] == "slave" and replication["master_link_status"] == "up":
-                    port = replication["master_port"]
-                    return next(one for one in self._cluster.servers if one.port == port), server
-            return None
-
-        found = eventually(find, message="no replica is in step")
+        found = eventually(lambda: replica_of(self._cluster.servers), message="no replica is in step")
         assert found is not None
         return found
 
@@ -216,9 +179,7 @@ def test_nodes_that_fail_and_slots_that_move_under_shards_lose_no_run(
             scene.await_runs_of(taker, time.time() + 1)
             crew.end()
         verdict = eventually(lambda: scene.judge(taker, crew), retry_on=(RedisError,))
-    print(f"{dict(faulty.faults)}, {dict(crew.faults)}; {verdict}")
-    faults = faulty.faults.total() + crew.faults.total()
-    record_property(TALLY, ["shards in a cluster whose nodes fail", verdict.counts(faults)])
+    verdict.note("shards in a cluster whose nodes fail", record_property, faulty.faults, crew.faults)
     verdict.check(is_exactly_once=False)
 
 
@@ -247,33 +208,18 @@ def nodes(nodes_session: Proxied) -> Proxied:
     return nodes_session
 
 
-@contextmanager
-def answering_nothing(proxy: Proxy) -> Iterator[None]:
-    proxy.freeze()
-    yield
-    proxy.thaw()
-
-
-@contextmanager
-def answering_slowly(proxy: Proxy) -> Iterator[None]:
-    proxy.delay_seconds = 1.5
-    yield
-    proxy.heal()
-
-
-@contextmanager
-def breaking_off(proxy: Proxy) -> Iterator[None]:
-    """What it is asked is done, but the answers don't arrive, and the connections end then."""
-    proxy.withhold_answers()
-    yield
-    proxy.drop()
-    proxy.thaw()
+HANGS: dict[str, Callable[[Proxy], object]] = {
+    "no reply": Proxy.freeze,
+    "late replies": lambda proxy: setattr(proxy, "delay_seconds", 1.5),
+    # what it is asked is done, but the replies don't arrive, and the connections end then
+    "lost replies": Proxy.withhold_answers,
+}
 
 
 @pytest.mark.slow
 @pytest.mark.few_cases(1)
 @pytest.mark.parametrize("retry_period", [None, -1])
-@pytest.mark.parametrize("hang", [answering_nothing, answering_slowly, breaking_off])
+@pytest.mark.parametrize("hang", HANGS)
 @pytest.mark.parametrize("beats", [1, 2])
 def test_shards_on_other_nodes_keep_time_while_a_node_hangs(
     nodes: Proxied,
@@ -281,7 +227,7 @@ def test_shards_on_other_nodes_keep_time_while_a_node_hangs(
     chance: random.Random,
     tmp_path: Path,
     beats: int,
-    hang: Callable[[Proxy], Any],
+    hang: str,
     retry_period: int | None,
 ) -> None:
     cluster, proxies = nodes
@@ -302,25 +248,29 @@ def test_shards_on_other_nodes_keep_time_while_a_node_hangs(
         with Taker(broker) as taker, Crew(chance, start, beats) as crew:
             crew.start(beats)
             scene.await_runs_of(taker, time.time())
-            with hang(hanging):
-                began_at = time.time()
+            HANGS[hang](hanging)
+            began_at = time.time()
 
-                def have_run() -> bool:
-                    crew.check()
-                    newest = taker.newest()
-                    return all(newest[name] > began_at + HANG_SECONDS for name in others)
+            def have_run() -> bool:
+                crew.check()
+                newest = taker.newest()
+                return all(newest[name] > began_at + HANG_SECONDS for name in others)
 
-                eventually(have_run, 40, 0.1, "the others wait for it")
-                locks = [f"{{redbeat:{shard_of(name, SHARDS)}}}::lock" for name in others]
-                holders: dict[str, Any] = {key: on_its_node(cluster, client, key) for key in locks}
+            eventually(have_run, 40, 0.1, "the others wait for it")
+            held = {key for node in cluster.nodes for key in keys_on(node, "*::lock")}
+            if hang == "lost replies":
+                hanging.drop()
+            hanging.heal()
             scene.await_runs_of(taker, time.time() + 1)
             sent_at = [one.at for one in taker.sent if one.entry in others and one.at > began_at]
             crew.end()
-            assert not crew.count("beat: Took "), "the locks of the others were renewed all the time"
+            took_over = [output for output in crew.outputs() if "beat: Took " in output]
+            assert not took_over, "the locks of the others were renewed all the time"
         verdict = scene.judge(taker, crew)
     pause_seconds = max(later - earlier for earlier, later in pairwise([began_at, *sent_at]))
     print(f"a pause of {pause_seconds:.2f} s at most; {verdict}")
-    assert all(holders.values()), "each shard of another node was led"
+    led = {f"{{redbeat:{shard_of(name, SHARDS)}}}::lock" for name in others}
+    assert led <= held, "each shard of another node was led"
     assert pause_seconds < PAUSE_SECONDS
     # those of that node are late
     assert [*verdict.lost, *verdict.strange, *verdict.disordered] == [], verdict
@@ -331,13 +281,7 @@ def port_of(client: RedisCluster, name: str) -> int:
     return int(client.get_node_from_key(f"{{redbeat:{shard_of(name, SHARDS)}}}:").port)
 
 
-def on_its_node(cluster: ClusterTopology, client: RedisCluster, key: str) -> Any:
-    """The value of a key, read around the proxies."""
-    slot = client.keyslot(key)
-    for node in cluster.nodes:
-        with node.client() as direct:
-            slots: Any = direct.execute_command("CLUSTER SLOTS")
-            own: Any = direct.execute_command("CLUSTER MYID")
-            if any(first <= slot <= last and address[2] == own for first, last, address in slots):
-                return direct.get(key)
-    raise AssertionError(key)
+def keys_on(node: Server, pattern: str) -> list[str]:
+    """The keys of one node, read around its proxy."""
+    with node.client() as direct:
+        return [*direct.scan_iter(pattern)]

@@ -42,12 +42,9 @@ class Node:
         """Do something to it that `heal` makes good."""
         self.heals_at = time.monotonic() + chance.uniform(0.1, 2 * TIMEOUT_SECONDS)
         kind = chance.choice(["kill -9", "SIGTERM", "SIGSTOP", "freeze", "cut", "kill the watchdog"])
-        if kind == "kill -9":
-            self.process.signal(signal.SIGKILL)
-        elif kind == "SIGTERM":
-            self.process.signal(signal.SIGTERM)
-        elif kind == "SIGSTOP":
-            self.process.signal(signal.SIGSTOP)
+        signals = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGSTOP": signal.SIGSTOP}
+        if kind in signals:
+            self.process.signal(signals[kind])
         elif kind == "freeze":
             self.proxy.freeze()
         elif kind == "cut":

@@ -1,18 +1,22 @@
-"""A schedule with entries of every kind, and what stands in Redis of it, whatever the layout.
+"""A schedule with entries of every kind, what Redis holds of it, and reshards that are killed.
 
 Keys are spelled out here on purpose, and not taken from redbeat: they are the contract.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
+import threading
 import time
 from binascii import crc_hqx
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
 import redis
 
 from redbeat.reshard.resharding import Report, Resharding
@@ -20,23 +24,20 @@ from redbeat.store.store import Store
 from tests.conftest import MakeApp
 
 BASE = b"redbeat:"
-#: what is kept for an entry under its name
-OF_ENTRIES = re.compile(rb":(history|backfilled|running|failing):")
-#: what is one for all shards, or says how they are changed
-APART = (b":layout", b":generation")
+#: the layout, and what each shard keeps for no entry
+OF_NO_ENTRY = {
+    *(b":layout", b":generation", b":totals", b":figures", b":minutes", b":labels"),
+    *(b":failures", b":workers", b":events", b":events-read"),
+}
+#: what is kept for one entry, under its name
+OF_AN_ENTRY = re.compile(rb":(history|backfilled|backfilling|running|failing|body):")
 #: what names of entries begin with: other keys, parts of them, and what is no text
 ODD = [
     *(b"{redbeat:3}:", b"redbeat:{redbeat:1}:schedule", b"redbeat::running:", b"moving:", b"schedule"),
     *(b"::", b":own:", b"{", b"}{", b"a{b}", b"{}", b":later:{redbeat:0}:", b"*", b"[a]\\?"),
     *(b"with space\t", b"\n", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b":later:\xff", b"x" * 4096),
 ]
-#: what each part keeps for no entry
-OF_NO_ENTRY = {
-    *(b":totals", b":figures", b":minutes", b":labels"),
-    *(b":failures", b":workers", b":events", b":events-read"),
-}
 ZSETS = {b":schedule", b":later", b":expected", b":streaks", b":deadlines"}
-SETS = {b":statics", b":static-owners"}
 
 
 def part_of(name: bytes, shards: int | None, base: bytes = BASE) -> bytes:
@@ -49,18 +50,12 @@ def beginning_of(base: bytes) -> bytes:
     return b"{" + base.removesuffix(b":").translate(None, b"{}") + b":"
 
 
-def fill(client: Any, chance: random.Random, count: int, base: bytes = BASE) -> list[bytes]:
-    """Write entries of every kind by hand to a schedule without shards; return their names.
-
-    Arguments:
-        client: one that doesn't decode.
-    """
-    names = [_name(chance, number) for number in range(count)]
+def fill(client: Any, chance: random.Random, count: int, base: bytes = BASE) -> None:
+    """Write entries of every kind by hand to a schedule without shards; `client` doesn't decode."""
     with client.pipeline(transaction=False) as pipeline:
-        for name in names:
-            _write(pipeline, chance, name, base)
+        for number in range(count):
+            _write(pipeline, chance, _name(chance, number), base)
         pipeline.execute()
-    return names
 
 
 def _name(chance: random.Random, number: int) -> bytes:
@@ -75,110 +70,90 @@ def _name(chance: random.Random, number: int) -> bytes:
 
 
 def _write(client: Any, chance: random.Random, name: bytes, prefix: bytes) -> None:
-    now = time.time()
-    key, is_message = prefix + name, name.startswith(b":later:")
-    definition = {"name": name.decode("utf-8", "replace"), "task": "echo", "enabled": chance.random() < 0.9}
-    client.hset(key, "definition", json.dumps(definition))
+    now, key, schedule = time.time(), prefix + name, prefix + b":schedule"
+
+    def write(command: str, key: bytes, *words: object) -> None:
+        client.execute_command(command, key, *words)
+
+    def may_write(probability: float, *words: Any) -> bool:
+        if is_written := chance.random() < probability:
+            write(*words)
+        return is_written
+
+    write("HSET", key, "definition", json.dumps({"task": "echo", "enabled": chance.random() < 0.9}))
     score = chance.choice([now + 3600 * chance.random() + 60, float(int(now) + 900), -1.0, now + 86400.25])
-    if is_message:
-        client.hset(key, "message", json.dumps({"task_id": name[7:].decode("utf-8", "replace")}))
-        if chance.random() < 0.5:
-            client.set(prefix + b":body:" + name[7:], bytes(chance.getrandbits(8) for _ in range(40)))
-            client.hset(key, "body_bytes", 40)
-        client.zadd(prefix + b":later", {key: score})
+    if name.startswith(b":later:"):
+        write("HSET", key, "message", json.dumps({"task_id": name[7:].decode("utf-8", "replace")}))
+        may_write(0.5, "SET", prefix + b":body:" + name[7:], chance.randbytes(40))
+        write("ZADD", prefix + b":later", score, key)
         return
     kind = chance.random()
     if kind < 0.1 and not name.startswith((prefix, beginning_of(prefix))):  # else it would be another's key
-        client.zadd(prefix + b":schedule", {name: score})  # a bare name
+        write("ZADD", schedule, score, name)  # a bare name
     elif kind < 0.2:
-        client.hset(prefix + b":downgraded", key, f"{score} static" if chance.random() < 0.5 else f"{score}")
-    elif kind < 0.25:
-        client.delete(key)  # a member without a hash, which beat removes
-        client.zadd(prefix + b":schedule", {key: score})
-        return
+        write("HSET", prefix + b":downgraded", key, chance.choice([f"{score} static", f"{score}"]))
     else:
-        client.zadd(prefix + b":schedule", {key: score})
-    if chance.random() < 0.7:
-        client.hset(key, "meta", json.dumps({"last_run_at": None, "total_run_count": chance.randrange(9)}))
-        client.hset(key, "meta_sha1", f"{chance.getrandbits(160):040x}")
-    if chance.random() < 0.3:
-        client.hset(key, "policy", json.dumps({"jitter": chance.randrange(60)}))
-    if chance.random() < 0.1:
-        client.hset(key, "error", json.dumps({"reason": "broken", "attempts": 0}))
-    if chance.random() < 0.1:
-        client.hset(key, "lease", f"{now - 99:.6f} {now - 100:.6f}")  # an old one
-    if chance.random() < 0.1:
-        client.hset(key, b"\x00binary\xff", bytes(range(256)))
-    for number in range(chance.choice([0, 0, 1, 3, 20])):
-        client.rpush(
-            prefix + b":history:" + name, json.dumps({"at": now - 60 * number, "due": now - 60 * number})
-        )
-    if chance.random() < 0.2:
-        client.sadd(prefix + b":backfilled:" + name, "1", "2")
-    if chance.random() < 0.2:
-        client.set(prefix + b":failing:" + name, chance.randrange(1, 9))
-        client.zadd(prefix + b":streaks", {prefix + b":running:" + name: 3})
-    if chance.random() < 0.3:
-        running = prefix + b":running:" + name
-        for number in range(chance.randrange(1, 4)):
-            task_id = b"id-%d" % number
-            client.hset(running, task_id, json.dumps({"state": "started", "due": f"{now - 60:.6f}"}))
-            client.zadd(prefix + b":deadlines", {task_id + b"\0" + running: now + 60 + number})
-        if chance.random() < 0.5:
-            client.hset(running, "", json.dumps({"due": "1.5", "for": "id-9"}))
-            client.zadd(prefix + b":deadlines", {b"\0" + running: now + 99})
-        client.zadd(prefix + b":expected", {running: now + 999})
-    if chance.random() < 0.1:
-        client.set(prefix + b":backfilling:" + name, "who", px=900_000)
-    if chance.random() < 0.1:
-        client.set(
-            prefix + b":backfilling:" + name + b":" + b"%064x" % chance.getrandbits(256), "2", px=900_000
-        )
-    if chance.random() < 0.2:
-        client.sadd(prefix + b":statics", name)
-        client.sadd(
-            prefix + b":static-owners",
-            *(b"owner%d\t%b" % (one, name) for one in range(chance.randrange(1, 3))),
-        )
-    if chance.random() < 0.2:
-        client.hset(key, "owner", "team")
-        client.sadd(prefix + b":owner:team", name)
+        write("ZADD", schedule, score, key)
+    if 0.2 <= kind < 0.25:
+        write("DEL", key)  # a member without a hash, which beat removes
+        return
+    may_write(0.7, "HSET", key, "meta", '{"total_run_count": 7}', "meta_sha1", "5" * 40)
+    may_write(0.3, "HSET", key, "policy", f'{{"jitter": {chance.randrange(60)}}}')
+    may_write(0.1, "HSET", key, "error", '{"reason": "broken", "attempts": 0}')
+    may_write(0.1, "HSET", key, "lease", f"{now - 99:.6f} {now - 100:.6f}")  # an old one
+    may_write(0.1, "HSET", key, b"\x00binary\xff", bytes(range(256)))
+    runs = [json.dumps({"at": now - 60 * number}) for number in range(chance.choice([1, 3, 20]))]
+    may_write(0.6, "RPUSH", prefix + b":history:" + name, *runs)
+    may_write(0.2, "SADD", prefix + b":backfilled:" + name, "1", "2")
+    running, deadlines = prefix + b":running:" + name, prefix + b":deadlines"
+    if may_write(0.2, "SET", prefix + b":failing:" + name, chance.randrange(1, 9)):
+        write("ZADD", prefix + b":streaks", 3, running)
+    if may_write(0.3, "ZADD", prefix + b":expected", now + 999, running):
+        for task_id in (b"id-1", b"id-2"):
+            write("HSET", running, task_id, f'{{"due": "{now - 60:.6f}"}}')
+            write("ZADD", deadlines, now + 60, task_id + b"\0" + running)
+        if may_write(0.5, "HSET", running, "", '{"due": "1.5", "for": "id-9"}'):
+            write("ZADD", deadlines, now + 99, b"\0" + running)
+    backfilling = prefix + b":backfilling:" + name
+    may_write(0.1, "SET", backfilling, "who", "PX", 900_000)
+    may_write(0.1, "SET", backfilling + b":%064x" % chance.getrandbits(256), "2", "PX", 900_000)
+    if may_write(0.2, "SADD", prefix + b":statics", name):
+        owners = (b"owner%d\t%b" % (one, name) for one in range(chance.randrange(1, 3)))
+        write("SADD", prefix + b":static-owners", *owners)
+    if may_write(0.2, "HSET", key, "owner", "team"):
+        write("SADD", prefix + b":owner:team", name)
 
 
-def fill_own(client: Any, chance: random.Random, base: bytes = BASE) -> None:
+def fill_own(client: Any, chance: random.Random) -> None:
     """Write what a schedule without shards keeps for no entry."""
     for number in range(5):
         at = b"%d-%d" % (1000 + number, chance.randrange(9))
-        client.hset(base + b":totals", f"{number}:sent", chance.randrange(99))
-        client.hset(base + b":figures", f"{number}:sent", chance.randrange(99))
-        client.hset(base + b":labels", number, json.dumps(["echo", "celery", "", False]))
-        client.hset(base + b":workers", f"celery@{number}", "{}")
-        client.hset(
-            base + b":minutes", number, json.dumps({"minute": number, "counted": {"sent": 1 + number}})
-        )
-        client.xadd(base + b":failures", {"entry": f"failed-{number}"}, id=at)
-        client.xadd(base + b":events", {"entry": f"event-{number}"}, id=at)
-    client.set(base + b":events-read", "0-0", px=900_000)
-
-
-def read_own(client: Any, base: bytes = BASE) -> dict[str, Any]:
-    """Return the data without an entry of all shards together."""
-    found: dict[str, Any] = {"totals": {}, "figures": {}, "minutes": {}, "labels": {}, "workers": {}}
-    found |= {"failures": [], "events": []}
-    for prefix in (base, *(beginning_of(base) + b"%d}:" % shard for shard in range(32))):
         for kind in ("totals", "figures"):
-            for word, amount in client.hgetall(prefix + b":" + kind.encode()).items():
-                found[kind][word] = found[kind].get(word, 0) + int(amount)
-        for text in client.hvals(prefix + b":minutes"):
-            minute = json.loads(text)
-            counted = found["minutes"].setdefault(minute["minute"], 0)
-            found["minutes"][minute["minute"]] = counted + minute["counted"]["sent"]
-        found["labels"] |= client.hgetall(prefix + b":labels")
-        found["workers"] |= client.hgetall(prefix + b":workers")
-        told = (client.get(prefix + b":events-read") or b"0-0").split()[0]
-        found["failures"] += (values[b"entry"] for _, values in client.xrange(prefix + b":failures"))
-        rows = client.xrange(prefix + b":events", b"(" + told)
-        found["events"] += (values[b"entry"] for _, values in rows)
+            client.hset(f"redbeat::{kind}", f"{number}:sent", chance.randrange(99))
+        client.hset("redbeat::labels", number, json.dumps(["echo", "celery", "", False]))
+        client.hset("redbeat::workers", f"celery@{number}", "{}")
+        minute = {"minute": number, "counted": {"sent": 1 + number}}
+        client.hset("redbeat::minutes", number, json.dumps(minute))
+        for kind in ("failures", "events"):
+            client.xadd(f"redbeat::{kind}", {"entry": f"{kind}-{number}"}, id=at)
+    client.set("redbeat::events-read", "0-0", px=900_000)
+
+
+def read_own(client: Any) -> dict[str, Any]:
+    """Return the data without an entry of all shards together."""
+    found: dict[str, Any] = {kind: Counter() for kind in ("totals", "figures", "minutes")}
+    found |= {"labels": {}, "workers": {}, "failures": [], "events": []}
+    for prefix in ("redbeat:", *(f"{{redbeat:{shard}}}:" for shard in range(32))):
+        for kind in ("totals", "figures"):
+            counts = client.hgetall(f"{prefix}:{kind}")
+            found[kind].update({word: int(count) for word, count in counts.items()})
+        for minute in map(json.loads, client.hvals(f"{prefix}:minutes")):
+            found["minutes"][minute["minute"]] += minute["counted"]["sent"]
+        for kind in ("labels", "workers"):
+            found[kind] |= client.hgetall(f"{prefix}:{kind}")
+        told = (client.get(f"{prefix}:events-read") or b"0-0").split()[0]
+        found["failures"] += [values[b"entry"] for _, values in client.xrange(f"{prefix}:failures")]
+        found["events"] += [v[b"entry"] for _, v in client.xrange(f"{prefix}:events", b"(" + told)]
     return {kind: sorted(one) if isinstance(one, list) else one for kind, one in found.items()}
 
 
@@ -187,107 +162,102 @@ def read_all(client: Any, base: bytes = BASE) -> tuple[dict[bytes, Any], list[st
 
     Where something belongs follows from redbeat::layout.
     """
-    layout = client.hgetall(base + b":layout")
-    shards = int(layout.get(b"shards", 0)) or None
+    shards = int(client.hget(base + b":layout", "shards") or 0) or None
     found: dict[bytes, Any] = {}
     wrong: list[str] = []
     shard_at = re.compile(re.escape(beginning_of(base)) + rb"\d+\}:")
-
-    def note(place: bytes, value: Any, name: bytes, prefix: bytes) -> None:
-        if prefix != part_of(name, shards, base):
-            wrong.append(f"{prefix!r} {place!r}")
-        if place in found:
-            wrong.append(f"twice: {place!r}")
-        found[place] = value
-
     for key in sorted(client.scan_iter(count=1000)):
         match = shard_at.match(key)
         prefix = match[0] if match else base
-        if not key.startswith(prefix):
+        rest = key.removeprefix(prefix)
+        if rest == key or rest in OF_NO_ENTRY:
             continue
-        rest = key[len(prefix) :]
-        if rest in APART or rest in OF_NO_ENTRY:
-            continue
-        value = _value(client, key)
-        if value is None:  # it has ended meanwhile
-            continue
-        if rest in ZSETS:
-            for member, score in value.items():
-                owner = member.partition(b"\0")[2] if rest == b":deadlines" else member
-                if not owner.startswith(prefix):
-                    note(rest + b" bare " + owner, score, owner, prefix)
-                    continue
-                name = owner[len(prefix) :]
-                if rest not in {b":schedule", b":later"}:
-                    name = name.removeprefix(b":running:")
-                note(rest + b" " + member.replace(prefix, b"", 1), score, name, prefix)
-        elif rest in SETS or rest.startswith(b":owner:"):
-            for member in value:
-                name = member.partition(b"\t")[2] if rest == b":static-owners" else member
-                note(rest + b" " + member, True, name, prefix)
-        elif rest == b":downgraded":
-            for field, text in value.items():
-                note(rest + b" " + field[len(prefix) :], text, field[len(prefix) :], prefix)
-        elif rest.startswith(b":body:"):
-            note(rest, value, rest.replace(b":body:", b":later:", 1), prefix)
-        elif rest.startswith(b":backfilling:"):
-            name = re.sub(rb":[0-9a-f]{64}$", b"", rest.removeprefix(b":backfilling:"))
-            lives_ms = client.pttl(key)
-            if not 600_000 < lives_ms <= 900_000:
-                wrong.append(f"{key!r} lives for {lives_ms}")
-            note(rest, value, name, prefix)
-        elif kept := OF_ENTRIES.match(rest):
-            note(rest, value, rest[kept.end() :], prefix)
-        elif rest.startswith(b":") and not rest.startswith((b"::", b":own:", b":later:")):
-            wrong.append(f"left: {key!r}")
-        else:
-            note(rest, value, rest, prefix)
+        if rest.startswith(b":backfilling:") and not 600_000 < client.pttl(key) <= 900_000:
+            wrong.append(f"{key!r} lives for another time")
+        for place, value, name in _rows(rest, _value(client, key), prefix):
+            if name is None:
+                wrong.append(f"left: {key!r}")
+                continue
+            if prefix != part_of(name, shards, base):
+                wrong.append(f"{prefix!r} {place!r}")
+            if place in found:
+                wrong.append(f"twice: {place!r}")
+            found[place] = value
     return found, wrong
 
 
+def _rows(rest: bytes, value: Any, prefix: bytes) -> Iterator[tuple[bytes, Any, bytes | None]]:
+    """Yield place, value and entry's name of each thing in a key; None: it is no entry's."""
+    if value is None:  # it has ended meanwhile
+        return
+    if rest in ZSETS:
+        for member, score in value.items():
+            owner = member.partition(b"\0")[2] if rest == b":deadlines" else member
+            if not owner.startswith(prefix):
+                yield rest + b" bare " + owner, score, owner
+                continue
+            name = owner.removeprefix(prefix)
+            if rest not in {b":schedule", b":later"}:
+                name = name.removeprefix(b":running:")
+            yield rest + b" " + member.replace(prefix, b"", 1), score, name
+    elif rest in {b":statics", b":static-owners"} or rest.startswith(b":owner:"):
+        for member in value:
+            name = member.partition(b"\t")[2] if rest == b":static-owners" else member
+            yield rest + b" " + member, True, name
+    elif rest == b":downgraded":
+        for field, text in value.items():
+            name = field.removeprefix(prefix)
+            yield rest + b" " + name, text, name
+    elif kept := OF_AN_ENTRY.match(rest):
+        name = rest[kept.end() :]
+        if kept[1] == b"backfilling":
+            name = re.sub(rb":[0-9a-f]{64}$", b"", name)
+        yield rest, value, b":later:" + name if kept[1] == b"body" else name
+    elif rest.startswith(b":") and not rest.startswith((b"::", b":own:", b":later:")):
+        yield rest, value, None
+    else:
+        yield rest, value, rest
+
+
 def _value(client: Any, key: bytes) -> Any:
-    kind = client.type(key)
-    reads = {
-        b"hash": lambda: client.hgetall(key),
-        b"list": lambda: client.lrange(key, 0, -1),
-        b"set": lambda: client.smembers(key),
-        b"string": lambda: client.get(key),
-        b"zset": lambda: dict(client.zrange(key, 0, -1, withscores=True)),
-        b"stream": lambda: client.xrange(key),
-        b"none": lambda: None,
+    reads: dict[bytes, Callable[[bytes], Any]] = {
+        b"hash": client.hgetall,
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"set": client.smembers,
+        b"string": client.get,
+        b"zset": lambda key: dict(client.zrange(key, 0, -1, withscores=True)),
+        b"stream": client.xrange,
+        b"none": lambda _: None,
     }
-    return reads[kind]()
+    return reads[client.type(key)](key)
 
 
 class Killed(BaseException):
     """Raised between two round trips of a mover, in place of kill -9."""
 
 
-class Mortal(Store):
-    """A store that dies after some round trips."""
+def mortal(app: object, is_time: Callable[[], bool]) -> Store:
+    """A store that asks before and after each round trip whether it is time to be killed."""
 
-    left = 10**9
-
-    def on_round_trip(self) -> None:  # type: ignore[override]
-        self.left -= 1
-        if self.left < 0:
+    def look() -> None:
+        if is_time():
             raise Killed
 
+    store = Store(app)
+    store.on_round_trip = look  # type: ignore[method-assign]
+    return store
 
-def reshard(make_app: MakeApp, shards: int | None, chance: random.Random | None = None) -> tuple[Report, int]:
-    """Do it, killed now and then; return the report, and how often it was killed."""
-    killed = 0
-    while True:
-        store = Mortal(make_app())
-        store.left = chance.choice([1, 5, 20, 60]) + chance.randrange(20) if chance else 10**9
-        try:
-            return Resharding(store.config.app, shards, store).run(), killed
-        except Killed:
-            killed += 1
-            if killed > 500:
-                raise AssertionError("it gets nowhere") from None
-            if killed > 20:
-                chance = None
+
+def after(round_trips: int) -> Callable[[], bool]:
+    """Return what is true when it has been asked so often."""
+    count = itertools.count()
+    return lambda: next(count) >= round_trips
+
+
+def reshard(make_app: MakeApp, shards: int | None, is_time: Callable[[], bool] = lambda: False) -> Report:
+    """Reshard, or raise Killed when it is time."""
+    app = make_app()
+    return Resharding(app, shards, mortal(app, is_time)).run()
 
 
 def hidden_keys(raw: redis.Redis) -> list[bytes]:
@@ -296,15 +266,47 @@ def hidden_keys(raw: redis.Redis) -> list[bytes]:
     return sorted(key for key in found if re.match(rb"(redbeat:|\{redbeat:\d+\}:):moving", key))
 
 
-def kill_with_hidden(make_app: MakeApp, raw: redis.Redis, shards: int | None, state: bytes) -> None:
-    """Reshard until something is hidden in this state, and end as kill -9 does."""
+def has_hidden(raw: redis.Redis, state: bytes) -> Callable[[], bool]:
+    """Return what is true when something is hidden in this state of the layout."""
+    return lambda: bool(hidden_keys(raw)) and raw.hget("redbeat::layout", "state") == state
 
-    class Dying(Mortal):
-        def on_round_trip(self) -> None:  # type: ignore[override]
-            if hidden_keys(raw) and raw.hget("redbeat::layout", "state") == state:
-                raise Killed
 
-    store = Dying(make_app())
-    with pytest.raises(Killed):
-        Resharding(store.config.app, shards, store).run()
-    assert hidden_keys(raw)
+class Repeated:
+    """Repeats each of some steps in a thread of its own until the block ends; an error fails the test.
+
+    Attributes:
+        counts: how often each step was done.
+    """
+
+    def __init__(self, steps: Sequence[Callable[[], object]], pause_seconds: float = 0.0) -> None:
+        self.counts = [0] * len(steps)
+        #: a thread whose lock is held by another one rests
+        self.locks = [threading.Lock() for _ in steps]
+        self._steps, self._pause_seconds = steps, pause_seconds
+        self._is_over = threading.Event()
+        self._pool = ThreadPoolExecutor(len(steps))
+
+    def __enter__(self) -> Repeated:
+        self._working = [self._pool.submit(self._repeat, place) for place in range(len(self._steps))]
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.stop()
+        if kind is None:
+            self.check()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._pool.shutdown()
+
+    def _repeat(self, place: int) -> None:
+        while not self._is_over.wait(self._pause_seconds):
+            with self.locks[place]:
+                self._steps[place]()
+            self.counts[place] += 1
+
+    def check(self) -> None:
+        """Raise the error of a step that has failed."""
+        for one in self._working:
+            if one.done():
+                one.result()

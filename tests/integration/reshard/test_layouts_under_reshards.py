@@ -22,16 +22,7 @@ from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.command_line import call
-from tests.support.resharded import (
-    Killed,
-    Mortal,
-    fill,
-    hidden_keys,
-    kill_with_hidden,
-    part_of,
-    read_all,
-    reshard,
-)
+from tests.support.resharded import Killed, after, fill, has_hidden, hidden_keys, part_of, read_all, reshard
 
 LAYOUT = "redbeat::layout"
 WAYS = [(None, 4), (4, None), (4, 9), (9, 4)]
@@ -39,21 +30,12 @@ Breaks = Callable[[redis.Redis], object]
 
 
 def kill_amid(
-    make_app: MakeApp, raw: redis.Redis, shards: int | None, state: bytes, after: int = 12
+    make_app: MakeApp, raw: redis.Redis, shards: int | None, state: bytes, after_steps: int = 12
 ) -> dict[bytes, bytes]:
     """Reshard until some steps into this state, and end as kill -9 does; return the layout then."""
-    steps: list[None] = []
-
-    class Dying(Mortal):
-        def on_round_trip(self) -> None:  # type: ignore[override]
-            if raw.hget(LAYOUT, "state") == state:
-                steps.append(None)
-            if len(steps) > after:
-                raise Killed
-
-    store = Dying(make_app())
+    is_over = after(after_steps)
     with pytest.raises(Killed):
-        Resharding(store.config.app, shards, store).run()
+        reshard(make_app, shards, lambda: raw.hget(LAYOUT, "state") == state and is_over())
     return raw.hgetall(LAYOUT)
 
 
@@ -77,9 +59,7 @@ def test_layout_lost_during_a_reshard_is_written_again_by_the_resumed_one(
     fill(raw, chance, 40)
     reshard(make_app, former)
     before, _ = read_all(raw)
-    layout = kill_amid(
-        make_app, raw, shards, state, after=chance.randrange(3, 20 if state == b"moving" else 4)
-    )
+    layout = kill_amid(make_app, raw, shards, state, chance.randrange(3, 20 if state == b"moving" else 4))
     raw.delete(LAYOUT)
     plan = Resharding(make_app(), shards).plan()
     assert (plan.is_resumed, raw.exists(LAYOUT)) == (True, 0), layout
@@ -129,7 +109,8 @@ def test_entries_hidden_by_a_killed_mover_are_found_and_moved_on_by_doctor(
     reshard(make_app, 4)
     before = entries_in(raw)
     raw.hset("{redbeat:3}::totals", "a:sent", 7)
-    kill_with_hidden(make_app, raw, 2, state)
+    with pytest.raises(Killed):
+        reshard(make_app, 2, has_hidden(raw, state))
     monkeypatch.setattr("redbeat.diagnostics.checks.shards.HIDDEN_SECONDS", 0)
     monkeypatch.setattr("redbeat.reshard.hidden.HIDDEN_SECONDS", 0.1)
     app = make_app(redbeat_shards=2)
@@ -164,7 +145,7 @@ def test_lost_or_invalid_layout_is_repaired_by_doctor(
     reshard(make_app, 9)
     before = entries_in(raw)
     if state:
-        kill_amid(make_app, raw, 4, state, after=12 if state == b"moving" else 3)
+        kill_amid(make_app, raw, 4, state, 12 if state == b"moving" else 3)
     else:
         reshard(make_app, 4)
     SPOILT[how](raw)
@@ -221,11 +202,7 @@ def test_invalid_hidden_entry_stops_a_reshard_and_no_beat(
     make_app: MakeApp, raw: redis.Redis, text: str
 ) -> None:
     Entry("report", "echo", timedelta(hours=1), app=make_app()).save()
-    dying = Mortal(make_app())
-    dying.left = 22
-    with pytest.raises(Killed):
-        Resharding(dying.config.app, 4, dying).run()
-    assert raw.hget("redbeat::layout", "state") == b"moving"
+    kill_amid(make_app, raw, 4, b"moving")
     raw.hset("redbeat::moving", "odd", text)
     store = Store(make_app(redbeat_shards=4))
     Layouts(store).look()

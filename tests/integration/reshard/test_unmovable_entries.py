@@ -19,12 +19,7 @@ from redbeat.store import mover
 from redbeat.store.scripts.moving import Kept, receive_request
 from redbeat.store.scripts.script import Request
 from tests.conftest import MakeApp
-from tests.support.resharded import (
-    fill,
-    part_of,
-    read_all,
-    reshard,
-)
+from tests.support.resharded import fill, fill_own, part_of, read_all, read_own, reshard
 from tests.support.servers import Server
 
 RIGHTS = (Path(redbeat.__file__).parents[1] / "docs" / "recipes" / "resharder.acl").read_text("utf-8").split()
@@ -92,7 +87,7 @@ def test_entry_with_a_key_that_cannot_be_written_stays_whole_and_in_place(
     before = keys_with_values(raw)
     with monkeypatch.context() as context:
         spoiling(context, lambda name, number: name == b"e" and number == place)
-        report, _ = reshard(make_app, 4)
+        report = reshard(make_app, 4)
     [(name, why)] = report.unmoved.items()
     assert name == "e"
     assert "DUMP" in why or "Bad data" in why
@@ -103,31 +98,41 @@ def test_entry_with_a_key_that_cannot_be_written_stays_whole_and_in_place(
     assert raw.zrange("redbeat::schedule", 0, -1) == [b"redbeat:e"], "the other one has moved"
     assert raw.keys("*:moving*") + raw.keys("*:arriving*") == []
     assert raw.hget("redbeat::layout", "state") == b"moving", "so that it runs where it is"
-    report, _ = reshard(make_app, 4)
+    report = reshard(make_app, 4)
     assert report.unmoved == {}
     assert raw.get(f"{home}:failing:e") == (b"4" if is_there_already else b"3")
     assert raw.hget(f"{home}e", "definition") == (b"after" if is_there_already else b"d")
     assert read_all(raw)[1] == []
 
 
+#: an app of a user with the documented rights, except some
+MakeUser = Callable[..., Celery]
+
+
+@pytest.fixture
+def user(server: Server, make_app: MakeApp) -> Iterator[MakeUser]:
+    with server.client() as admin:
+
+        def make(*less: str) -> Celery:
+            admin.execute_command("ACL", "SETUSER", "resharder", "reset", *RIGHTS[2:], *less)
+            return make_app(redbeat_redis_url=server.url(1).replace("redis://", "redis://resharder:secret@"))
+
+        yield make
+        admin.execute_command("ACL", "DELUSER", "resharder")
+
+
 @pytest.mark.few_cases(2)
 @pytest.mark.parametrize("command", NEEDED)
 def test_mover_without_a_right_moves_and_hides_nothing(
-    server: Server, make_app: MakeApp, raw: redis.Redis, command: str
+    user: MakeUser, make_app: MakeApp, raw: redis.Redis, command: str
 ) -> None:
     for name in ("e", "f", "g"):
         write_whole(raw, name)
     home = part_of(b"e", 4).decode()
     raw.set(f"{home}:failing:e", 1)
     before, whole = read_all(raw)[0], keys_with_values(raw)
-    with server.client() as admin:
-        admin.execute_command("ACL", "SETUSER", "lacking", "reset", *RIGHTS[2:], f"-{command}")
-        url = server.url(1).replace("redis://", "redis://lacking:secret@")
-        try:
-            with pytest.raises(StoreRefused):
-                Resharding(make_app(redbeat_redis_url=url), 4).run()
-        finally:
-            admin.execute_command("ACL", "DELUSER", "lacking")
+    with pytest.raises(StoreRefused):
+        Resharding(user(f"-{command}"), 4).run()
     assert raw.keys("*:moving*") == []
     left = {key: value for key, value in keys_with_values(raw).items() if b":arriving" not in key}
     assert left == whole
@@ -150,7 +155,7 @@ def test_entry_larger_than_the_server_takes_stays_and_the_others_move(
     [limit] = raw.config_get("proto-max-bulk-len").values()
     raw.config_set("proto-max-bulk-len", 1024 * 1024)
     try:
-        report, _ = reshard(make_app, 4)
+        report = reshard(make_app, 4)
     finally:
         raw.config_set("proto-max-bulk-len", limit)
     assert [*report.unmoved] == ["e"]
@@ -161,39 +166,13 @@ def test_entry_larger_than_the_server_takes_stays_and_the_others_move(
     assert read_all(raw) == (whole, [])
 
 
-RECIPE = Path(redbeat.__file__).parents[1] / "docs" / "recipes" / "resharder.acl"
-
-
-@pytest.fixture
-def operator(server: Server, make_app: MakeApp) -> Iterator[Celery]:
-    with server.client() as admin:
-        _, name, *rules = RECIPE.read_text("utf-8").split()
-        admin.execute_command("ACL", "SETUSER", name, "reset", *rules)
-        url = server.url(1).replace("redis://", "redis://resharder:secret@")
-        yield make_app(redbeat_redis_url=url)
-        admin.execute_command("ACL", "DELUSER", "resharder")
-
-
 def test_user_with_the_documented_rights_may_reshard(
-    operator: Celery, server: Server, chance: random.Random
+    user: MakeUser, raw: redis.Redis, chance: random.Random
 ) -> None:
-    with server.client(db=1, decode_responses=False) as raw:
-        fill(raw, chance, 40)
-        raw.hset("redbeat::totals", "a:sent", 5)
-        raw.xadd("redbeat::events", {"event": "x"})
-        raw.xadd("redbeat::failures", {"entry": "x"})
-        raw.set("redbeat::events-read", "0-0")
-        before, _ = read_all(raw)
-        for shards in (4, 3, 1):  # several parts end, and theirs are added to those of others
-            for prefix in (f"{{redbeat:{shard}}}:" for shard in range(shards)):
-                raw.hset(f"{prefix}:totals", "a:sent", 5)
-                raw.hset(f"{prefix}:minutes", "1", '{"minute":1,"counted":{"sent":1}}')
-                raw.xadd(f"{prefix}:events", {"event": "x"})
-                raw.xadd(f"{prefix}:failures", {"entry": "x"})
-            report = Resharding(operator, shards).run()
-            assert report.unmerged == report.unknown == []
-        found, wrong = read_all(raw)
-        assert [one for one in wrong if not one.startswith("left: ")] == []
-        assert {key: value for key, value in found.items() if key in before} == {
-            key: value for key, value in before.items() if key in found
-        }
+    fill(raw, chance, 40)
+    fill_own(raw, chance)
+    before, own = read_all(raw), read_own(raw)
+    for shards in (4, 3, 1):  # several parts end, and theirs are added to those of others
+        report = Resharding(user(), shards).run()
+        assert report.unmerged == report.unknown == []
+        assert (read_all(raw), read_own(raw)) == (before, own)

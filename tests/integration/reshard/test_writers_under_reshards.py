@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import redis
@@ -31,7 +30,7 @@ from redbeat.store.store import Store
 from redbeat.web import asgi_app
 from tests.conftest import SEED, MakeApp
 from tests.support.programs import Program
-from tests.support.resharded import read_all
+from tests.support.resharded import Repeated, read_all
 from tests.support.servers import Server
 from tests.support.stored import store as store_message
 
@@ -47,38 +46,45 @@ def hourly(app: Celery, name: str, seconds: int = 3600) -> Entry:
 
 
 def reshard_under_load(
-    make_app: MakeApp, layouts: Iterable[int | None], steps: Sequence[Callable[[], object]]
-) -> None:
-    """Reshard to each layout while threads repeat a step each. Every thread gets on after every reshard."""
-    is_over, counts = threading.Event(), [0] * len(steps)
+    make_app: MakeApp, server: Server, layouts: Iterable[int | None], steps: Sequence[Callable[[], object]]
+) -> dict[bytes, Any]:
+    """Reshard to each layout while threads repeat a step each; return what is stored then.
 
-    def repeat(place: int) -> None:
-        while not is_over.is_set():
-            steps[place]()
-            counts[place] += 1
-
-    with ThreadPoolExecutor(len(steps)) as pool, ExitStack() as at_end:
-        at_end.callback(is_over.set)
-        working = [pool.submit(repeat, place) for place in range(len(steps))]
-        for shards in layouts:
-            report = Resharding(make_app(), shards).run()
-            assert report.unmerged == []
+    One of them rests meanwhile, so that it begins afterwards with what it knows of the former layout. Every
+    thread gets on after every reshard, and then all is in its place.
+    """
+    with Repeated(steps) as working, server.client(db=1, decode_responses=False) as raw:
+        for number, shards in enumerate(layouts):
+            with working.locks[number % len(steps)]:
+                report = Resharding(make_app(), shards).run()
+            assert report.unmerged == report.swept == []
             assert report.unmoved == {}
-            wanted = [count + 3 for count in counts]
-            while any(now < then for now, then in zip(counts, wanted, strict=True)):
-                if any(one.done() for one in working):
-                    break  # by an error
-                is_over.wait(0.005)
-    for one in working:
-        one.result()
-    print(layouts, counts)
+            wanted = [count + 3 for count in working.counts]
+            while any(now < then for now, then in zip(working.counts, wanted, strict=True)):
+                working.check()
+                time.sleep(0.005)
+            with ExitStack() as all_rest:
+                for lock in working.locks:
+                    all_rest.enter_context(lock)
+                check_places(raw)
+        working.stop()
+        assert raw.keys("*:mover") + raw.keys("*:moving*") + raw.keys("*:arriving*") == []
+        return check_places(raw)
+
+
+def check_places(raw: redis.Redis) -> dict[bytes, Any]:
+    """Return what is stored, and fail if an entry is in a wrong place."""
+    found, wrong = read_all(raw)
+    own = {f"left: {key!r}" for key in (b"redbeat::audit", b"redbeat::tokens", b"redbeat::unrun")}
+    assert [one for one in wrong if one not in own] == []
+    return found
 
 
 def chances(count: int) -> list[random.Random]:
     return [random.Random(f"{SEED} writer {number}") for number in range(count)]
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(40, marks=pytest.mark.long_form)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.long_form)])
 def test_entries_saved_and_deleted_under_reshards_are_neither_lost_nor_doubled_nor_revived(
     make_app: MakeApp, server: Server, rounds: int, chance: random.Random
 ) -> None:
@@ -101,11 +107,10 @@ def test_entries_saved_and_deleted_under_reshards_are_neither_lost_nor_doubled_n
         return step
 
     steps = [step_of(number, make_app(), chosen) for number, chosen in enumerate(chances(3))]
-    reshard_under_load(make_app, [chance.choice([None, 1, 2, 4, 16]) for _ in range(rounds)], steps)
-    with server.client(db=1, decode_responses=False) as raw:
-        raw.delete("redbeat::unrun")
-        found, wrong = read_all(raw)
-    assert wrong == []
+    layouts: list[int | None] = [4]
+    while len(layouts) < rounds:
+        layouts.append(chance.choice([one for one in (None, 1, 2, 4, 16) if one != layouts[-1]]))
+    found = reshard_under_load(make_app, server, layouts, steps)
     assert {key.decode() for key in found if not key.startswith(b":")} == expected.keys()
     members = {key.split()[1].decode() for key in found if key.startswith(b":schedule ")}
     assert members == expected.keys()
@@ -221,16 +226,10 @@ def test_entries_written_in_six_ways_under_reshards_exist_once(
 
     ways = ways_to_write(make_app)
     steps = [step_of(way, number, chances(6)[number]) for number, way in enumerate(ways)]
-    reshard_under_load(make_app, [4, None] * rounds, steps)
-    with server.client(db=1, decode_responses=False) as raw:
-        raw.delete("redbeat::audit", "redbeat::tokens")
-        found, wrong = read_all(raw)
-        assert wrong == []
-        assert raw.keys("*:mover") + raw.keys("*:moving*") + raw.keys("*:arriving*") == []
-        scores = raw.zrange("redbeat::schedule", 0, -1, withscores=True)
-    assert len(scores) == len({member for member, _ in scores})
-    for member, score in scores:
-        name = member.decode().removeprefix("redbeat:")
+    found = reshard_under_load(make_app, server, [4, None] * rounds, steps)
+    scores = {key.split()[1].decode(): score for key, score in found.items() if key.startswith(b":schedule ")}
+    assert len(scores) == len(NAMES)
+    for name, score in scores.items():
         seconds = json.loads(found[name.encode()][b"definition"])["schedule"]["every"]
         assert seconds in written[name], name
         assert began + seconds - 1 <= score <= time.time() + seconds + 1, name
@@ -254,9 +253,7 @@ def test_delayed_task_replaced_or_cancelled_under_reshards_exists_once(
         return step
 
     steps = [step_of(place, make_app(), chosen) for place, chosen in enumerate(chances(3))]
-    reshard_under_load(make_app, [4, 16, None], steps)
-    with server.client(db=1, decode_responses=False) as raw:
-        assert read_all(raw)[1] == []
+    reshard_under_load(make_app, server, [4, 16, None], steps)
     found = {one.task_id: one.texts for one in LaterStore(make_app()).first(None)}
     assert found.keys() == expected.keys()
     for task_id, texts in found.items():
