@@ -75,6 +75,7 @@ def test_arguments_reach_the_worker_as_kombu_sends_them(
 
 
 STORED: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
+    ({"name": "another"}, {}, {"name": "entry", "key": "redbeat:entry"}),
     ({"kwargs": []}, {}, {"kwargs": {}}),
     ({"args": {}}, {}, {"args": []}),
     ({"options": []}, {}, {"options": {}}),
@@ -123,7 +124,7 @@ def test_entries_that_other_programs_wrote_are_read(
     assert {name: getattr(entry, name) for name in expected} == expected
     entry.save()
     kept = json.loads(client.hget("redbeat:entry", "definition") or "{}")
-    own = definition.keys() - {"args", "kwargs", "options", "enabled"}
+    own = definition.keys() - {"name", "args", "kwargs", "options", "enabled"}
     assert {name: kept[name] for name in own} == {name: definition[name] for name in own}
 
 

@@ -37,6 +37,7 @@ from tests.support.schedule import (
     SCHEDULE,
     STATICS,
     messages,
+    monitoring,
     score_of,
     sent_names,
     write_burst,
@@ -75,13 +76,25 @@ def seconds_until_sent(broker: redis.Redis, name: str) -> float:
     return time.perf_counter() - began
 
 
-def test_saved_entry_is_sent_within_250_ms(beat: Process, app: Celery, broker: redis.Redis) -> None:
+def test_waiting_beat_sends_new_entries_in_time_and_two_commands_a_second(
+    beat: Process, server: Server, app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
     seconds = []
     for number in range(10):
         due = datetime.now(timezone.utc) - HOUR
         Entry(f"entry-{number}", "echo", HOUR, last_run_at=due, app=app).save()
         seconds.append(seconds_until_sent(broker, f"entry-{number}"))
     assert sorted(seconds)[7] <= patience(0.25), "two of ten may meet a busy machine"
+    raw_seconds = []
+    for name in ("raw-0", "raw-1", "raw-2"):
+        write_raw(client, name)
+        raw_seconds.append(seconds_until_sent(broker, name))
+    assert sorted(raw_seconds)[1] <= patience(1.2), "one of three may meet a busy machine"
+    eventually(lambda: client.exists("redbeat::totals"))  # all its connections are there now
+    began = time.monotonic()
+    with monitoring(server) as commands:
+        eventually(lambda: time.monotonic() > began + 3)
+    assert len(commands) <= 2 * (time.monotonic() - began), commands
     assert beat.is_running
 
 

@@ -116,7 +116,7 @@ ROWS: dict[str, Row] = {
     "counted before": Row(run_count=5, counted=6),
     "rule": Row(missed=1, fields={"schedule": RULE}),
     "bare name": Row(is_bare=True),
-    "headers": Row(fields={"options": {"headers": {"mine": "x"}}}),
+    "headers": Row(fields={"options": {"headers": {"mine": "mine"}}}),
     "task id": Row(fields={"options": {"task_id": "mine"}}),
     "asked for": Row(score=0, sent=None, next=None),
     "negative score": Row(score=-1, next=-1, **RESTS),
@@ -355,6 +355,7 @@ class Table:
             "error": error,
             "enabled": json.loads(stored["definition"]).get("enabled", True) if stored else None,
             "ids": len({one.id for one in sent}),
+            "options": {one.headers.get("mine", one.id) for one in sent},
         }
 
     def faults(self, name: str) -> list[str]:
@@ -370,6 +371,7 @@ class Table:
         count = 1 if wanted["sent"] is None else len(wanted["sent"])
         check("sent", found["sent"] == (1 if wanted["sent"] is None else wanted["sent"]))
         check("ids", found["ids"] == count)
+        check("options", name not in ("headers", "task id") or found["options"] == {"mine"})
         for what in ("counted", "is_tracked", "enabled"):
             check(what, found[what] == wanted[what])
         check("records", found["records"] == [(outcome, *span) for outcome, *span, _ in wanted["records"]])

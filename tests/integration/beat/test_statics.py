@@ -74,20 +74,28 @@ def test_paused_static_stays_paused_when_another_beat_leads(
     assert Entry.get("paused", make_scheduler(beat_schedule={"paused": changed}).app).enabled
 
 
+class Storing(RedBeatScheduler):
+    def setup_schedule(self) -> None:
+        super().setup_schedule()
+        self.update_from_dict({"own": HOURLY})
+
+
 def test_only_the_leader_stores_statics(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
     leader = make_scheduler(beat_schedule={"old": HOURLY})
-    standby = make_scheduler(beat_schedule={"new": HOURLY})
-    assert client.smembers(STATICS) == {"old"}
+    standby = make_scheduler(scheduler=Storing, beat_schedule={"new": HOURLY})
+    assert (client.smembers(STATICS), client.zrange(SCHEDULE, 0, -1)) == ({"old"}, ["redbeat:old"])
     leader.close()
     standby.stand_for_leader()
     assert client.smembers(STATICS) == {"new"}
-    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:new"]
+    assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:new", "redbeat:own"]
 
 
 def test_scheduler_and_its_banner_write_nothing(make_app: MakeApp, client: redis.Redis) -> None:
     for settings in ({}, {"redbeat_lock_key": None}):
         app = make_app(beat_schedule={"hourly": HOURLY}, **settings)
-        assert "redis ->" in RedBeatScheduler(app, lazy=True).info
+        banner = RedBeatScheduler(app, lazy=True).info
+        assert "    . redis -> " in banner
+        assert ("    . lock -> none" in banner) is bool(settings)
         assert client.keys() == []
     RedBeatScheduler(make_app(beat_schedule={"hourly": HOURLY})).close()
     assert client.keys() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -62,6 +63,7 @@ def test_log_lines_of_2x_are_kept(
         "Scheduler: Sending due task entry (echo)",
         "beat: Releasing lock",
     ]
+    assert max(record.levelno for record in caplog.records) == logging.INFO, "beat is silent by default"
 
 
 def test_pause_that_has_ended_is_removed_with_the_next_run(

@@ -366,7 +366,6 @@ def unwanted() -> Iterator[socket.socket]:
         yield listening
 
 
-@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("source", [REPLACED, CHOSEN], ids=["replaced", "chosen"])
 def test_beat_and_commands_connect_by_the_given_client_only(
     server: Server, tmp_path: Path, unwanted: socket.socket, source: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import re
+import shlex
 import sys
 import textwrap
 from pathlib import Path
@@ -18,9 +19,8 @@ from tests.benchmarks import cases
 from tests.support.apps import celery_beat
 from tests.support.command_line import run
 from tests.support.documents import ROOT, write_files
-from tests.support.machine import require_program
 from tests.support.polling import eventually
-from tests.support.schedule import SCHEDULE, STATICS, sent_names
+from tests.support.schedule import SCHEDULE, STATICS
 from tests.support.servers import Server
 
 README = (ROOT / "README.rst").read_text("utf-8")
@@ -60,7 +60,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xd
 
 
 @pytest.mark.usefixtures("proj")
-def test_readme_first_steps_send_a_task_and_manage_an_entry(broker: redis.Redis, tmp_path: Path) -> None:
+def test_readme_first_steps_and_redis_cli_block_run(broker: redis.Redis, tmp_path: Path) -> None:
     steps = EXAMPLES[1:]
     assert len(steps) >= 5
     with celery_beat(tmp_path, "proj") as beat:
@@ -72,6 +72,11 @@ def test_readme_first_steps_send_a_task_and_manage_an_entry(broker: redis.Redis,
         stored, gone = done.stdout.split()
         assert (float(stored) > 0, gone) == (True, "None")
         assert broker.zscore(SCHEDULE, "redbeat:every-ten-seconds") is not None
+        [block] = re.findall(r"^    redis-cli HSET .*\n(?:    .*\n)+", README, re.MULTILINE)
+        for command in block.split("redis-cli ")[1:]:
+            broker.execute_command(*shlex.split(command))
+        beat.wait_for("Scheduler: Sending due task report (proj.hello)")
+        eventually(lambda: broker.hget("redbeat:report", "meta"))
         assert beat.stop() == 0
 
 
@@ -118,22 +123,6 @@ def proj(server: Server, tmp_path: Path) -> None:
     """The application of the README, on the server of the tests."""
     text = EXAMPLES[0].replace("redis://127.0.0.1:6379/0", server.url(0))
     (tmp_path / "proj.py").write_text(text.replace("10.0", "1.0"))
-
-
-@pytest.mark.services
-@pytest.mark.usefixtures("proj")
-def test_readme_redis_cli_block_writes_an_entry_that_beat_runs(
-    server: Server, broker: redis.Redis, tmp_path: Path
-) -> None:
-    program = require_program("redis-cli")
-    [block] = re.findall(r"^    redis-cli HSET .*\n(?:    .*\n)+", README, re.MULTILINE)
-    with celery_beat(tmp_path, "proj") as beat:
-        beat.wait_for("beat: Acquired lock")
-        done = run(["sh", "-ec", block.replace("redis-cli", f"{program} -e -p {server.port}")], tmp_path)
-        assert done.returncode == 0, done.stdout + done.stderr
-        beat.wait_for("Scheduler: Sending due task report (proj.hello)")
-        eventually(lambda: broker.hget("redbeat:report", "meta"))
-    assert "report" in sent_names(broker)
 
 
 def test_code_page_declares_its_entries_and_beat_stores_them(

@@ -104,6 +104,7 @@ def test_next_records_a_run(app: Celery, client: redis.Redis) -> None:
     following = entry.next()
     assert (following.total_run_count, entry.total_run_count) == (1, 0)
     assert next(following).total_run_count == 2
+    assert entry.next(only_update_last_run_at=True).total_run_count == 2
     assert field(client, "entry", "meta")["total_run_count"] == 2
     assert score_of(client, "entry") == pytest.approx(server_now(client) + HOUR, abs=5)
 

@@ -79,6 +79,23 @@ def test_lock_is_owned_extended_and_released_as_in_redis_py(
             call()
 
 
+def test_maybe_due_before_the_due_time_returns_the_seconds_until_then(
+    fake_app: Celery, scheduler: RedBeatScheduler
+) -> None:
+    seconds = scheduler.maybe_due(RedBeatSchedulerEntry("x", "t", 60, app=fake_app).save())
+    assert seconds is not None
+    assert 0 < seconds <= 60
+
+
+def test_stored_fields_are_loaded_by_their_key(fake_app: Celery) -> None:
+    entry = RedBeatSchedulerEntry("x", "t", 60, app=fake_app).save()
+    assert entry.load_definition(entry.key, app=fake_app)["task"] == "t"
+    assert entry.load_meta(entry.key, app=fake_app)["total_run_count"] == 0
+    entry.delete()
+    with pytest.raises(KeyError):
+        entry.load_definition(entry.key, app=fake_app)
+
+
 def test_lock_of_another_holder_is_not_extended_or_released(
     fake_app: Celery, scheduler: RedBeatScheduler
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import distribution
 from typing import Any
 
 import kombu.exceptions
@@ -74,3 +75,17 @@ def test_beat_with_another_scheduler_is_left_alone() -> None:
         assert result is None
     schedulers.acquire_distributed_beat_lock(service)
     assert vars(service) == attributes
+
+
+def test_package_has_the_extras_and_entry_points_of_the_readme() -> None:
+    package = distribution("celery-redbeat")
+    extras = {"calendar", "django", "metrics", "otel", "sentry", "testing", "web"}
+    assert extras <= set(package.metadata.get_all("Provides-Extra") or ())
+    found = {(one.group, one.name): one.load() for one in package.entry_points}
+    assert found.keys() == {
+        ("celery.beat_schedulers", "redbeat"),
+        ("celery.commands", "redbeat"),
+        ("console_scripts", "redbeat-singleton"),
+        ("pytest11", "redbeat"),
+    }
+    assert found["celery.beat_schedulers", "redbeat"] is schedulers.RedBeatScheduler

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from syrupy.assertion import SnapshotAssertion
 
 from redbeat import signals
 from redbeat.cli import SECTIONS
@@ -16,8 +17,10 @@ from redbeat.cli.session import INTERRUPTED
 from redbeat.entries.forms import FORM_FIELDS, READ_ONLY_FIELDS
 from redbeat.keys import RESERVED_BEGINNINGS, RESERVED_NAMES
 from redbeat.layout import shard_of
+from redbeat.log.events import EVENTS
 from redbeat.process import exit_codes as exits
 from redbeat.runs.run import Run
+from redbeat.telemetry.metrics.table import METRICS
 from redbeat.web.api.openapi import document_of
 from redbeat.web.api.resources import DESCRIPTION, NOT_HERE, OPERATIONS
 
@@ -104,3 +107,10 @@ def test_table_of_checksums_is_that_of_the_program() -> None:
     for name, checksum, *shards in rows:
         assert shard_of(name, 0x10000) == int(checksum, 16), name
         assert [shard_of(name, count) for count in (7, 16, 48)] == [int(shard) for shard in shards], name
+
+
+def test_names_of_metrics_and_log_events_are_kept(snapshot: SnapshotAssertion) -> None:
+    """The documentation generates its tables of these from the code, so they would follow any change."""
+    metrics = [" ".join((one.shown_name, one.type, *one.labels)) for one in METRICS.values()]
+    events = [" ".join((one.name, *one.fields)) for one in EVENTS.values()]
+    assert sorted(metrics + events) == snapshot

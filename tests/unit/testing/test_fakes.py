@@ -76,7 +76,6 @@ def test_all_that_an_entry_can_do_it_does_on_an_injected_fake(broker: Any, decod
     assert (found.task, found.args, found.state) == ("proj.report", ["ann", long_text], "scheduled")
     assert [one.name for one in Entry.list(app)] == ["report"]
     assert Entry.count(app) == 1
-    assert entry.rank == 0
     found.args = ["bob", long_text]
     found.save(if_unchanged=True)
     assert Entry.from_key("redbeat:report", app).args[0] == "bob"
@@ -95,7 +94,9 @@ def test_all_that_an_entry_can_do_it_does_on_an_injected_fake(broker: Any, decod
     assert Calendar.change("holidays", ["2026-12-26"], app=app).days.keys() == {"2026-12-25", "2026-12-26"}
     off = Entry("off", "proj.off", timedelta(days=1), exclude="holidays", overlap="skip", app=app)
     assert Entry.save_many([off, found]).new == ("off",)
+    assert (entry.rank, off.rank) == (0, 1)
     assert Entry.delete_many(["off"], app) == 1
+    assert off.rank is None
     file = "entries: {sync: {task: a, schedule: {every: 5m}}, long: {task: b, schedule: {every: 1h}, args: [%s]}}"  # noqa: E501
     for is_new in (True, False):
         plan = apply_plan(lambda: make_plan(app, read_file(file % long_text), "me"))
