@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,10 +22,14 @@ from tests.support.schedule import LATER as LATER
 @pytest.fixture
 def app(make_app: MakeApp) -> Celery:
     """An app that stores what is more than a second ahead, with its tasks and its results in Redis."""
-    made = make_app(redbeat_durable_after=1)
-    redbeat.later.install(made)
-    add_tasks(made)
-    return made
+    return install(make_app(redbeat_durable_after=1))
+
+
+def install(app: Celery) -> Celery:
+    """Let an app store messages, and give it tasks."""
+    redbeat.later.install(app)
+    add_tasks(app)
+    return app
 
 
 def add_tasks(app: Celery) -> None:
@@ -71,6 +74,3 @@ def queued(broker: redis.Redis, *queues: str) -> list[dict[str, Any]]:
 
 def body_of(message: dict[str, Any]) -> Any:
     return json.loads(base64.b64decode(message["body"]))
-
-
-Sending = Callable[[Celery], Any]

@@ -28,6 +28,7 @@ from tests.integration.later.conftest import (
     LATER,
     add_tasks,
     body_of,
+    install,
     make_due,
     queued,
     send_due,
@@ -346,10 +347,7 @@ def test_a_forged_message_gives_workers_no_orders(
 @pytest.fixture
 def rabbit_app(make_app: MakeApp, rabbitmq: RabbitMQ, request: pytest.FixtureRequest) -> Celery:
     settings = getattr(request, "param", {})
-    made = make_app(broker_url=rabbitmq.url(), redbeat_durable_after=1, **settings)
-    redbeat.later.install(made)
-    add_tasks(made)
-    return made
+    return install(make_app(broker_url=rabbitmq.url(), redbeat_durable_after=1, **settings))
 
 
 def received(app: Celery, queue: str = "celery") -> list[Any]:
@@ -446,21 +444,22 @@ def begin(self):
     chord([add.s(1, 2), add.s(3, 4)])(echo.s("chord").set(countdown=2))
     again.delay("word")
     app.send_task("echo", ("by name",), countdown=2)
+    add.apply_async((0, 0), countdown=600, task_id="revoked")
 """
 
 
 def test_all_that_a_task_sends_for_later_runs_once_at_its_time(
     server: Server, make_app: MakeApp, tmp_path: Path
 ) -> None:
-    settings = {"result_backend": server.url(0), "redbeat_durable_after": 1}
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), **settings)
-    with (tmp_path / "module.py").open("a") as module:
-        module.write(TASKS)
-    app = make_app()
+    settings = {"redbeat_redis_url": server.url(1), "redbeat_durable_after": 1}
+    write_app(tmp_path, "module", server.url(0), extra=TASKS, result_backend=server.url(0), **settings)
+    app = make_app()  # it knows nothing of stored messages
     with celery_beat(tmp_path, "module") as beat, server.client(db=0) as client:
         with celery_worker(tmp_path, "module", "--pool=solo") as worker:
             app.send_task("begin")
             eventually(lambda: len(runs(client)) == 10, timeout=60)
+            assert stored_ids(app) == ["revoked"]
+            app.control.revoke("revoked")
             eventually(lambda: stored_ids(app) == [])
             found = runs(client)
         assert not has_traceback(worker.output())

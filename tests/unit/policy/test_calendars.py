@@ -18,7 +18,7 @@ from redbeat.entries.validation import find_name_problem
 from redbeat.errors import ConfigurationError
 from redbeat.policy import Policy
 from redbeat.schedules import clocked, next_run
-from redbeat.schedules.exclusions import NEVER_FREE, Exclusions
+from redbeat.schedules.exclusions import NEVER_FREE
 from redbeat.schedules.timezones import wall_of
 from tests.faults.rounds import IS_LONG
 
@@ -34,24 +34,6 @@ CHANGES = {
 
 def at(text: str, tz: Any = UTC) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=tz).astimezone(UTC)
-
-
-@pytest.mark.parametrize(
-    ("days", "instant", "end"),
-    [
-        (["2026-12-25"], "2026-12-24T23:00", "2026-12-25T23:00"),
-        (["2026-12-25"], "2026-12-25T22:59:59.999999", "2026-12-25T23:00"),
-        (["2026-12-25"], "2026-12-25T23:00", None),
-        (["2026-12-25", "2026-12-26", "2026-12-24"], "2026-12-24T12:00", "2026-12-26T23:00"),
-        (["2026-12-24T18:00+01:00/2026-12-25T06:00+01:00"], "2026-12-24T17:00", "2026-12-25T05:00"),
-        (["2026-12-24", "2026-12-24T23:00Z/2026-12-25T05:00Z"], "2026-12-24T12:00", "2026-12-25T05:00"),
-        (["2026-10-25"], "2026-10-24T22:00", "2026-10-25T23:00"),
-        ([], "2026-12-25T12:00", None),
-    ],
-)
-def test_an_exclusion_ends_with_all_that_adjoins_it(days: list[str], instant: str, end: str | None) -> None:
-    expected = None if end is None else at(end)
-    assert Calendar("holidays", days).end_of_exclusion(at(instant), BERLIN) == expected
 
 
 def test_what_is_excluded_for_ever_never_runs() -> None:
@@ -92,7 +74,7 @@ def test_it_is_what_a_walk_from_minute_to_minute_finds(data: st.DataObject, chan
     tz, around = ZoneInfo(change[0]), at(change[1])
     days = data.draw(fields(around))
     instant = around + timedelta(minutes=data.draw(st.integers(-3000, 3000)))
-    found = Exclusions(days).end_of_exclusion(instant, tz)
+    found = Calendar("holidays", days).end_of_exclusion(instant, tz)
     walked = instant
     while is_excluded_naively(days, walked, tz):
         walked += timedelta(minutes=1)
@@ -211,10 +193,7 @@ def test_what_is_no_ical_file_is_said_to_be_none(app: Celery, text: Any) -> None
         Calendar.from_ical("holidays", text, app=app)
 
 
-@pytest.mark.parametrize("missing", ["icalendar"])
-def test_a_missing_package_is_named_with_its_extra(
-    app: Celery, monkeypatch: pytest.MonkeyPatch, missing: str
-) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ConfigurationError, match=rf"{missing}.*celery-redbeat\[calendar\]"):
+def test_missing_icalendar_is_named_with_its_extra(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "icalendar", None)
+    with pytest.raises(ConfigurationError, match=r"icalendar.*celery-redbeat\[calendar\]"):
         Calendar.from_ical("holidays", ICAL, app=app)
