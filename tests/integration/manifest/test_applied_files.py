@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from click.testing import Result
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.calendars import Calendar
-from redbeat.errors import EntryChanged, EntryError, FileError, OwnedByOthers, StoreCorrupt
+from redbeat.errors import EntryChanged, FileError, OwnedByOthers, StoreCorrupt
 from redbeat.manifest.format import read_file
 from redbeat.manifest.plan import Plan, apply_plan, commit, make_plan
 from tests.support.applying import apply, state_of
-from tests.support.command_line import call
 from tests.support.schedule import SCHEDULE, field, meta_json, score_of, server_now, write_raw
 
 FILE = """
@@ -26,6 +23,17 @@ entries:
   one: {task: echo, schedule: {every: 1h}}
   two: {task: echo, schedule: {cron: "0 9 * * *"}, timezone: Europe/Berlin, args: [1]}
 """
+
+ENTRY_FILE = "entries:\n  report: {task: echo, schedule: {every: 1h}, exclude: holidays}\n"
+
+
+CALENDAR_FILE = f"""\
+{ENTRY_FILE}calendars:
+  holidays: {{about: public, days: {{2098-12-25: Christmas, 2098-12-26: Boxing Day}}}}
+"""
+
+
+NO_CALENDAR = "entries:\n  report: {task: echo, schedule: {every: 1h}}\n"
 
 
 def test_apply_twice_writes_once(app: Celery, client: redis.Redis) -> None:
@@ -48,9 +56,7 @@ def test_changed_entry_keeps_its_runs(app: Celery, client: redis.Redis) -> None:
     ran_at = meta_json(datetime(2024, 5, 6, 7, 8, 9), 12)
     client.hset("redbeat:one", "meta", ran_at)
     client.zadd(SCHEDULE, {"redbeat:one": 1_700_000_000})
-    plan = apply(
-        app, FILE.replace("{task: echo, schedule: {every: 1h}}", "{task: other, schedule: {every: 1h}}")
-    )
+    plan = apply(app, FILE.replace("one: {task: echo", "one: {task: other"))
     assert plan.difference.changed == {"one": {"task": ("echo", "other")}}
     assert client.hget("redbeat:one", "meta").strip() == ran_at
     assert Entry.get("one", app).total_run_count == 12
@@ -163,19 +169,26 @@ def test_concurrent_change_makes_a_new_plan(app: Celery, client: redis.Redis) ->
     assert Entry.get("two", app).task == "echo"
 
 
-@pytest.mark.parametrize("meddle", ["delete", "own", "policy"])
+MEDDLING: dict[str, Callable[[redis.Redis], Any]] = {
+    "deleted": lambda client: client.delete("redbeat:report"),
+    "owned": lambda client: client.hset("redbeat:report", "owner", "accounts"),
+    "policy": lambda client: client.hset("redbeat:report", "policy", "{}"),
+    "calendar": lambda client: client.hset("redbeat::calendar:holidays", "2097-01-01", "theirs"),
+}
+
+
+@pytest.mark.parametrize("meddle", MEDDLING)
 def test_outdated_plan_writes_nothing(app: Celery, client: redis.Redis, meddle: str) -> None:
-    apply(app, FILE)
-    plan = make_plan(app, read_file(FILE.replace("every: 1h", "every: 2h")), "billing")
-    {
-        "delete": lambda: Entry.get("two", app).delete(),
-        "own": lambda: client.hset("redbeat:two", "owner", "accounts"),
-        "policy": lambda: client.hset("redbeat:two", "policy", "{}"),
-    }[meddle]()
+    apply(app, CALENDAR_FILE)
+    changed = CALENDAR_FILE.replace("Christmas", "Xmas").replace("1h", "2h")
+    plan = make_plan(app, read_file(changed), "billing")
+    MEDDLING[meddle](client)
     before = state_of(client)
-    with pytest.raises(EntryChanged, match="two has changed meanwhile"):
+    with pytest.raises(EntryChanged, match=r"(report|:calendar:holidays) has changed meanwhile"):
         commit(plan)
     assert state_of(client) == before
+    apply(app, changed, take_over=True)
+    assert Calendar.load("holidays", app).days == {"2098-12-25": "Xmas", "2098-12-26": "Boxing Day"}
 
 
 def test_repeated_commit_of_a_plan_changes_nothing(app: Celery, client: redis.Redis) -> None:
@@ -191,69 +204,22 @@ def test_repeated_commit_of_a_plan_changes_nothing(app: Celery, client: redis.Re
         commit(plan)
 
 
-ENTRY_FILE = "entries:\n  report: {task: echo, schedule: {every: 1h}, exclude: holidays}\n"
-
-
-CALENDAR_FILE = f"""\
-{ENTRY_FILE}calendars:
-  holidays: {{about: public, days: {{2098-12-25: Christmas, 2098-12-26: Boxing Day}}}}
-"""
-
-
-CHANGED = f"""\
-{ENTRY_FILE}calendars:
-  holidays: {{about: ours, days: {{2098-12-25: Xmas, 2099-01-01: New Year}}}}
-"""
-
-
-NO_CALENDAR = "entries:\n  report: {task: echo, schedule: {every: 1h}}\n"
-
-
-Ask = Callable[..., Result]
-
-
-@pytest.fixture
-def ask(app: Celery, tmp_path: Path) -> Ask:
-    def run(command: str, text: str, *arguments: str) -> Result:
-        (tmp_path / "file.yaml").write_text(f"owner: billing\n{text}")
-        return call(app, command, str(tmp_path / "file.yaml"), *arguments)
-
-    return run
-
-
 @pytest.mark.also_sharded
-def test_prune_removes_an_unused_calendar(ask: Ask, app: Celery, client: redis.Redis) -> None:
+def test_prune_removes_a_calendar_when_no_entry_names_it(app: Celery) -> None:
     apply(app, CALENDAR_FILE)
-    assert "- calendar holidays\n" in ask("plan", NO_CALENDAR, "--prune").output
-    assert ask("apply", NO_CALENDAR, "--yes").exit_code == 0
-    assert Calendar.names(app) == ["holidays"]
-    assert ask("apply", NO_CALENDAR, "--prune", "--yes").exit_code == 0
+    apply(app, NO_CALENDAR)
+    assert Calendar.names(app) == ["holidays"], "without prune"
+    theirs = Entry("theirs", "echo", 60, exclude="holidays", enabled=False, app=app).save()
+    for text, name in ((ENTRY_FILE, "report"), (NO_CALENDAR, "theirs")):
+        plan = apply(app, text, prune=True)
+        assert (plan.calendars.difference.left, Calendar.names(app)) == (["holidays"], ["holidays"]), name
+    theirs.delete()
+    assert list(apply(app, NO_CALENDAR, prune=True).calendars.difference.removed) == ["holidays"]
     assert Calendar.names(app) == []
-    assert client.smembers("redbeat::owner:") == set()
-    assert ask("plan", NO_CALENDAR, "--prune").exit_code == 0
 
 
 @pytest.mark.also_sharded
-@pytest.mark.parametrize("whose", ["file", "disabled"])
-def test_prune_keeps_a_calendar_in_use(ask: Ask, app: Celery, whose: str) -> None:
-    apply(app, CALENDAR_FILE)
-    text = ENTRY_FILE if whose == "file" else NO_CALENDAR
-    if whose != "file":
-        Entry("theirs", "echo", 60, exclude="holidays", enabled=whose != "disabled", app=app).save()
-    shown = ask("plan", text, "--prune")
-    name = "report" if whose == "file" else "theirs"
-    assert f"The calendar holidays isn't in the file any more, and stays: {name} names it." in shown.output
-    assert ask("apply", text, "--prune", "--yes").exit_code == 0
-    assert Calendar.names(app) == ["holidays"]
-    Entry.get(name, app).update(exclude=None)
-    assert ask("apply", NO_CALENDAR, "--prune", "--yes").exit_code == 0
-    assert Calendar.names(app) == [], "it was still the owner's"
-
-
-@pytest.mark.also_sharded
-def test_prune_keeps_a_calendar_used_since_the_plan(
-    ask: Ask, app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prune_keeps_a_calendar_used_since_the_plan(app: Celery) -> None:
     """Between the plan and the step another process saves an entry that names it."""
     apply(app, CALENDAR_FILE)
     before = Calendar.load("holidays", app)
@@ -262,41 +228,8 @@ def test_prune_keeps_a_calendar_used_since_the_plan(
     late = Entry("late", "echo", "0 12 * * *", exclude="holidays", app=app).save()
     commit(plan)
     assert plan.outcome == ["The calendar holidays stays: late names it by now."]
-    assert (plan.calendars.difference.removed, plan.calendars.difference.left) == ({}, ["holidays"])
-    after = Calendar.load("holidays", app)
-    assert (after.days, after.about) == (before.days, before.about)
+    assert Calendar.load("holidays", app) == before
     assert Entry.get("late", app).state == "scheduled"
     late.delete()
-    assert "- calendar holidays" in ask("plan", NO_CALENDAR, "--prune").output, "it is still the owner's"
-
-
-@pytest.mark.also_sharded
-def test_save_while_its_calendar_is_deleted_is_refused(app: Celery) -> None:
-    apply(app, CALENDAR_FILE)
-    entry = Entry("late", "echo", "0 12 * * *", exclude="holidays", app=app)
-    plan_save = entry.plan_save
-
-    def delete_first(*args: Any) -> Any:
-        Calendar("holidays", app=app).delete()
-        return plan_save(*args)
-
-    entry.plan_save = delete_first  # type: ignore[method-assign]
-    with pytest.raises(EntryError, match=r"late: .* there is no calendar 'holidays'"):
-        entry.save()
-
-
-@pytest.mark.parametrize("text", [CHANGED, NO_CALENDAR], ids=["changed", "removed"])
-def test_plan_with_a_changed_calendar_writes_nothing(app: Celery, client: redis.Redis, text: str) -> None:
-    """Nothing is written by a plan that was made from something else."""
-    apply(app, CALENDAR_FILE)
-    plan = make_plan(app, read_file(text), "billing", prune=True)
-    client.hset("redbeat::calendar:holidays", "2097-01-01", "theirs")
-    before = state_of(client)
-    with pytest.raises(EntryChanged, match=r"^:calendar:holidays has changed meanwhile; nothing"):
-        commit(plan)
-    assert state_of(client) == before
-    apply(app, text, prune=True)
-    if text == CHANGED:
-        assert Calendar.load("holidays", app).days == {"2098-12-25": "Xmas", "2099-01-01": "New Year"}
-    else:
-        assert Calendar.names(app) == []
+    apply(app, NO_CALENDAR, prune=True)
+    assert Calendar.names(app) == [], "it is still the owner's"

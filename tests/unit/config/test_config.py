@@ -73,19 +73,14 @@ ALLOWED: list[tuple[str, Any, str, Any]] = [
     ("redbeat_lock_key", "mine", "lock_key", "redbeat:mine"),
     ("redbeat_lock_timeout", 0, "lock_timeout", None),
     ("redbeat_statics_owner", None, "statics_owners", ("test",)),
-    ("redbeat_statics_owner", "billing", "statics_owners", ("billing",)),
     ("redbeat_statics_owner", ["billing", "invoices"], "statics_owners", ("billing", "invoices")),
     ("redbeat_web_proxies", ["10.0.0.0/8", "unix"], "web_proxies", (ip_network("10.0.0.0/8"), "unix")),
     ("redbeat_shards", None, "shards", None),
-    ("redbeat_shards", 1, "shards", 1),
     ("redbeat_shards", 4096, "shards", 4096),
     ("redbeat_http", None, "http", None),
-    ("redbeat_http", "127.0.0.1:9808", "http", Address("127.0.0.1", 9808)),
-    ("redbeat_http", "[::1]:9808", "http", Address("::1", 9808)),
     ("redbeat_http", "[fe80::1%eth0]:1", "http", Address("fe80::1%eth0", 1)),
     ("redbeat_http", "beat-1.example.com:0", "http", Address("beat-1.example.com", 0)),
     ("redbeat_http", "unix:/run/redbeat/beat.sock", "http", Address(path="/run/redbeat/beat.sock")),
-    ("redbeat_http", "unix:///run/beat.sock", "http", Address(path="/run/beat.sock")),
 ]
 
 
@@ -133,8 +128,12 @@ REFUSED: dict[str, list[Any]] = {
 }
 
 
+def bare_app() -> Celery:
+    return Celery("test", set_as_current=False)
+
+
 def configured(**settings: Any) -> RedBeatConfig:
-    app = Celery("test", set_as_current=False)
+    app = bare_app()
     app.conf.update({"broker_url": REDIS, **settings})
     return RedBeatConfig(app)
 
@@ -153,18 +152,19 @@ def test_tables_of_values_have_every_setting() -> None:
     [
         ("redbeat_redis_url", "http://user:hunter2@h"),
         ("redbeat_redis_url", "user:hunter2@h"),
-        ("redbeat_redis_url", ["redis://:hunter2@h"]),
+        ("redbeat_redis_url", "redis://:hunter2@h:1/abc"),
+        ("redbeat_redis_url", "redis://user:hunter2@h/1x"),
+        ("redbeat_redis_url", "rediss://:more/hunter2@h/abc?password=hunter2"),
         ("redbeat_redis_options", {"password": "hunter2", "retry_period": -5}),
-        ("redbeat_redis_use_ssl", "hunter2"),
         ("broker_use_ssl", "hunter2"),
         ("broker_transport_options", {"sentinel_kwargs": "hunter2", "retry_period": "hunter2"}),
     ],
 )
 def test_error_shows_no_secret(setting: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        configured(**{setting: value})
-    assert setting in str(caught.value)
-    assert "hunter2" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match=setting) as caught:
+        get_redis(memory_app(**{"broker_url": REDIS, setting: value}))
+    shown = "".join(traceback.format_exception(caught.value, chain=True))
+    assert "hunter2" not in shown + repr(caught.value)
 
 
 @pytest.mark.parametrize("password", ["pass", "p:ss", "p#ss", "p/ss", "p;ss", "p?ss", "p@ss", "p[ss", "%2F"])
@@ -182,21 +182,6 @@ def test_password_is_masked_in_a_badly_quoted_url(password: str, template: str, 
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "redis://:hunter2@h:1/abc", "redis://user:hunter2@h/1x", "redis://:hunter2@h/abc?password=hunter2",
-        "redis://:hunter2/more@h:1/1", "rediss://:more/hunter2@h/abc",
-    ],
-)  # fmt: skip
-def test_invalid_database_number_is_refused_without_the_password(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="redbeat_redis_url") as caught:
-        get_redis(memory_app(redbeat_redis_url=url))
-    shown = "".join(traceback.format_exception(caught.value, chain=True))
-    assert "number" in str(caught.value)
-    assert "hunter2" not in shown + repr(caught.value)
-
-
-@pytest.mark.parametrize(
     ("setting", "nearest"),
     [
         ("redbeat_lock_timout", "did you mean redbeat_lock_timeout?"),
@@ -207,7 +192,7 @@ def test_invalid_database_number_is_refused_without_the_password(url: str) -> No
 def test_unknown_setting_is_one_warning_with_the_nearest_name(
     caplog: pytest.LogCaptureFixture, setting: str, nearest: str
 ) -> None:
-    app = Celery("test", broker=REDIS, set_as_current=False)
+    app = configured().app
     app.conf[setting] = 1
     with caplog.at_level(logging.WARNING, "celery.beat"):
         assert ensure_conf(app) is ensure_conf(app) is app.redbeat_conf
@@ -222,10 +207,9 @@ def test_unknown_setting_is_one_warning_with_the_nearest_name(
 def test_exampleconf_has_every_setting_with_its_default() -> None:
     source = (ROOT / "exampleconf.py").read_text("utf-8")
     shown = dict(re.findall(r"^#? ?(redbeat_\w+) = (.+)$", source, re.MULTILINE))
-    lock_key = {"redbeat_lock_key": "redbeat::lock"}  # its default depends on the prefix
-    assert {name: eval(text) for name, text in shown.items()} == {
-        name: lock_key.get(name, setting.default) for name, setting in SETTINGS.items()
-    }
+    defaults = {name: setting.default for name, setting in SETTINGS.items()}
+    defaults["redbeat_lock_key"] = "redbeat::lock"  # it depends on the prefix
+    assert {name: eval(text) for name, text in shown.items()} == defaults
 
 
 @pytest.mark.parametrize(("setting", "value"), [(name, value) for name in REFUSED for value in REFUSED[name]])
@@ -240,11 +224,12 @@ def test_refused_value_is_an_error_that_names_setting_and_value(setting: str, va
     ("url", "shown"),
     [
         ("redis://h:1/0", "redis://h:1/0"),
-        ("unix:///tmp/x.sock?db=1", "unix:///tmp/x.sock?db=1"),
         ("redis://user@h", "redis://user@h"),
         ("redis://h?password=hunter2&db=1", "redis://h?password=**&db=1"),
         ("rediss://h:1/2?db=1&SSL_Password=hunter2", "rediss://h:1/2?db=1&SSL_Password=**"),
         ("redis://h?sentinel_password=hunter2", "redis://h?sentinel_password=**"),
+        ("mssql+pyodbc://h/db?a=b&odbc_connect=PWD%3Dhunter2", "mssql+pyodbc://h/db?a=b&odbc_connect=**"),
+        ("mysql://h/db?passwd=hunter2&pwd=hunter2", "mysql://h/db?passwd=**&pwd=**"),
     ],
 )
 def test_url_is_shown_but_for_passwords(url: str, shown: str) -> None:
@@ -273,14 +258,8 @@ IN_NAMESPACE = {f"CELERY_{name}": value for name, value in UPPER.items()}
 OWN = {name: value for name, value in GIVEN.items() if name.startswith("redbeat_")}
 
 
-def bare_app() -> Celery:
-    return Celery("test", set_as_current=False)
-
-
 def values(app: Celery) -> dict[str, Any]:
-    return {
-        name: value for name, value in vars(RedBeatConfig(app)).items() if name not in ("app", "_explicit")
-    }
+    return {**vars(RedBeatConfig(app)), "app": None, "_explicit": None}
 
 
 def from_object(settings: dict[str, Any], *, is_looked_at: bool = False, **options: Any) -> Celery:
@@ -299,7 +278,6 @@ def given_also(app: Celery, settings: dict[str, Any]) -> Celery:
 SPELLINGS: dict[str, Callable[[], Celery]] = {
     "namespace": lambda: from_object(IN_NAMESPACE, namespace="CELERY"),
     "namespace, looked at before": lambda: from_object(IN_NAMESPACE, is_looked_at=True, namespace="CELERY"),
-    "lower-case namespace": lambda: from_object({f"my_{n}": GIVEN[n] for n in GIVEN}, namespace="my"),
     "celery 3": lambda: from_object(UPPER),
     "mixed case": lambda: from_object({"broker_url": REDIS, **{name.title(): OWN[name] for name in OWN}}),
     "namespace and plain": lambda: given_also(from_object(IN_NAMESPACE, namespace="CELERY"), OWN),
@@ -319,39 +297,32 @@ def test_every_spelling_gives_the_same_configuration(
     assert values(SPELLINGS[spelling]()) == expected
 
 
-def of_app(**settings: Any) -> RedBeatConfig:
-    app = bare_app()
-    app.conf.update(settings)
-    return RedBeatConfig(app)
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({"broker_url": "redis://a", "redbeat_redis_url": "redis://b"}, "redis://b"),
         ({"broker_url": ["redis://a", "redis://b"]}, "redis://a;redis://b"),
-        ({"broker_write_url": "redis://w", "broker_read_url": "redis://r"}, "redis://w"),
-        ({"broker_read_url": "redis://r"}, "redis://r"),
+        ({"broker_url": "", "broker_write_url": "redis://w", "broker_read_url": "redis://r"}, "redis://w"),
     ],
 )
 def test_redis_url_is_that_of_the_broker_by_default(settings: dict[str, Any], expected: str) -> None:
-    assert of_app(**settings).redis_url == expected
+    assert configured(**settings).redis_url == expected
 
 
-@pytest.mark.parametrize("settings", [{}, {"broker_url": "amqp://user:hunter2@rabbit//"}])
-def test_broker_other_than_redis_needs_redbeat_redis_url(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("url", ["", "amqp://user:hunter2@rabbit//"])
+def test_broker_other_than_redis_needs_redbeat_redis_url(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^redbeat_redis_url .*'amqp://") as caught:
-        build_client(of_app(**settings))
+        build_client(configured(broker_url=url))
     assert "hunter2" not in str(caught.value)
 
 
 def test_broker_options_are_taken_over_unless_there_are_own_ones() -> None:
     known = {"retry_period": 5, "sentinel_kwargs": {"password": "x"}}
     of_broker = {**known, "master_name": "main", "visibility_timeout": 3600, "global_keyprefix": "x"}
-    taken = of_app(broker_url=REDIS, broker_transport_options=of_broker).redbeat_redis_options
+    taken = configured(broker_transport_options=of_broker).redbeat_redis_options
     assert taken == {**known, "service_name": "main"}
     own = {"socket_timeout": 1, "master_name": "main"}
-    config = of_app(broker_url=REDIS, broker_transport_options=of_broker, redbeat_redis_options=own)
+    config = configured(broker_transport_options=of_broker, redbeat_redis_options=own)
     assert config.redbeat_redis_options == {"socket_timeout": 1, "service_name": "main"}
     assert own == {"socket_timeout": 1, "master_name": "main"}
 
@@ -361,7 +332,7 @@ def test_broker_options_are_taken_over_unless_there_are_own_ones() -> None:
     [("rediss://h", {"ca": 1}), (["rediss://h"], {"ca": 1}), ("amqps://h", False), ("memory://", False)],
 )
 def test_broker_use_ssl_is_taken_over_from_redis_brokers_only(broker: Any, expected: Any) -> None:
-    config = of_app(broker_url=broker, broker_use_ssl={"ca": 1}, redbeat_redis_url=REDIS)
+    config = configured(broker_url=broker, broker_use_ssl={"ca": 1}, redbeat_redis_url=REDIS)
     assert config.redis_use_ssl == expected
 
 
@@ -374,14 +345,14 @@ def test_broker_use_ssl_is_taken_over_from_redis_brokers_only(broker: Any, expec
     ],
 )
 def test_cluster_has_a_prefix_with_a_hash_tag(cluster: dict[str, Any]) -> None:
-    config = of_app(broker_url=REDIS, **cluster)
+    config = configured(**cluster)
     assert config.is_cluster
     assert (config.key_prefix, config.lock_key) == ("{redbeat}:", "{redbeat}::lock")
-    mine = of_app(broker_url=REDIS, redbeat_key_prefix="my{app}:", **cluster)
+    mine = configured(redbeat_key_prefix="my{app}:", **cluster)
     assert mine.schedule_key == "my{app}::schedule"
     for prefix in ("redbeat:", "{}redbeat:", "}redbeat{:"):
         with pytest.raises(ConfigurationError, match="hash tag") as caught:
-            of_app(broker_url=REDIS, redbeat_key_prefix=prefix, **cluster)
+            configured(redbeat_key_prefix=prefix, **cluster)
         assert caught.value.setting == "redbeat_key_prefix"
 
 
@@ -415,10 +386,7 @@ def test_times_keep_their_order_for_every_lock() -> None:
             assert timing.connect_seconds(wanted) < timing.stuck_seconds, timing
 
 
-@pytest.mark.parametrize(
-    ("lock_seconds", "expected"),
-    [(1, (0.25, 0.5, 0.25, 0.5)), (8, (2, 4, 1, 4)), (25, (2, 4, 1, 4)), (1500, (2, 4, 1, 4))],
-)
+@pytest.mark.parametrize(("lock_seconds", "expected"), [(1, (0.25, 0.5, 0.25, 0.5)), (1500, (2, 4, 1, 4))])
 def test_times_shrink_with_short_locks_only(lock_seconds: float, expected: tuple[float, ...]) -> None:
     timing = Timing(lock_seconds, takeover_seconds=8)
     found = (timing.renewal_seconds, timing.fresh_seconds, timing.look_seconds, timing.look_gap_seconds)

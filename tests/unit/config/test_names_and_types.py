@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,25 +30,15 @@ def entry(app: Celery, **fields: Any) -> RedBeatSchedulerEntry:
 # -- hints
 
 
-@pytest.mark.parametrize(
-    ("argument", "nearest"),
-    [("timezon", "timezone"), ("jiter", "jitter"), ("shedule", "schedule"), ("zzz", "")],
-)
-def test_unknown_argument_of_an_entry_is_refused_with_the_nearest(
-    app: Celery, argument: str, nearest: str
+@pytest.mark.parametrize(("name", "hint"), [("jiter", "Did you mean jitter"), ("zzz", "")])
+def test_unknown_field_of_an_entry_or_a_policy_is_refused_with_the_nearest(
+    app: Celery, name: str, hint: str
 ) -> None:
-    with pytest.raises(EntryError) as caught:
-        entry(app, **{argument: 1})
-    assert f"'{argument}'" in str(caught.value)
-    assert ("Did you mean" in str(caught.value)) is bool(nearest)
-    assert nearest in str(caught.value)
-
-
-@pytest.mark.parametrize(("field", "nearest"), [("jiter", "jitter"), ("zzz", ""), ("calendar", "")])
-def test_unknown_field_of_a_policy_is_refused_whole(app: Celery, field: str, nearest: str) -> None:
     made = entry(app)
-    with pytest.raises(EntryError, match=f"'{field}'.*{nearest}"):
-        made.set_policy({"jitter": 5, field: 1, "max_runs": 3})
+    for give in (lambda: entry(app, **{name: 1}), lambda: made.set_policy({"jitter": 5, name: 1})):
+        with pytest.raises(EntryError, match=f"'{name}'.*{hint}") as caught:
+            give()
+        assert ("Did you mean" in str(caught.value)) is bool(hint)
     assert made.policy == NO_POLICY
 
 
@@ -69,12 +57,9 @@ def run_of(
 @pytest.mark.parametrize(
     ("schedule", "key", "nearest"),
     [
-        ({"__type__": "crontab", "minutes": "5"}, "minutes", "minute"),
-        ({"__type__": "crontab", "day_of_weeks": "1"}, "day_of_weeks", "day_of_week"),
         ({"__type__": "crontab", "Hour": "1"}, "Hour", "hour"),
         ({**INTERVAL, "relativ": True}, "relativ", "relative"),
         ({"__type__": "rrule", "freq": 3, "byweekdays": [1]}, "byweekdays", "byweekday"),
-        ({"__type__": "rrule", "freq": 3, "untill": 4e9}, "untill", "until"),
     ],
 )
 def test_typo_in_a_stored_schedule_is_found_with_the_nearest(
@@ -128,7 +113,7 @@ def test_names_are_compared_up_to_a_length_and_a_number() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"schedule": every} for every in (float("nan"), float("inf"), float("-inf"), 10**20, 1e300)),
+        *({"schedule": every} for every in (float("inf"), 10**20)),
         *({"last_run_at": value} for value in ("x", [1], "x" * 10**6)),
         *({"total_run_count": value} for value in ("x", 1.5, True)),
     ],
@@ -138,31 +123,6 @@ def test_wrong_type_of_an_entry_is_refused_by_its_field(app: Celery, fields: dic
     with pytest.raises(EntryError, match=f"^x: {next(iter(fields))}") as caught:
         entry(app, **fields)
     assert len(str(caught.value)) < 200
-
-
-def test_missing_meta_of_an_entry_is_accepted(app: Celery) -> None:
-    assert entry(app, last_run_at=None).total_run_count == 0
-    assert entry(app, total_run_count=None, last_run_at=datetime.now()).total_run_count == 0
-
-
-CALLS: list[tuple[Callable[[Celery], Any], type[Exception], str]] = [
-    (lambda app: entry(app).reschedule("x"), EntryError, "last_run_at"),
-    (lambda app: RedBeatSchedulerEntry.from_key(None, app=app), EntryError, "from_key"),
-    (lambda app: RedBeatSchedulerEntry.from_key(["redbeat:x"], app=app), EntryError, "from_key"),  # type: ignore[arg-type]
-    (lambda app: RedBeatSchedulerEntry.save_many(RedBeatSchedulerEntry), TypeError, "save_many"),  # type: ignore[arg-type]
-    (lambda app: RedBeatSchedulerEntry.save_many(entry(app)), TypeError, "save_many"),
-    (lambda app: RedBeatSchedulerEntry.save_many(None), TypeError, "save_many"),  # type: ignore[arg-type]
-    (lambda app: RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry]), EntryError, "save_many"),  # type: ignore[list-item]
-    (lambda app: RedBeatSchedulerEntry.delete_many(5, app=app), TypeError, "delete_many"),  # type: ignore[arg-type]
-]
-
-
-@pytest.mark.parametrize(("call", "error", "named"), CALLS)
-def test_wrong_type_of_an_argument_is_refused(
-    app: Celery, call: Callable[[Celery], Any], error: type[Exception], named: str
-) -> None:
-    with pytest.raises(error, match=named):
-        call(app)
 
 
 # -- ping URLs
@@ -196,14 +156,12 @@ NO_URLS: list[object] = [
 
 
 @pytest.mark.parametrize("text", URLS)
-def test_ping_url_is_parsed_as_the_standard_library_does(text: str) -> None:
+def test_ping_url_has_a_service_a_target_and_a_mask(text: str) -> None:
     service, target, masked = URLS[text]
     url = parse_ping_url(text)
     assert (url.service, url.target, url.masked) == (service, target, masked)
     assert mask_ping_url(text) == masked
-    usual = urlsplit(text)
-    assert (url.scheme, url.host) == (usual.scheme, (usual.hostname or "").removesuffix("."))
-    assert url.port == (usual.port or {"http": 80, "https": 443}[url.scheme])
+    assert urlsplit(url.followed_by("fail").target).path == (urlsplit(target).path.rstrip("/") + "/fail")
 
 
 @pytest.mark.parametrize("text", NO_URLS, ids=lambda text: ascii(text)[:40])
@@ -229,11 +187,6 @@ def test_random_ping_url_is_refused_or_parsed_as_the_standard_library_does(chanc
         assert not usual.username
         assert (usual.port or 80) == url.port
     assert passed > 100
-
-
-def test_word_is_added_to_the_path_of_a_ping_url() -> None:
-    ends = {"https://h/a": "/a/fail", "https://h/a/?b=c": "/a/fail?b=c", "https://h": "/fail"}
-    assert {text: parse_ping_url(text).followed_by("fail").target for text in ends} == ends
 
 
 #: host, to URLs and whether it allows them
