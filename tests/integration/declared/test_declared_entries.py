@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +22,7 @@ from redbeat.errors import DeclarationError
 from redbeat.policy.policy import FIELDS
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, celery_worker, runs, stop_worker, write_app
-from tests.support.command_line import call, run
+from tests.support.command_line import call
 from tests.support.logs import errors_in, has_traceback
 from tests.support.polling import eventually
 from tests.support.schedule import SCHEDULE, STATICS, field
@@ -71,27 +70,17 @@ def with_task(make_app: MakeApp) -> Callable[..., Celery]:
 def test_declared_entry_is_stored_as_a_static_one_with_its_owner(
     with_task: Callable[..., Celery], client: redis.Redis
 ) -> None:
-    app = with_task(
-        {"beat_schedule": {"hourly": HOURLY}},
-        report={
-            "cron": "30 7 * * mon-fri",
-            "timezone": "Europe/Berlin",
-            "jitter": 60,
-            "overlap": "skip",
-            "args": ("weekly",),
-            "options": {"queue": "reports"},
-        },
-    )
+    report = {"cron": "30 7 * * *", "args": ("weekly",), "options": {"queue": "reports"}, "enabled": False}
+    app = with_task({"beat_schedule": {"hourly": HOURLY}}, report=report)
+    [note] = kinds_of(app)["not-stored"]
+    assert (note["about"], f"declared at {__file__}:" in note["problem"]) == ("report", True)
     start(app)
-    assert names_in(client) == ["hourly", "report"]
-    assert client.smembers(STATICS) == {"hourly", "report"}
+    assert not {"not-stored", "declaration", "orphan-static"} & kinds_of(app).keys()
+    assert set(names_in(client)) == client.smembers(STATICS) == {"hourly", "report"}
     assert client.smembers(OWNERS) == {"main\thourly", "main\treport"}
-    definition = field(client, "report", "definition")
-    assert (definition["task"], definition["args"]) == ("echo", ["weekly"])
-    assert definition["options"] == {"queue": "reports"}
-    assert definition["schedule"]["__type__"] == "crontab"
-    policy = {"timezone": "Europe/Berlin", "jitter": 60, "overlap": "skip"}
-    assert field(client, "report", "policy") == policy
+    entry = Entry.get("report", app)
+    assert (entry.task, entry.args, entry.enabled) == ("echo", ["weekly"], False)
+    assert (entry.options, entry.schedule) == ({"queue": "reports"}, crontab("30", "7"))
 
 
 def test_entry_that_has_left_the_code_is_removed(
@@ -157,6 +146,7 @@ def test_schedule_of_no_task_is_logged_and_others_are_stored(
 def test_every_policy_field_is_stored_from_code_and_beat_schedule(
     with_task: Callable[..., Celery], client: redis.Redis
 ) -> None:
+    assert set(POLICY) == set(FIELDS)
     Calendar("holidays", ["2030-12-25"], app=with_task()).save()
     settings = {"beat_schedule": {"set": {"task": "echo", "schedule": crontab(), "args": (1,), **POLICY}}}
     app = with_task(settings, declared={"cron": "* * * * *", "args": (1,), **POLICY})
@@ -166,10 +156,6 @@ def test_every_policy_field_is_stored_from_code_and_beat_schedule(
         assert {one: getattr(entry, one) for one in FIELDS} == POLICY, name
         assert entry.schedule == crontab()
     assert field(client, "set", "policy") == field(client, "declared", "policy")
-    assert {**field(client, "set", "definition"), "name": ""} == {
-        **field(client, "declared", "definition"),
-        "name": "",
-    }
 
 
 MODULE = """
@@ -196,8 +182,7 @@ def third(self, word):
 def test_declared_tasks_run_with_a_real_beat_and_worker(
     server: Server, tmp_path: Path, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    settings = {"redbeat_redis_url": server.url(1)}
-    write_app(tmp_path, "module", server.url(0), extra=MODULE, **settings)
+    write_app(tmp_path, "module", server.url(0), extra=MODULE, redbeat_redis_url=server.url(1))
     words = {"over", "under", "shared"}
     with celery_beat(tmp_path, "module") as beat:
         with celery_worker(tmp_path, "module") as worker:
@@ -206,13 +191,6 @@ def test_declared_tasks_run_with_a_real_beat_and_worker(
         beat.stop()
         assert not has_traceback(beat.output()), beat.output()
     assert names_in(client) == ["over", "third", "under"]
-    assert client.smembers(OWNERS) == {"module\tover", "module\tthird", "module\tunder"}
-    write_app(
-        tmp_path, "module", server.url(0), extra=MODULE.replace('name="under"', 'name="new"'), **settings
-    )
-    with celery_beat(tmp_path, "module") as beat:
-        beat.wait_for("Removing old static schedule entry 'under'")
-        eventually(lambda: names_in(client) == ["new", "over", "third"])
 
 
 @pytest.mark.slow
@@ -234,20 +212,6 @@ def test_beat_that_cannot_import_a_declared_module_does_not_start_and_removes_no
     assert names_in(client) == ["kept"]
 
 
-@pytest.fixture
-def declared(with_task: Callable[..., Celery]) -> Celery:
-    return with_task({"beat_schedule": {"hourly": HOURLY}}, report={"every": 3600, "args": (1,)})
-
-
-def test_doctor_finds_declared_entries_that_are_not_stored(declared: Celery) -> None:
-    found = kinds_of(declared)
-    (note,) = found["not-stored"]
-    assert note["about"] == "report"
-    assert f"It is declared at {__file__}:" in note["problem"]
-    start(declared)
-    assert not {"not-stored", "declaration", "orphan-static"} & kinds_of(declared).keys()
-
-
 def kinds_of(app: Celery) -> dict[str, list[dict[str, Any]]]:
     document = json.loads(call(app, "doctor", "--json").output)
     found: dict[str, list[dict[str, Any]]] = {}
@@ -257,12 +221,10 @@ def kinds_of(app: Celery) -> dict[str, list[dict[str, Any]]]:
 
 
 #: backends to what is imported for them, and what its framework is called
+OWN_OR_PACKAGE = "django.tasks" if find_spec("django.tasks") else "django_tasks"
 BACKENDS = {
     "django_tasks_celery.CeleryBackend": ("django_tasks_celery", "django.tasks"),
-    "django_tasks_fennel.CeleryBackend": (
-        "django_tasks_fennel",
-        "django.tasks" if find_spec("django.tasks") else "django_tasks",
-    ),
+    "django_tasks_fennel.CeleryBackend": ("django_tasks_fennel", OWN_OR_PACKAGE),
 }
 
 
@@ -323,22 +285,11 @@ def with_context(context, word):
 }
 
 
-DECLARED = """
-import json
-from proj.celery import app
-from redbeat.declared import declared_entries
-from redbeat.declared.modules import load_tasks
-
-load_tasks(app)
-print(json.dumps(declared_entries(app)))
-"""
-
-
 def prepare(directory: Path, backend: str, server: Server) -> dict[str, str]:
     """Write the project; return what its programs need in their environment."""
-    package, framework = BACKENDS.get(backend, ("", BACKENDS["django_tasks_fennel.CeleryBackend"][1]))
+    package, framework = BACKENDS[backend]
     for needed in (package, framework):
-        if needed and find_spec(needed.partition(".")[0]) is None:
+        if find_spec(needed.partition(".")[0]) is None:
             pytest.skip(f"{needed} isn't installed")
     if "." in framework and find_spec(framework) is None:
         pytest.skip(f"this Django has no {framework}")
@@ -350,25 +301,12 @@ def prepare(directory: Path, backend: str, server: Server) -> dict[str, str]:
     return {"REDIS_URL": server.url(0), "BACKEND": backend, "APPS": apps}
 
 
-def declared_in(directory: Path, env: dict[str, str]) -> dict[str, Any]:
-    done = run([sys.executable, "-c", DECLARED], directory, env, 60)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_django_tasks_are_declared_sent_and_run(
     backend: str, server: Server, tmp_path: Path, broker: redis.Redis
 ) -> None:
     pytest.importorskip("django")
     env = prepare(tmp_path, backend, server)
-    found = declared_in(tmp_path, env)
-    assert set(found) == {"shop.tasks.plain", "over", "under", "context"}
-    assert found["over"]["task"].endswith("shop.tasks.over")
-    assert found["over"]["options"]["queue"] == "reports"
-    assert found["over"]["options"]["priority"] > found["under"].get("options", {}).get("priority", 0)
-    assert found["context"]["options"]["queue"] == "celery"
     queues = ["-Q", "celery,default,reports"]
     with celery_beat(tmp_path, "proj", env=env) as beat:
         with celery_worker(tmp_path, "proj", *queues, env=env) as worker:
@@ -376,3 +314,7 @@ def test_django_tasks_are_declared_sent_and_run(
             assert broker.smembers("ran") == {"celery", "over", "under", "context"}, beat.output()
             stop_worker(worker)
         beat.stop()
+    assert names_in(broker) == ["context", "over", "shop.tasks.plain", "under"]
+    options = {name: field(broker, name, "definition")["options"] for name in ("over", "under", "context")}
+    assert (options["over"]["queue"], options["context"]["queue"]) == ("reports", "celery")
+    assert options["over"]["priority"] > options["under"].get("priority", 0)

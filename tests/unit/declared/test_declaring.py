@@ -28,8 +28,7 @@ from redbeat import scheduled
 from redbeat.declared import declared_entries
 from redbeat.declared.collection import collect_declared
 from redbeat.declared.targets import note_owner
-from redbeat.errors import ConfigurationError, DeclarationError, EntryError
-from redbeat.policy.policy import FIELDS
+from redbeat.errors import DeclarationError
 
 
 def nothing() -> None: ...
@@ -40,15 +39,11 @@ def two(a: int, b: int) -> None: ...
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "needs just one of cron=, every=, at=, rrule=, schedule="),
-    ({"every": 5, "cron": "* * * * *"}, "not cron and every"),
     ({"every": 5, "jiter": 3}, "there is no keyword 'jiter'. Did you mean jitter?"),
     ({"every": 5, "queue": "low"}, "queue: is one of the options, options={'queue': ...}."),
-    ({"cron": "* *"}, "it has 2 fields instead of five"),
     ({"cron": "0 0 * * *", "relative": True}, "relative: goes with every="),
-    ({"at": "soon"}, "'soon' is no time"),
     ({"every": 5, "overlap": "sikp"}, "overlap: must be one of 'allow', 'skip'"),
     ({"every": 5, "args": (object(),)}, "can't be stored as JSON"),
-    ({"every": 5, "options": {"priority": 300}}, "options: priority must be from 0 to 255"),
     ({"every": 5, "name": ":lock"}, "that key is RedBeat's own"),
     ({"every": 5, "last_run_at": None, "task": "x"}, "there is no keyword 'task'"),
 ]
@@ -63,10 +58,7 @@ def test_invalid_keywords_are_refused_at_import_with_file_and_line(
         scheduled(**keywords)
     assert str(caught.value).startswith(f"{__file__}:{line}: @scheduled: ")
     assert reason in str(caught.value)
-    assert "unnamed" not in str(caught.value)
     assert caught.value.places == (f"{__file__}:{line}",)
-    assert isinstance(caught.value, EntryError)
-    assert isinstance(caught.value, ConfigurationError)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +92,12 @@ def test_second_schedule_of_a_task_without_a_name_is_refused_with_both_places(ap
     def under(a: int = 1) -> None: ...
 
     lazy = app.task(name="lazy")(nothing)
-    evaluated = app.task(name="evaluated", lazy=False)(nothing)
     shared = shared_task(name="shared")(nothing)
 
     class Own(Task):
         name = "own"
 
-    for task in (under, lazy, evaluated, shared, Own):
+    for task in (under, lazy, shared, Own):
         scheduled(every=5)(task)
         first = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
         scheduled(every=6, name="six")(task)
@@ -122,7 +113,6 @@ FORMS: list[tuple[dict[str, Any], Any]] = [
     ({"cron": "30 7 * * mon-fri"}, crontab("30", "7", "mon-fri")),
     ({"every": "1h30m"}, schedule(5400)),
     ({"every": timedelta(minutes=5), "relative": True}, schedule(300, relative=True)),
-    ({"schedule": {"every": "5m"}}, schedule(300)),
 ]
 
 
@@ -182,16 +172,6 @@ POLICY: dict[str, Any] = {
 }
 
 
-def test_every_field_of_an_entry_is_a_keyword(app: Celery) -> None:
-    assert set(POLICY) == set(FIELDS)
-    scheduled(
-        every=60, name="all", args=[1], kwargs={"b": 2}, options={"queue": "q"}, enabled=False, **POLICY
-    )(app.task(name="full")(two))
-    (entry,) = entries_of(app)
-    assert {field: getattr(entry, field) for field in FIELDS} == POLICY
-    assert (entry.args, entry.kwargs, entry.options, entry.enabled) == ([1], {"b": 2}, {"queue": "q"}, False)
-
-
 def entries_of(app: Celery) -> list[Entry]:
     make: Callable[..., Entry] = Entry
     return [make(name=name, app=app, **fields) for name, fields in declared_entries(app).items()]
@@ -242,15 +222,7 @@ def strays_in(module: ModuleType, app: Celery) -> dict[str, str]:
     return {str(one.place): why for one, why in found.items() if one.place.file == module.__file__}
 
 
-def lines_of(error: DeclarationError) -> set[str]:
-    return {place.rpartition(":")[2] for place in error.places}
-
-
 WAYS = {
-    "under app.task": "@app.task(name='t')\n@scheduled(every=5)\ndef f(): ...",
-    "over app.task": "@scheduled(every=5)\n@app.task(name='t')\ndef f(): ...",
-    "under shared_task": "@shared_task(name='t')\n@scheduled(every=5)\ndef f(): ...",
-    "over shared_task": "@scheduled(every=5)\n@shared_task(name='t')\ndef f(): ...",
     "under an evaluated task": "@app.task(name='t', lazy=False)\n@scheduled(every=5)\ndef f(): ...",
     "over a bound task": "@scheduled(every=5)\n@app.task(name='t', bind=True)\ndef f(self): ...",
     "under a task with autoretry": (
@@ -268,10 +240,6 @@ WAYS = {
         "class F(Task):\n    name = 't'\n    @scheduled(every=5)\n    def run(self): ...\n"
         "app.register_task(F)"
     ),
-    "in a function": (
-        "def make():\n    @app.task(name='t')\n    @scheduled(every=5)\n    def f(): ...\n    return f\n"
-        "kept = make()"
-    ),
     "called afterwards": "@app.task(name='t')\ndef f(): ...\nscheduled(every=5)(f)",
 }  # fmt: skip
 
@@ -287,20 +255,14 @@ def test_schedule_over_or_under_a_task_is_collected_without_finalizing_the_app(
     assert not strays_in(module, module.app)
 
 
-SAME = (
-    "@app.task\n@scheduled(every=1, name='x')\ndef f(): ...\n"
-    "@scheduled(every=1, name='x')\n@shared_task\ndef g(): ..."
-)
-
-
 def test_name_of_two_tasks_is_refused_at_import_with_both_places(
     write: Import, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_state, "_apps", weakref.WeakSet())  # as in a process that has made none yet
+    first = "app = made('main')\n@app.task\n@scheduled(every=1, name='x')\ndef f(): ...\n"
     with pytest.raises(DeclarationError, match="there is a schedule called 'x' already") as caught:
-        write(f"app = made('main')\n{SAME}")
-    assert lines_of(caught.value) == {"11", "13"}
-    assert all(place in str(caught.value) for place in caught.value.places)
+        write(f"{first}@scheduled(every=1, name='x')\n@shared_task\ndef g(): ...")
+    assert {place.rpartition(":")[2] for place in caught.value.places} == {"11", "13"}
 
 
 def test_inherited_schedule_is_not_collected(app: Celery) -> None:
@@ -335,15 +297,12 @@ def test_schedule_belongs_to_the_app_of_its_task(write: Import) -> None:
     assert not strays_in(module, module.b)
     assert not module.a.finalized
     assert schedules_of(module.a) == {"under": 1, "over": 2, "nested": 5, **both}
-    assert schedules_of(module.b) == {"theirs": 3, "early": 4, **both}
-    third = Celery("third", set_as_current=False)
-    assert schedules_of(third) == both
+    assert schedules_of(Celery("third", set_as_current=False)) == both
 
 
 @pytest.mark.parametrize(
     "task",
     [
-        "@app.task\n@scheduled(every=1)\ndef f(): ...",
         "@scheduled(every=1)\n@shared_task\ndef f(): ...",
         "@scheduled(every=1, name='x')\n@app.task(name='t')\ndef f(): ...",
         "@scheduled(every=1)\nclass F(Task):\n    name = 't'\napp.register_task(F())",
