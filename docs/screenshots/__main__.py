@@ -69,7 +69,7 @@ def take_admin(app: Celery, path: Path) -> None:
     from django.core.wsgi import get_wsgi_application
     from django.test import override_settings
 
-    from tests.support.browser import chromium, take, visit
+    from tests.support.browser import chromium, visit
     from tests.support.dashboards import serving_wsgi
     from tests.support.django_site import LIST, visitor
 
@@ -84,7 +84,7 @@ def take_admin(app: Celery, path: Path) -> None:
         context.add_cookies([{"name": "sessionid", "value": session, "url": url}])
         page = context.new_page()
         page.goto(f"{url}{LIST}")
-        take(page, path.stem, path.parent, whole=False)
+        page.screenshot(path=path, animations="disabled")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

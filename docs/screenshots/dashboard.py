@@ -26,7 +26,7 @@ from redbeat.schedules.occurrences import last_runs
 from redbeat.store.lock_tokens import TOKEN_MARK
 from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
-from tests.support.browser import chromium, take, visit
+from tests.support.browser import chromium, visit
 from tests.support.command_line import Terminal
 from tests.support.polling import eventually
 from tests.support.stored import store
@@ -265,8 +265,7 @@ def take_pictures(command: Sequence[str], directory: Path, environ: dict[str, st
                 for name, path in PAGES.items():
                     page.set_viewport_size({"width": 1280, "height": HEIGHTS.get(name, 800)})
                     show(page, f"{home}/{path}", name)
-                    picture = take(page, f"web-{name}-{scheme}", whole=False)
-                    data = base64.b64encode(picture.read_bytes()).decode()
+                    data = base64.b64encode(page.screenshot(animations="disabled")).decode()
                     with visit(browser) as (other, _):
                         converted = other.new_page().evaluate(_WEBP, f"data:image/png;base64,{data}")
                     (target / f"web-{name}-{scheme}.webp").write_bytes(base64.b64decode(converted))
