@@ -49,9 +49,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from celery import current_app
-from celery.schedules import crontab
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.testing import simulate
 
 
 def test_an_entry_is_sent_on_a_real_server(redbeat_app, redbeat_beat):
@@ -71,19 +69,13 @@ def test_an_entry_is_sent_on_a_real_server(redbeat_app, redbeat_beat):
 @pytest.mark.parametrize("number", range(2))
 def test_each_test_has_it_empty(redbeat_app, number):
     assert redbeat_app.redbeat_redis.dbsize() == 0
-    Entry("report", "proj.report", 3600, app=redbeat_app).save()
+    redbeat_app.redbeat_redis.set("some", "key")
     with redbeat_app.connection_for_write() as connection:
         queue = redbeat_app.amqp.queues["celery"](connection.default_channel)
         queue.declare()
         assert queue.get(no_ack=True) is None
         redbeat_app.send_task("proj.report")
         assert queue.get() is not None
-
-
-def test_beat_schedule_is_stored_by_the_beat(redbeat_app, redbeat_beat):
-    redbeat_app.conf.beat_schedule = {"sync": {"task": "proj.sync", "schedule": 60.0}}
-    redbeat_beat.tick()
-    assert [entry.name for entry in Entry.list(redbeat_app)] == ["sync"]
 
 
 @pytest.mark.redbeat_server("valkey")
@@ -107,11 +99,6 @@ def test_time_is_moved(redbeat_app, redbeat_clock, redbeat_beat):
     entry = Entry("report", "proj.report", "30 2 * * *", timezone="Europe/Berlin", app=redbeat_app).save()
     runs = redbeat_clock.run_until("2026-03-31 12:00", "Europe/Berlin")
     assert [f"{run.due:%d %H:%M}" for run in runs] == ["29 01:00", "30 00:30", "31 00:30"]
-    assert [run.due for run in runs] == [run.due for run in simulate(
-        entry, datetime(2026, 3, 28, 11, tzinfo=timezone.utc), datetime(2026, 3, 31, 10,
-        tzinfo=timezone.utc))]
-    assert redbeat_clock.now == datetime(2026, 3, 31, 10, tzinfo=timezone.utc)
-
     redbeat_clock.shift(days=2)
     redbeat_clock.shift(timedelta(hours=1))
     redbeat_clock.shift(60)
@@ -129,30 +116,22 @@ def test_runs_hold_each_other_back_until_their_queue_timeout(redbeat_app, redbea
     assert len(runs) < 6
 
 
-def test_the_clock_stands_still_alone(redbeat_clock):
-    before = redbeat_clock.now
-    assert redbeat_clock.now == before
-
-
 def test_the_clock_goes_on_afterwards():
     assert abs(os.stat(__file__).st_atime - datetime.now().timestamp()) < 600
 """
 
 CONFTEST_OF_A_PROJECT = """
 import pytest
+from proj import app
 
 
 @pytest.fixture
 def redbeat_celery_app():
-    from proj import app
-
     return app
 
 
 @pytest.fixture(autouse=True)
 def the_project_is_left_as_it_was():
-    from proj import app
-
     backend = app.backend  # reading the settings loads them
     settings, names = dict(app.conf.maps[0]), set(vars(app))
     yield
@@ -179,9 +158,6 @@ class OwnScheduler(RedBeatScheduler):
         return super().apply_async(entry, **kwargs)
 
 
-@app.task
-def report(name):
-    raise AssertionError("nobody calls it")
 """
 
 SETTINGS = """
@@ -213,8 +189,7 @@ def test_beat_schedule(request, server, redbeat_app, redbeat_beat):
     [entry] = Entry.list(app)
     app.redbeat_redis.zadd("{proj}::schedule", {entry.key: 0})
     [run] = redbeat_beat.tick()
-    assert (run.name, run.task, run.args) == ("daily", "proj.report", ["ann"])
-    assert OwnScheduler.seen[-1] == "daily"
+    assert OwnScheduler.seen[-1] == run.name == "daily"
 
 
 def test_a_day_goes_by(redbeat_app, redbeat_clock):
@@ -248,7 +223,7 @@ def test_the_fixtures_do_what_they_say(tmp_path: Path, options: list[str]) -> No
     (tmp_path / "test_all.py").write_text(TESTS)
     (tmp_path / ("long" * 30)).mkdir()  # its path is too long for a socket in it
     done = pytest_in(tmp_path, *options, TMPDIR=str(tmp_path / ("long" * 30)))
-    assert passed(done).startswith("12 passed")
+    assert passed(done).startswith("10 passed")
 
 
 URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL", "CELERY_RESULT_BACKEND")
@@ -300,8 +275,6 @@ def test_without_a_valkey_the_fake_is_used_unless_a_test_asks_for_a_server(tmp_p
     done = pytest_in(tmp_path)
     assert "1 passed, 1 warning, 2 errors" in done.stdout, done.stdout
     assert "not on this machine" in done.stdout
-    (tmp_path / "pytest.ini").write_text("[pytest]\nredbeat_server = memcached\n")
-    assert "redbeat_server" in pytest_in(tmp_path, "--collect-only").stderr
 
 
 @pytest.mark.parametrize(

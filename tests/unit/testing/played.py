@@ -7,9 +7,7 @@ or must be looked at, a beat is back. Redis is a fake in this process, with that
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -20,7 +18,6 @@ from celery import Celery
 from redbeat import RedBeatScheduler, RedBeatSchedulerEntry
 from redbeat.config import ensure_conf
 from redbeat.history import PastRun
-from redbeat.log.logger import logger
 from redbeat.store.runs import Delivery, End, Runs
 from redbeat.store.store import Store
 from tests.support.ticks import take_messages
@@ -40,17 +37,6 @@ class Played:
     history: list[PastRun] = field(default_factory=list)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """What beat logs of thousands of runs isn't kept."""
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
 def play(
     app: Celery,
     make_entry: Callable[[], RedBeatSchedulerEntry],
@@ -66,7 +52,7 @@ def play(
         away_until: until when no beat is there at an instant; None: one is.
         duration_of: how long the run with a due time takes; None: no worker begins it.
     """
-    with quiet(), time_machine.travel(start, tick=False) as clock:
+    with time_machine.travel(start, tick=False) as clock:
         return _Play(app, clock, away_until, duration_of).play(make_entry().save(), end)
 
 
@@ -95,12 +81,11 @@ class _Play:
 
     def _scores(self) -> list[datetime]:
         """When beat has something to do."""
-        firsts = [
-            score
+        return [
+            datetime.fromtimestamp(score, timezone.utc)
             for key in (self._keys.schedule, self._keys.deadlines)
             for _, score in self._client.zrangebyscore(key, 0, "+inf", start=0, num=1, withscores=True)
         ]
-        return [datetime.fromtimestamp(score, timezone.utc) for score in firsts]
 
     def _is_due(self, now: datetime) -> bool:
         return any(score <= now for score in self._scores())
@@ -128,9 +113,12 @@ class _Play:
             self._at_work[message.id] = delivery, due, at + duration, "succeeded"
 
     def _end_tasks(self, at: datetime) -> None:
-        for task_id, (_, _, ends_at, outcome) in list(self._at_work.items()):
+        for task_id, (delivery, due, ends_at, outcome) in list(self._at_work.items()):
             if ends_at <= at:
-                self._end(task_id, outcome, at)
+                del self._at_work[task_id]
+                self._played.ended[due] = outcome, at
+                if delivery is not None:
+                    self._runs.end([End(delivery, outcome)])
 
     def _terminate(self, entry: RedBeatSchedulerEntry, at: datetime) -> None:
         """Do as a worker does that is told to terminate a task, a moment later."""
@@ -138,9 +126,3 @@ class _Play:
         for task_id, (delivery, due, ends_at, _) in list(self._at_work.items()):
             if task_id in records and json.loads(records[task_id]).get("terminate"):
                 self._at_work[task_id] = delivery, due, min(ends_at, at + MOMENT), "revoked"
-
-    def _end(self, task_id: str, outcome: str, at: datetime) -> None:
-        delivery, due, _, _ = self._at_work.pop(task_id)
-        self._played.ended[due] = outcome, at
-        if delivery is not None:
-            self._runs.end([End(delivery, outcome)])

