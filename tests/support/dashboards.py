@@ -6,13 +6,12 @@ import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from html import unescape
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import uvicorn
+from a2wsgi import WSGIMiddleware
 from celery import Celery
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -30,60 +29,48 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202egnp.exe\x1b[31m" + "\u0430" * 40
 
 
 class Browser:
-    """Keeps cookies, follows what it is sent to, and sends each form with the token of its page.
+    """A browser without scripts: keeps cookies, and sends each form with the token of the login page."""
 
-    Arguments:
-        application: the dashboard.
-        address: of this browser.
-        root: the path below which the application believes to be.
-    """
-
-    def __init__(self, application: ASGIApp, address: str = "127.0.0.1", root: str = "") -> None:
+    def __init__(self, application: ASGIApp, address: str = "127.0.0.1") -> None:
         self.http = TestClient(
             application,
             base_url=HOME,
-            root_path=root,
             client=(address, 50_000),
             follow_redirects=False,
             raise_server_exceptions=False,
         )
-        self.root = root
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
-        """The answer for a path below the root, as it comes."""
-        return self.http.get(f"{self.root}{path}", params=query or None, headers=headers)
+        """Return the answer as it comes."""
+        return self.http.get(path, params=query or None, headers=headers)
 
     def read(self, path: str, status: int = 200, **query: Any) -> str:
-        """The HTML of a page."""
+        """Return the HTML of a page."""
         answer = self.get(path, **query)
         assert answer.status_code == status, (answer.status_code, answer.text[:2000])
         return str(answer.text)
 
-    def token(self, page: str = "/login") -> str:
-        """The token against forged requests, from a page."""
-        found = re.search(r'"X-CSRF-Token": "([^"]*)"', unescape(self.get(page).text))
-        assert found, page
-        return found[1]
+    def token(self) -> str:
+        """Return the token against forged requests."""
+        [found] = re.findall(r'"X-CSRF-Token": "([^"]*)"', unescape(self.get("/login").text))
+        return str(found)
 
     def post(
         self, path: str, headers: Mapping[str, str] | None = None, files: Any = None, **fields: Any
     ) -> Any:
-        """The answer to a form, as it comes. Line breaks are sent as browsers do: each as CR LF."""
+        """Return the answer to a form. Line breaks are sent as browsers do: each as CR LF."""
         given = {
             name: value.replace("\n", "\r\n") if isinstance(value, str) else value
             for name, value in {"csrf_token": self.token(), **fields}.items()
         }
-        answer = self.http.post(f"{self.root}{path}", data=given, headers=headers, files=files)
-        # what takes long on a busy machine is waited for
-        changing = answer.headers.get("location", "").startswith(f"{self.root}/changing?")
-        return eventually(lambda: self._made(answer.headers["location"])) if changing else answer
-
-    def _made(self, url: str) -> Any:
-        answer = self.http.get(url)
-        return None if 'id="changing"' in answer.text else answer
+        answer = self.http.post(path, data=given, headers=headers, files=files)
+        address = answer.headers.get("location", "")
+        if "/changing?" in address:  # it takes long on a busy machine
+            answer = eventually(lambda: 'id="changing"' not in (made := self.http.get(address)).text and made)
+        return answer
 
     def send(self, path: str, **fields: Any) -> str:
-        """The HTML of the page that is shown after a form was sent."""
+        """Return the HTML of the page that is shown after a form was sent."""
         answer = self.post(path, **fields)
         if answer.status_code == 303:
             answer = self.http.get(answer.headers["location"])
@@ -101,28 +88,6 @@ def dashboard_of(
         return user
 
     return asgi_app(app, auth=auth, **options)
-
-
-class _Threads(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library calls it so
-        """Say nothing."""
-
-
-@contextmanager
-def serving_wsgi(application: Any) -> Iterator[str]:
-    """The same for one of WSGI."""
-    with make_server("127.0.0.1", 0, application, _Threads, _Quiet) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://localhost:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join(patience(20))
 
 
 @contextmanager
@@ -145,3 +110,8 @@ def serving(application: ASGIApp, **options: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join(patience(20))
         listening.close()
+
+
+def serving_wsgi(application: Any) -> AbstractContextManager[str]:
+    """Serve a WSGI application likewise."""
+    return serving(WSGIMiddleware(application))

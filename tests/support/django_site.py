@@ -22,32 +22,30 @@ _MIDDLEWARE = (
     "contrib.messages.middleware.MessageMiddleware", "middleware.clickjacking.XFrameOptionsMiddleware",
 )  # fmt: skip
 _APPS = ("admin", "auth", "contenttypes", "sessions", "messages", "staticfiles")
-_PROCESSORS = ("template.context_processors.request", "contrib.auth.context_processors.auth")
-_TEMPLATES = {
-    "BACKEND": "django.template.backends.django.DjangoTemplates",
-    "APP_DIRS": True,
-    "OPTIONS": {
-        "context_processors": [
-            f"django.{one}" for one in (*_PROCESSORS, "contrib.messages.context_processors.messages")
-        ]
-    },
-}
-_DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:site?mode=memory&cache=shared"}
+_PROCESSORS = (
+    "template.context_processors.request", "contrib.auth.context_processors.auth",
+    "contrib.messages.context_processors.messages",
+)  # fmt: skip
 settings.configure(
     SECRET_KEY="tests",
     ALLOWED_HOSTS=["*"],
-    DEBUG=False,
     ROOT_URLCONF=__name__,
     INSTALLED_APPS=[*(f"django.contrib.{one}" for one in _APPS), "redbeat.contrib.django"],
     MIDDLEWARE=[f"django.{one}" for one in _MIDDLEWARE],
-    TEMPLATES=[_TEMPLATES],
-    DATABASES={"default": _DATABASE},
+    TEMPLATES=[{
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {"context_processors": [f"django.{one}" for one in _PROCESSORS]},
+    }],
+    DATABASES={
+        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "file:site?mode=memory&cache=shared"}
+    },
     PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"],
     STATIC_URL="/static/",
     USE_TZ=True,
     TIME_ZONE="Europe/Berlin",
     DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
-)
+)  # fmt: skip
 django.setup()
 
 from django.contrib import admin  # noqa: E402 - only now
@@ -58,7 +56,6 @@ from django.test.utils import setup_test_environment  # noqa: E402
 from django.urls import path  # noqa: E402
 
 from redbeat.contrib.django.entry_admin import EntryAdmin as EntryAdmin  # noqa: E402
-from tests.support.forms import form_fields  # noqa: E402
 
 setup_test_environment(debug=False)
 call_command("migrate", verbosity=0)
@@ -85,9 +82,3 @@ def visitor(*permissions: str, is_superuser: bool = False, name: str = "", **opt
     client.force_login(user)
     client.user = user
     return client
-
-
-def form_in(html: str) -> dict[str, str]:
-    """What a browser sends of the form of an entry as it is shown, with the button Save."""
-    found = form_fields(html, "entry_form")
-    return {name: text for name, text in found.items() if name not in ("_continue", "_addanother")}

@@ -11,7 +11,8 @@ def form_fields(html: str, form_id: str | None = None) -> dict[str, str]:
     for form in BeautifulSoup(html, "html.parser").select("form[method=post]"):
         if form_id in (None, form.get("id")):
             for field in form.select("input[name], textarea[name], select[name]"):
-                if field.get("type") != "checkbox" or field.has_attr("checked"):
+                kind = field.get("type")
+                if kind != "submit" and (kind != "checkbox" or field.has_attr("checked")):
                     found[str(field["name"])] = _value_of(field)
     return found
 

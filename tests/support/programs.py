@@ -32,16 +32,11 @@ def token_of(app: Celery, rights: Iterable[str] = ("admin",), name: str = "", ex
 
 
 class Program:
-    """Sends requests with a token.
-
-    Attributes:
-        seen: the operations and statuses that were answered.
-    """
+    """Send requests with a token."""
 
     def __init__(
         self, app: Celery, rights: Iterable[str] = ("admin",), application: Any = None, token: str = ""
     ) -> None:
-        self._app = app
         self.token = token or token_of(app, rights)
         self.http = TestClient(
             application or asgi_app(app),
@@ -49,7 +44,6 @@ class Program:
             raise_server_exceptions=False,
             client=("127.0.0.1", 1),
         )
-        self.seen: set[tuple[str, str, int]] = set()
 
     def ask(
         self,
@@ -61,7 +55,7 @@ class Program:
         media: str = "",
         **query: Any,
     ) -> Any:
-        """The answer, which is as the interface's description has it."""
+        """Return the answer, once it is as the interface's description has it."""
         sent = {"authorization": f"Bearer {self.token}", **(headers or {})}
         if body is not None:
             content = json.dumps(body).encode()
@@ -69,54 +63,48 @@ class Program:
         if media:
             sent["content-type"] = media
         answer = self.http.request(method, API + path, content=content, headers=sent, params=query or None)
-        self._check(method, path, answer)
+        _check(method, path, answer)
         return answer
 
-    def copy(self, *, same_application: bool = False) -> Program:
-        """Another one with the same token, for another thread."""
-        return Program(self._app, application=self.http.app if same_application else None, token=self.token)
-
     def get(self, path: str, **query: Any) -> Any:
-        """The document under a path."""
+        """Return the document under a path."""
         answer = self.ask("GET", path, **query)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def put(self, path: str, body: Any = None, status: int = 200, **query: Any) -> Any:
-        """The document that is answered to a PUT."""
+    def put(self, path: str, body: Any = None, **query: Any) -> Any:
+        """Return the document that is answered to a PUT."""
         answer = self.ask("PUT", path, body, **query)
-        assert answer.status_code == status, answer.text
+        assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def _check(self, method: str, path: str, answer: Any) -> None:
-        status = answer.status_code
-        assert status != 500, answer.text
-        if status >= 400:
-            assert answer.headers["content-type"] == "application/problem+json", answer.text
-            if method != "HEAD":
-                _check_schema({"$ref": "#/components/schemas/Problem"}, answer.json())
-                assert (answer.json()["status"], bool(answer.json()["detail"])) == (status, True)
-        operation = operation_at("GET" if method == "HEAD" else method, path)
-        if operation is None:
-            assert status >= 400
-            return
-        self.seen.add((operation.method, operation.path, status))
-        if operation is not DESCRIPTION:
-            described = _DESCRIPTION["paths"][operation.path][operation.method.lower()]["responses"]
-            assert str(status) in described, (path, status, answer.text)
-            told = described[str(status)]
-            if "$ref" in told:
-                told = _DESCRIPTION["components"]["responses"][str(status)]
-            for name in _TOLD:
-                assert name not in answer.headers or name in told["headers"], (path, status, name)
-        if status < 400:
-            assert status in operation.answers, (status, answer.text)
-            if method != "HEAD" and answer.headers["content-type"] == "application/json":
-                _check_schema(operation.answers[status], answer.json())
+
+def _check(method: str, path: str, answer: Any) -> None:
+    """Compare an answer with the description of its operation."""
+    status = answer.status_code
+    assert status != 500, answer.text
+    if status >= 400:
+        assert answer.headers["content-type"] == "application/problem+json", answer.text
+        if method != "HEAD":
+            _check_schema({"$ref": "#/components/schemas/Problem"}, answer.json())
+            assert (answer.json()["status"], bool(answer.json()["detail"])) == (status, True)
+    operation = _operation_at("GET" if method == "HEAD" else method, path)
+    if operation is None:
+        assert status >= 400
+        return
+    if operation is not DESCRIPTION:
+        described = _DESCRIPTION["paths"][operation.path][operation.method.lower()]["responses"]
+        assert str(status) in described, (path, status, answer.text)
+        told = described[str(status)]
+        if "$ref" in told:
+            told = _DESCRIPTION["components"]["responses"][str(status)]
+        for name in _TOLD:
+            assert name not in answer.headers or name in told["headers"], (path, status, name)
+    if status < 400 and method != "HEAD" and answer.headers["content-type"] == "application/json":
+        _check_schema(operation.answers[status], answer.json())
 
 
-def operation_at(method: str, path: str) -> Any:
-    """The operation that a path, with its names written as addresses, means."""
+def _operation_at(method: str, path: str) -> Any:
     for operation in (*OPERATIONS, DESCRIPTION):
         pattern = re.sub(r"{\w+}", "[^/]+", operation.path)
         if operation.method == method and re.fullmatch(pattern, path.partition("?")[0]):
@@ -125,5 +113,4 @@ def operation_at(method: str, path: str) -> Any:
 
 
 def _check_schema(schema: Any, document: Any) -> None:
-    """Hold a document against a schema of the interface's description."""
     Draft202012Validator({**schema, "components": _DESCRIPTION["components"]}).validate(document)

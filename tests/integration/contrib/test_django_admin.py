@@ -44,6 +44,11 @@ def words_of(answer: Any) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
 
 
+def form_of(answer: Any) -> dict[str, str]:
+    """Return the fields of the form of an entry."""
+    return form_fields(answer.content.decode(), "entry_form")
+
+
 def change_url(name: str) -> str:
     from redbeat.contrib.django.addresses import part_for
 
@@ -73,7 +78,7 @@ def test_list_shows_next_run_and_state_in_the_zone_of_django(app: Celery, admin:
 
 def test_entry_is_added_and_recorded(app: Celery, site: Any) -> None:
     anna = site.visitor("view", "add", name="anna")
-    fields = site.form_in(anna.get(f"{LIST}add/").content.decode())
+    fields = form_of(anna.get(f"{LIST}add/"))
     fields |= {"name": "report", "task": "echo", "args": "[1]", "schedule": "30 7 * * mon-fri"}
     fields |= {"jitter": "1m", "queue": "mails"}
     answer = anna.post(f"{LIST}add/", fields, follow=True)
@@ -86,8 +91,8 @@ def test_entry_is_added_and_recorded(app: Celery, site: Any) -> None:
     assert logged(1)[0] == ("anna", "report")
 
 
-def test_invalid_or_taken_fields_are_refused_at_their_field(app: Celery, admin: Any, site: Any) -> None:
-    fields = site.form_in(admin.get(f"{LIST}add/").content.decode())
+def test_invalid_or_taken_fields_are_refused_at_their_field(app: Celery, admin: Any) -> None:
+    fields = form_of(admin.get(f"{LIST}add/"))
     typed = {"name": "report", "schedule": "61 * * * *", "args": "{", "jitter": "soon", "max_runs": "x"}
     answer = admin.post(f"{LIST}add/", fields | typed)
     errors = answer.context["adminform"].form.errors
@@ -100,25 +105,23 @@ def test_invalid_or_taken_fields_are_refused_at_their_field(app: Celery, admin: 
     assert Entry.get("report", app).args == [1]
 
 
-def test_form_sent_back_untouched_changes_nothing(app: Celery, admin: Any, site: Any) -> None:
+def test_form_sent_back_untouched_changes_nothing(app: Celery, admin: Any) -> None:
     fields: dict[str, Any] = {"args": [1, "ä"], "kwargs": {"x": [None, 1.5]}, "jitter": 90, "misfire": "all"}
     fields |= {"options": {"queue": "q", "priority": 3, "expires": 60}, "one_off": True, "max_runtime": 61.5}
     entry(app, "report", timezone="Asia/Tokyo", **fields).pause("a\nnote")
     before = Entry.get("report", app).to_dict()
     for query in ("", "?as=json"):
         url = change_url("report") + query
-        answer = admin.post(url, site.form_in(admin.get(url).content.decode()), follow=True)
+        answer = admin.post(url, form_of(admin.get(url)), follow=True)
         assert "Nothing was changed." in words_of(answer)
         assert Entry.get("report", app).to_dict() == before
     assert find_records(app) == []
 
 
-def test_change_keeps_counts_and_is_in_both_histories(
-    app: Celery, admin: Any, site: Any, client: redis.Redis
-) -> None:
+def test_change_keeps_counts_and_is_in_both_histories(app: Celery, admin: Any, client: redis.Redis) -> None:
     write_raw(client, "report", meta='{"last_run_at": null, "total_run_count": 7}', score=2**33)
     url = change_url("report")
-    fields = site.form_in(admin.get(url).content.decode())
+    fields = form_of(admin.get(url))
     answer = admin.post(url, {**fields, "schedule": "2h", "_continue": "1"}, follow=True)
     assert answer.redirect_chain == [(url, 302)]
     stored = Entry.get("report", app)
@@ -133,37 +136,35 @@ def test_second_of_two_editors_overwrites_nothing_unseen(app: Celery, site: Any)
     entry(app, "report", args=[1])
     anna, ben = site.visitor("change", name="first"), site.visitor("change", name="second")
     url = change_url("report")
-    of_anna, of_ben = (site.form_in(one.get(url).content.decode()) for one in (anna, ben))
+    of_anna, of_ben = (form_of(one.get(url)) for one in (anna, ben))
     anna.post(url, {**of_anna, "args": "[2]"})
     answer = ben.post(url, {**of_ben, "queue": "mails"})
     assert "first has changed it" in words_of(answer)
     assert Entry.get("report", app).options == {}
-    merged = site.form_in(answer.content.decode())
+    merged = form_of(answer)
     assert (merged["args"], merged["queue"]) == ("[2]", "mails")
     ben.post(url, merged)
     stored = Entry.get("report", app)
     assert (stored.args, stored.options) == ([2], {"queue": "mails"})
 
 
-def test_quarantined_entry_says_why_and_is_mended(
-    app: Celery, admin: Any, site: Any, client: redis.Redis
-) -> None:
+def test_quarantined_entry_says_why_and_is_mended(app: Celery, admin: Any, client: redis.Redis) -> None:
     bad = {"name": "bad", "task": "echo", "schedule": {"__type__": "interval", "every": "x"}}
     write_raw(client, "bad", bad)
     why = "interval: every must be a number of seconds, not 'x'."
     assert why in words_of(admin.get(LIST))
-    fields = site.form_in(admin.get(change_url("bad")).content.decode())
+    fields = form_of(admin.get(change_url("bad")))
     admin.post(change_url("bad"), {**fields, "document": fields["document"].replace('"x"', "30")})
     assert Entry.get("bad", app).state == "scheduled"
 
 
-def test_hidden_arguments_are_not_shown_and_come_back(app: Celery, admin: Any, site: Any) -> None:
+def test_hidden_arguments_are_not_shown_and_come_back(app: Celery, admin: Any) -> None:
     app.conf.redbeat_web_hide = ["password"]
     entry(app, kwargs={"password": "s3cret", "x": 1}, ping_url="https://example.com/t0ken")
     url = change_url("report")
     for query in ("", "?as=json"):
         assert not re.search("s3cret|t0ken", admin.get(url + query).content.decode())
-    fields = site.form_in(admin.get(url).content.decode())
+    fields = form_of(admin.get(url))
     admin.post(url, {**fields, "kwargs": fields["kwargs"].replace("1", "2")})
     stored = Entry.get("report", app)
     assert (stored.kwargs, stored.ping_url) == ({"password": "s3cret", "x": 2}, "https://example.com/t0ken")
@@ -174,15 +175,13 @@ def test_hidden_arguments_are_not_shown_and_come_back(app: Celery, admin: Any, s
     ["..", "a//b/../c", "dashboard", "a_2Fb", "x?y#z&q=1", "50% ü 漢字", "a\r\nb", "<b>'\"`", "x" * 3000],
     ids=range(9),
 )
-def test_entry_of_any_name_is_changed_paused_and_deleted(
-    app: Celery, admin: Any, site: Any, name: str
-) -> None:
+def test_entry_of_any_name_is_changed_paused_and_deleted(app: Celery, admin: Any, name: str) -> None:
     from redbeat.contrib.django.addresses import part_for
 
     entry(app, name)
     listed = admin.get(LIST).content.decode()
     [url] = [unescape(one) for one in re.findall(r'<th class="field-name"><a href="([^"]*)"', listed)]
-    fields = site.form_in(admin.get(url).content.decode())
+    fields = form_of(admin.get(url))
     admin.post(url, {**fields, "args": "[2]"})
     assert Entry.get(name, app).args == [2]
     assert admin.get(url.replace("/change/", "/history/")).status_code == 200
@@ -193,9 +192,7 @@ def test_entry_of_any_name_is_changed_paused_and_deleted(
     assert admin.get("/admin/").status_code == 200, "with links to what was done of late"
 
 
-def test_markup_that_users_have_typed_is_text(
-    app: Celery, admin: Any, site: Any, client: redis.Redis
-) -> None:
+def test_markup_that_users_have_typed_is_text(app: Celery, admin: Any, client: redis.Redis) -> None:
     evil = "<img src=x onerror=alert(1)>"
     entry(app, evil, task=evil, kwargs={evil: evil}).pause(evil)
     write_raw(client, f"{evil}2", {"name": evil, "task": evil, "schedule": {"__type__": evil}})
@@ -206,7 +203,7 @@ def test_markup_that_users_have_typed_is_text(
         answer = admin.get(page)
         assert answer.status_code == 200, page
         assert "<img src=x" not in answer.content.decode(), page
-    fields = site.form_in(admin.get(f"{LIST}add/").content.decode())
+    fields = form_of(admin.get(f"{LIST}add/"))
     for schedule in (evil, "0 9 * * *"):  # refused, and stored
         typed = {**fields, "name": f"{evil}3", "task": evil, "schedule": schedule}
         assert "<img src=x" not in admin.post(f"{LIST}add/", typed, follow=True).content.decode()
@@ -246,14 +243,14 @@ def test_run_now_asks_first_and_sends_one_run_when_repeated(
 
 
 def test_task_outside_redbeat_web_tasks_is_neither_run_nor_scheduled(
-    app: Celery, admin: Any, site: Any, broker: redis.Redis
+    app: Celery, admin: Any, broker: redis.Redis
 ) -> None:
     app.conf.redbeat_web_tasks = ["mails.*"]
     entry(app)
     answer = admin.post(LIST, {"action": "run_now", "_selected_action": "report", "post": "yes"}, follow=True)
     assert "The task 'echo' isn't one of redbeat_web_tasks" in words_of(answer)
     assert sent_names(broker) == []
-    fields = site.form_in(admin.get(f"{LIST}add/").content.decode())
+    fields = form_of(admin.get(f"{LIST}add/"))
     answer = admin.post(f"{LIST}add/", {**fields, "name": "new", "task": "echo"})
     assert answer.context["adminform"].form.errors["task"]
     assert Entry.count(app) == 1
@@ -356,13 +353,11 @@ def test_addresses_below_a_prefix_have_it(app: Celery, admin: Any, request: pyte
         assert [url for url in found if not url.startswith(("/intranet", "/static/"))] == []
 
 
-def test_page_without_redis_says_so_and_keeps_what_was_typed(
-    app: Celery, admin: Any, site: Any, make_app: Any
-) -> None:
+def test_page_without_redis_says_so_and_keeps_what_was_typed(app: Celery, admin: Any, make_app: Any) -> None:
     from django.test import override_settings
 
     entry(app)
-    fields = site.form_in(admin.get(change_url("report")).content.decode())
+    fields = form_of(admin.get(change_url("report")))
     away = make_app(
         redbeat_redis_url="redis://:s3cret@127.0.0.1:1/0", redbeat_redis_options={"retry_period": -1}
     )
@@ -372,7 +367,7 @@ def test_page_without_redis_says_so_and_keeps_what_was_typed(
             assert (answer.status_code, "s3cret" in words_of(answer)) == (503, False), path
         answer = admin.post(change_url("report"), {**fields, "args": '["typed"]'})
         assert answer.status_code == 503
-        assert "typed" in site.form_in(answer.content.decode())["args"]
+        assert "typed" in form_of(answer)["args"]
         assert admin.get(f"{LIST}add/").status_code == 200
         assert admin.get("/admin/").status_code == 200
         assert admin.get(f"{LIST}dashboard/").status_code == 503

@@ -313,7 +313,8 @@ def test_eight_concurrent_triggers_with_one_key_send_one_run(
     program: Programs, app: Celery, add: Add
 ) -> None:
     add("one")
-    copies = [one.copy() for one in [program("run")] * 8]
+    token = program("run").token
+    copies = [Program(app, token=token) for _ in range(8)]
     key = {"idempotency-key": "x"}
     answers = at_once(8, lambda number: copies[number].ask("PUT", "/entries/one/trigger", {}, key).json())
     assert len({answer["task_id"] for answer in answers}) == 1

@@ -17,6 +17,7 @@ from redbeat.store.store import Store
 from redbeat.web.api.cursors import encoded
 from tests.integration.web.conftest import Add, Programs
 from tests.integration.web.test_api_entries import at_once
+from tests.support.programs import Program
 from tests.support.stored import store
 
 FILE = {
@@ -198,7 +199,7 @@ def test_second_heavy_operation_at_a_time_gets_503(
     )
 
     def examine(*_given: Any, **_options: Any) -> Any:
-        found.extend(one.copy(same_application=True).ask(*asked) for asked in heavy)
+        found.extend(Program(app, (), one.http.app, one.token).ask(*asked) for asked in heavy)
         return Diagnosis()
 
     monkeypatch.setattr("redbeat.web.api.operating.examine", examine)

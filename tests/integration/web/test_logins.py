@@ -208,7 +208,7 @@ def test_links_and_cookies_stay_below_the_mounted_path(app: Celery, root: str) -
     quoted = quote(root)
     site = Starlette(routes=[Mount(root, dashboard_of(app))])
     inner = Browser(site)
-    inner.root = quoted
+    inner.http.base_url = f"http://localhost{quoted}"
     page = inner.get("/entry/new")
     assert page.headers["set-cookie"].endswith(f"Path={quoted}; SameSite=strict")
     links = re.findall(r'(?:href|src|action|hx-post)="(/[^"]*)"', page.text)
