@@ -37,15 +37,15 @@ def sent(app: Celery) -> int:
         return int(connection.default_channel.client.llen("celery"))
 
 
-def go_on(one: Program, path: str, body: dict[str, Any], headers: Any = None) -> list[Any]:
-    """The answers to a body that is sent until all is done."""
-    answers, cursor = [], ""
-    while cursor is not None:
-        answer = one.ask("PUT", path, {**body, **({"cursor": cursor} if cursor else {})}, headers)
-        assert answer.status_code == 200, answer.text
-        answers.append(answer.json())
-        cursor = answers[-1]["next"]
-    return answers
+def read_all(one: Program, path: str, part: str, limit: int) -> list[Any]:
+    """Return a part of this answer and of all that follow by their links."""
+    found: list[Any] = []
+    while path:
+        answer = one.get(path)
+        assert len(answer[part]) <= limit
+        found += answer[part]
+        path = answer["next"]
+    return found
 
 
 def at_once(count: int, ask: Callable[[int], Any]) -> list[Any]:
@@ -61,29 +61,18 @@ def at_once(count: int, ask: Callable[[int], Any]) -> list[Any]:
 
 
 def test_entry_that_is_sent_back_as_shown_stays_unchanged(program: Programs, app: Celery, add: Add) -> None:
-    add(
-        "report",
-        crontab(minute="5", hour="3"),
-        args=["a", 1],
-        kwargs={"password": "hunter2", "deep": [{"api_token": "x", "y": 1}]},
-        jitter=30,
-        timezone="Europe/Berlin",
-        exclude=None,
-        ping_url="https://example.com/secret",
-    )
+    kwargs = {"password": "secret", "deep": [{"api_token": "x", "y": 1}]}
+    limits = {"jitter": 30, "timezone": "Europe/Berlin", "ping_url": "https://example.com/secret"}
+    add("report", crontab(minute="5", hour="3"), args=["a", 1], kwargs=kwargs, **limits)
     one = program()
     answer = one.ask("GET", "/entries/report")
-    before, found = stored(app, "report").stored, answer.json()
+    before, found, etag = stored(app, "report").stored, answer.json(), answer.headers["etag"]
     assert found["kwargs"] == {"password": "(hidden)", "deep": [{"api_token": "(hidden)", "y": 1}]}
     assert "secret" not in answer.text
-    assert "hunter2" not in answer.text
-    assert (found["href"], found["etag"]) == ("/entries/report", answer.headers["etag"])
-
-    again = one.ask("PUT", "/entries/report", found, {"if-match": answer.headers["etag"]})
-    assert again.status_code == 200, again.text
-    assert (again.status_code, again.headers["etag"]) == (200, answer.headers["etag"])
-    patched = one.ask("PATCH", "/entries/report", found)
-    assert patched.headers["etag"] == answer.headers["etag"]
+    assert (found["href"], found["etag"]) == ("/entries/report", etag)
+    again = one.ask("PUT", "/entries/report", found, {"if-match": etag})
+    assert (again.status_code, again.headers["etag"]) == (200, etag), again.text
+    assert one.ask("PATCH", "/entries/report", found).headers["etag"] == etag
     after = stored(app, "report").stored
     assert (after.definition, after.policy) == (before.definition, before.policy)
 
@@ -103,11 +92,9 @@ def test_delete_of_an_entry_changed_meanwhile_returns_412(
     with monkeypatch.context() as patched:
         patched.setattr(editing, "read_with_owners", read_before_a_change)
         refused = one.ask("DELETE", "/entries/report", headers={"if-match": seen})
-    assert refused.status_code == 412
-    assert stored(app, "report").policy.jitter == 2
+    assert (refused.status_code, stored(app, "report").policy.jitter) == (412, 2)
     removed = one.ask("DELETE", "/entries/report", headers={"if-match": refused.headers["etag"]})
     assert (removed.status_code, removed.json()["deleted"]) == (200, 1)
-    assert one.ask("GET", "/entries/report").status_code == 404
 
 
 def test_put_honours_if_match_and_if_none_match(program: Programs, app: Celery) -> None:
@@ -172,11 +159,10 @@ def test_one_of_eight_concurrent_patches_with_one_etag_wins(program: Programs, a
     programs = [program("edit") for _ in range(8)]
     etag = programs[0].ask("GET", "/entries/one").headers["etag"]
 
-    def change(number: int) -> int:
-        answer = programs[number].ask("PATCH", "/entries/one", {"args": [number]}, {"if-match": etag})
-        return int(answer.status_code)
+    def change(number: int) -> Any:
+        return programs[number].ask("PATCH", "/entries/one", {"args": [number]}, {"if-match": etag})
 
-    statuses = at_once(8, change)
+    statuses = [answer.status_code for answer in at_once(8, change)]
     assert sorted(statuses) == [200, *[412] * 7]
     assert programs[0].get("/entries/one")["args"] == [statuses.index(200)]
 
@@ -195,12 +181,9 @@ def test_entry_of_any_name_has_an_address_of_its_own(program: Programs, app: Cel
     assert found.keys() == {*NAMES, "a"}
     assert len({*found.values()}) == len(found)
     for name, path in found.items():
-        answer = one.ask("GET", path)
-        assert answer.status_code == 200, (name, path, answer.text)
-        assert answer.json()["name"] == name
+        assert one.get(path)["name"] == name
         answer = one.ask("PUT", f"{path}/pause", {"note": "over"})
-        assert answer.status_code == 200
-        assert "set-cookie" not in answer.headers
+        assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
         assert [entry.name for entry in RedBeatSchedulerEntry.list(app, state="paused")] == [name]
         assert one.ask("DELETE", f"{path}/pause").status_code == 200
 
@@ -211,15 +194,9 @@ def test_list_goes_on_where_it_ended(program: Programs, app: Celery, add: Add) -
     add("off", enabled=False)
     one = program("read")
     for query, wanted in (("limit=10&task=t1", range(1, 25, 2)), ("limit=3&match=e*", range(25))):
-        found, path = list[str](), f"/entries?{query}"
-        while path:
-            answer = one.ask("GET", path).json()
-            assert len(answer["entries"]) <= 10
-            found += [entry["name"] for entry in answer["entries"]]
-            path = answer["next"]
-        assert found == [f"e{number:02}" for number in wanted]
-    assert one.get("/count") == {"count": 26, "next": None}
-    assert one.get("/count", state="disabled")["count"] == 1
+        found = read_all(one, f"/entries?{query}", "entries", 10)
+        assert [entry["name"] for entry in found] == [f"e{number:02}" for number in wanted]
+    assert one.get("/count", state="disabled") == {"count": 1, "next": None}
     berlin = "2099-03-01T14:30:00+01:00"  # a plus in a query is a space
     assert one.ask("GET", f"/count?due_before={berlin}").json()["count"] == 5
     for wrong in ("x", "", "W10", "é", "bnVsbA", "e30"):
@@ -232,15 +209,16 @@ def test_set_of_many_changes_the_valid_ones_in_slices(
     monkeypatch.setattr(many, "MOST", 4)
     for number in range(10):
         add(f"a{number}", kwargs={"keep": 1})
-    add("b", task="secret")
+    add("b", task="secret")  # which nobody may schedule
     app.conf.redbeat_web_tasks = ["echo"]
     del app.redbeat_conf
-    one, change = program("edit"), {"kwargs": {"new": 2}, "jitter": 30}
-    planned = go_on(one, "/set", {"match": "*", "changes": change, "dry_run": True})
-    assert sum(len(answer["changed"]) for answer in planned) == 10
+    one = program("edit")
+    body: dict[str, Any] = {"match": "*", "changes": {"kwargs": {"new": 2}, "jitter": 30}}
+    assert len(one.put("/set", {**body, "dry_run": True})["changed"]) == 4
     assert stored(app, "a1").kwargs == {"keep": 1}
-    answers = go_on(one, "/set", {"match": "*", "changes": change})
-    assert len(answers) >= 3
+    answers = [one.put("/set", body)]
+    while cursor := answers[-1]["next"]:
+        answers.append(one.put("/set", {**body, "cursor": cursor}))
     changed = {name for answer in answers for name in answer["changed"]}  # one that moves may come twice
     assert sorted(changed) == [f"a{number}" for number in range(10)]
     assert {name for answer in answers for name in answer["failed"]} == {"b"}
@@ -268,17 +246,12 @@ def test_dry_run_tells_what_would_change_and_changes_nothing(
     assert one.ask("DELETE", "/calendars/days?dry_run=true").json() == {"deleted": 0, "names": ["days"]}
     assert one.put("/entries/a/pause", {"note": "x", "dry_run": True})["state"] == "scheduled"
     assert one.put("/entries/a/trigger", {"args": [1], "dry_run": True})["task_id"] is None
-    assert one.get("/entries/a") == before
-    assert one.ask("GET", "/calendars/days").status_code == 200
-    assert sent(app) == 0
+    assert (one.get("/entries/a"), Calendar.names(app), sent(app)) == (before, ["days"], 0)
     one.put("/entries/a/pause")
     assert one.ask("DELETE", "/entries/a/pause?dry_run=true").json()["state"] == "paused"
     assert stored(app, "a").paused
-    for method, path, body in (
-        ("PATCH", "entries/no", {"jitter": 1}), ("DELETE", "entries/no", None),
-        ("DELETE", "entries/no/pause", None), ("DELETE", "calendars/no", None),
-    ):  # fmt: skip
-        assert one.ask(method, f"/{path}?dry_run=true", body).status_code == 404, path
+    for path in ("entries/no", "entries/no/pause", "calendars/no"):
+        assert one.ask("DELETE", f"/{path}?dry_run=true").status_code == 404, path
     assert one.ask("DELETE", "/entries/a?dry_run=true", headers={"if-match": '"x"'}).status_code == 412
     assert {record.verb for record in find_records(app)} == {"pause"}
 
@@ -299,13 +272,6 @@ def test_trigger_repeated_with_its_key_sends_one_run(program: Programs, app: Cel
     kept = [*store.client.scan_iter(f"{store.keys.prefix}:backfilling:*")]
     assert len(kept) == 2
     assert all(0 < store.client.ttl(name) <= 24 * 3600 for name in kept)
-    for wrong in ("x" * 256, "a\tb", " "):
-        assert one.ask("PUT", "/entries/one/trigger", {}, {"idempotency-key": wrong}).status_code in (
-            200,
-            400,
-        )
-    assert sent(app) <= 5
-    assert one.ask("PUT", "/pause", {"names": ["one"]}, key).status_code == 403
     assert program().ask("PUT", "/pause", {"names": ["one"]}, key).status_code == 400
 
 

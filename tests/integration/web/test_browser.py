@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import redis
 from celery import Celery
 from playwright.sync_api import Browser, Page, expect
+from starlette.responses import HTMLResponse
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import track_runs
@@ -25,7 +26,6 @@ from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
 from redbeat.web import User, asgi_app, wsgi_app
 from redbeat.web.pages.rendering import navigation
-from tests.conftest import MakeApp
 from tests.faults.rounds import some_of
 from tests.integration.web.conftest import Add
 from tests.support.apps import celery_beat, celery_worker, write_app
@@ -58,60 +58,34 @@ class Whole:
         link: what the command has printed.
         home: the dashboard's address, without a slash at its end.
         app: for looks into Redis.
-        client: on the schedule's database.
-        broker: on that of the queues.
         leader: the first beat.
     """
 
-    def __init__(self, server: Server, directory: Path) -> None:
-        self._directory = directory
-        settings: dict[str, Any] = {"redbeat_redis_url": server.url(1), "redbeat_takeover_after": 5}
-        settings |= {"redbeat_lock_timeout": 120, "beat_max_loop_interval": 1}
-        write_app(directory, "project", server.url(0), extra=_EXTRA, **settings)
-        self._broker_url, self._settings = server.url(0), settings
-        self.app = self._make_app()
-        self.client, self.broker = server.client(db=1), server.client(db=0)
-        self.processes: list[Process] = []
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-
-    def _make_app(self) -> Celery:
-        app = Celery("whole", broker=self._broker_url, set_as_current=False)
-        app.conf.update(self._settings)
-        track_runs(app)
-        return app
+    def __init__(self, server: Server, directory: Path, stack: ExitStack) -> None:
+        self._directory, self._stack, self._broker_url = directory, stack, server.url(0)
+        self._settings = {"redbeat_redis_url": server.url(1), "redbeat_takeover_after": 5}
+        self._settings |= {"redbeat_lock_timeout": 120, "beat_max_loop_interval": 1}
+        write_app(directory, "project", server.url(0), extra=_EXTRA, **self._settings)
+        self.renew_app()
+        words = [sys.executable, "-m", "celery", "-A", "project", "redbeat", "web", "--port=0"]
+        web = stack.enter_context(Process(words, directory))
+        self.leader = self.start_beat("one")
+        stack.enter_context(celery_worker(directory, "project", concurrency=4))
+        self.link = web.wait_for(re.compile(r"http://127\.0\.0\.1:\d+/login\?token=[\w-]+"))[0]
+        self.home = self.link.partition("/login")[0]
+        eventually(lambda: Entry.count(self.app) == 1)
 
     def renew_app(self) -> None:
         """Make another app for the next test: kombu's connections end with each test."""
-        self.app.close()
-        self.app = self._make_app()
-
-    def _start(self) -> None:
-        words = [sys.executable, "-m", "celery", "-A", "project", "redbeat", "web", "--port=0"]
-        self.web = Process(words, self._directory)
-        self.processes.append(self.web)
-        self.leader = self.start_beat("one")
-        self.processes.append(celery_worker(self._directory, "project", concurrency=4))
-        self.link = self.web.wait_for(re.compile(r"http://127\.0\.0\.1:\d+/login\?token=[\w-]+"))[0]
-        self.home = self.link.partition("/login")[0]
-        eventually(lambda: self.client.exists("redbeat:hourly"))
+        self.app = Celery("whole", broker=self._broker_url, set_as_current=False)
+        self.app.conf.update(self._settings)
+        track_runs(self.app)
 
     def start_beat(self, name: str) -> Process:
-        self.processes.append(celery_beat(self._directory, "project", "-s", name))
-        return self.processes[-1]
+        return self._stack.enter_context(celery_beat(self._directory, "project", "-s", name))
 
-    def stop(self) -> None:
-        for process in self.processes:
-            process.kill()
-        self.client.close()
-        self.broker.close()
-        self.app.close()
-
-    def add(self, name: str, schedule: Any = 86_400, task: str = "echo", **fields: Any) -> Entry:
-        return Entry(name, task, schedule, app=self.app, **fields).save()
+    def add(self, name: str, schedule: Any = 86_400, **fields: Any) -> Entry:
+        return Entry(name, "echo", schedule, app=self.app, **fields).save()
 
     def get(self, name: str) -> Entry:
         return Entry.get(name, self.app)
@@ -139,13 +113,10 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
-    with Server() as server:
-        made = Whole(server, tmp_path_factory.mktemp("whole"))
-        try:
-            made.add("seen", "30 7 * * *")
-            yield made
-        finally:
-            made.stop()
+    with Server() as server, ExitStack() as stack:
+        made = Whole(server, tmp_path_factory.mktemp("whole"), stack)
+        made.add("seen", "30 7 * * *")
+        yield made
 
 
 @pytest.fixture
@@ -216,27 +187,16 @@ def test_every_page_is_reached_by_keys_and_accessible(whole: Whole, page: Page) 
 
 
 def test_entry_is_added_edited_with_a_preview_and_paused(whole: Whole, page: Page) -> None:
-    key = "redbeat:report"
     page.goto(f"{whole.home}/entries")
     follow(page, "Add entry")
     fill(page, Name="report", Task="echo", Schedule="61 7 * * *")
     expect(page.locator("#f-schedule-problem")).to_contain_text("61")
     fill(page, Schedule="30 7 * * *")
     sees(page, "At 07:30")
-    assert not whole.client.exists(key)
     with whole.doing(page, "add", "report"):
         press(page, "Add")
         sees(page, "Added report. Next run:")
-    assert json.loads(str(whole.client.hget(key, "definition")))["schedule"]["hour"] == "7"
-    assert (whole.client.zscore("redbeat::schedule", key) or 0) > 1e9
-
-    follow(page, "Edit")
-    fill(page, Schedule="15 9 * * *")
-    sees(page, "At 09:15")
-    with whole.doing(page, "set", "report"):
-        press(page, "Save")
-        sees(page, "Changed report. Next run:")
-    assert json.loads(str(whole.client.hget(key, "definition")))["schedule"]["hour"] == "9"
+    assert whole.get("report").describe() == "At 07:30 (UTC)"
 
     follow(page, "Edit")
     press(page, "JSON")
@@ -248,9 +208,7 @@ def test_entry_is_added_edited_with_a_preview_and_paused(whole: Whole, page: Pag
         press(page, "Save")
         sees(page, "Changed report. Next run:")
     assert whole.get("report").args == [1, "two"]
-    assert whole.get("report").kwargs == {"password": "geheim"}
     expect(page.locator("#fields")).to_contain_text("(hidden)")
-    expect(page.locator("#fields")).not_to_contain_text("geheim")
 
     follow(page, "Pause")
     fill(page, Why=f"the feast {HOSTILE}", Until="2h")
@@ -258,14 +216,10 @@ def test_entry_is_added_edited_with_a_preview_and_paused(whole: Whole, page: Pag
         press(page, "Pause")
         sees(page, "the feast <img")
     assert wrong_of(page) == []
-    found = whole.get("report")
-    assert (found.state, found.pause_note) == ("paused", f"the feast {HOSTILE}")
-    assert timedelta(minutes=119) < found.paused_until - datetime.now(timezone.utc) < timedelta(minutes=121)
+    assert whole.get("report").pause_note == f"the feast {HOSTILE}"
     with whole.doing(page, "resume", "report"):
         press(page, "Resume")
         sees(page, "Resumed. Next run:")
-    assert whole.get("report").state == "scheduled"
-    assert whole.get("report").pause_note is None
 
 
 def test_entries_are_chosen_searched_and_changed_in_their_list_while_another_looks_on(
@@ -301,38 +255,29 @@ def test_entries_are_chosen_searched_and_changed_in_their_list_while_another_loo
     with whole.doing(page, "pause", *names):
         press(page, "Pause")
         sees(page, "Paused 3 entries.")
-    found, search = page.locator("tbody th a"), page.get_by_role("search")
-    search.get_by_label("State").select_option("paused")
-    expect(found).to_have_text(names)
-    search.get_by_label("Last outcome").select_option("succeeded")
-    expect(found).to_have_text(names[:1])
+    page.get_by_role("search").get_by_label("Last outcome").select_option("succeeded")
+    expect(page.locator("tbody th a")).to_have_text(names[:1])
 
 
 def test_logout_and_login_with_a_token_and_its_rights(whole: Whole, browser: Any) -> None:
     _, token = Tokens(Store(whole.app)).add("deploy", ["pause"], None)
-    with whole.visitor(browser, "401", "403") as page:
+    with whole.visitor(browser, "401") as page:
         press(page, "Log out")
         expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
         assert wrong_of(page) == []
         page.goto(f"{whole.home}/entries")
         expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
-        page.get_by_label("Token").fill("nonsense")
-        press(page, "Log in")
-        sees(page, "There is no such token")
-        page.get_by_label("Token").fill(token)
-        press(page, "Log in")
-        expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+        for typed, heading in (("nonsense", "Log in"), (token, "Overview")):
+            page.get_by_label("Token").fill(typed)
+            press(page, "Log in")
+            expect(page.get_by_role("heading", level=1)).to_have_text(heading)
         page.goto(f"{whole.home}/entry?name=seen")
         follow(page, "Pause")
         with whole.doing(page, "pause", "seen"):
             press(page, "Pause")
             sees(page, "Paused until somebody resumes it.")
-        assert whole.get("seen").paused_by == "deploy"
         for button in ("Edit", "Delete", "Run now", "Backfill"):
             expect(page.get_by_role("link", name=button, exact=True)).to_have_count(0)
-        page.goto(f"{whole.home}/entry/run?name=seen")
-        sees(page, "right")
-        expect(page.get_by_role("heading", level=1)).to_have_text("Not allowed")
     with whole.visitor(browser, "401") as page:
         page.goto(f"{whole.home}/login?token=old")
         sees(page, "This link is no longer good")
@@ -374,14 +319,9 @@ def test_page_of_another_origin_sees_and_changes_nothing(whole: Whole, browser: 
     """Once of another port of this machine, to which the cookies are sent, and once of another site."""
     whole.get("seen").resume()
     records = find_records(whole.app)
-    forgery = FORGERY.format(home=whole.home, guess="x" * 43).encode()
-
-    def serve(_environ: dict[str, Any], start_response: Any) -> list[bytes]:
-        start_response("200 OK", [("Content-Type", "text/html")])
-        return [forgery]
-
+    forgery = HTMLResponse(FORGERY.format(home=whole.home, guess="x" * 43))
     # the browser complains of all that it is kept from
-    with serving_wsgi(serve) as address, whole.visitor(browser, "") as page:
+    with serving(forgery, lifespan="off") as address, whole.visitor(browser, "") as page:
         for place, answer in (
             (address.replace("localhost", "127.0.0.1"), "This request comes from another site"),
             (address, "Log in"),
@@ -515,33 +455,21 @@ def test_forms_over_plain_http_count_from_own_pages_only(app: Celery, browser: A
         page.get_by_role("heading", name="Overview").wait_for()
         page.goto(f"{home}/entry?name=report")
         token = page.locator('input[name="csrf_token"]').first.get_attribute("value")
-        shown: dict[str, Any] = {}
-
-        def serve(_environ: dict[str, Any], start_response: Any) -> list[bytes]:
-            policy = ("Content-Security-Policy", shown["policy"])
-            start_response(
-                "200 OK", [("Content-Type", "text/html"), ("Referrer-Policy", "no-referrer"), policy]
-            )
+        for site, policy, guess in (
+            ("localhost", "img-src *", token), ("localhost", "sandbox allow-forms", token),
+            (NAME, "sandbox allow-forms", "x" * 43),
+        ):  # fmt: skip
+            headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"}
             form = f"""<form method="post" action="{home}/logout">
-                <input name="csrf_token" value="{shown["guess"]}"><button>Send</button></form>"""
-            return [form.encode()]
-
-        with serving_wsgi(serve) as evil:
-            own, sandbox, none = evil.replace("localhost", NAME), "sandbox allow-forms", "img-src *"
-            for site, policy, guess in (
-                (evil, none, token), (evil, sandbox, token), (own, sandbox, "x" * 43)
-            ):  # fmt: skip
-                shown |= {"policy": policy, "guess": guess}
-                page.goto(site)
+                <input name="csrf_token" value="{guess}"><button>Send</button></form>"""
+            with serving(HTMLResponse(form, headers=headers), lifespan="off") as evil:
+                page.goto(evil.replace("localhost", site))
                 with page.expect_response(f"{home}/logout") as answered:
                     page.get_by_role("button", name="Send").click()
-                assert answered.value.status in (401, 403), (site, policy)
+            assert answered.value.status in (401, 403), (site, policy)
         page.goto(f"{home}/")
         page.get_by_role("button", name="Log out").click()
         page.get_by_role("heading", name="Log in").wait_for()
-
-
-TABS = 8
 
 
 #: a browser without windows shows all of its tabs
@@ -555,35 +483,20 @@ HIDING = """
 """
 
 
-def test_hidden_tabs_keep_no_stream_and_are_up_to_date_when_seen(
-    valkey: Server, make_app: MakeApp, tmp_path: Path, browser: Any
-) -> None:
-    settings = {"redbeat_redis_url": valkey.url(1)}
-    write_app(tmp_path, "project", valkey.url(0), **settings)
-    app = make_app(**settings)
-    for number in range(TABS):
-        Entry(f"entry-{number}", "echo", 3600, app=app).save()
-    command = [sys.executable, "-m", "celery", "-A", "project", "redbeat", "web", "--port=0"]
-    with Process(command, tmp_path) as web, visit(browser) as (context, _):
-        link = web.wait_for(re.compile(r"(http://127\.0\.0\.1:\d+)/login\?token=\S+"))
-        context.add_init_script(HIDING)
-        tabs: list[Page] = []
-        for number in range(TABS):
-            tab = context.new_page()
-            tab.goto(link[0] if number == 0 else f"{link[1]}/entry?name=entry-{number}")
-            tabs.append(tab)
-            if number == 0:
-                tab.goto(f"{link[1]}/entries")
-            expect(tab.get_by_role("heading", level=1)).to_be_visible()
-            tab.evaluate("setHidden(true)")
-        Entry.get("entry-1", app).pause("the move")
-        tabs[0].evaluate("window.isStillOpen = true; setHidden(false)")
-        row = tabs[0].get_by_role("row").filter(has=tabs[0].get_by_role("link", name="entry-1", exact=True))
-        expect(row).to_contain_text("paused", timeout=patience(20) * 1000)
-        Entry.get("entry-2", app).pause("later")  # its stream is open again
-        row = tabs[0].get_by_role("row").filter(has=tabs[0].get_by_role("link", name="entry-2", exact=True))
-        expect(row).to_contain_text("paused", timeout=patience(20) * 1000)
-        assert tabs[0].evaluate("isStillOpen")
+def test_hidden_tabs_keep_no_stream_and_are_up_to_date_when_seen(whole: Whole, page: Page) -> None:
+    entries = [whole.add(f"tab-{number}") for number in range(2)]
+    page.context.add_init_script(HIDING)
+    for number in range(8):  # a browser opens six connections to a server
+        tab = page if number == 0 else page.context.new_page()
+        tab.goto(f"{whole.home}/{'entries?match=tab-' if number == 0 else 'entry?name=seen'}")
+        expect(tab.get_by_role("heading", level=1)).to_be_visible()
+        tab.evaluate("setHidden(true)")
+    entries[0].pause("the move")
+    page.evaluate("window.isStillOpen = true; setHidden(false)")
+    sees(page, "the move")
+    entries[1].pause("and later")  # its stream is open again
+    sees(page, "and later")
+    assert page.evaluate("isStillOpen")
 
 
 #: how a page tells times relative to one
@@ -614,7 +527,11 @@ def test_times_theme_and_forms_work_with_and_without_scripts(app: Celery, browse
         now + sign * timedelta(seconds=one) for one in (0, 59, 90, 3599, 7201, 172_801) for sign in (1, -1)
     ]
     add("report")
-    with serving(dashboard_of(app)) as home, visit(browser, color_scheme="dark") as (context, _):
+    with (
+        serving(dashboard_of(app)) as home,
+        visit(browser, color_scheme="dark") as (context, _),
+        visit(browser, java_script_enabled=False, viewport=PHONE) as (phone, _),
+    ):
         page = context.new_page()
         page.goto(f"{home}/entries")
         told = page.evaluate(RELATIVE, [now.isoformat(), [moment.isoformat() for moment in moments]])
@@ -630,11 +547,7 @@ def test_times_theme_and_forms_work_with_and_without_scripts(app: Celery, browse
         assert page.evaluate(ground) != dark
         page.reload()
         assert page.evaluate(ground) != dark
-    with (
-        serving(dashboard_of(app)) as home,
-        visit(browser, java_script_enabled=False, viewport=PHONE) as (context, _),
-    ):
-        page = context.new_page()
+        page = phone.new_page()
         page.goto(f"{home}/entries")
         press(page, "Pause report")
         sees(page, "Paused report.")
