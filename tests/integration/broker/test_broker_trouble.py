@@ -13,17 +13,14 @@ from typing import Any
 import pytest
 import redis
 
-from redbeat.errors import StoreUnavailable
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
-from tests.support.deadlines import patience
 from tests.support.logs import AWAY, BACK, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,
-    SELDOM,
     counts_of,
     due_count,
     expected_id,
@@ -182,86 +179,6 @@ def test_at_most_once_broker_in_trouble_costs_one_small_batch(
     eventually(lambda: scheduler.tick() > 1)
     assert sent_names(second_broker) == [*["before"] * (trouble == "frozen"), *names[20:]]
     assert lost == 20
-
-
-@pytest.fixture
-def way(server: Server) -> Iterator[Proxy]:
-    """A proxy to the server of both schedule and broker."""
-    with Proxy((server.host, server.port)) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def urls(server: Server, way: Proxy) -> dict[str, str]:
-    """The settings to reach both through the proxy."""
-    return {"broker_url": way.url(server.url(0)), "redbeat_redis_url": way.url(server.url(1))}
-
-
-def write_backlog(client: redis.Redis, urls: dict[str, str], directory: Path, **settings: Any) -> list[str]:
-    """Write an app that uses the proxy, and 6000 due entries. Return their names."""
-    write_app(directory, "module", redbeat_batch_size=50, **urls, **settings)
-    return write_burst(client, 6000)
-
-
-@pytest.mark.parametrize(
-    ("retry_period", "loss", "position"), [(None, "request", 250), (10, "reply", 250), (None, "reply", 990)]
-)
-def test_commit_whose_connection_is_cut_neither_loses_nor_doubles_a_run(
-    urls: dict[str, str],
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    broker: redis.Redis,
-    way: Proxy,
-    loss: Any,
-    retry_period: float | None,
-    position: int,
-) -> None:
-    options = {} if retry_period is None else {"retry_period": retry_period}
-    settings = {**urls, "redbeat_redis_options": options, "redbeat_batch_size": 100}
-    names = write_burst(client, 1000)
-    write_raw(client, "before", score=0.5, schedule=SELDOM)
-    scheduler = make_scheduler(**settings)
-    cut = way.cut_on(expected_id(f"entry-{position}", 1 + position).encode(), loss)
-    ends = 0
-    while True:
-        try:
-            delay_seconds = scheduler.tick()
-            if delay_seconds > 1:
-                break
-            if retry_period is None:
-                way.refuse()  # new connections: what is cut stays so
-        except StoreUnavailable:  # this beat ends, and another one follows
-            ends += 1
-            way.heal()
-            scheduler.close()
-            client.delete(LOCK)
-            scheduler = make_scheduler(**settings)
-    assert cut.is_set()
-    print(f"{ends} beats ended by it")
-    if retry_period is not None:
-        assert ends == 0
-    assert sent_names(broker) == ["before", *names]
-    assert counts_of(client, names) == {1: 1000}
-
-
-@pytest.mark.slow
-def test_sigterm_ends_a_beat_process_whose_server_is_frozen(
-    urls: dict[str, str], client: redis.Redis, broker: redis.Redis, way: Proxy, tmp_path: Path
-) -> None:
-    names = write_backlog(client, urls, tmp_path, redbeat_redis_options={"retry_period": -1})
-    frozen = way.freeze_on(expected_id("entry-720", 721).encode())  # in a message, with its commit
-    with celery_beat(tmp_path, "module") as beat:
-        eventually(frozen.is_set, interval=0.001)
-        took = beat.seconds_to_end()
-        assert beat.returncode == 0, beat.output()
-    print(f"it ended in {took:.2f} s")
-    assert took < patience(8)
-    way.thaw()
-    client.delete(LOCK)
-    with celery_beat(tmp_path, "module") as beat:
-        eventually(lambda: not due_count(client))
-    assert sent_names(broker) == names
-    assert counts_of(client, names) == {1: 6000}
 
 
 @pytest.mark.slow

@@ -16,18 +16,11 @@ from redbeat import RedBeatScheduler
 from redbeat.broker.delivery import Delivery
 from redbeat.store.records import Target
 from redbeat.store.store import Store
-from redbeat.task_ids import task_id_of
-from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
-from tests.support.polling import eventually
-from tests.support.rabbitmq import RabbitMQ
 from tests.support.schedule import (
-    SCHEDULE,
     SELDOM,
     field,
-    messages,
-    meta_json,
     monitoring,
     score_of,
     sent_names,
@@ -52,17 +45,12 @@ def test_run_on_one_server_is_pushed_and_recorded_by_one_script(
     scheduler = make_scheduler(broker_url=server.url(database))
     assert EXACTLY in scheduler.info
     write_raw(client, "entry")
-    with monitoring(server, with_scripts=True) as commands:
+    with monitoring(server) as outside_scripts:
         scheduler.tick()
-    pushes = [command.split()[1] for command in commands if command.upper().startswith("LPUSH")]
-    assert pushes == ["celery", "redbeat::history:entry"]
-    with monitoring(server) as outside:
-        client.zadd(SCHEDULE, {"redbeat:entry": 1})
-        scheduler.tick()
-    assert not [command for command in outside if command.upper().startswith("LPUSH")]
+    assert not [command for command in outside_scripts if command.upper().startswith("LPUSH")]
     with server.client(db=database) as broker:
-        assert sent_names(broker) == ["entry", "entry"]
-    assert field(client, "entry", "meta")["total_run_count"] == 2
+        assert sent_names(broker) == ["entry"]
+    assert field(client, "entry", "meta")["total_run_count"] == 1
 
 
 def test_server_is_identified_by_its_run_id(valkey: Server, make_scheduler: MakeScheduler) -> None:
@@ -153,35 +141,6 @@ def test_schedule_user_without_rights_to_queues_delivers_at_least_once(
     assert field(schedule, "first", "meta")["total_run_count"] == 1
     [warning] = [text for text in warnings_in(caplog) if "Runs are delivered at least once" in text]
     assert "lack rights (+info +lpush" in warning
-
-
-@pytest.mark.parametrize("broker_is", ["same", "other"])
-def test_queue_of_the_wrong_type_holds_up_its_own_runs_only(
-    server: Server, other: Server, make_scheduler: MakeScheduler, client: redis.Redis, broker_is: str
-) -> None:
-    broker_server = server if broker_is == "same" else other
-    scheduler = make_scheduler(broker_url=broker_server.url(0))
-    with broker_server.client() as broker:
-        broker.set("spoilt", "a string")
-        meta = meta_json(None, 5)
-        write_raw(client, "held", schedule=SELDOM, options={"queue": "spoilt"}, meta=meta, score=1)
-        write_raw(client, "free", schedule=SELDOM, score=2)
-        began = server_now(client)
-        scheduler.tick()
-        scheduler.tick()
-        assert sent_names(broker) == ["free"]
-        assert "WRONGTYPE" in field(client, "held", "error")["reason"]
-        assert field(client, "held", "meta")["total_run_count"] == 5
-        error = field(client, "held", "error")
-        pause_seconds = 2 ** (error["attempts"] - 1) * 1.25  # a quarter is jitter
-        assert began < (score_of(client, "held") or 0) <= server_now(client) + pause_seconds
-        broker.delete("spoilt")
-        client.zadd(SCHEDULE, {"redbeat:held": error["retry_at"]})
-        eventually(lambda: scheduler.tick() >= 0 and broker.exists("spoilt"))
-        [message] = messages(broker, "spoilt")
-    assert message["headers"]["id"] == task_id_of("redbeat:held", "1970-01-01T00:00:01.000000+00:00")
-    assert client.hget("redbeat:held", "error") is None
-    assert field(client, "held", "meta")["total_run_count"] == 6
 
 
 class Ending(RedBeatScheduler):
@@ -298,36 +257,15 @@ def test_missing_right_is_tried_again_with_the_next_connection(
     assert sent_names(broker) == ["first", "second", "third", "fourth"]
 
 
-def line_of(app: Celery, scheduler: type[RedBeatScheduler] = RedBeatScheduler) -> str:
-    """The banner's line about messages."""
-    lines = scheduler(app, lazy=True).info.splitlines()
-    [found] = [line for line in lines if ". messages -> " in line]
-    assert found.startswith("    . messages -> ")
-    return found.partition(" -> ")[2]
-
-
-class Overriding(RedBeatScheduler):
-    def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-        return super().apply_async(*args, **kwargs)
-
-
 def test_banner_names_user_code_that_rules_out_templates_and_escapes_it(app: Celery) -> None:
     def note(**said: Any) -> None: ...
 
     note.__qualname__ = "note\n    . lock -> none"
     before_task_publish.connect(note)
     try:
-        found = line_of(app, Overriding)
+        info = Ending(app, lazy=True).info
     finally:
         before_task_publish.disconnect(note)
-    assert f"{__name__}.Overriding overrides apply_async" in found
+    [found] = [line for line in info.splitlines() if line.startswith("    . messages -> ")]
+    assert f"{__name__}.Ending overrides apply_async" in found
     assert rf"a receiver of before_task_publish: {__name__}.note\n    . lock -> none" in found
-
-
-def test_banner_with_unconfirmed_messages_to_rabbitmq_says_one_by_one(
-    make_app: MakeApp, rabbitmq: RabbitMQ
-) -> None:
-    app = make_app(broker_url=rabbitmq.url())
-    assert line_of(app).startswith("compiled")
-    app.conf.broker_transport_options = {"confirm_publish": False}
-    assert line_of(app) == "one by one: confirm_publish is False"
