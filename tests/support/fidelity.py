@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,62 +54,46 @@ class Written:
     """What was written to a broker, without delivery tags.
 
     Attributes:
-        lists: key to its messages, the newest first.
-        published: channel and message of each PUBLISH, in order.
+        texts: key to its messages, the newest first; channel to what was published on it, in order.
     """
 
-    lists: dict[str, list[str]] = field(default_factory=dict)
-    published: list[tuple[str, str]] = field(default_factory=list)
+    texts: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def messages(self) -> list[dict[str, Any]]:
-        """All task messages, their bodies as they are."""
-        texts = [*chain.from_iterable(self.lists.values()), *(text for _, text in self.published)]
-        return [json.loads(text) for text in texts]
+        """Return all task messages with their bodies encoded."""
+        return [json.loads(text) for text in chain.from_iterable(self.texts.values())]
 
 
 @contextmanager
 def writing(broker: redis.Redis) -> Iterator[Written]:
     """Yield an object that holds, after the block, what was written to the broker; and empty the broker."""
-    written = Written()
-    with listening(broker) as published:
+    written, end = Written(), uuid.uuid4().hex
+    with broker.pubsub() as pubsub:
+        pubsub.psubscribe("*")
+        pubsub.get_message(timeout=patience())  # the confirmation
         yield written
-    written.published = [(channel, _without_tag(payload)) for channel, payload in published]
-    for key in sorted(broker.scan_iter(count=1000)):
+        broker.publish(end, "")
+        while (message := pubsub.get_message(timeout=patience()))["channel"] != end:
+            if not message["channel"].startswith(OF_THE_SCHEDULE):
+                written.texts[message["channel"]].append(_without_tag(message["data"]))
+    for key in broker.scan_iter(count=1000):
         if key.startswith(OF_THE_SCHEDULE):
             continue
         if broker.type(key) == "list":
-            written.lists[key] = [_without_tag(item) for item in broker.lrange(key, 0, -1)]
+            written.texts[key] = [_without_tag(item) for item in broker.lrange(key, 0, -1)]
         broker.delete(key)
 
 
 @contextmanager
-def listening(broker: redis.Redis) -> Iterator[list[tuple[str, str]]]:
-    """Yield a list that holds, after the block, what was published on the server in it: channel, payload."""
-    heard: list[tuple[str, str]] = []
-    end = uuid.uuid4().hex
-    with broker.pubsub() as pubsub:
-        pubsub.psubscribe("*")
-        pubsub.get_message(timeout=patience())  # the confirmation
-        yield heard
-        broker.publish(end, "")
-        while (message := pubsub.get_message(timeout=patience())) is not None:
-            if message["channel"] == end:
-                return
-            if not message["channel"].startswith(OF_THE_SCHEDULE):
-                heard.append((message["channel"], message["data"]))
-    raise AssertionError("the server doesn't publish")
-
-
-@contextmanager
 def counting_round_trips(monkeypatch: Any) -> Iterator[Callable[[], int]]:
-    """Yield what tells how often this process has sent something to a Redis server in the block."""
+    """Yield a function that counts how often this process has sent something to a Redis server."""
     with noting_round_trips(monkeypatch) as sent:
         yield lambda: len(sent)
 
 
 @contextmanager
 def noting_round_trips(monkeypatch: Any) -> Iterator[list[str]]:
-    """Yield a list of what this process sends to Redis servers in the block: the first command each time."""
+    """Yield a list of the first command each time this process sends something to a Redis server."""
     sent: list[str] = []
     base = redis.connection.AbstractConnection
     send_now = base.send_packed_command
@@ -133,9 +118,9 @@ def prepare(app: Celery, rows: dict[str, Row]) -> None:
 
 
 def send_directly(app: Celery, row: Row, sent: dict[str, Any]) -> None:
-    """Make the row's call as a program would that knows the headers that a run carries."""
-    headers = {**sent["headers"], **BEAT_HEADERS}
-    options = {**row.options, "task_id": sent["task_id"], "headers": headers}
+    """Call the task of the row with the id and headers of a run that has been sent."""
+    own = {name: sent[name] for name in ("redbeat_entry", "redbeat_due")}
+    options = {**row.options, "task_id": sent["id"], "headers": {**own, **BEAT_HEADERS}}
     task = app.tasks.get(row.task)
     send = partial(app.send_task, row.task) if task is None else task.apply_async
     send(row.args, row.kwargs, **options)

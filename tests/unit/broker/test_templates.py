@@ -11,12 +11,9 @@ from typing import Any, ClassVar
 import pytest
 from celery import Celery
 from celery.backends.base import DisabledBackend
-from hypothesis import given
-from hypothesis import strategies as st
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
-from redbeat.broker import compiler
 from redbeat.broker.compiler import Compiler, Message, Values
 from redbeat.broker.template import Template
 from redbeat.broker.wrappers import is_known_wrapper
@@ -101,12 +98,6 @@ def test_patched_task_drops_its_templates(compiling: Compiling, monkeypatch: pyt
     assert str(compiling.compile(call_of())).endswith("overrides apply_async")
 
 
-def test_message_with_quotes_in_its_values_is_that_of_apply_async(compiling: Compiling) -> None:
-    call = call_of(task_id="it's \" mine")
-    by_apply_async, compiled = compiling.make_both(call, values_of(call)._replace(due='"'))
-    assert compiled == by_apply_async
-
-
 @pytest.mark.parametrize(("lifetime", "queue"), [(None, 0.25), (90, 60), (0.5, 3600.0)])
 @pytest.mark.parametrize("options", [{}, {"expires": 100}, {"headers": {"mine": 1}}], ids=str)
 def test_message_that_expires_is_that_of_apply_async(
@@ -140,17 +131,10 @@ def test_task_that_expires_at_a_date_gets_no_template(compiling: Compiling, expi
 @pytest.mark.parametrize(
     "options",
     [
-        {"countdown": 1},
-        {"eta": "2030-01-01T00:00:00"},
-        {"link": []},
-        {"compression": "zlib"},
-        {"argsrepr": "()"},
-        {"expires": "2030-01-01T00:00:00"},
-        {"headers": {"id": "x"}},
-        {"headers": {"redbeat_queue_timeout": 5}},
+        *({"countdown": 1}, {"eta": "2030-01-01T00:00:00"}, {"link": []}, {"compression": "zlib"}),
+        *({"argsrepr": "()"}, {"expires": "2030-01-01T00:00:00"}, {"serializer": "none-such"}),
+        *({"task_id": 5}, {"headers": {"id": "x"}}, {"headers": {"redbeat_queue_timeout": 5}}),
         {"headers": {"redbeat_expires_after": 5}},
-        {"serializer": "none-such"},
-        {"task_id": 5},
     ],
 )
 def test_option_that_a_template_cannot_express_gets_none(
@@ -206,20 +190,6 @@ def test_template_that_could_not_be_made_is_tried_again_in_the_next_batch(compil
     assert isinstance(compiling.compile(call_of(queue="missing")), Message)
 
 
-def test_number_of_templates_is_bounded(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "MAX_SHAPES", 3)
-    monkeypatch.setattr(compiler, "KEPT_BATCHES", 5)
-    first = [compiled(compiling, queue=f"queue-{number}") for number in range(3)]
-    assert "more than 3 kinds" in str(compiling.compile(call_of(queue="queue-3")))
-    assert all(map(compiling.compiler.is_current, first))
-    for _ in range(5):
-        compiling.begin_batch()
-    fourth = compiled(compiling, queue="queue-3")
-    assert compiling.compiler.is_current(fourth)
-    assert not any(map(compiling.compiler.is_current, first))
-    assert compiling.compiler.is_current(compiled(compiling, queue="queue-0"))
-
-
 def test_memory_of_templates_is_bounded(compiling: Compiling) -> None:
     compiling.allowance.max_bytes = 60_000
     found = [compiling.compile(call_of(queue=f"queue-{number}")) for number in range(10)]
@@ -264,26 +234,6 @@ def test_failed_attempt_at_a_template_leaves_no_trace(
     assert broker.keys() == []
     compiling.send(call_of(), values_of(call_of()))  # for good
     assert broker.llen("q") == 1
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=15,
-)
-DOCUMENTS = st.dictionaries(st.text(), JSON, min_size=2, max_size=6)
-
-
-@given(DOCUMENTS, st.data())
-def test_placeholders_are_filled_like_values_that_are_encoded(
-    document: dict[str, object], data: st.DataObject
-) -> None:
-    keys = data.draw(st.lists(st.sampled_from(sorted(document)), min_size=2, unique=True))
-    text = json.dumps(document)
-    template = Template(text, {(key,): position for position, key in enumerate(keys)})
-    assert template.fill(tuple(json.dumps(document[key]) for key in keys)) == text
-    others = {key: data.draw(JSON) for key in keys}
-    assert template.fill(tuple(map(json.dumps, others.values()))) == json.dumps({**document, **others})
 
 
 @pytest.mark.parametrize("text", ['{"a":1,"b":2}', '{"a": 1, "b": "ä"}', '{"a": 1, "a": 1, "b": 2}'])

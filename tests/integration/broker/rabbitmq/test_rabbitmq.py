@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,15 +33,10 @@ from tests.support.schedule import (
     is_waiting,
     retry_now,
     score_of,
-    server_now,
     write_burst,
     write_raw,
 )
 from tests.support.ticks import Message, make_due, names_of, take_messages
-
-
-def write_seldom(client: redis.Redis, name: str, due: int, **fields: Any) -> None:
-    write_raw(client, name, score=due, schedule=SELDOM, **fields)
 
 
 def test_runs_arrive_once_in_order_and_survive_a_crash_of_the_broker(
@@ -61,19 +56,15 @@ def test_run_is_recorded_when_its_message_is_confirmed(
     scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_burst(client, ["fills", "refused"], options={"queue": "full"})
-    write_seldom(client, "other", due=3)
+    write_raw(client, "other", score=3, schedule=SELDOM)
     scheduler.tick()
     assert names_of(take_messages(app)) == ["other"]
     assert score_of(client, "fills") == pytest.approx(1 + 1e10)
     error = field(client, "refused", "error")
     assert (error["attempts"], error["reason"]) == (1, "MessageNacked")
     assert is_waiting(client, "refused", error)
-    retry_now(client, "refused")
-    scheduler.tick()
-    assert field(client, "refused", "error")["attempts"] == 2
-    assert len(errors_in(caplog)) == 1
-    assert "refused" in errors_in(caplog)[0]
-
+    [logged] = errors_in(caplog)
+    assert "refused" in logged
     assert names_of(take_messages(app, "full")) == ["fills"]
     retry_now(client, "refused")
     scheduler.tick()
@@ -82,41 +73,35 @@ def test_run_is_recorded_when_its_message_is_confirmed(
     assert client.hget("redbeat:refused", "error") is None
 
 
-UNSENDABLE: dict[str, tuple[dict[str, Any], str]] = {
-    "no exchange": ({"exchange": "nowhere", "routing_key": "key"}, "NotFound"),
-    "another queue": ({"queue": "declared-otherwise"}, "PreconditionFailed"),
-    "forbidden name": ({"queue": "amq.reserved"}, "AccessRefused"),
-}
-
-
 @pytest.mark.parametrize(
-    ("kind", "confirm"), [*((kind, True) for kind in UNSENDABLE), ("another queue", False)]
+    ("options", "confirm", "reason"),
+    [
+        ({"exchange": "nowhere", "routing_key": "key"}, True, "NotFound"),
+        ({"queue": "declared-otherwise"}, True, "PreconditionFailed"),
+        ({"queue": "declared-otherwise"}, False, "PreconditionFailed"),
+        ({"queue": "amq.reserved"}, True, "AccessRefused"),
+    ],
+    ids=str,
 )
 def test_error_that_closes_the_channel_fails_one_entry(
     app: Celery,
     make_scheduler: MakeScheduler,
     client: redis.Redis,
     caplog: pytest.LogCaptureFixture,
-    kind: str,
+    options: dict[str, str],
     confirm: bool,
+    reason: str,
 ) -> None:
-    if not confirm:
-        app.conf.broker_transport_options = {"confirm_publish": False}
+    app.conf.broker_transport_options = {"confirm_publish": confirm}
     with app.connection_for_write() as connection:
         kombu.Queue("declared-otherwise", durable=False, channel=connection.default_channel).declare()
-    options, reason = UNSENDABLE[kind]
-    write_burst(client, 10)
-    for name in ("entry-0", "entry-4", "entry-5"):
+    names, bad = write_burst(client, 10), ["entry-0", "entry-4", "entry-5"]
+    for name in bad:
         write_raw(client, name, score=None, schedule=SELDOM, options=options)
     scheduler = make_scheduler(app)
-    began = time.monotonic()
-    pause = scheduler.tick()
-    print(f"a batch with 3 such in {time.monotonic() - began:.3f} s")
-    tries = [float(field(client, f"entry-{number}", "error")["retry_at"]) for number in (0, 4, 5)]
-    assert pause > 0 or server_now(client) >= min(tries), "nothing else is due before one is tried again"
-    good = [f"entry-{number}" for number in (1, 2, 3, 6, 7, 8, 9)]
-    assert names_of(take_messages(app)) == good
-    for name in ("entry-0", "entry-4", "entry-5"):
+    scheduler.tick()
+    assert names_of(take_messages(app)) == [name for name in names if name not in bad]
+    for name in bad:
         assert field(client, name, "error")["reason"].startswith(reason)
         retry_now(client, name)
     scheduler.tick()
@@ -149,33 +134,20 @@ def test_connection_lost_while_idle_costs_no_run(
     assert warnings_in(caplog) == []
 
 
-# -- messages that make RabbitMQ close the connection go last
-
-
-#: RabbitMQ knows no such messages, and closes the connection (540)
-DISRUPTIVE: dict[str, Any] = {"options": {"immediate": True}}
-BAD = [f"bad-{number}" for number in range(100)]
-
-
-@pytest.fixture
-def tried() -> Iterator[list[str]]:
-    """The entries in the order in which they are published, or tried to be."""
-    names: list[str] = []
+def test_entry_behind_a_hundred_that_end_the_connection_is_sent_second(
+    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis
+) -> None:
+    tried: list[str] = []
 
     @before_task_publish.connect
     def note(headers: Any = None, **_: Any) -> None:
-        names.append(headers["redbeat_entry"])
+        tried.append(headers["redbeat_entry"])
 
-    yield names
-    before_task_publish.disconnect(note)
-
-
-def test_entry_behind_a_hundred_that_end_the_connection_is_sent_second(
-    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, tried: list[str]
-) -> None:
-    write_burst(client, BAD, **DISRUPTIVE)
+    # RabbitMQ closes the connection (540) at such a message
+    write_burst(client, [f"bad-{number}" for number in range(100)], options={"immediate": True})
     write_raw(client, "good", score=1000, schedule=SELDOM)
     scheduler.tick()
+    before_task_publish.disconnect(note)
     assert list(dict.fromkeys(tried))[:2] == ["bad-0", "good"]
     assert names_of(take_messages(app)) == ["good"]
 
@@ -216,9 +188,6 @@ def assert_each_arrived(client: redis.Redis, messages: list[Message], names: lis
     assert not any(client.hexists(f"redbeat:{name}", "error") for name in names)
 
 
-# -- how many waits
-
-
 def test_batch_is_published_before_its_first_confirm_is_read(
     proxied_app: Celery,
     make_scheduler: MakeScheduler,
@@ -250,12 +219,6 @@ def test_batch_is_published_before_its_first_confirm_is_read(
     assert_each_arrived(client, take_messages(proxied_app), names)
 
 
-# -- one of them fails
-
-
-# -- the connection
-
-
 @pytest.mark.parametrize("loss", ["request", "reply"])
 def test_connection_cut_with_unconfirmed_messages_loses_no_run(
     proxied_app: Celery,
@@ -272,12 +235,8 @@ def test_connection_cut_with_unconfirmed_messages_loses_no_run(
     messages = take_messages(proxied_app)
     assert_each_arrived(client, messages, names)
     twice = [name for name, count in Counter(names_of(messages)).items() if count > 1]
-    print(f"{len(twice)} arrived twice")
     assert set(twice) <= set(names[confirms.FIRST_ALONE :]), "those had been confirmed"
     assert errors_in(caplog) == []
-
-
-# -- a signal
 
 
 def test_runs_published_before_a_signal_are_recorded(
@@ -322,27 +281,24 @@ def test_message_for_no_queue_fails_its_entry_alone_until_a_queue_is_bound(
     news_app: Celery, client: redis.Redis, make_scheduler: MakeScheduler
 ) -> None:
     scheduler = make_scheduler(news_app)
-    names = write_burst(client, 8)
-    for name in ("entry-2", "entry-3", "entry-7"):
+    names, unroutable = write_burst(client, 8), ["entry-2", "entry-3", "entry-7"]
+    for name in unroutable:
         Entry(name, "tasks.report", FAR, options=TO_NOBODY, app=news_app).save()
     make_due(news_app, *names)
     scheduler.tick()
-    good = [name for name in names if name not in ("entry-2", "entry-3", "entry-7")]
-    assert sorted(names_of(take_messages(news_app))) == good, "each confirm is that of its own message"
-    for name in ("entry-2", "entry-3", "entry-7"):
+    sent = sorted(names_of(take_messages(news_app)))
+    assert sent == [name for name in names if name not in unroutable], "each gets its own confirm"
+    for name in unroutable:
         error = field(client, name, "error")
-        assert (
-            error["reason"]
-            == "LookupError: no queue is bound to the exchange 'news' for the routing key 'usa.weather'"
-        )
+        assert re.match("LookupError: .* 'news' .* 'usa.weather'", error["reason"])
         assert is_waiting(client, name, error)
 
     with news_app.connection_for_write() as connection:
         kombu.Queue("usa", NEWS, routing_key="usa.#")(connection.default_channel).declare()
-    for name in ("entry-2", "entry-3", "entry-7"):
+    for name in unroutable:
         retry_now(client, name)
     scheduler.tick()
-    assert sorted(names_of(take_messages(news_app, "usa"))) == ["entry-2", "entry-3", "entry-7"]
+    assert sorted(names_of(take_messages(news_app, "usa"))) == unroutable
 
 
 @pytest.mark.parametrize(
@@ -364,13 +320,8 @@ def test_message_that_needs_no_queue_is_sent(
 def test_queue_deleted_under_a_connected_beat_is_declared_again(
     news_app: Celery, client: redis.Redis, make_scheduler: MakeScheduler, gone: str
 ) -> None:
-    Entry(
-        "entry",
-        "tasks.report",
-        FAR,
-        options={"queue": "norway", "routing_key": "norway.x"},
-        app=news_app,
-    ).save()
+    options = {"queue": "norway", "routing_key": "norway.x"}
+    Entry("entry", "tasks.report", FAR, options=options, app=news_app).save()
     scheduler = make_scheduler(news_app)
     make_due(news_app, "entry")
     scheduler.tick()
