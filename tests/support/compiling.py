@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from celery import Celery
-from celery.schedules import schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -28,23 +26,21 @@ from redbeat.store.records import Push
 DUE = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone.utc)
 
 
-@dataclass
 class Compiling:
-    """One app's compiler, and its scheduler, which makes what the compiler is compared with.
+    """The compiler of an app, and a scheduler that makes the messages to compare with.
 
     Attributes:
         rehearsals: the values of each rehearsal, in order.
     """
 
-    app: Celery
-    rehearsals: list[Values] = field(default_factory=list)
-    allowance: Allowance = field(default_factory=lambda: Allowance(2**26))
-
-    def __post_init__(self) -> None:
-        self.scheduler = RedBeatScheduler(self.app, lazy=True)
-        self.broker = Broker(self.app, self.app.amqp.Producer, timeout_seconds=30)
-        self.compiler = Compiler(self.app, self.allowance)
-        self.originals = Originals(self.app)
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.rehearsals: list[Values] = []
+        self.allowance = Allowance(2**26)
+        self.scheduler = RedBeatScheduler(app, lazy=True)
+        self.broker = Broker(app, app.amqp.Producer, timeout_seconds=30)
+        self.compiler = Compiler(app, self.allowance)
+        self.originals = Originals(app)
 
     def begin_batch(self) -> None:
         producer = self.broker.producer
@@ -67,13 +63,11 @@ class Compiling:
     def send(self, call: Call, values: Values) -> Any:
         """Send a run by the scheduler's `apply_async`, as the planner prepares it."""
         run = {"redbeat_entry": call.name, "redbeat_due": values.due, **call.policy_headers}
-        options = {**call.options, "headers": {**(call.options.get("headers") or {}), **run}}
-        options["task_id"] = values.task_id
+        headers = {**(call.options.get("headers") or {}), **run}
+        options = {**call.options, "headers": headers, "task_id": values.task_id}
         if values.expires is not None:
             options["expires"] = values.expires
-        entry = Entry(
-            call.name, call.task, schedule(60), call.args, call.kwargs, options=options, app=self.app
-        )
+        entry = Entry(call.name, call.task, 60, call.args, call.kwargs, options=options, app=self.app)
         return self.scheduler.apply_async(entry, producer=self.broker.producer, advance=False)
 
     def pushes_of_apply_async(self, call: Call, values: Values) -> tuple[Push, ...]:
@@ -95,12 +89,11 @@ class Compiling:
 
 def values_of(call: Call, due: datetime = DUE) -> Values:
     """Values of a run of `call`, due at `due`."""
-    task_id = call.options.get("task_id") or str(uuid.uuid4())
+    run = call.options.get("task_id") or str(uuid.uuid4()), due.isoformat(timespec="microseconds")
     limits = [one for one in (call.lifetime_seconds, call.queue_seconds) if one is not None]
     if not limits:
-        return Values(task_id, due.isoformat(timespec="microseconds"), None, None)
-    expires = due + timedelta(seconds=min(limits))
-    return Values(task_id, due.isoformat(timespec="microseconds"), expires, min(limits) - 0.25)
+        return Values(*run, None, None)
+    return Values(*run, due + timedelta(seconds=min(limits)), min(limits) - 0.25)
 
 
 def call_of(

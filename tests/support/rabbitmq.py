@@ -15,7 +15,6 @@ from pathlib import Path
 
 from .daemons import Daemon, pick_port
 from .machine import require_program
-from .polling import eventually
 from .processes import Process
 
 # Debian's rabbitmq-server on PATH changes to another user and keeps a shell around; this is what it calls.
@@ -58,12 +57,6 @@ _FLUSH = """
 """
 
 
-def find_program() -> Path:
-    """Return the path of the start script; skip the test without it, or without Erlang."""
-    require_program("erl", purpose="which RabbitMQ needs")
-    return _DEBIAN_PROGRAM if _DEBIAN_PROGRAM.exists() else Path(require_program("rabbitmq-server"))
-
-
 class RabbitMQ(Daemon):
     """A node that runs from construction until `stop()`, without plugins, for the user guest."""
 
@@ -71,7 +64,9 @@ class RabbitMQ(Daemon):
     _port_taken = re.compile(r"eaddrinuse|address already in use")
 
     def __init__(self) -> None:
-        self._program = find_program()
+        require_program("erl", purpose="which RabbitMQ needs")
+        is_debian = _DEBIAN_PROGRAM.exists()
+        self._program = _DEBIAN_PROGRAM if is_debian else Path(require_program("rabbitmq-server"))
         super().__init__()
 
     def url(self) -> str:
@@ -119,11 +114,6 @@ class RabbitMQ(Daemon):
     def pause(self) -> None:
         """Freeze it: the kernel still accepts connections and bytes for it, and nothing answers."""
         self.process.signal(signal.SIGSTOP)
-        eventually(self._is_frozen)  # its threads stop one after the other
-
-    def _is_frozen(self) -> bool:
-        states = Path(f"/proc/{self.process.pid}/task").glob("*/stat")  # there are none but on Linux
-        return all(state.read_text().rpartition(")")[2].split()[0] == "T" for state in states)
 
     def resume(self) -> None:
         """Let it go on where it was paused. Harmless when it was not."""

@@ -16,7 +16,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 def _busy_seconds() -> float:
-    """How long this thread has been at work, or ready for it; where the system can't tell: at work."""
+    """Return how long this thread has been at work or ready for it; without /proc, how long at work."""
     if not _SCHEDSTAT.exists():
         return time.thread_time()
     at_work, ready, _ = map(int, _SCHEDSTAT.read_text().split())
@@ -24,23 +24,21 @@ def _busy_seconds() -> float:
 
 
 class Stopwatch:
-    """A block that is measured; the figures are there when it has ended, in this thread."""
+    """Measure a block of this thread."""
 
-    seconds = 0.0
-    asleep_seconds = 0.0
+    seconds = asleep_seconds = 0.0
 
     def __enter__(self) -> Stopwatch:
-        self._began = time.monotonic(), _busy_seconds()
+        self._began, self._busy = time.monotonic(), _busy_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
-        wall, busy = self._began
-        self.seconds = time.monotonic() - wall
-        self.asleep_seconds = max(self.seconds - (_busy_seconds() - busy), 0.0)
+        self.seconds = time.monotonic() - self._began
+        self.asleep_seconds = max(self.seconds - (_busy_seconds() - self._busy), 0.0)
 
 
 def lines_run(call: Callable[[], object]) -> int:
-    """How many lines of Python the call takes: the same on any machine, however busy."""
+    """Return how many lines of Python the call executes, which is the same on a busy machine."""
     count = 0
 
     def trace(_frame: object, event: str, _arg: object) -> Any:

@@ -173,7 +173,8 @@ def test_message_of_a_run_is_that_of_a_direct_call(
             pass
     forget_connections(scheduler.app)
     declare_exchanges(scheduler.app)
-    sent = {one["headers"].get("redbeat_entry"): one["headers"] for one in by_tick.messages()}
+    headers = [json.loads(text)["headers"] for texts in by_tick.values() for text in texts]
+    sent = {one.get("redbeat_entry"): one for one in headers}
     with writing(broker) as directly:
         for number in range(3):
             send_directly(scheduler.app, row, sent[f"entry-{number}"])
