@@ -18,7 +18,6 @@ from celery.schedules import schedule
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.beat.shards import Shards
-from redbeat.connection.client import get_redis
 from redbeat.errors import StoreCorrupt
 from redbeat.keys import Keys, shard_prefix
 from redbeat.layout import shard_of
@@ -38,9 +37,6 @@ from tests.support.topologies import ClusterTopology
 SHARDS = 16
 
 
-HOUR = 3600.0
-
-
 @pytest.fixture
 def server(valkey: Server) -> Server:
     """One kind will do: the scripts are tested with both."""
@@ -51,9 +47,10 @@ def names_of(count: int) -> list[str]:
     return [f"entry-{number}" for number in range(count)]
 
 
-def save(app: Celery, names: list[str]) -> None:
+def save(app: Celery, names: Sequence[str]) -> None:
+    """Save an entry for each name that runs each day."""
     RedBeatSchedulerEntry.save_many(
-        RedBeatSchedulerEntry(name, "tasks.echo", schedule(HOUR), app=app) for name in names
+        RedBeatSchedulerEntry(name, "tasks.echo", schedule(86_400), app=app) for name in names
     )
 
 
@@ -95,7 +92,7 @@ def test_no_shard_waits_for_the_backlog_of_another(make_app: MakeApp) -> None:
 
 
 def test_statics_are_stored_and_removed_in_their_shards(make_app: MakeApp) -> None:
-    statics = {f"static-{number}": {"task": "tasks.echo", "schedule": HOUR} for number in range(40)}
+    statics = {f"static-{number}": {"task": "tasks.echo", "schedule": 3600} for number in range(40)}
     app = make_app(redbeat_shards=4, beat_schedule=statics)
     with leader(app):
         pass
@@ -225,29 +222,6 @@ def test_idle_tick_takes_one_round_trip_a_node(
 # -- all shards at once
 
 
-DAY = 86_400.0
-
-
-def save_in(app: Celery, names: Sequence[str], **options: Any) -> None:
-    RedBeatSchedulerEntry.save_many(
-        RedBeatSchedulerEntry(name, "tasks.echo", schedule(DAY), app=app, **options) for name in names
-    )
-
-
-def let_names_be_due(app: Celery, names: Sequence[str], at: float | None = None) -> None:
-    """Let entries be due, since a second ago by default."""
-    keys, client = app.redbeat_conf.keys, get_redis(app)
-    at = time.time() - 1 if at is None else at
-    for name in names:
-        client.zadd(keys.home(name).schedule, {keys.entry(name): at})
-
-
-def sent_by(scheduler: RedBeatScheduler) -> Counter[str]:
-    """Tick until nothing more is due; return how often each entry was sent."""
-    eventually(lambda: scheduler.tick() > 0)
-    return Counter(message.entry for message in take_messages(scheduler.app))
-
-
 @contextmanager
 def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     """Count round trips, but not those by which beats look at locks: they have times of their own."""
@@ -274,13 +248,13 @@ def test_round_trips_do_not_grow_with_the_number_of_shards(
     chosen: Server = request.getfixturevalue("valkey" if broker == "own" else "redis")
     app = app_in(place, request, redbeat_shards=SHARDS, broker_url=chosen.url(0))
     names = names_in_every_shard(app)
-    save_in(app, names)
+    save(app, names)
     with leader(app) as scheduler:
-        let_names_be_due(app, names)
-        assert sent_by(scheduler) == Counter(names), "each node knows the scripts from now on"
+        let_be_due(app)
+        assert Counter(send_all(scheduler)) == Counter(names), "each node knows the scripts from now on"
         made = []
         for _ in range(3):
-            let_names_be_due(app, names)
+            let_be_due(app)
             with counting(monkeypatch) as trips:
                 scheduler.tick()
                 made.append(trips())
@@ -294,9 +268,9 @@ def test_signal_at_any_round_trip_loses_and_doubles_no_run(
     app = make_app(redbeat_shards=4)
     Layouts(Store(app)).settle(is_writer=True)
     names = names_in_every_shard(app)
-    save_in(app, names)
+    save(app, names)
     for step in count(1):
-        let_names_be_due(app, names)
+        let_be_due(app)
         left = [step]
 
         def on_round_trip(left: list[int] = left) -> None:
@@ -310,7 +284,7 @@ def test_signal_at_any_round_trip_loses_and_doubles_no_run(
                 scheduler.tick()
         sent = Counter(message.entry for message in take_messages(app))
         with leader(app) as scheduler:
-            assert sent + sent_by(scheduler) == Counter(names), f"ended at step {step}"
+            assert sent + Counter(send_all(scheduler)) == Counter(names), f"ended at step {step}"
         if left[0] > 0:  # the tick has ended before
             break
     assert step > 4

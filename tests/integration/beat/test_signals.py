@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,21 +16,12 @@ import redis
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
-from tests.support.apps import (
-    celery_beat,
-    write_app,
-)
+from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import (
-    LOCK,
-    calls_of,
-    messages,
-    sent_names,
-    write_raw,
-)
+from tests.support.schedule import LOCK, calls_of, messages, sent_names, write_raw
 from tests.support.servers import Server
 
 EVENTS, TOLD = "redbeat::events", "redbeat::events-read"
@@ -73,10 +63,8 @@ class Ground:
         self.server, self.directory, self.client, self.broker = server, directory, client, broker
 
     def write(self, extra: str = RECEIVERS, **settings: Any) -> None:
-        write_app(
-            self.directory, "module", self.server.url(0), redbeat_redis_url=self.server.url(1), extra=extra,
-            **settings,
-        )  # fmt: skip
+        url, schedule_url = self.server.url(0), self.server.url(1)
+        write_app(self.directory, "module", url, redbeat_redis_url=schedule_url, extra=extra, **settings)
 
     @contextmanager
     def beat(self, *, is_telling: bool = True) -> Iterator[Process]:
@@ -131,49 +119,38 @@ def test_each_event_after_the_start_is_signalled_once_in_order_with_its_argument
         ground.client.xadd(EVENTS, {"event": "run_skipped", "key": "redbeat:report", "run": record})
         ground.add("run_started", "report", worker="celery@a", attempt=2, wait="0.500000", at="1769844601")
         ground.add("run_overdue", "report", worker="celery@a", started="1769844601.000000")
-        ground.add(
-            "run_ended", "report", outcome="failed", error="ValueError: no", worker="celery@a", ran=1.25
-        )
+        ground.add("run_ended", "report", outcome="failed", error="ValueError: no", ran=1.25)
         eventually(lambda: len(ground.told()) == 4)
         assert not has_traceback(beat.output())
     told = ground.told()
-    assert [one["signal"] for one in told] == ["run_skipped", "run_started", "run_overdue", "run_ended"]
     assert {one["entry"] for one in told} == {"report"}
-    skipped, started, overdue, ended = (one["run"] for one in told)
-    for run in (started, overdue, ended):
-        assert "'task_id': 'id-of-report'" in run
-        assert "'due': datetime.datetime(2026, 1, 31, 7, 30, tzinfo=" in run
-    assert "'task_id': None" in skipped
-    assert "'why': 'it is late'" in skipped
-    assert "'outcome': None" in started
-    assert "'started_at': datetime.datetime(2026, 1, 31, 7, 30, 1, tzinfo=" in started
-    assert "'worker': 'celery@a', 'attempt': 2, 'wait_seconds': 0.5" in started
-    assert "'is_overdue': True" in overdue
-    assert "'started_at': datetime.datetime(2026, 1, 31, 7, 30, 1, tzinfo=" in overdue
-    assert "'outcome': 'failed'" in ended
-    assert "'run_seconds': 1.25" in ended
-    assert "'error': 'ValueError: no'" in ended
+    moment = "datetime.datetime(2026, 1, 31, 7, 30, "
+    due = ["'task_id': 'id-of-report'", f"'due': {moment}tzinfo="]
+    started_at = f"'started_at': {moment}1, tzinfo="
+    expected = {
+        "run_skipped": ["'task_id': None", "'why': 'it is late'"],
+        "run_started": [*due, started_at, "'worker': 'celery@a', 'attempt': 2, 'wait_seconds': 0.5"],
+        "run_overdue": [*due, started_at, "'is_overdue': True"],
+        "run_ended": [*due, "'outcome': 'failed'", "'run_seconds': 1.25", "'error': 'ValueError: no'"],
+    }
+    assert [one["signal"] for one in told] == [*expected]
+    for one, words in zip(told, expected.values(), strict=True):
+        assert not [text for text in words if text not in one["run"]], one
 
 
 def test_pauses_and_quarantines_are_signalled(ground: Ground, make_app: MakeApp) -> None:
     app = make_app()
     ground.write()
-    Entry("report", "echo", 3600, app=app).save()
-    Entry("other", "echo", 3600, app=app).save()
+    Entry.save_many([Entry(name, "echo", 3600, app=app) for name in ("report", "other", "last")])
     with ground.beat():
         Entry.get("report", app).pause("broken", by="ann")
         assert Entry.pause_many(["report", "other"], app, note="tonight").changed == ("other",)
         write_raw(ground.client, "bad", "{oops")
-        Entry("last", "echo", 3600, app=app).save()
         assert call(app, "pause", "last", "--yes", "--until", "1h").exit_code == 0
         eventually(lambda: len(ground.told()) == 4)
     told = {one["entry"]: one for one in ground.told()}
-    assert (told["report"]["note"], told["report"]["by"], told["report"]["until"]) == (
-        "broken",
-        "ann",
-        "None",
-    )
-    assert (told["other"]["note"], told["other"]["until"]) == ("tonight", "None")
+    assert {"note": "broken", "by": "ann", "until": "None"}.items() <= told["report"].items()
+    assert {"note": "tonight", "until": "None"}.items() <= told["other"].items()
     assert told["last"]["until"].endswith("+00:00")
     assert told["bad"]["signal"] == "entry_quarantined"
     assert "redbeat:bad" in told["bad"]["reason"]
@@ -258,31 +235,6 @@ def test_event_is_signalled_again_when_beat_is_killed_amid_its_receiver(ground: 
     assert list(dict.fromkeys(finished)) == ["one", "two", "three"]
     assert finished.count("two") == 1, "it had not finished the first time"
     assert finished.count("three") == 1
-
-
-@pytest.mark.slow
-def test_beats_without_a_lock_signal_each_event_once(ground: Ground) -> None:
-    ground.write(redbeat_lock_key=None)
-    names = [f"entry-{number}" for number in range(300)]
-    with ground.beat(), ground.beat() as second:
-        second.wait_for("beat: Starting...")
-        for name in names:
-            ground.add("run_ended", name)
-        eventually(lambda: set(ground.told_entries()) >= set(names))
-        eventually(lambda: " " not in (ground.client.get(TOLD) or " "), message="all are noted as told")
-    assert Counter(ground.told_entries()) == dict.fromkeys(names, 1)
-
-
-@pytest.mark.slow
-def test_standby_sends_no_signals(ground: Ground) -> None:
-    ground.write()
-    with ground.beat() as first, ground.beat() as second:
-        first.wait_for("beat: Acquired lock")
-        second.wait_for("beat: Acquiring lock...")
-        for number in range(50):
-            ground.add("run_ended", f"entry-{number}")
-        eventually(lambda: len(ground.told()) == 50)
-        assert {one["pid"] for one in ground.told()} == {first.pid}
 
 
 # -- who leads

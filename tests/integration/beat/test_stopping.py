@@ -29,7 +29,6 @@ from tests.support.apps import (
     run_beat,
     write_app,
 )
-from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -64,21 +63,6 @@ def write_burst(client: redis.Redis, every: float = 1.0) -> None:
 def way(server: Server) -> Iterator[Proxy]:
     with Proxy((server.host, server.port)) as proxy:
         yield proxy
-
-
-@pytest.mark.slow
-def test_sigterm_ends_a_leader_whose_redis_is_away(second: Server, server: Server, tmp_path: Path) -> None:
-    options = {"retry_period": -1}
-    url = second.url(1)
-    with run_beat(
-        tmp_path, server.url(0), redbeat_redis_url=url, redbeat_redis_options=options, beat_schedule=STATIC
-    ) as beat:
-        beat.wait_for("Sending due task often")
-        second.kill()
-        beat.wait_for("Retrying Redis connection in")
-        took = beat.seconds_to_end()
-        print(f"it ended in {took:.2f} s")
-        assert took < patience(5)
 
 
 def test_two_sigterms_leave_no_lock(
