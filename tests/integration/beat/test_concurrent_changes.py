@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -118,20 +117,36 @@ def test_an_entry_deleted_raw_while_it_runs_stays_deleted(
     assert client.exists("redbeat:entry") == 0
 
 
-def test_entry_saved_with_another_schedule_while_it_runs_keeps_it(
-    meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis, topology: str
-) -> None:
-    def save(_: redis.Redis, entry: Any) -> None:
-        Entry(entry.name, "other", schedule(10**9), kwargs={"new": True}, app=entry.app).save()
+def save_another(_: redis.Redis, entry: Any) -> None:
+    Entry(entry.name, "other", schedule(10**9), kwargs={"new": True}, app=entry.app).save()
 
-    scheduler = meddled(save)
+
+WRITTEN: dict[str, Change] = {
+    "saved": save_another,
+    "edited by hset": lambda client, entry: write_raw(client, entry.name, task="other", score=None),
+    "deleted and saved anew": lambda client, entry: (entry.delete(), save_another(client, entry)),
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_entry_written_while_it_runs_keeps_what_was_written(
+    meddled: Callable[[Change], Meddled], client: redis.Redis, broker: redis.Redis, topology: str, how: str
+) -> None:
+    written = []
+
+    def write(client: redis.Redis, entry: Any) -> None:
+        WRITTEN[how](client, entry)
+        written.append(client.hget(entry.key, "definition"))
+
     write_raw(client, "entry", meta=meta_json(datetime(2024, 1, 1), 3))
-    for _ in range(3):
-        scheduler.tick()
-    definition = field(client, "entry", "definition")
-    assert (definition["task"], definition["kwargs"]) == ("other", {"new": True})
-    assert 0 < (score_of(client, "entry") or 0) - server_now(client) <= 10**9
-    assert sent_names(broker) == (["entry"] if topology == "two-servers" else [])
+    meddled(write).tick()
+    assert client.hget("redbeat:entry", "definition") == written[0]
+    did_run = topology == "two-servers"
+    assert len(sent_names(broker)) == did_run
+    is_new = how == "deleted and saved anew"
+    assert field(client, "entry", "meta")["total_run_count"] == (0 if is_new else 3 + did_run)
+    if how != "edited by hset":
+        assert (score_of(client, "entry") or 0) > server_now(client)
 
 
 def test_entry_saved_unchanged_while_it_runs_is_sent_once(
@@ -180,28 +195,6 @@ def test_a_run_whose_meta_was_rewritten_meanwhile_is_sent_with_its_record_or_not
     assert client.hget("redbeat:entry", "meta") == another
     is_sent = topology == "two-servers"
     assert (len(sent_names(broker)), score_of(client, "entry") != 1) == (is_sent, is_sent)
-
-
-def test_entry_edited_by_hset_while_it_runs_keeps_the_edit(
-    meddled: Callable[[Change], Meddled], client: redis.Redis
-) -> None:
-    edited = json.dumps({"task": "other", "schedule": SELDOM})
-    write_raw(client, "entry")
-    meddled(lambda client, entry: client.hset(entry.key, "definition", edited)).tick()
-    assert client.hget("redbeat:entry", "definition") == edited
-
-
-def test_entry_deleted_and_saved_anew_while_it_runs_is_the_new_one(
-    meddled: Callable[[Change], Meddled], client: redis.Redis
-) -> None:
-    def renew(_: redis.Redis, entry: Any) -> None:
-        entry.delete()
-        Entry(entry.name, "new", schedule(60), app=entry.app).save()
-
-    write_raw(client, "entry", meta=meta_json(datetime(2024, 1, 1), 3))
-    meddled(renew).tick()
-    assert field(client, "entry", "meta")["total_run_count"] == 0
-    assert 0 < (score_of(client, "entry") or 0) - server_now(client) <= 60
 
 
 @pytest.mark.parametrize("topology", ["no-lock", "two-servers"])

@@ -126,7 +126,6 @@ ROWS: dict[str, Row] = {
     # missed runs
     "late": missed({}, [7], ("merged", 0, 6, MERGED)),
     "late rule": missed({}, [7], ("merged", 0, 6, MERGED), fields={"schedule": RULE}),
-    "latest": missed({"misfire": "latest"}, [7], ("merged", 0, 6, MERGED)),
     "earliest": missed({"misfire": "earliest"}, [0], ("merged", 1, 7, MERGED)),
     "all": missed(ALL, [*range(8)]),
     "all of a rule": missed(ALL, [*range(8)], fields={"schedule": RULE}),
@@ -135,14 +134,7 @@ ROWS: dict[str, Row] = {
     "skip, grace": missed(
         {"misfire": "skip"} | GRACE, [7], OLD, ("skipped", 5, 6, "only the latest run is sent")
     ),
-    "latest, grace": missed({"misfire": "latest"} | GRACE, [7], OLD, ("merged", 5, 6, MERGED)),
     "earliest, grace": missed({"misfire": "earliest"} | GRACE, [5], OLD, ("merged", 6, 7, MERGED)),
-    "limit, grace": missed(
-        ALL | {"misfire_limit": 2, "misfire_grace_time": 350},
-        [6, 7],
-        ("skipped", 0, 3, "older than misfire_grace_time of 350 s"),
-        ("skipped", 4, 5, "older than the limit of 2"),
-    ),
     "late, expires": missed(
         {"expires_after": 50}, [7], ("skipped", 0, 6, "its message would have expired"), expires=50
     ),
@@ -179,9 +171,6 @@ ROWS: dict[str, Row] = {
         {"one_off": True, "after_finish": "delete"}, enabled=None, next=None, counted=None
     ),
     "last run": Row({"max_runs": 6}, run_count=5, next=-1, counted=6),
-    "last run, disabled": Row(
-        {"max_runs": 6, "after_finish": "disable"}, run_count=5, enabled=False, next=-1, counted=6
-    ),
     "last of missed": missed(
         ALL | {"max_runs": 7},
         [0, 1],
@@ -194,7 +183,6 @@ ROWS: dict[str, Row] = {
     "expires": Row({"expires_after": 60}, expires=60),
     "queue timeout": Row({"queue_timeout": 60}, expires=60, is_tracked=True),
     "max runtime": Row({"max_runtime": 60}, is_tracked=True),
-    "workflow": Row({"tracks": "workflow"}, is_tracked=True),
     "overlap": Row({"overlap": "skip"}, is_tracked=True, expires=3600),
     "overlap of missed": missed(
         ALL | {"overlap": "skip"},
