@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +20,12 @@ from redbeat.errors import LockLost, LockNotAcquired
 from redbeat.keys import Keys
 from redbeat.leadership import elector
 from redbeat.leadership.elector import Leadership
-from redbeat.leadership.status import Standby, read_status
+from redbeat.leadership.status import read_status
 from redbeat.store.store import Store
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
-from tests.support.logs import has_traceback
 from tests.support.polling import eventually
-from tests.support.processes import Process
 from tests.support.schedule import (
     LOCK,
     messages,
@@ -91,16 +86,6 @@ def test_closing_releases_the_lock_of_a_full_server(
         assert not client.exists(LOCK)
     finally:
         client.config_set("maxmemory", 0)
-
-
-def test_closing_releases_the_lock_for_the_next(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
-    first = make_scheduler()
-    second = make_scheduler()
-    assert first.lock is not None
-    assert second.lock is None
-    first.close()
-    assert client.get(LOCK) is None
-    assert second.stand_for_leader()
 
 
 # -- a leader that is replaced amid a batch
@@ -210,147 +195,51 @@ def test_standby_list_of_wrong_type_stops_nobody(app: Celery, client: redis.Redi
     assert (client.get(STANDBYS), client.ttl(STANDBYS)) == ("somebody's own", -1)
 
 
-def events_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The events about Redis."""
-    told = [record.__dict__.get("redbeat") or {"event": ""} for record in caplog.records]
-    return [one["event"] for one in told if one["event"].startswith("redbeat.redis.")]
-
-
 def test_slow_answer_is_logged_once(
-    make_scheduler: MakeScheduler,
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scheduler = make_scheduler()
     scheduler.tick()
     monkeypatch.setattr(elector, "SLOW_SECONDS", 0.3)
     client.client_pause(400)
     for _ in range(3):
         scheduler.tick()
-    assert events_in(caplog) == ["redbeat.redis.slow"]
     [record] = caplog.records
-    assert "Redis has answered only after 0." in record.getMessage()
-    assert 0.3 <= record.__dict__["redbeat"]["seconds"] < 60
+    said = record.__dict__["redbeat"]
+    assert (said["event"], 0.3 <= said["seconds"] < 60) == ("redbeat.redis.slow", True)
 
 
 # -- real beats
 
 
-STATIC = {"often": {"task": "echo", "schedule": 0.2}}
+OFTEN = {"often": {"task": "echo", "schedule": 0.2}}
 
 
-@pytest.fixture
-def module(server: Server, tmp_path: Path) -> str:
-    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), beat_schedule=STATIC)
-    return "module"
-
-
-def test_standby_takes_over_when_the_leader_ends(server: Server, tmp_path: Path, module: str) -> None:
-    with server.client(db=1) as client, server.client(db=0) as broker, celery_beat(tmp_path, module) as first:
+def test_standby_takes_over_when_the_leader_ends(
+    server: Server, client: redis.Redis, broker: redis.Redis, tmp_path: Path
+) -> None:
+    settings = {"redbeat_redis_url": server.url(1), "beat_schedule": OFTEN}
+    write_app(tmp_path, "module", server.url(0), **settings)
+    with celery_beat(tmp_path, "module") as first:
         first.wait_for("beat: Acquired lock")
         token = client.get(LOCK)
-        with celery_beat(tmp_path, module) as second:
+        with celery_beat(tmp_path, "module") as second:
             second.wait_for("beat: Acquiring lock...")
             sent = len(sent_names(broker))
             eventually(lambda: len(sent_names(broker)) > sent + 5)
             assert client.get(LOCK) == token
             assert "Sending due task" not in second.output()
-            assert "Acquired" not in second.output()
-            [standby] = told_standbys(server)
+            [standby] = read_status(memory_app(**settings)).standbys or ()
             assert standby.pid == second.pid
-            assert 0 < client.pttl(STANDBYS) <= 15_000
-
-            began = time.monotonic()
             assert first.stop() == 0
             ended = time.monotonic()
             second.wait_for("beat: Acquired lock")
-            taken = time.monotonic()
+            assert time.monotonic() - ended <= patience(1)
             second.wait_for("Sending due task often")
-            print(f"the first ended in {ended - began:.2f} s, taken over {taken - ended:.2f} s later")
-            assert taken - ended <= patience(1)
-            assert "beat: Releasing lock" in first.output()
             assert client.get(LOCK) not in (None, token)
             assert not client.exists(STANDBYS), "who leads doesn't stand by"
-
-
-def told_standbys(server: Server) -> list[Standby]:
-    return list(read_status(memory_app(redbeat_redis_url=server.url(1))).standbys or ())
-
-
-def test_beat_whose_lock_was_taken_ends_and_sends_nothing(
-    server: Server, tmp_path: Path, module: str
-) -> None:
-    with server.client(db=1) as client, server.client() as broker, celery_beat(tmp_path, module) as beat:
-        beat.wait_for("Sending due task")
-        client.set(LOCK, "another")
-        sent = len(sent_names(broker))
-        assert beat.wait() != 0
-        assert "Another beat holds the lock" in beat.output()
-        assert len(sent_names(broker)) <= sent + 1, "one may have been on its way"
-        assert client.get(LOCK) == "another"
-
-
-PAUSED_NAMES = [f"entry-{number}" for number in range(5)]
-
-
-EVERY = 0.5
-
-
-def leader_of(beats: list[Process], client: redis.Redis) -> Process | None:
-    token = client.get(LOCK) or ""
-    return next((beat for beat in beats if f":{beat.pid}:" in token and beat.is_running), None)
-
-
-def test_paused_leader_loses_no_run_and_doubles_none_but_with_its_id(
-    server: Server, other: Server, tmp_path: Path
-) -> None:
-    write_app(
-        tmp_path,
-        "module",
-        other.url(0),
-        redbeat_redis_url=server.url(1),
-        redbeat_lock_timeout=1,
-        redbeat_misfire="all",
-        redbeat_lock_lost="standby",
-    )
-    with server.client(db=1) as client, other.client() as broker:
-        for name in PAUSED_NAMES:
-            schedule = {"__type__": "interval", "every": EVERY}
-            write_raw(client, name, score=time.time(), schedule=schedule, args=[name])
-        with celery_beat(tmp_path, "module") as first, celery_beat(tmp_path, "module") as second:
-            beats = [first, second]
-            for beat in beats:
-                beat.wait_for("beat: Acquir")
-            for _ in range(2):
-                sent = broker.llen("celery")
-                eventually(lambda sent=sent: broker.llen("celery") > sent + len(PAUSED_NAMES))
-                leader = eventually(lambda: leader_of(beats, client))
-                [standby] = [beat for beat in beats if beat is not leader]
-                leader.signal(signal.SIGSTOP)
-                eventually(lambda standby=standby: leader_of([standby], client), 30)
-                sent = broker.llen("celery")
-                eventually(lambda sent=sent: broker.llen("celery") > sent + len(PAUSED_NAMES))
-                leader.signal(signal.SIGCONT)
-            assert first.is_running, first.output()
-            assert second.is_running, second.output()
-            for beat in beats:
-                assert beat.stop() == 0
-                assert not has_traceback(beat.output()), beat.output()
-                assert "has done nothing for" not in beat.output()
-        ids: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-        doubled = 0
-        for message in messages(broker):
-            headers = message["headers"]
-            known = ids[headers["redbeat_entry"]][headers["redbeat_due"]]
-            doubled += bool(known)
-            known.add(headers["id"])
-        print(f"{sum(map(len, ids.values()))} runs, {doubled} doubled with the same id")
-        assert ids.keys() == set(PAUSED_NAMES)
-        for name, runs in ids.items():
-            assert all(len(found) == 1 for found in runs.values()), (name, runs)
-            count = json.loads(client.hget(f"redbeat:{name}", "meta") or "")["total_run_count"]
-            assert len(runs) == count, f"{name}: a run was lost, or sent and not recorded"
 
 
 # -- a server that takes no writes: the leader stays, as no other beat could lead
