@@ -27,8 +27,6 @@ from tests.support.schedule import LOCK, SCHEDULE, STATICS, field, messages, ser
 from tests.support.servers import Server
 from tests.support.ticks import leader
 
-__all__ = ["DROPPED", "ENDING", "OTHERWISE", "READABLE", "Form", "form"]
-
 
 class Form(NamedTuple):
     """One way in which an entry called ``name`` may stand in Redis; a definition of None: a string."""
@@ -139,15 +137,24 @@ DUE = 1.5
 SECONDS = 60 if IS_LONG else 6
 
 
-def store_form(client: redis.Redis, form: Form) -> None:
-    key = f"redbeat:{form.name}"
-    if form.definition is None:
-        client.set(key, "a string")
-    elif form.definition:
-        client.hset(key, "definition", form.definition)
-    if form.meta is not None:
-        client.hset(key, "meta", form.meta)
-    client.zadd(SCHEDULE, {form.member: DUE})
+def store_forms(app: Celery, client: redis.Redis, forms: list[Form], effect: str = "") -> set[str]:
+    """Store entries and check that all have this effect; return their members of the schedule."""
+    for form in forms:
+        key = f"redbeat:{form.name}"
+        if form.definition is None:
+            client.set(key, "a string")
+        elif form.definition:
+            client.hset(key, "definition", form.definition)
+        if form.meta is not None:
+            client.hset(key, "meta", form.meta)
+        client.zadd(SCHEDULE, {form.member: DUE})
+    assert effects(app) == ({form.name: effect for form in forms} if effect else {})
+    return {form.member for form in forms}
+
+
+def write_canary(client: redis.Redis, score: float = 0) -> None:
+    """An entry that each version sends every second."""
+    write_raw(client, "canary", schedule=interval(every=1), args=["canary"], score=score)
 
 
 def start_legacy(python: Path, directory: Path, server: Server, **settings: Any) -> Process:
@@ -174,8 +181,7 @@ def effects(app: Celery) -> dict[str, str]:
 def test_it_ends_with_what_we_say_ends_it(
     app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path, form: Form
 ) -> None:
-    store_form(client, form)
-    assert effects(app) == {form.name: "ends"}
+    store_forms(app, client, [form], "ends")
     with start_legacy(redbeat2_python, tmp_path, server) as beat:
         assert beat.wait() != 0
 
@@ -183,10 +189,7 @@ def test_it_ends_with_what_we_say_ends_it(
 def test_it_drops_what_we_say_it_drops(
     app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
 ) -> None:
-    for form in DROPPED:
-        store_form(client, form)
-    assert effects(app) == {form.name: "drops" for form in DROPPED}
-    members = {form.member for form in DROPPED}
+    members = store_forms(app, client, DROPPED, "drops")
     with start_legacy(redbeat2_python, tmp_path, server) as beat:
         eventually(lambda: not members & set(client.zrange(SCHEDULE, 0, -1)), 30)
         assert beat.is_running, beat.output()
@@ -195,11 +198,8 @@ def test_it_drops_what_we_say_it_drops(
 def test_it_runs_otherwise_what_we_say_it_does(
     app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
 ) -> None:
-    for form in OTHERWISE:
-        store_form(client, form)
-    secondly = {"__type__": "interval", "every": 1, "relative": False}
-    write_raw(client, "canary", schedule=secondly, args=["canary"])
-    assert effects(app) == {form.name: "differs" for form in OTHERWISE}
+    store_forms(app, client, OTHERWISE, "differs")
+    write_canary(client)
     with start_legacy(redbeat2_python, tmp_path, server) as beat, server.client() as broker:
         eventually(lambda: sent_by(broker)["canary"] >= 4, 30)
         assert beat.is_running, beat.output()
@@ -212,16 +212,12 @@ def test_it_runs_otherwise_what_we_say_it_does(
 def test_it_runs_what_we_say_nothing_about(
     app: Celery, client: redis.Redis, server: Server, redbeat2_python: Path, tmp_path: Path
 ) -> None:
-    for form in READABLE:
-        store_form(client, form)
-    assert effects(app) == {}
-    names = {form.name for form in READABLE}
+    moved = store_forms(app, client, READABLE)
     with start_legacy(redbeat2_python, tmp_path, server) as beat, server.client() as broker:
-        moved = {f"redbeat:{name}" for name in names}
         eventually(lambda: not moved & set(client.zrangebyscore(SCHEDULE, 0, DUE)) or not beat.is_running, 60)
         assert beat.is_running, beat.output()
         # it moves an entry before it sends
-        eventually(lambda: sent_by(broker).keys() >= names)
+        eventually(lambda: {f"redbeat:{name}" for name in sent_by(broker)} >= moved)
 
 
 @pytest.mark.slow
@@ -230,8 +226,7 @@ def test_a_rule_that_it_counts_from_long_ago_stops_all_others(
 ) -> None:
     rule = {"__type__": "rrule", "freq": 6, "interval": 1, "dtstart": 1_500_000_000, "dtstart_tz": 0}
     write_raw(client, "secondly", schedule=rule, args=["secondly"], score=DUE)
-    interval = {"__type__": "interval", "every": 1, "relative": False}
-    write_raw(client, "canary", schedule=interval, args=["canary"], score=DUE + 1)
+    write_canary(client, DUE + 1)
     assert effects(app) == {"secondly": "stalls"}
     with start_legacy(redbeat2_python, tmp_path, server) as beat, server.client() as broker:
         beat.wait_for("beat: Acquired lock")
@@ -250,21 +245,19 @@ def test_a_rule_that_it_counts_from_long_ago_stops_all_others(
 def fill(app: Celery) -> None:
     """A schedule as people have it: what both versions run, what only we do, policies, pauses, statics."""
     Calendar("holidays", ["2026-12-25"], app=app).save()
-    daily = "0 4 * * *"
-    Entry.save_many(
-        [
-            Entry("second", "echo", 1, ["second"], app=app),
-            Entry("two-seconds", "echo", 2, ["two-seconds"], app=app),
-            Entry("ending", "echo", 1, ["ending"], end_time="2099-01-01", max_runs=10**6, app=app),
-            Entry("hourly", "echo", crontab(minute=0), ["hourly"], app=app),
-            Entry("last-day", "echo", cron("0 9 L-1 * *"), ["last-day"], app=app),
-            Entry("sunset", "echo", solar("sunset", 52.5, 13.4), ["sunset"], app=app),
-            Entry("zoned", "echo", daily, timezone="Asia/Tokyo", exclude="holidays", app=app),
-            Entry("rule", "echo", rrule("WEEKLY", dtstart=None), app=app),
-            Entry("alone", "echo", 1, ["alone"], overlap="skip", pause_after_failures=3, app=app),
-        ]
-    )
-    Entry.get("zoned", app).pause(until=None)
+
+    def save(name: str, schedule: Any, **policy: Any) -> Entry:
+        return Entry(name, "echo", schedule, [name], app=app, **policy).save()
+
+    save("second", 1)
+    save("two-seconds", 2)
+    save("ending", 1, end_time="2099-01-01", max_runs=10**6)
+    save("hourly", crontab(minute=0))
+    save("last-day", cron("0 9 L-1 * *"))
+    save("sunset", solar("sunset", 52.5, 13.4))
+    save("zoned", "0 4 * * *", timezone="Asia/Tokyo", exclude="holidays").pause(until=None)
+    save("rule", rrule("WEEKLY", dtstart=None))
+    save("alone", 1, overlap="skip", pause_after_failures=3)
 
 
 def test_what_2_4_2_cannot_run_is_out_of_its_way_and_back_with_version_3(

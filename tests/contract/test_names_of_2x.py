@@ -158,11 +158,9 @@ KEEPS = {"maxmemory": "100000", "maxmemory-policy": "volatile-lru"}
 @pytest.mark.parametrize(
     ("config", "count"),
     [
-        (EVICTS, 1),
         ({b"maxmemory": b"1", b"maxmemory-policy": b"allkeys-lfu"}, 1),
         (KEEPS, 0),
         ({**EVICTS, "maxmemory": "0"}, 0),
-        ({**EVICTS, "maxmemory": "lots"}, 0),
         ({"one": EVICTS, "two": KEEPS, "three": {**EVICTS, "maxmemory-policy": "allkeys-random"}}, 2),
     ],
 )

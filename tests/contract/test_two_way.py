@@ -118,7 +118,7 @@ def run_legacy_beat(python: Path, directory: Path, server: Server) -> None:
 # -- from 2.4.2 to us
 
 
-@pytest.mark.few_cases(2)
+@pytest.mark.few_cases(1)
 @pytest.mark.parametrize("then", [[], ["next"], ["reschedule"], ["next", "next", "reschedule"]], ids=str)
 def test_we_load_what_it_saved_just_as_it_does_itself(legacy: Legacy, app: Celery, then: list[str]) -> None:
     for command in ["save", *then]:
@@ -140,12 +140,7 @@ def test_we_run_what_it_saved(legacy: Legacy, app: Celery, client: redis.Redis, 
         counted = after[name].pop("total_run_count") - before[name].pop("total_run_count")
         assert counted == sent[name], name
         assert after[name].pop("last_run_at") > before[name].pop("last_run_at"), name
-        assert after[name] == load_without_meta(app, name), name
-
-
-def load_without_meta(app: Celery, name: str) -> dict[str, Any]:
-    parts = described(app, name).items()
-    return {key: value for key, value in parts if key not in ("last_run_at", "total_run_count")}
+        assert after[name].items() <= described(app, name).items(), name
 
 
 def test_its_runs_and_ours_send_the_same_arguments(
@@ -165,13 +160,9 @@ def test_its_runs_and_ours_send_the_same_arguments(
 # -- from us to 2.4.2
 
 
-def test_it_loads_what_we_saved(legacy: Legacy, app: Celery) -> None:
+def test_it_loads_what_we_saved_ran_and_rescheduled(legacy: Legacy, app: Celery, client: redis.Redis) -> None:
     saved = save_all(app)
     assert legacy("load") == saved == load_all(app)
-
-
-def test_it_loads_what_we_ran_and_rescheduled(legacy: Legacy, app: Celery, client: redis.Redis) -> None:
-    save_all(app)
     tick_all(app)
     assert legacy("load") == load_all(app)
     for name in kinds.entries():

@@ -35,43 +35,42 @@ RIGHTS_OF_2X = (
 NEVER_RUN = json.dumps({"last_run_at": None, "total_run_count": 0})
 
 
-def write(client: redis.Redis, key_name: str, score: float, schedule: Any = None, **fields: Any) -> None:
+def write(client: redis.Redis, key_name: str, score: float, **fields: Any) -> None:
     """An entry as 2.4.2 has it."""
-    usual = {"name": key_name, "task": "echo", "schedule": schedule or INTERVAL, "args": [], "kwargs": {}}
+    usual = {"name": key_name, "task": "echo", "schedule": INTERVAL, "args": [], "kwargs": {}}
     definition = {**usual, "options": {}, "enabled": True, **fields}
     write_raw(client, key_name, definition, score=score, meta=NEVER_RUN)
 
 
 Fields = dict[str, Any]
-DUE_SOON, LATE = 1800, -7200
+REFUSED = {"quarantined": "error", "not-in-3": "warning"}
+LAST_DAY = {"__type__": "cron", "expression": "0 9 L * *"}
+
+
+def soon(now: float) -> float:
+    return now + 1800
+
+
+def late(now: float) -> float:
+    return now - 7300
+
+
 #: name to its score at a time, the fields that differ, and the kinds of findings with their severity
 ENTRIES: dict[str, tuple[Callable[[float], float], Fields, dict[str, str]]] = {
-    "plain": (lambda now: now + DUE_SOON, {}, {}),
-    "late": (lambda now: now - 7300, {}, {"missed": "warning"}),
+    "plain": (soon, {}, {}),
+    "late": (late, {}, {"missed": "warning"}),
     "late-crontab": (lambda now: now - 90_000, {"schedule": CRONTAB}, {"missed": "warning"}),
     "zero": (lambda now: 0, {"schedule": CRONTAB}, {"score": "warning"}),
-    "disabled": (lambda now: now + LATE, {"enabled": False}, {"disabled": "note"}),
+    "disabled": (late, {"enabled": False}, {"disabled": "note"}),
     "negative": (lambda now: -1, {}, {"never-again": "warning"}),
     "milliseconds": (lambda now: now * 1000, {}, {"score": "warning"}),
-    "17": (lambda now: now + DUE_SOON, {"name": 17}, {"name": "note"}),
-    "queue-of-ours": (
-        lambda now: now + LATE,
-        {"options": {"queue": "redbeat::generation"}},
-        {"quarantined": "error", "not-in-3": "warning"},
-    ),
-    "with-policy": (lambda now: now + DUE_SOON, {}, {"policy": "note"}),
-    "large": (
-        lambda now: now + DUE_SOON,
-        {"args": ["x" * 2**21]},
-        {"quarantined": "error", "not-in-3": "warning"},
-    ),
-    "unknown-task": (lambda now: now + DUE_SOON, {"task": "ecco"}, {"unknown-task": "warning"}),
-    "broken": (lambda now: now + LATE, {}, {"quarantined": "error", "not-in-2x": "note"}),
-    "last-day": (
-        lambda now: now + DUE_SOON,
-        {"schedule": {"__type__": "cron", "expression": "0 9 L * *"}},
-        {"not-in-2x": "warning"},
-    ),
+    "17": (soon, {"name": 17}, {"name": "note"}),
+    "queue-of-ours": (late, {"options": {"queue": "redbeat::generation"}}, REFUSED),
+    "with-policy": (soon, {}, {"policy": "note"}),
+    "large": (soon, {"args": ["x" * 2**21]}, REFUSED),
+    "unknown-task": (soon, {"task": "ecco"}, {"unknown-task": "warning"}),
+    "broken": (late, {}, {"quarantined": "error", "not-in-2x": "note"}),
+    "last-day": (soon, {"schedule": LAST_DAY}, {"not-in-2x": "warning"}),
 }
 
 
@@ -124,9 +123,8 @@ def test_what_it_says_of_each_entry_is_what_version_3_does(
             if one["about"] in kinds:
                 kinds[one["about"]][one["kind"]] = one["severity"]
         assert kinds == {name: expected for name, (_, _, expected) in ENTRIES.items()}
-        [late] = [one for one in found if one["about"] == "late" and one["kind"] == "missed"]
-        assert late["problem"].startswith("3 runs since ")
-        assert "misfire is latest" in late["advice"]
+        [missed] = [one for one in found if one["about"] == "late" and one["kind"] == "missed"]
+        assert missed["problem"].startswith("3 runs since ")
         shown = call(app, "doctor", "--from-2x", "--all").stdout
         assert all(f"{name}: " in shown for name, (_, _, expected) in ENTRIES.items() if expected)
         old.kill()

@@ -53,27 +53,30 @@ def test_values_that_2x_saves_and_sends_are_saved_and_sent_likewise(
     assert refused == FAILS_IN_2X
 
 
-SENT = {
-    value: value for value in values.ARGUMENTS if isinstance(value, (values.UUID, values.Decimal, bytes))
-} | {values.date(2026, 1, 2): values.date(2026, 1, 2), values.time(3, 4): values.time(3, 4)}
+#: what kombu encodes with its type
+TYPED = [
+    *(one for one in values.ARGUMENTS if isinstance(one, (values.UUID, values.Decimal, bytes))),
+    *(values.date(2026, 1, 2), values.time(3, 4)),
+]
 
 
 def test_arguments_reach_the_worker_as_kombu_sends_them(
     server: Server, make_app: Callable[..., Celery]
 ) -> None:
     app = make_app()
-    given = [*SENT, float("nan"), values.timedelta(minutes=5), {2, 1}]
+    given = [*TYPED, float("nan"), values.timedelta(minutes=5), {2, 1}]
     RedBeatSchedulerEntry("entry", "echo", schedule(60), args=given, kwargs={"x": given[0]}, app=app).save()
     loaded = RedBeatSchedulerEntry.from_key("redbeat:entry", app=app)
     args, kwargs = kombu_json.loads(kombu_json.dumps([loaded.args, loaded.kwargs]))
-    assert args[: len(SENT)] == list(SENT.values())
+    assert args[: len(TYPED)] == TYPED
     assert math.isnan(args[-3])
     assert args[-2:] == [300.0, [1, 2]]
     assert kwargs == {"x": given[0]}
     loaded.save()
-    assert RedBeatSchedulerEntry.from_key("redbeat:entry", app=app).args[: len(SENT)] == list(SENT.values())
+    assert RedBeatSchedulerEntry.from_key("redbeat:entry", app=app).args[: len(TYPED)] == TYPED
 
 
+AT = values.datetime(2023, 11, 14, 22, 13, 20, tzinfo=values.timezone.utc)
 STORED: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     ({"name": "another"}, {}, {"name": "entry", "key": "redbeat:entry"}),
     ({"kwargs": []}, {}, {"kwargs": {}}),
@@ -84,23 +87,12 @@ STORED: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     ({"enabled": "0"}, {}, {"enabled": False}),
     ({"enabled": "True"}, {}, {"enabled": True}),
     ({"enabled": None}, {}, {"enabled": False}),
-    (
-        {},
-        {"last_run_at": 1_700_000_000.5},
-        {"last_run_at": values.datetime.fromtimestamp(1_700_000_000.5, values.timezone.utc)},
-    ),
-    (
-        {},
-        {"last_run_at": "1700000000"},
-        {"last_run_at": values.datetime.fromtimestamp(1_700_000_000, values.timezone.utc)},
-    ),
+    ({}, {"last_run_at": AT.timestamp()}, {"last_run_at": AT}),
+    ({}, {"last_run_at": f"{AT.timestamp():.0f}"}, {"last_run_at": AT}),
     ({}, [], {"last_run_at": None, "total_run_count": 0, "policy": NO_POLICY}),
     ({}, {"last_run_at": None, "total_run_count": 5.0}, {"total_run_count": 5}),
-    (
-        {"max_runs": -1, "timezone": "", "metrics": {}},
-        {},
-        {"max_runs": None, "timezone": None, "metrics": False},
-    ),
+    ({"max_runs": -1, "timezone": ""}, {}, {"max_runs": None, "timezone": None}),
+    ({"metrics": {}}, {}, {"metrics": False}),
     ({"revoke_overdue": True}, {}, {"revoke_overdue": False}),
 ]
 
@@ -174,20 +166,11 @@ def test_settings_may_be_texts_as_an_environment_gives_them(
     assert (found, type(found)) == (expected, type(expected))
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "named"),
-    [
-        ("redbeat_redis_options", {"socket_timeout": "soon", "password": "secret"}, "socket_timeout"),
-        ("redbeat_key_prefix", "", "A schedule without a prefix"),
-        ("redbeat_sentry", "maybe", "'maybe'"),
-    ],
-)
-def test_a_setting_that_cannot_be_used_is_named_with_its_option(name: str, value: Any, named: str) -> None:
+def test_an_option_that_cannot_be_used_is_named_without_the_password() -> None:
     app = Celery("values", broker=URL, set_as_current=False)
-    app.conf.update({name: value})
-    with pytest.raises(ConfigurationError, match=name) as caught:
+    app.conf.redbeat_redis_options = {"socket_timeout": "soon", "password": "secret"}
+    with pytest.raises(ConfigurationError, match=r"redbeat_redis_options.*socket_timeout") as caught:
         RedBeatConfig(app)
-    assert named in str(caught.value)
     assert "secret" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""Claims: what each documented ACL user must be able to do.
+"""What each documented ACL user must be able to do, as claims.
 
 A claim is a function of a Ground. It needs nothing but its user's rights, and all claims of a user together
 need all of them.
@@ -46,19 +46,25 @@ from redbeat.store.figures import Labels
 from redbeat.store.later import LaterStore
 from redbeat.store.layouts import Layouts
 from redbeat.store.lock_tokens import new_token
+from redbeat.store.members import Members
 from redbeat.store.nodes import call_on_nodes
 from redbeat.store.notifier import WakeChannel
 from redbeat.store.records import Fence
-from redbeat.store.runs import Answer, Delivery, End, Runs, Settlement
+from redbeat.store.runs import Answer, Delivery, End, Runs
 from redbeat.store.scripts.script import _OUT_OF_REACH
 from redbeat.store.standbys import Standbys
 from redbeat.store.store import Store
+from redbeat.store.tokens import Tokens
 from redbeat.store.unrun import Unrun
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
+from redbeat.web import asgi_app
 from tests.support.applying import apply
+from tests.support.dashboard_walk import call_operations, fill, open_pages, send_forms
+from tests.support.dashboards import Browser, dashboard_of
+from tests.support.polling import eventually
+from tests.support.programs import Program
 from tests.support.progress import Progress
-from tests.support.rights_of_dashboards import CHANGING, LOOKING
 from tests.support.schedule import LOCK, SCHEDULE, write_raw
 from tests.support.servers import Server
 from tests.support.stored import make_late, store
@@ -266,8 +272,9 @@ def it_reads_the_layout(ground: Ground) -> None:
     assert (layout.shards, layout.generation) == (None, 2)
 
 
-def _locate(ground: Ground, name: str, **options: Any) -> None:
+def _locate(ground: Ground, name: str, key: str = "", **options: Any) -> None:
     """Find what is still where it was before the schedule was sharded."""
+    ground.admin.hset(key or Keys().entry(name), "definition", "{}")
     moving = {"shards": 7, "generation": 2, "former": 0, "state": "moving"}
     ground.admin.hset("redbeat::layout", mapping=moving)
     app = ground.app()
@@ -277,18 +284,15 @@ def _locate(ground: Ground, name: str, **options: Any) -> None:
 
 
 def it_locates_entries_that_move(ground: Ground) -> None:
-    Entry("report", "tasks.report", 60, app=ground.app("default")).save()
     _locate(ground, "report")
 
 
 def it_locates_messages_that_move(ground: Ground) -> None:
-    ground.admin.hset(Keys().stored_message("one"), "definition", "{}")
-    _locate(ground, Keys().name(Keys().stored_message("one")))
+    _locate(ground, ":later:one")
 
 
 def it_locates_runs_of_entries_that_move(ground: Ground) -> None:
-    ground.admin.hset(Keys().about("report").running, "one", "{}")
-    _locate(ground, "report", of_runs=True)
+    _locate(ground, "report", Keys().about("report").running, of_runs=True)
 
 
 # -- an application that stores messages
@@ -351,17 +355,20 @@ def it_looks_at_entries(ground: Ground) -> None:
     assert found.next_runs(2)
 
 
-def it_looks_at_runs(ground: Ground) -> None:
+def it_looks_at_last_outcomes(ground: Ground) -> None:
     trusted = ground.app("default")
-    progress = Progress(trusted, ground.admin)
     entry = Entry("report", "tasks.report", 60, app=trusted).save()
-    Entry("other", "tasks.report", 60, app=trusted).save()
+    progress = Progress(trusted, ground.admin)
     progress.end(progress.started("report", "one"), "failed")
-    progress.started("report", "two")
-    app = ground.app()
-    assert read_last(app, [entry.key]) == [Last("failed", 1)]
-    assert [run.task_id for run in find_runs(app, ["running", "failed"])] == ["two", "one"]
-    found = Entry.get("report", app)
+    assert read_last(ground.app(), [entry.key]) == [Last("failed", 1)]
+    assert [run.task_id for run in find_runs(ground.app(), ["failed"])] == ["one"]
+
+
+def it_looks_at_runs(ground: Ground) -> None:
+    it_looks_at_last_outcomes(ground)
+    Progress(ground.app("default"), ground.admin).started("report", "two")
+    assert [run.task_id for run in find_runs(ground.app(), ["running", "failed"])] == ["two", "one"]
+    found = Entry.get("report", ground.app())
     assert [run.task_id for run in found.runs()] == ["two", "one"]
     assert found.figures().runs == 1
 
@@ -380,15 +387,6 @@ def it_asks_who_leads(ground: Ground) -> None:
     ground.admin.hset(LOCK, "a", "b")
     with pytest.raises(StoreCorrupt, match="redbeat::lock"):
         RedBeatScheduler.leader(probe)
-
-
-def it_looks_at_last_outcomes(ground: Ground) -> None:
-    trusted = ground.app("default")
-    entry = Entry("report", "tasks.report", 60, app=trusted).save()
-    progress = Progress(trusted, ground.admin)
-    progress.end(progress.started("report", "one"), "failed")
-    assert read_last(ground.app(), [entry.key]) == [Last("failed", 1)]
-    assert [run.task_id for run in find_runs(ground.app(), ["failed"])] == ["one"]
 
 
 def it_counts_stored_messages(ground: Ground) -> None:
@@ -467,17 +465,13 @@ def it_says_that_it_shares_the_shards(ground: Ground) -> None:
 
 
 def it_sends_stored_messages(ground: Ground) -> None:
-    app = ground.app(accept_content=["json", "pickle"])
-    trusted = ground.app("default")
-    store(trusted, "json")
-    store(trusted, "pickled", serializer="pickle")
+    store(ground.app("default"), "json")
+    store(ground.app("default"), "pickled", serializer="pickle")
     for task_id in ("json", "pickled"):
         make_late(ground.admin, task_id, 5.0)
-    with leader(app) as scheduler:
+    with leader(ground.app(accept_content=["json", "pickle"])) as scheduler:
         scheduler.tick()
-    assert not ground.admin.keys("redbeat::later:*")
-    assert not ground.admin.keys("redbeat::body:*")
-    assert not ground.admin.exists(Keys().later)
+    assert not ground.admin.keys("redbeat::later*") + ground.admin.keys("redbeat::body:*")
 
 
 def it_ends_entries(ground: Ground) -> None:
@@ -519,20 +513,13 @@ def it_holds_back_runs(ground: Ground) -> None:
 
 
 def it_ends_runs_that_are_lost(ground: Ground, app: Celery | None = None) -> None:
-    names, token = Keys(), "x"
-    ground.admin.set(LOCK, token)
-    run = {"due": "1.000000", "state": "started", "sent": "2.000000", "started": "3.000000", "pause": 1}
-    about, text = names.about("report"), json.dumps(run)
-    ground.admin.hset(about.running, mapping={"one": text, "": '{"due":"2.000000"}'})
-    ground.admin.lpush(about.history, '{"at":2.0,"due":1.000000,"id":"one"}')
-    lost, waiting = f"one\0{about.running}", f"\0{about.running}"
-    ground.admin.zadd(names.deadlines, {lost: 5})
-    runs, fence = Runs(Store(app or ground.app())), Fence(LOCK, token, 1000)
-    runs.settle(fence, [Settlement("end", "report", "one", lost, "5", text, "lost")])
-    assert ground.admin.zscore(names.deadlines, lost) is None
-    score = ground.admin.zscore(names.deadlines, waiting)
-    assert score is not None
-    runs.settle(fence, [Settlement("look", "report", "", waiting, f"{score:.17g}", "")])
+    progress = Progress(ground.app("default"), ground.admin)
+    progress.started("report", "one")
+    progress.wait("report")
+    beat = Progress(app or ground.app(), ground.admin)
+    for _ in range(2):  # then it looks at the run that waits
+        beat.settle(at=1e12)
+    assert progress.deadline_of("report", "one") is None
 
 
 def gathering_of(app: Celery) -> Gathering:
@@ -543,14 +530,12 @@ def gathering_of(app: Celery) -> Gathering:
 
 def view_of(gathering: Gathering) -> View | None:
     """What a beat shows of a schedule that isn't divided; None: nothing."""
-    views = gathering.views
-    return views[0] if views else None
+    return next(iter(gathering.views), None)
 
 
 def shown_by(gathering: Gathering) -> View:
     """What the beat shows that is known to show the schedule."""
-    view = view_of(gathering)
-    assert view is not None
+    [view] = gathering.views
     return view
 
 
@@ -590,9 +575,8 @@ def track_runs_of_a_worker(ground: Ground, part: Keys) -> None:
         child = delivery._replace(task_id="child", root="one", token=f"child-of-{outcome}")
         runs.note_child(child, "child")
         runs.begin(child, 30_000)
-        runs.end([End(child, "succeeded")])
-        for _ in range(2):
-            runs.end([End(delivery, outcome, "ValueError: no", 1.5)])
+        for ended in ([End(child, "succeeded")], *[[End(delivery, outcome, "ValueError: no", 1.5)]] * 2):
+            runs.end(ended)
         assert ground.admin.get(about.failing) == failures
     runs.forget_worker("celery@test")
     assert ground.admin.xlen(part.failures) == 1
@@ -670,6 +654,124 @@ def _broker_url(ground: Ground) -> str:
     if ground.user == "beat_and_broker":
         return f"redis://beat_and_broker:{quote(PASSWORD, safe='')}@127.0.0.1:{ground.server.port}/0"
     return ground.server.url(0)
+
+
+# -- a dashboard
+
+
+def browser_of(ground: Ground) -> Browser:
+    """Return a browser at a dashboard that has the user's rights in Redis."""
+    return Browser(dashboard_of(ground.app(), read_only=ground.user.endswith("read_only")))
+
+
+def program_of(ground: Ground) -> Program:
+    return Program(ground.app(), token=Tokens(Store(ground.app("default"))).add("ci", ["admin"], None)[1])
+
+
+def look(ground: Ground, browser: Browser, path: str, words: str) -> str:
+    """Open a page until it has these words, or the server has refused something."""
+
+    def read() -> str | None:
+        page = browser.read(path)
+        assert not ground.refusals()
+        return page if words in page else None
+
+    return str(eventually(read, message=f"{path} doesn't show {words}", retry_on=()))
+
+
+def it_shows_all_pages(ground: Ground) -> None:
+    fill(ground.app("default"), ground.admin)
+    browser = browser_of(ground)
+    with leader(ground.app("default")) as scheduler:
+        scheduler.tick()
+        for path, answer in open_pages(browser):
+            may_be = (200, 303, *([403] if ground.user.endswith("read_only") else []))
+            assert answer.status_code in may_be or path == "/changing", (path, answer.text)
+        told = look(ground, browser, "/doctor", "looked at")
+        can_be_told = not ground.server.version.startswith("6.")  # which has no ACL DRYRUN
+        assert ("may do less than beat" in told, "lacks rights" in told) == (can_be_told, False)
+        for path, words in (
+            ("/timeline", "hourly"),
+            ("/calendars", 'data-label="Entries">1<'),
+            ("/routes", "report"),
+            ("/entries?state=paused", "other"),
+            ("/entries?match=rep&outcome=failed", "report"),
+            ("/entries?owner=billing", "Entries"),
+            ("/runs?state=failed", "report"),
+            ("/timeline?start=6h", "hourly"),
+            ("/later/message?task_id=third", "x-python-serialize"),
+        ):
+            look(ground, browser, path, words)
+
+
+def it_looks_for_news(ground: Ground) -> None:
+    fill(ground.app("default"), ground.admin)
+    store = Store(ground.app())
+    assert any(Events(store).last_ids())
+    assert Members(store).first(1)
+    assert store.vitals().due == 1
+
+
+def it_shows_a_damaged_schedule(ground: Ground) -> None:
+    ground.admin.hset("redbeat:broken", "definition", "{oops")
+    ground.admin.zadd(Keys().schedule, {"redbeat:broken": 1, "redbeat:gone": 1})
+    browser = browser_of(ground)
+    for path in ("/entries", "/entry?name=broken", "/entry?name=gone", "/timeline", "/"):
+        browser.read(path)
+    look(ground, browser, "/doctor", "gone")
+
+
+def it_lets_in_who_has_a_token(ground: Ground) -> None:
+    token, text = Tokens(Store(ground.app("default"))).add("deploy", ["read"], None, "anna")
+    browser = Browser(asgi_app(ground.app()))
+    assert browser.post("/login", token="rb_abcdefgh_" + "x" * 43).status_code == 401
+    assert browser.post("/login", token=text).status_code == 303
+    assert "deploy" in browser.read("/")
+    assert Program(ground.app(), token=text).get("/entries")["entries"] == []
+    Tokens(Store(ground.app("default"))).revoke(token.id)
+    assert browser.get("/").status_code == 401
+
+
+def it_answers_what_programs_ask(ground: Ground) -> None:
+    fill(ground.app("default"), ground.admin)
+    program = program_of(ground)
+    for operation, answer in call_operations(program, ("GET",)):
+        assert answer.status_code == 200, (operation.path, answer.text)
+    for path in ("/entries", "/later"):  # and on from there
+        program.get(program.get(path, limit=1)["next"])
+
+
+def it_sends_all_forms(ground: Ground) -> None:
+    fill(ground.app("default"), ground.admin)
+    for path, answer in send_forms(browser_of(ground)):
+        assert answer.status_code in (200, 303), (path, answer.text)
+    left = {key for key in ground.admin.keys("redbeat*") if "later:first" in key or key.endswith(":extra")}
+    assert left == set(), "what was deleted or revoked"
+
+
+def it_does_what_programs_ask(ground: Ground) -> None:
+    fill(ground.app("default"), ground.admin)
+    names = Keys()  # what may be left of an entry that is gone
+    ground.admin.sadd(names.statics, "past")
+    ground.admin.sadd(names.static_owners, "proj\tpast")
+    ground.admin.hset(names.downgraded, "redbeat:past", "1.0")
+    program = program_of(ground)
+    for operation, answer in call_operations(program, ("PUT", "PATCH", "DELETE")):
+        assert answer.status_code < 300, (operation.path, answer.text)
+    for _ in range(2):  # the second time it is found that it was sent
+        asked: Any = program.ask("PUT", "/entries/report/trigger", {"args": [1]}, {"idempotency-key": "one"})
+        assert asked.status_code == 200, asked.text
+    assert later.cancel("third", ground.app()) == ["third"]  # its body is a key of its own
+    assert not ground.admin.exists(names.message_body("third"))
+    left = (names.about("past").history, names.statics, names.static_owners, names.downgraded)
+    assert not ground.admin.exists(*left)
+
+
+LOOKING = (
+    it_shows_all_pages, it_looks_for_news, it_shows_a_damaged_schedule, it_lets_in_who_has_a_token,
+    it_answers_what_programs_ask,
+)  # fmt: skip
+CHANGING = (it_sends_all_forms, it_does_what_programs_ask)
 
 
 BEAT: tuple[Claim, ...] = (

@@ -1,10 +1,12 @@
-"""A server with the users that the documentation describes."""
+"""A server with the users that the documentation describes, or with one that has few rights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
+import redis
 
 from tests.support.rights import CLAIMS, Ground, documented_rights
 from tests.support.servers import Server
@@ -26,3 +28,19 @@ def ground(server: Server) -> Iterator[Ground]:
         for user in CLAIMS:
             ground.let(rights_on(server, user), user)
         yield ground
+
+
+#: connects to the database of the schedule as a user who has these rights
+MakeLimited = Callable[..., redis.Redis]
+
+
+@pytest.fixture
+def limited(server: Server) -> Iterator[MakeLimited]:
+    with server.client() as admin, ExitStack() as made:
+
+        def make(*rights: str) -> redis.Redis:
+            admin.execute_command("ACL SETUSER", "limited", "reset", "on", ">secret", *rights)
+            return made.enter_context(server.client(db=1, username="limited", password="secret"))
+
+        yield make
+        admin.execute_command("ACL DELUSER", "limited")

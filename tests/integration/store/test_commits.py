@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -17,11 +18,12 @@ from redbeat.connection.retry import RetryingConnection, without_retry
 from redbeat.errors import LockLost, StoreRefused, StoreUnavailable
 from redbeat.store import commits as module
 from redbeat.store import rounds
-from redbeat.store.records import NOWHERE, Claimed, Clear, Commit, Committed, Fence, LockStatus, Push
+from redbeat.store.records import NOWHERE, Claimed, Clear, Commit, Committed, Fence, LockStatus, Push, Target
 from redbeat.store.rounds import CommitAsked, commit_together
 from redbeat.store.scripts import CALL_COMMITS
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
+from tests.integration.store.conftest import MakeLimited
 from tests.support.committing import commits_of, committing, push, states, target_of
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
@@ -51,7 +53,7 @@ def test_commits_of_a_batch_take_one_round_trip_in_short_scripts(
 
 @pytest.mark.parametrize("rights", ["+@all", "-zmscore"])
 def test_commit_records_the_decision_of_each_entry(
-    app: Celery, client: redis.Redis, server: Server, chance: random.Random, rights: str
+    app: Celery, client: redis.Redis, limited: MakeLimited, chance: random.Random, rights: str
 ) -> None:
     """Whether many entries share a decision or none do."""
     commits, expected, number_of_decisions = [], {}, chance.choice([1, 3, 1000])
@@ -63,45 +65,27 @@ def test_commit_records_the_decision_of_each_entry(
         has_changed = chance.random() < 0.2
         claimed = Claimed(key, score, f'{{"of": {number + has_changed}}}', meta, score=score)
         pushes = (push(f"queue-{decision % 3}", number),) if decision % 4 else ()
-        new_error = [None, Clear.FIELD, f'"{decision}"'][decision % 3]
+        new_error, error = [(None, "{}"), (Clear.FIELD, None), (f'"{decision}"',) * 2][decision % 3]
         new_meta, records = f'{{"after": {decision}}}', (f'"due":{decision}', f'"due":{number}')
         commit = Commit(claimed, f"{decision + 100}", new_meta, new_error, True, pushes, records=records)
         commits.append(commit)
-        error = {None: "{}", Clear.FIELD: None}.get(new_error, new_error)
         expected[key] = (
             [meta, "{}", float(score), 0] if has_changed else [new_meta, error, decision + 100.0, 2]
         )
-    client.execute_command("ACL SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all", rights)
-    try:
-        with server.client(db=1, username="limited", password="secret") as limited:
-            results = Store(app, limited).commit_runs(Fence(), commits, target_of(client)).results
-    finally:
-        client.execute_command("ACL DELUSER", "limited")
-    assert results == [expected[commit.claimed.key][-1] == 2 for commit in commits]
-    found = {
-        key: [
-            *client.hmget(key, "meta", "error"),
-            client.zscore(SCHEDULE, key),
-            client.llen(key.replace("redbeat:", "redbeat::history:")),
-        ]
-        for key in expected
-    }
-    assert found == expected
+    user = limited("~*", "&*", "+@all", rights)
+    results = Store(app, user).commit_runs(Fence(), commits, target_of(client)).results
+    assert results == [found[-1] == 2 for found in expected.values()]
+    for key, wanted in expected.items():
+        history = client.llen(key.replace("redbeat:", "redbeat::history:"))
+        assert [*client.hmget(key, "meta", "error"), client.zscore(SCHEDULE, key), history] == wanted
 
 
 def test_commit_pushes_to_each_queue_in_the_order_of_the_entries(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    pushes = [
-        [push("a", 0)],
-        [push("b", 1)],
-        [push("a", 2), push("b", 2)],
-        [push("a", 3), Push("pexpire", "a", 60_000)],
-        [push("a", 4)],
-        [push("b", 5)],
-        [push("b", 6), push("a", 6)],
-        [push("a", 7)],
-    ]
+    words = ["a0", "b1", "a2 b2", "a3", "a4", "b5", "b6 a6", "a7"]
+    pushes = [[push(one[0], one[1:]) for one in of_entry.split()] for of_entry in words]
+    pushes[3].append(Push("pexpire", "a", 60_000))
     committed = Store(app).commit_runs(Fence(), commits_of(client, pushes), target_of(client))
     assert committed.results == [True] * 8
     assert broker.lrange("a", 0, -1) == list("764320")
@@ -114,13 +98,8 @@ def test_commit_with_a_queue_of_the_wrong_type_leaves_only_its_runs_due(
     app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
     broker.set("text", "not a list")
-    pushes = [
-        [push("a", 0)],
-        [push("text", 1)],
-        [push("a", 2), push("text", 2)],
-        [push("text", 3)],
-        [push("a", 4)],
-    ]
+    queues = [["a"], ["text"], ["a", "text"], ["text"], ["a"]]
+    pushes = [[push(queue, number) for queue in of_entry] for number, of_entry in enumerate(queues)]
     results = Store(app).commit_runs(Fence(), commits_of(client, pushes), target_of(client)).results
     assert [result is True for result in results] == [True, False, False, False, True]
     assert all("WRONGTYPE" in str(result) for result in results if result is not True)
@@ -131,20 +110,15 @@ def test_commit_with_a_queue_of_the_wrong_type_leaves_only_its_runs_due(
 
 @pytest.mark.parametrize("right", ["-zadd", "%R~redbeat:entry-3"])
 def test_commit_without_a_right_pushes_nothing(
-    app: Celery, client: redis.Redis, broker: redis.Redis, server: Server, right: str
+    app: Celery, client: redis.Redis, broker: redis.Redis, limited: MakeLimited, right: str
 ) -> None:
     commits = commits_of(client, [[push("queue", number)] for number in range(5)])
-    target = target_of(client)
     own = [f"~redbeat:entry-{number}" for number in (0, 1, 2, 4)] + ["~queue", "~redbeat::*"]
     own += [right] if right.startswith("%") else ["~redbeat:entry-3", right]
-    client.execute_command("ACL", "SETUSER", "limited", "reset", "on", ">secret", "+@all", *own)
-    try:
-        with server.client(db=1, username="limited", password="secret") as limited, suppress(StoreRefused):
-            Store(app, limited).commit_runs(Fence(), commits, target)
-        assert states(client, 5) == ["due"] * 5
-        assert broker.llen("queue") == 0
-    finally:
-        client.execute_command("ACL", "DELUSER", "limited")
+    with suppress(StoreRefused):
+        Store(app, limited("+@all", *own)).commit_runs(Fence(), commits, target_of(client))
+    assert states(client, 5) == ["due"] * 5
+    assert broker.llen("queue") == 0
 
 
 FENCE = Fence(LOCK, "mine", 60_000)
@@ -168,6 +142,18 @@ def pieces_of(client: redis.Redis, *sizes: int) -> list[list[Commit]]:
     """Due entries, each with a message to one queue; their commits, so many in each piece."""
     commits = iter(commits_of(client, [[push("queue", number)] for number in range(sum(sizes))]))
     return [[next(commits) for _ in range(size)] for size in sizes]
+
+
+def commit(
+    store: Store, target: Target, pieces: list[list[Commit]], error: type[BaseException] | None = None
+) -> Committed:
+    """Stream the pieces; raise the error before the replies are read, if there is one."""
+    with committing(store, FENCE, target) as commits:
+        for piece in pieces:
+            commits.write(piece)
+        if error is not None:
+            raise error
+        return commits.finish()
 
 
 def arrived(broker: redis.Redis) -> list[int]:
@@ -231,36 +217,20 @@ def test_stream_of_commits_leaves_few_replies_unread(
     assert arrived(broker) == [*range(20)]
 
 
-# -- in between
-
-
-def flush_scripts(client: redis.Redis) -> None:
-    client.script_flush()
-
-
-def kill_clients(client: redis.Redis) -> None:
-    client.execute_command("CLIENT KILL TYPE normal SKIPME yes")
-
-
-@pytest.mark.parametrize("meddle", [flush_scripts, kill_clients])
+@pytest.mark.parametrize("meddle", ["SCRIPT FLUSH", "CLIENT KILL TYPE normal SKIPME yes"])
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_stream_of_commits_survives_a_disturbed_server_without_lost_or_doubled_runs(
-    store: Store,
-    client: redis.Redis,
-    broker: redis.Redis,
-    meddle: Callable[[redis.Redis], None],
-    is_waiting: bool,
+    store: Store, client: redis.Redis, broker: redis.Redis, meddle: str, is_waiting: bool
 ) -> None:
     pieces = pieces_of(client, 100, 100, 100)
     with committing(store, FENCE, target_of(client)) as commits:
         commits.write(pieces[0])
         if is_waiting:
             eventually(lambda: broker.llen("queue") == 100)
-        meddle(client)
+        client.execute_command(meddle)
         commits.write(pieces[1])
         commits.write(pieces[2])
         results = commits.finish().results
-    assert len(results) == 300
     assert results[100:] == [True] * 200
     # after a lost reply the commit is sent again, and finds the entry changed
     assert set(results[:100]) <= {True, False}
@@ -280,21 +250,17 @@ def test_stream_of_commits_survives_a_lost_request_or_reply_without_lost_or_doub
     loss: Loss,
     retry_period: int | None,
 ) -> None:
-    proxy = Proxy((server.host, server.port))
-    try:
-        with redis.Redis(host=proxy.host, port=proxy.port, db=1, decode_responses=True) as through:
-            store = Store(app, RetryingConnection(retry_period, through) if retry_period else through)
-            load_script(store)
-            client.set(LOCK, "mine")
-            pieces = pieces_of(client, 60, 60)
-            cut = proxy.cut_on(b"entry-70", loss)
-            with committing(store, FENCE, target_of(client)) as commits:
-                for piece in pieces:
-                    commits.write(piece)
-                results = commits.finish().results
-            assert cut.wait(10)
-    finally:
-        proxy.close()
+    with (
+        Proxy((server.host, server.port)) as proxy,
+        redis.Redis(host=proxy.host, port=proxy.port, db=1, decode_responses=True) as through,
+    ):
+        store = Store(app, RetryingConnection(retry_period, through) if retry_period else through)
+        load_script(store)
+        client.set(LOCK, "mine")
+        pieces = pieces_of(client, 60, 60)
+        cut = proxy.cut_on(b"entry-70", loss)
+        results = commit(store, target_of(client), pieces).results
+        assert cut.wait(10)
     assert len(results) == 120
     assert sorted(arrived(broker)) == [*range(120)]
     assert states(client, 120) == ["recorded"] * 120
@@ -318,69 +284,50 @@ def test_stream_of_commits_after_a_lost_lock_raises_and_writes_nothing_more(
     assert client.get(LOCK) == "another's"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_stream_of_commits_that_ends_early_leaves_no_command_and_no_reply(
-    make_app: MakeApp, server: Server, client: redis.Redis, broker: redis.Redis, error: type[BaseException]
-) -> None:
-    with Proxy((server.host, server.port)) as way:
-        store = Store(make_app(redbeat_redis_url=way.url(server.url(1))))
-        load_script(store)
-        pieces = pieces_of(client, 100, 100)
-
-        def end_early() -> None:
-            with committing(store, FENCE, target_of(client)) as commits:
-                for piece in pieces:
-                    commits.write(piece)
-                raise error
-
-        way.delay_seconds = 0.2
-        with pytest.raises(error):
-            end_early()
-        assert broker.llen("queue") == 200, "a late one would take back the lock that beat has released"
-        assert in_use(store.client) == 0
-        assert store.client.echo("its own reply") == "its own reply"
-    assert set(states(client, 200)) == {"recorded"}
-
-
-def test_stream_of_commits_that_ends_early_does_not_wait_for_a_silent_server(
-    make_app: MakeApp, server: Server, client: redis.Redis
+@pytest.mark.parametrize(
+    ("error", "is_silent"), [(KeyboardInterrupt, False), (ValueError, False), (KeyboardInterrupt, True)]
+)
+def test_stream_of_commits_that_ends_early_leaves_no_command_and_waits_for_no_silent_server(
+    make_app: MakeApp,
+    server: Server,
+    client: redis.Redis,
+    broker: redis.Redis,
+    error: type[BaseException],
+    is_silent: bool,
 ) -> None:
     with Proxy((server.host, server.port)) as way:
         for_ever = {"socket_timeout": None}
         store = Store(make_app(redbeat_redis_url=way.url(server.url(1)), redbeat_redis_options=for_ever))
         load_script(store)
-        [piece] = pieces_of(client, 100)
-
-        def end_early() -> None:
-            with committing(store, FENCE, target_of(client)) as commits:
-                commits.write(piece)
-                raise KeyboardInterrupt
-
-        way.freeze()
-        with pytest.raises(KeyboardInterrupt):
-            end_early()
+        pieces = pieces_of(client, 100, 100)
+        if is_silent:
+            way.freeze()
+        else:
+            way.delay_seconds = 0.2
+        with pytest.raises(error):
+            commit(store, target_of(client), pieces, error)
         assert in_use(store.client) == 0
+        if not is_silent:
+            assert broker.llen("queue") == 200, "a late one would take back the lock that beat has released"
+            assert store.client.echo("its own reply") == "its own reply"
 
 
 @pytest.mark.parametrize("step", ["send_packed_command", "read_response"])
 def test_stream_of_commits_that_is_interrupted_leaves_no_reply(
     store: Store, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    pieces = pieces_of(client, 100, 100)
+    pieces, target = pieces_of(client, 100, 100), target_of(client)
+    interrupt = Mock(side_effect=KeyboardInterrupt)
 
-    def interrupt(*_args: Any, **_options: Any) -> Any:
-        raise KeyboardInterrupt
-
-    def commit() -> None:
-        with committing(store, FENCE, target_of(client)) as commits:
+    def commit_interrupted() -> None:
+        with committing(store, FENCE, target) as commits, monkeypatch.context() as patch:
             commits.write(pieces[0])
-            with monkeypatch.context() as patch:
-                patch.setattr(redis.connection.AbstractConnection, step, interrupt)
-                commits.write(pieces[1])
-                commits.finish()
+            patch.setattr(redis.connection.AbstractConnection, step, interrupt)
+            commits.write(pieces[1])
+            commits.finish()
 
     with pytest.raises(KeyboardInterrupt):
-        commit()
+        commit_interrupted()
     assert in_use(store.client) == 0
     assert store.client.echo("its own reply") == "its own reply"
 
@@ -392,10 +339,6 @@ class Subclass(redis.Redis):
     """A user's own client, which may do anything with a command."""
 
 
-def subclass(server: Server) -> Any:
-    return Subclass.from_url(server.url(1), decode_responses=True)
-
-
 def test_client_that_may_change_commands_gets_commits_one_call_after_the_other(
     app: Celery,
     server: Server,
@@ -404,8 +347,8 @@ def test_client_that_may_change_commands_gets_commits_one_call_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pieces = pieces_of(client, 100, 150)
-    with subclass(server) as own, counting_round_trips(monkeypatch) as sent:
-        target = target_of(client)
+    own, target = Subclass.from_url(server.url(1), decode_responses=True), target_of(client)
+    with own, counting_round_trips(monkeypatch) as sent:
         store, before = Store(app, own), sent()
         with committing(store, Fence(), target) as commits:
             for piece in pieces:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -30,6 +30,7 @@ from redbeat.store.scripts.orphans import Remains
 from redbeat.store.scripts.repairs import Member
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
+from tests.integration.store.conftest import MakeLimited
 from tests.support.doctoring import everything
 from tests.support.proxy import Proxy
 from tests.support.schedule import LOCK, SCHEDULE, calls_of, write_burst
@@ -194,22 +195,17 @@ def test_fetch_returns_rows_of_any_content_in_the_order_of_due_times(
 
 @pytest.mark.parametrize("rights", ["+@all", "-zmscore"])
 def test_fetch_merges_a_bare_name_with_its_entry(
-    app: Celery, client: redis.Redis, server: Server, rights: str
+    app: Celery, client: redis.Redis, limited: MakeLimited, rights: str
 ) -> None:
     """Scores of many members are asked for by one command, if the user may."""
     for number in range(6):
         write(client, f"redbeat:entry-{number}", number + 1, SHAPES[0][0])
     later = 4e9
     client.zadd(SCHEDULE, {"entry-1": 5.5, "entry-2": later, "entry-5": 0.5, "entry-4": 0})
-    client.execute_command("ACL SETUSER", "claiming", "on", ">secret", "~*", "&*", "+@all", rights)
     client.acl_log_reset()
-    try:
-        with server.client(db=1, username="claiming", password="secret") as claiming:
-            rows = Store(app, claiming).claim_due(Fence(), 4).rows
-        assert [row.key[8:] for row in rows] == ["entry-4", "entry-5", "entry-0", "entry-1"]
-        assert client.acl_log() == []
-    finally:
-        client.execute_command("ACL DELUSER", "claiming")
+    rows = Store(app, limited("~*", "&*", "+@all", rights)).claim_due(Fence(), 4).rows
+    assert [row.key[8:] for row in rows] == ["entry-4", "entry-5", "entry-0", "entry-1"]
+    assert client.acl_log() == []
     left = dict(client.zrange(SCHEDULE, 0, -1, withscores=True))
     assert left.keys() == {"entry-2", *(f"redbeat:entry-{number}" for number in range(6))}
     assert left["entry-2"] == later, "it isn't due"
@@ -235,15 +231,19 @@ def write_due(client: redis.Redis, count: int, is_together: bool) -> list[str]:
     return names
 
 
+def fetch_ahead(store: Store, count: int, pending: Sequence[Claimed] = ()) -> Any:
+    ahead = store.claim_ahead(FETCH_FENCE, count, OTHERS, pending)
+    assert ahead is not None
+    return ahead
+
+
 @pytest.mark.parametrize("is_together", [False, True], ids=["one after the other", "at one due time"])
 def test_fetch_ahead_returns_the_entries_after_the_pending_ones(
     store: Store, client: redis.Redis, is_together: bool
 ) -> None:
     names = write_due(client, 2 * CALL_ENTRIES + 100, is_together)
     pending = store.claim_due(FETCH_FENCE, 50).rows
-    ahead = store.claim_ahead(FETCH_FENCE, 2 * CALL_ENTRIES, OTHERS, pending)
-    assert ahead is not None
-    claim = ahead.read()
+    claim = fetch_ahead(store, 2 * CALL_ENTRIES, pending).read()
     assert claim is not None
     assert [row.key for row in claim.rows] == [f"redbeat:{name}" for name in names[50:-50]]
     assert (claim.has_more, claim.is_ahead) == (True, True)
@@ -259,9 +259,7 @@ def test_fetch_ahead_overtaken_by_commits_skips_no_entry(
     names = write_due(client, 100, is_together)
     pending = store.claim_due(FETCH_FENCE, 50).rows
     client.zadd(SCHEDULE, {row.key: 4e9 for row in pending[:committed]})
-    ahead = store.claim_ahead(FETCH_FENCE, 10, OTHERS, pending)
-    assert ahead is not None
-    claim = ahead.read()
+    claim = fetch_ahead(store, 10, pending).read()
     assert claim is not None
     wanted = names[50:60] if committed < 50 else []
     assert [row.key for row in claim.rows] == [f"redbeat:{name}" for name in wanted]
@@ -271,10 +269,8 @@ def test_fetch_ahead_overtaken_by_commits_skips_no_entry(
 def test_fetch_ahead_after_a_lost_lock_raises(store: Store, client: redis.Redis) -> None:
     write_burst(client, 3)
     client.set(LOCK, "another's")
-    ahead = store.claim_ahead(FETCH_FENCE, 10, OTHERS, pending=[])
-    assert ahead is not None
     with pytest.raises(LockLost):
-        ahead.read()
+        fetch_ahead(store, 10).read()
 
 
 def test_fetch_ahead_that_is_closed_leaves_no_reply(
@@ -286,8 +282,7 @@ def test_fetch_ahead_that_is_closed_leaves_no_reply(
         far.look()
         way.delay_seconds = 0.2
         made = calls_of(client, "evalsha")
-        ahead = far.claim_ahead(FETCH_FENCE, 10, OTHERS, pending=[])
-        assert ahead is not None
+        ahead = fetch_ahead(far, 10)
         ahead.close()
         # a late one would take back the lock that beat has released
         assert calls_of(client, "evalsha") == made + 1
@@ -331,16 +326,6 @@ def sharded(make_app: Callable[..., Celery]) -> Store:
     return Store(make_app(redbeat_shards=2))
 
 
-@pytest.fixture
-def one(sharded: Store) -> Part:
-    return sharded.parts[0]
-
-
-@pytest.fixture
-def other(sharded: Store) -> Part:
-    return sharded.parts[1]
-
-
 def names_in(part: Part, sharded: Store, count: int) -> list[str]:
     """Return names whose entries are in a part."""
     names = (str(number) for number in itertools.count())
@@ -358,11 +343,9 @@ def add(sharded: Store, part: Part, scores: dict[str, float]) -> list[str]:
     return keys
 
 
-def test_members_of_two_shards_come_in_one_order(
-    sharded: Store, one: Part, other: Part, chance: random.Random
-) -> None:
+def test_members_of_two_shards_come_in_one_order(sharded: Store, chance: random.Random) -> None:
     scores: dict[str, float] = {}
-    for part, count in ((one, 1_300), (other, 700)):
+    for part, count in zip(sharded.parts, (1_300, 700), strict=True):
         names = [f"{chance.random()}" for _ in range(count)]
         mine = {name: chance.choice([-1, 0, chance.uniform(-9, 9), 10**9]) for name in names}
         scores |= dict(zip(add(sharded, part, mine), mine.values(), strict=True))
@@ -386,14 +369,12 @@ def test_members_of_two_shards_come_in_one_order(
     assert [(stored.key, stored.score) for stored in found] == rows, "in the order that was asked for"
 
 
-def test_entries_of_two_shards_are_written_and_removed_in_theirs(
-    sharded: Store, one: Part, other: Part, client: redis.Redis
-) -> None:
-    of_each = [[part.keys.entry(name) for name in names_in(part, sharded, 9)] for part in (one, other)]
+def test_entries_of_two_shards_are_written_and_removed_in_theirs(sharded: Store, client: redis.Redis) -> None:
+    of_each = [[part.keys.entry(name) for name in names_in(part, sharded, 9)] for part in sharded.parts]
     keys = [*chain.from_iterable(zip(*of_each, strict=True))]
     outcomes = sharded.write_entries(keys, lambda _stored, _now: Write(PLAIN, "{}", 5.0))
     assert outcomes == ["new"] * 18
-    assert (client.zcard(one.keys.schedule), client.zcard(other.keys.schedule)) == (9, 9)
+    assert [client.zcard(part.keys.schedule) for part in sharded.parts] == [9, 9]
     assert Members(sharded).scores_of(keys) == [5.0] * 18
     assert sharded.read_entry(keys[1])[1].score == 5.0
     seen = 0
@@ -405,13 +386,11 @@ def test_entries_of_two_shards_are_written_and_removed_in_theirs(
     assert client.keys("*}:[0-9]*") == []
 
 
-def test_owners_statics_and_histories_are_found_in_each_shard(
-    sharded: Store, one: Part, other: Part, client: redis.Redis
-) -> None:
-    names = [names_in(part, sharded, 3) for part in (one, other)]
+def test_owners_statics_and_histories_are_found_in_each_shard(sharded: Store, client: redis.Redis) -> None:
+    names = [names_in(part, sharded, 3) for part in sharded.parts]
     firsts, filed, gone = zip(*names, strict=True)
     Owners(sharded).change_statics(Fence(), "add", "app", firsts)
-    for part, (_, named, lost) in zip((one, other), names, strict=True):
+    for part, (_, named, lost) in zip(sharded.parts, names, strict=True):
         assert client.scard(part.keys.statics) == 1
         client.sadd(part.keys.owner("team"), named)
         client.rpush(part.keys.about(lost).history, "{}")
@@ -444,8 +423,5 @@ def test_store_messages_that_must_exist_replaces_all_or_none(client: redis.Redis
         client.zrem(KEYS.later, KEYS.stored_message(task_id))
     before = everything(client)
     assert store_messages(KEYS, messages("new"), must_exist=True).ask(client) == (0 if gone else 2)
-    if gone:
-        assert everything(client) == before
-    else:
-        found = [client.hget(KEYS.stored_message(task_id), "message") for task_id in ("one", "two")]
-        assert found == ["new", "new"]
+    stored = [client.hget(KEYS.stored_message(task_id), "message") for task_id in ("one", "two")]
+    assert everything(client) == before if gone else stored == ["new", "new"]

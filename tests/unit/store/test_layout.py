@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.config.config import ensure_conf
 from redbeat.keys import OF_A_PART, EntryKeys, Keys, identity_of, shard_prefix
 from redbeat.layout import Layout, ShardedKeys, shard_of
 from redbeat.policy.jitter import delayed_before
@@ -38,12 +36,15 @@ def test_prefix_with_a_hash_tag_spreads_shards_over_slots(prefix: str, expected:
     assert shard_prefix(prefix, 3) == expected
 
 
-@pytest.mark.parametrize("name", ["report", "a{b}c", "ü", "\udcff", "\ud800x", ""])
-def test_keys_of_an_entry_are_all_in_its_shard(name: str) -> None:
-    keys = Layout(Keys(), 16, 1).keys
-    assert isinstance(keys, ShardedKeys)
-    home = keys.of_shard(shard_of(name, 16))
+@pytest.mark.parametrize("shards", [None, 16])
+@pytest.mark.parametrize(
+    "name", ["report", "a{b}c", "ü", "\udcff", "\ud800x", "", ":x", "redbeat:twice", "*?[]\\"]
+)
+def test_keys_of_an_entry_are_all_in_its_shard_and_say_its_name(name: str, shards: int | None) -> None:
+    keys = Layout(Keys(), shards, 1).keys
+    home = keys.of_shard(shard_of(name, shards)) if isinstance(keys, ShardedKeys) and shards else keys
     assert keys.about(name) == home.about(name)
+    assert keys.about(name).entry == keys.entry(name) == f"{home.prefix}{name}"
     assert keys.name(keys.entry(name)) == name
     assert keys.entry_of(keys.entry(name)) == keys.entry(name)
     assert all(key.startswith(home.prefix) for key in keys.about(name))
@@ -94,14 +95,6 @@ def test_identity_of_a_key_without_a_known_shard_is_the_key(key: str) -> None:
     assert identity_of(key) == key
 
 
-@pytest.mark.parametrize("name", ["report", "", ":x", "redbeat:twice", "a b\tü", "{tag}", "*?[]\\"])
-def test_key_of_an_entry_is_the_prefix_and_its_name(name: str) -> None:
-    named = Keys("some-prefix:")
-    assert named.about(name).entry == f"{named.prefix}{name}"
-    assert named.name(named.about(name).entry) == name
-    assert named.entry_of(named.about(name).entry) == named.about(name).entry
-
-
 def test_keys_of_two_entries_are_disjoint() -> None:
     named = Keys()
     names = ("report", "reports", "report:", ":history", "history:report", "")
@@ -136,29 +129,16 @@ def test_every_key_has_a_rule_for_a_reshard() -> None:
     assert sorted(own_keys()) == sorted(name for names in known for name in names)
 
 
-NAMES = [f"entry-{number}" for number in range(20)]
-
-
-@pytest.fixture
-def app() -> Celery:
-    return fake_redis_app(redbeat_shards=4)
-
-
-def save_all(app: Celery) -> None:
-    for name in NAMES:
-        Entry(name, "echo", timedelta(hours=1), app=app).save()
-
-
-def test_fake_server_with_shards_has_all_entries_sent(app: Celery) -> None:
-    save_all(app)
-    for part in Store(app).parts:
-        for member in app.redbeat_redis.zrange(part.keys.schedule, 0, -1):
-            app.redbeat_redis.zadd(part.keys.schedule, {member: 1})
+def test_fake_server_with_shards_has_all_entries_sent() -> None:
+    app, names = fake_redis_app(redbeat_shards=4), [f"entry-{number}" for number in range(20)]
+    Entry.save_many(Entry(name, "echo", timedelta(hours=1), app=app) for name in names)
+    for name in names:
+        home = Store(app).parts.of(name).keys
+        app.redbeat_redis.zadd(home.schedule, {home.entry(name): 1})
     with leader(app) as scheduler:
         while not scheduler.tick():
             pass
-    entries = [Entry.from_key(ensure_conf(app).keys.entry(name), app=app) for name in NAMES]
-    assert [entry.total_run_count for entry in entries] == [1] * 20
+    assert [Entry.get(name, app).total_run_count for name in names] == [1] * 20
 
 
 def test_refusal_by_the_layout_check_names_the_key_and_its_value() -> None:
