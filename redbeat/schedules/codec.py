@@ -14,6 +14,7 @@ from celery.exceptions import ImproperlyConfigured
 from celery.schedules import BaseSchedule, ParseException, crontab, schedule, solar
 from dateutil.rrule import weekday
 
+from redbeat.config.settings import as_flag
 from redbeat.log.text import quoted
 from redbeat.schedules.crontab import CRON_FIELDS, has_special_days
 from redbeat.schedules.occurrences import KINDS, clocked, cron, is_own_kind, rrule
@@ -192,7 +193,7 @@ def _decode_interval(d: dict[str, Any]) -> schedule:
         ) from exc
     if length <= timedelta(0):
         raise ValueError(f"every must be more than 0 seconds (a microsecond at least), not {quoted(every)}.")
-    return schedule(run_every=every, relative=bool(relative))
+    return schedule(run_every=every, relative=bool(as_flag(relative)))
 
 
 def _encode_rrule(rule: rrule) -> dict[str, Any]:

@@ -127,6 +127,12 @@ def test_invalid_json_raises_value_error_with_the_field(text: str, message: str)
         read(text)
 
 
+def test_text_for_a_boolean_is_read_as_it_says() -> None:
+    texts = {"false": False, "0": False, "True": True}
+    interval = {"__type__": "interval", "every": 60}
+    assert {text: read({**interval, "relative": text}).relative for text in texts} == texts
+
+
 @pytest.mark.parametrize(
     ("encoded", "change"),
     [
