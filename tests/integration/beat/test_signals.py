@@ -21,7 +21,7 @@ from tests.support.command_line import call
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.schedule import LOCK, calls_of, messages, sent_names, write_raw
+from tests.support.schedule import LOCK, calls_of, messages, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
 EVENTS, TOLD = "redbeat::events", "redbeat::events-read"
@@ -138,7 +138,7 @@ def test_each_event_after_the_start_is_signalled_once_in_order_with_its_argument
         assert not [text for text in words if text not in one["run"]], one
 
 
-def test_pauses_and_quarantines_are_signalled(ground: Ground, make_app: MakeApp) -> None:
+def test_pauses_quarantines_and_skipped_runs_are_signalled(ground: Ground, make_app: MakeApp) -> None:
     app = make_app()
     ground.write()
     Entry.save_many([Entry(name, "echo", 3600, app=app) for name in ("report", "other", "last")])
@@ -147,10 +147,13 @@ def test_pauses_and_quarantines_are_signalled(ground: Ground, make_app: MakeApp)
         assert Entry.pause_many(["report", "other"], app, note="tonight").changed == ("other",)
         write_raw(ground.client, "bad", "{oops")
         assert call(app, "pause", "last", "--yes", "--until", "1h").exit_code == 0
-        eventually(lambda: len(ground.told()) == 4)
+        write_raw(ground.client, "late", score=server_now(ground.client) - 7000, misfire="skip")
+        eventually(lambda: len(ground.told()) == 5)
     told = {one["entry"]: one for one in ground.told()}
     assert {"note": "broken", "by": "ann", "until": "None"}.items() <= told["report"].items()
     assert {"note": "tonight", "until": "None"}.items() <= told["other"].items()
+    assert told["late"]["signal"] == "run_skipped"
+    assert "misfire: skip" in told["late"]["run"]
     assert told["last"]["until"].endswith("+00:00")
     assert told["bad"]["signal"] == "entry_quarantined"
     assert "redbeat:bad" in told["bad"]["reason"]
@@ -170,13 +173,18 @@ def test_sent_runs_are_signalled_once(ground: Ground, settings: dict[str, Any]) 
     assert first <= 10, "telling begins with beat's first second"
 
 
-def test_events_while_no_beat_ran_are_signalled_later(ground: Ground) -> None:
+def test_events_while_no_beat_ran_are_signalled_by_the_next_leader(ground: Ground) -> None:
     ground.write()
-    with ground.beat():
+    with ground.beat() as first:
         pass
     ground.add("run_ended", "meanwhile")
-    with ground.beat():
+    with ground.beat() as second:
         eventually(lambda: ground.told_entries() == ["meanwhile"])
+    leaders = ground.told("leader_changed")
+    assert [one["pid"] for one in leaders] == [first.pid, second.pid]
+    assert (leaders[0]["previous"], leaders[0]["shards"]) == ("None", "()")
+    assert f"pid={second.pid}, since=" in leaders[1]["leader"]
+    assert f"pid={first.pid}, since=" in leaders[1]["previous"]
     assert 0 < ground.client.pttl(TOLD) <= 7 * 24 * 3600 * 1000
 
 

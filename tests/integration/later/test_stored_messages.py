@@ -248,6 +248,37 @@ def test_whoever_hooks_in_at_apply_async_sees_the_entry_of_a_message(
     assert [body_of(message)[:2] for message in queued(broker)] == [[[1], {"y": 2}]]
 
 
+class Raising(RedBeatScheduler):
+    """A subclass whose code fails for any task."""
+
+    def apply_async(self, entry: Any, *args: Any, **options: Any) -> Any:
+        raise LookupError("no tenant")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(RedBeatScheduler, "WRONGTYPE"), (Raising, "LookupError: no tenant")]
+)
+def test_message_that_could_not_be_sent_is_kept_and_retried(
+    app: Celery,
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    kind: type[RedBeatScheduler],
+    reason: str,
+) -> None:
+    add_of(app).apply_async((1,), task_id="id", eta=ETA)
+    broker.set("celery", "a text")
+    make_due(client)
+    scheduler = make_scheduler(app, scheduler=kind)
+    scheduler.tick()
+    assert stored_ids(app) == ["id"]
+    assert reason in field(client, ":later:id", "error")["reason"]
+    scheduler.close()
+    broker.delete("celery")
+    send_due(client, make_scheduler(app))
+    assert [message["headers"]["id"] for message in queued(broker)] == ["id"]
+
+
 def test_a_message_with_a_known_id_takes_the_place_of_the_one_before(
     app: Celery, make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:

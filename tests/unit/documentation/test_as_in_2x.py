@@ -57,7 +57,8 @@ def test_configuration_attributes_of_2x_can_be_set(fake_app: Celery) -> None:
     assert RedBeatSchedulerEntry.get("x", fake_app).total_run_count == 1
     config.redis_url = "redis://127.0.0.1:1/7"
     fake_app.redbeat_redis = None
-    assert get_redis(fake_app).connection_pool.connection_kwargs["db"] == 7
+    options = get_redis(fake_app).connection_pool.connection_kwargs
+    assert (options["db"], options["decode_responses"]) == (7, True)
 
 
 def test_lock_is_owned_extended_and_released_as_in_redis_py(
