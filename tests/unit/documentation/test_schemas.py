@@ -31,7 +31,8 @@ from redbeat.store.records import KeyType, Stored, Write
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
 from tests.support.documents import json_examples
 from tests.support.schemas import NAMES, find_fault, find_fault_in, schema_of
-from tests.unit.entries.test_json import OFFSETS, cron_fields, rules
+from tests.unit.entries.test_json import OFFSETS
+from tests.unit.schedules.test_next_run_properties import rules
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
@@ -131,6 +132,13 @@ VALUES = st.recursive(
 
 
 EVENTS = solar._all_events  # noqa: SLF001 - Celery has no other list of them
+
+
+def cron_fields(low: int, high: int) -> st.SearchStrategy[Any]:
+    numbers = st.integers(low, high)
+    several = st.lists(numbers, min_size=1, max_size=4)
+    texts = numbers.map("{0}-{0}".format) | several.map(lambda some: ",".join(map(str, some)))
+    return st.just("*") | numbers | texts | several.map(set)
 
 
 CRONTABS = (cron_fields(0, 59), cron_fields(0, 23), cron_fields(0, 6), cron_fields(1, 31), cron_fields(1, 12))
