@@ -6,7 +6,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,21 +67,10 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> fakeredis.FakeRedis:
     return empty_broker()
 
 
-@contextmanager
-def channel_of(channel_class: type[FakeChannel], **transport_options: Any) -> Iterator[Any]:
-    transport = type("Transport", (FakeTransport,), {"Channel": channel_class})
-    with Connection("redis://", transport=transport, transport_options=transport_options) as connection:
-        yield connection.channel()
-
-
 @pytest.fixture
 def channel() -> Iterator[Any]:
-    with channel_of(FakeChannel) as made:
-        yield made
-
-
-def outbox_of(channel: Any) -> Any:
-    return Outbox.of(channel)
+    with Connection("redis://", transport=FakeTransport) as connection:
+        yield connection.channel()
 
 
 def publish(channel: Any, body: str, **options: Any) -> None:
@@ -104,7 +93,7 @@ def _body(text: Any) -> str:
 
 
 def test_published_message_is_collected_and_not_sent(channel: Any, broker: Any) -> None:
-    outbox = outbox_of(channel)
+    outbox = Outbox.of(channel)
     with outbox.collecting() as pushes:
         publish(channel, "", headers={"name": "a"})
         publish(channel, "", headers={"name": "b"}, priority=9)
@@ -113,7 +102,7 @@ def test_published_message_is_collected_and_not_sent(channel: Any, broker: Any) 
 
 
 def test_collected_messages_are_sent_together_with_an_outcome_each(channel: Any, broker: Any) -> None:
-    outbox = outbox_of(channel)
+    outbox = Outbox.of(channel)
     with outbox.collecting() as pushes:
         publish(channel, "", headers={"name": "a"})
     broker.set("spoilt", "no list")
@@ -124,7 +113,7 @@ def test_collected_messages_are_sent_together_with_an_outcome_each(channel: Any,
 
 
 def test_fan_out_is_sent_at_once(channel: Any, broker: Any) -> None:
-    outbox = outbox_of(channel)
+    outbox = Outbox.of(channel)
     Exchange("fan", type="fanout")(channel).declare()
     with broker.pubsub() as pubsub:
         pubsub.psubscribe("*")

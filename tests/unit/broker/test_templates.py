@@ -71,10 +71,10 @@ def test_template_declares_its_queue_as_apply_async_does(compiling: Compiling, b
 
 
 def test_call_with_wrong_arguments_gets_no_template(compiling: Compiling) -> None:
-    assert isinstance(compiling.compile(call_of("fits", "typed", [1])), Message)
-    reason = compiling.compile(call_of("does not", "typed", [1, 2, 3]))
-    assert "TypeError" in str(reason)
-    assert isinstance(compiling.compile(call_of("fits, too", "typed", [1, 2])), Message)
+    for args in ([1], [1, 2]):  # the second one proves the template
+        assert isinstance(compiling.compile(call_of("fits", "typed", args)), Message)
+    assert "TypeError" in str(compiling.compile(call_of("does not", "typed", [1, 2, 3])))
+    assert isinstance(compiling.compile(call_of("fits", "typed", [1, 2])), Message)
 
 
 def test_changed_setting_drops_templates_with_the_next_batch(compiling: Compiling) -> None:

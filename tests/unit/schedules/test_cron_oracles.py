@@ -115,7 +115,7 @@ def test_crontab_with_one_day_field_runs_as_in_cronsim(days: Any, chance: random
 def test_crontab_with_both_day_fields_runs_on_days_that_match_both_as_in_dateutil(
     chance: random.Random,
 ) -> None:
-    for _ in range(1500 if IS_LONG else 400):
+    for _ in range(1500 if IS_LONG else 200):
         fields, after = random_fields(chance), random_moment(chance)
         expression = " ".join(fields.values())
         rule = cron(expression)
@@ -151,7 +151,7 @@ def runs_of_dateutil(rule: crontab, after: datetime, count: int) -> list[datetim
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kathmandu"])
 def test_on_days_without_a_clock_change_crontabs_run_as_in_celery(zone: str, chance: random.Random) -> None:
     app, policy, compared = memory_app(timezone=zone), Policy(timezone=zone), 0
-    for _ in range(500 if IS_LONG else 250):
+    for _ in range(500 if IS_LONG else 120):
         fields = random_fields(chance, with_names=False)
         try:
             rule = crontab(**fields, app=app)
@@ -177,7 +177,7 @@ def test_on_days_without_a_clock_change_crontabs_run_as_in_celery(zone: str, cha
         if following is not None and not changes_between(tz, due, following + DAY):
             assert rule.is_due(local).next == pytest.approx((following - due).total_seconds())
     print(f"{compared} in {zone}")
-    assert compared > 50
+    assert compared > 25
 
 
 #: the Friday of its end is the 26th, the 15th is a Monday, the 28th a Sunday and the 30th a Tuesday

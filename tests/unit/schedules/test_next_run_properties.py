@@ -126,7 +126,7 @@ def test_the_same_run_follows_whenever_one_asks_before_it(
         assert next_run(schedule_, policy, (runs or [after])[-1], anchor) is None
 
 
-@given(rules(), st.integers(0, 60))
+@given(rules(), st.integers(0, 25))
 def test_in_utc_a_rule_runs_as_in_dateutil(rule: rrule, passed: int) -> None:
     """Which walks all the way from the start, and takes no step for granted."""
     # it would walk to the year 9999
@@ -184,7 +184,7 @@ def outages(
     nominal = draw(starts)
     if draw(st.booleans()):  # else somebody has put it off
         nominal = next_run(schedule_, policy, nominal) or nominal
-    runs, following = naive_walk(schedule_, policy, nominal, draw(st.integers(0, 2) | st.integers(0, 60)))
+    runs, following = naive_walk(schedule_, policy, nominal, draw(st.integers(0, 2) | st.integers(0, 30)))
     late = draw(st.timedeltas(timedelta(0), 3 * DAY))
     now = runs[-1] + late
     if following is not None and now >= following:
@@ -217,8 +217,8 @@ def calendars(draw: st.DrawFn) -> Exclusions:
     policies(),
     st.none() | calendars(),
     starts,
-    st.integers(0, 40),
-    st.integers(1, 50),
+    st.integers(0, 25),
+    st.integers(1, 35),
 )
 def test_the_last_runs_are_those_of_a_naive_walk(
     schedule_: Any, policy: Policy, calendar: Exclusions | None, begin: datetime, passed: int, limit: int
@@ -230,7 +230,7 @@ def test_the_last_runs_are_those_of_a_naive_walk(
         assert last_runs(schedule_, policy, nominal, now, limit) == (runs[-limit:], following)
 
 
-@given(schedules, policies(), st.none() | calendars(), starts, st.integers(1, 400))
+@given(schedules, policies(), st.none() | calendars(), starts, st.integers(1, 150))
 def test_many_runs_in_a_row_are_those_that_are_found_one_by_one(
     schedule_: Any, policy: Policy, calendar: Exclusions | None, after: datetime, count: int
 ) -> None:

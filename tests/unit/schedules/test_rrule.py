@@ -24,7 +24,7 @@ UTC = timezone.utc
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)  # a Monday
 
 #: freq to how far from dtstart a rule is looked at, so that dateutil's own walk stays short
-REACH_DAYS = {0: 3650, 1: 1500, 2: 700, 3: 400, 4: 60, 5: 3, 6: 0.05}
+REACH_DAYS = {0: 3650, 1: 900, 2: 400, 3: 200, 4: 30, 5: 1.5, 6: 0.03}
 
 
 def some(low: int, high: int) -> st.SearchStrategy[list[int] | None]:
