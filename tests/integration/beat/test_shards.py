@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from tests.support.schedule import sent_names
 from tests.support.servers import Server
 from tests.support.shards import app_in, names_in_every_shard
 from tests.support.ticks import leader, memory_app, take_messages
-from tests.support.topologies import ClusterTopology
 
 SHARDS = 16
 
@@ -195,71 +194,44 @@ def test_beat_follows_a_new_layout_and_sends_what_has_not_moved(
         assert name in send_all(scheduler)
 
 
-def test_idle_tick_takes_one_round_trip_a_node(
-    cluster: ClusterTopology, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = memory_app(
-        redbeat_redis_url=cluster.url(), redbeat_redis_options={"cluster": True}, redbeat_shards=SHARDS
-    )
-    save(app, names_of(3 * SHARDS))
-    with leader(app) as scheduler:
-        let_be_due(app)
-        assert len(send_all(scheduler)) == 3 * SHARDS
-        assert not shards_of(scheduler).look(), "each node knows the scripts from now on"
-        ticks, looks = [], []
-        with counting_round_trips(monkeypatch) as count:
-            for _ in range(5):
-                before = count()
-                assert scheduler.tick() > 0
-                ticks.append(count() - before)
-                assert not shards_of(scheduler).look()
-                looks.append(count() - before - ticks[-1])
-    assert set(looks) == {3}
-    assert min(ticks) == 3
-    assert max(ticks) <= 4, "once a second, without a heartbeat, it says that it is there"
-
-
 # -- all shards at once
 
 
-@contextmanager
-def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
-    """Count round trips, but not those by which beats look at locks: they have times of their own."""
-    with monkeypatch.context() as patch, counting_round_trips(monkeypatch) as trips:
-        patch.setattr(Shards, "look_at_locks", lambda _shards: [])
-        yield trips
-
-
 @pytest.mark.parametrize(
-    ("place", "broker", "most"),
+    ("place", "broker", "most", "idle"),
     [
-        ("one-server", "own", 2),  # a claim, and a commit that pushes
-        ("one-server", "redis", 3),  # and a pipeline to the broker
-        ("cluster", "redis", 7),
+        ("one-server", "own", 2, 1),  # a claim, and a commit that pushes
+        ("one-server", "redis", 3, 1),  # and a pipeline to the broker
+        ("cluster", "redis", 7, 3),
     ],
 )
 def test_round_trips_do_not_grow_with_the_number_of_shards(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
     place: str,
     broker: str,
     most: int,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    idle: int,
 ) -> None:
     chosen: Server = request.getfixturevalue("valkey" if broker == "own" else "redis")
     app = app_in(place, request, redbeat_shards=SHARDS, broker_url=chosen.url(0))
     names = names_in_every_shard(app)
     save(app, names)
     with leader(app) as scheduler:
+        # beats look at locks at times of their own
+        monkeypatch.setattr(Shards, "look_at_locks", lambda _shards: [])
         let_be_due(app)
         assert Counter(send_all(scheduler)) == Counter(names), "each node knows the scripts from now on"
         made = []
         for _ in range(3):
             let_be_due(app)
-            with counting(monkeypatch) as trips:
+            with counting_round_trips(monkeypatch) as trips:
                 scheduler.tick()
-                made.append(trips())
+                busy = trips()
+                scheduler.tick()
+                made.append((busy, trips() - busy))
             assert Counter(message.entry for message in take_messages(app)) == Counter(names)
-    assert set(made) == {most}
+    assert set(made) == {(most, idle)}
 
 
 def test_signal_at_any_round_trip_loses_and_doubles_no_run(
