@@ -391,25 +391,22 @@ def number_of(due: float, dues: list[float]) -> int | str:
 
 @pytest.fixture
 def make_table(
-    make_app: MakeApp,
-    make_scheduler: MakeScheduler,
-    client: redis.Redis,
-    request: pytest.FixtureRequest,
+    make_app: MakeApp, make_scheduler: MakeScheduler, client: redis.Redis, request: pytest.FixtureRequest
 ) -> Callable[[Kind], tuple[Table, RedBeatScheduler]]:
     def make(kind: Kind) -> tuple[Table, RedBeatScheduler]:
-        settings: dict[str, Any] = {"redbeat_lookahead": 30 if kind.is_prepared else 0, "redbeat_history": 50}
-        if kind.sink == "pipeline":
-            settings["broker_url"] = request.getfixturevalue("other").url(0)
-        elif kind.sink == "producer":
+        settings: dict[str, Any] = {
+            "redbeat_lookahead": 30 if kind.is_prepared else 0,
+            "redbeat_history": 50,
+            "redbeat_shards": kind.shards,
+            "redbeat_delivery": "at_most_once" if kind.is_at_most_once else "exactly_once",
+        }
+        if kind.sink == "producer":
             settings["broker_url"] = "memory://"
-        elif kind.sink == "rabbitmq":
-            settings["broker_url"] = request.getfixturevalue("rabbitmq").url()
+        elif kind.sink != "script":
+            server = "other" if kind.sink == "pipeline" else kind.sink
+            settings["broker_url"] = request.getfixturevalue(server).url()
         if not kind.has_lock:
             settings["redbeat_lock_key"] = None
-        if kind.shards:
-            settings["redbeat_shards"] = kind.shards
-        if kind.is_at_most_once:
-            settings["redbeat_delivery"] = "at_most_once"
         app = make_app(**settings)
         scheduler = make_scheduler(app)
         return Table(app, client, kind), scheduler

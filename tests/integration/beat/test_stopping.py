@@ -148,24 +148,6 @@ def test_lock_whose_taking_was_not_answered_is_released(
     assert client.get(LOCK) is None
 
 
-@pytest.mark.slow
-@pytest.mark.few_cases(1)
-@pytest.mark.parametrize("moment", [0.0, 0.05, 0.1])
-def test_sigterm_while_the_lock_is_taken_leaves_none(
-    server: Server, client: redis.Redis, way: Proxy, tmp_path: Path, moment: float
-) -> None:
-    way.delay_seconds = 0.05
-    with run_beat(
-        tmp_path, server.url(0), redbeat_redis_url=way.url(server.url(1)), beat_schedule=STATIC
-    ) as beat:
-        beat.wait_for("beat: Acquiring lock...")
-        eventually(lambda: client.get(LOCK), interval=0.001)
-        time.sleep(moment)
-        beat.signal(signal.SIGTERM)
-        assert beat.wait() == 0, beat.output()
-        assert client.get(LOCK) is None, beat.output()
-
-
 SWALLOW = """
 from celery.signals import before_task_publish
 

@@ -100,14 +100,8 @@ class OwnEntry(RedBeatSchedulerEntry):
     @classmethod
     def from_key(cls, key, app=None):
         client = get_redis(app)
-        definition, meta = client.hget(key, "definition"), client.hget(key, "meta")
-        if not definition:
-            raise KeyError(key)
-        definition, meta = cls.decode_definition(definition), cls.decode_meta(meta)
-        definition.update(meta)
-        entry = cls(app=app, **definition)
-        entry.last_run_at = meta["last_run_at"]
-        return entry
+        meta = cls.decode_meta(client.hget(key, "meta"))
+        return cls(app=app, **cls.decode_definition(client.hget(key, "definition")), **meta)
 
     def _next_instance(self, last_run_at=None, only_update_last_run_at=False):
         entry = ScheduleEntry._next_instance(self, last_run_at=last_run_at)
