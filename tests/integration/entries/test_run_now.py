@@ -104,19 +104,18 @@ def test_invalid_time_is_refused_and_changes_nothing(app: Celery, client: redis.
 
     make().save()
     before = client.hgetall("redbeat:entry"), score_of(client, "entry")
-    calls: list[Callable[[], Any]] = [
-        *(partial(way, make(), given) for way in WAYS),
-        lambda: make().save().next(given),
-        lambda: Entry("new", "t", 3600, app=app, last_run_at=given).save(),
-        *(partial(make, **{name: given}) for name in ("paused_until", "start_time", "end_time")),
-        lambda: make().pause(until=given),
-        lambda: make().next_runs(1, given),
-        lambda: [*make().runs_between(given, given)],
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        *(("last_run_at must be", partial(way, make(), given)) for way in WAYS),
+        ("last_run_at must be", lambda: make().save().next(given)),
+        ("last_run_at", lambda: Entry("new", "t", 3600, app=app, last_run_at=given).save()),
+        *((name, partial(make, **{name: given})) for name in ("paused_until", "start_time", "end_time")),
+        ("paused_until", lambda: make().pause(until=given)),
+        ("", lambda: make().next_runs(1, given)),
+        ("", lambda: [*make().runs_between(given, given)]),
     ]
-    for call in calls:
-        with pytest.raises(
-            EntryError, match=re.escape(repr(given) if isinstance(given, str) else str(given))
-        ):
+    shown = re.escape(repr(given) if isinstance(given, str) else str(given))
+    for named, call in calls:
+        with pytest.raises(EntryError, match=f"{named}.*{shown}"):
             call()
     assert (client.hgetall("redbeat:entry"), score_of(client, "entry")) == before
     assert client.zcard(SCHEDULE) == 1
