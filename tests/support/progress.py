@@ -51,9 +51,22 @@ class Progress:
     def runs(self) -> Runs:
         return Runs(Store(self.app))
 
+    @property
+    def now(self) -> float:
+        return server_now(self.client)
+
+    def history(self, name: str) -> list[dict[str, Any]]:
+        return history_of(self.client, name)
+
+    def running(self, name: str) -> dict[str, Any]:
+        return running_of(self.client, name)
+
+    def events(self, event: str = "") -> list[dict[str, Any]]:
+        return events_of(self.client, event)
+
     def send(self, name: str, task_id: str, due: float = 1000.0, **limits: Any) -> None:
         """Record a run as sent, as beat does."""
-        now = server_now(self.client)
+        now = self.now
         record = {"due": f"{due:.6f}", "state": "sent", "sent": f"{now:.6f}", **limits}
         running = NAMES.about(name).running
         self.client.hset(running, task_id, json.dumps(record))
@@ -104,7 +117,7 @@ class Progress:
 
     def settle(self, at: float | None = None, only: str = "") -> list[Decision]:
         """Do what beat does about all deadlines, or those of one task id, as if it were later."""
-        now = server_now(self.client) if at is None else at
+        now = self.now if at is None else at
         found = [one for one in self.due_deadlines(at or "+inf") if only in ("", one.task_id)]
         decisions = [judge(one, now, LEASE_MS / 1000, watched_seconds=1e9) for one in found]
         self.runs.settle(Fence(), [decision.settlement(NAMES) for decision in decisions])

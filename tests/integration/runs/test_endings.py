@@ -19,28 +19,26 @@ from redbeat.runs.deadlines import Action, judge
 from redbeat.store.records import Fence, Held, TrackedRun
 from redbeat.store.run_record import State
 from redbeat.store.runs import Answer, Delivery
-from tests.support.progress import LEASE_MS, NAMES, Progress, events_of, history_of, running_of
-from tests.support.schedule import SCHEDULE, server_now
+from tests.support.progress import LEASE_MS, NAMES, Progress
+from tests.support.schedule import SCHEDULE
 
 SINCE = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 
-def nothing_is_left(client: redis.Redis) -> bool:
-    return not client.exists(NAMES.about("job").running, NAMES.deadlines)
+def nothing_is_left(progress: Progress) -> bool:
+    return not progress.client.exists(NAMES.about("job").running, NAMES.deadlines)
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "superseded"])
-def test_a_run_that_ends_leaves_its_history_and_nothing_else(
-    progress: Progress, client: redis.Redis, outcome: str
-) -> None:
+def test_a_run_that_ends_leaves_its_history_and_nothing_else(progress: Progress, outcome: str) -> None:
     progress.end(progress.started("job", "id-1"), outcome, error="ValueError: no", run_seconds=2.5)
-    [record] = history_of(client, "job")
+    [record] = progress.history("job")
     assert record["outcome"] == outcome
     assert (record["worker"], record["attempt"], record["ran"]) == ("celery@test", 1, 2.5)
     assert record["error"] == "ValueError: no"
     assert 0 <= record["ended"] - record["at"] < 60
-    assert nothing_is_left(client)
-    started, ended = events_of(client)
+    assert nothing_is_left(progress)
+    started, ended = progress.events()
     assert [told["event"] for told in (started, ended)] == ["run_started", "run_ended"]
     assert {(told["entry"], told["task_id"], float(told["due"])) for told in (started, ended)} == {
         ("job", "id-1", 1000)
@@ -48,27 +46,27 @@ def test_a_run_that_ends_leaves_its_history_and_nothing_else(
     assert (started["worker"], started["attempt"], ended["outcome"]) == ("celery@test", 1, outcome)
 
 
-def test_an_end_that_is_told_twice_counts_once(progress: Progress, client: redis.Redis) -> None:
+def test_an_end_that_is_told_twice_counts_once(progress: Progress) -> None:
     delivery = progress.started("job", "id-1")
     for _ in range(2):
         progress.end(delivery, "failed", error="ValueError: no")
-    assert "late" not in history_of(client, "job")[0]
+    assert "late" not in progress.history("job")[0]
     assert progress.failing("job") == [1]
     assert len(progress.runs.failures(SINCE, 10)) == 1
-    assert len(events_of(client, "run_ended")) == 1
+    assert len(progress.events("run_ended")) == 1
 
 
 def test_the_wait_on_the_queue_is_from_when_it_was_sent(progress: Progress, client: redis.Redis) -> None:
     progress.send("job", "id-1")
-    record = running_of(client, "job")["id-1"]
-    record["sent"] = f"{server_now(client) - 40:.6f}"
+    record = progress.running("job")["id-1"]
+    record["sent"] = f"{progress.now - 40:.6f}"
     client.hset(NAMES.about("job").running, "id-1", json.dumps(record))
     progress.begin(delivery := progress.delivery("job", "id-1"))
     progress.end(delivery, "succeeded")
-    assert 40 <= history_of(client, "job")[0]["wait"] < 60
+    assert 40 <= progress.history("job")[0]["wait"] < 60
 
 
-def test_failures_in_a_row_are_counted_until_a_success(progress: Progress, client: redis.Redis) -> None:
+def test_failures_in_a_row_are_counted_until_a_success(progress: Progress) -> None:
     for number, (outcome, expected) in enumerate(
         [("failed", 1), ("failed", 2), ("ignored", 2), ("failed", 3), ("succeeded", 0), ("failed", 1)]
     ):
@@ -79,21 +77,19 @@ def test_failures_in_a_row_are_counted_until_a_success(progress: Progress, clien
     assert progress.runs.failures(datetime.now(timezone.utc) + timedelta(hours=1), 10) == []
 
 
-def test_a_retry_keeps_the_run_until_its_time_and_its_time_on_the_queue(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_a_retry_keeps_the_run_until_its_time_and_its_time_on_the_queue(progress: Progress) -> None:
     first = progress.started("job", "id-1", queue=100)
     progress.end(first, "retrying", error="ValueError: no", retry_seconds=50)
-    [record] = running_of(client, "job").values()
+    [record] = progress.running("job").values()
     assert (record["state"], record["attempt"]) == ("retrying", 2)
-    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + 151, abs=30)
-    assert "outcome" not in history_of(client, "job")[0]
+    assert progress.deadline_of("job", "id-1") == pytest.approx(progress.now + 151, abs=30)
+    assert "outcome" not in progress.history("job")[0]
     second = progress.delivery("job", "id-1", attempt=2)
     assert progress.begin(second) == "go"
     progress.end(second, "succeeded")
-    [record] = history_of(client, "job")
+    [record] = progress.history("job")
     assert (record["outcome"], record["attempt"]) == ("succeeded", 2)
-    assert nothing_is_left(client)
+    assert nothing_is_left(progress)
 
 
 def test_a_renewal_moves_all_leases_by_one_command(progress: Progress, client: redis.Redis) -> None:
@@ -104,7 +100,7 @@ def test_a_renewal_moves_all_leases_by_one_command(progress: Progress, client: r
     assert progress.runs.renew(held, LEASE_MS, "celery@test", '"pool":"solo"') == {}
     statistics: Any = client.info("commandstats")
     assert sum(found["calls"] for name, found in statistics.items() if name.startswith("cmdstat_eval")) <= 2
-    now = server_now(client)
+    now = progress.now
     for number in range(20):
         assert progress.deadline_of(f"job-{number}", "id") == pytest.approx(now + 30, abs=20)
     assert progress.runs.workers().keys() == {"celery@test"}
@@ -125,67 +121,59 @@ def test_a_delivery_whose_run_another_one_has_begun_renews_no_lease(
     assert progress.deadline_of("job", "id-1") == 2
 
 
-def test_a_lease_that_ran_out_is_lost_and_its_late_end_is_noted_as_such(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_a_lease_that_ran_out_is_lost_and_its_late_end_is_noted_as_such(progress: Progress) -> None:
     delivery = progress.started("job", "id-1")
     assert progress.runs.is_mine(delivery)
     [decision] = progress.settle()
     assert (decision.action, decision.outcome) == (Action.END, "lost")
-    assert history_of(client, "job")[0]["outcome"] == "lost"
-    assert nothing_is_left(client)
+    assert progress.history("job")[0]["outcome"] == "lost"
+    assert nothing_is_left(progress)
     assert not progress.runs.is_mine(delivery)
     assert progress.runs.renew([(delivery, 1)], LEASE_MS, "w") == {}
     progress.end(delivery, "succeeded")
-    [record] = history_of(client, "job")
+    [record] = progress.history("job")
     assert (record["outcome"], record["late"]) == ("lost", "succeeded")
     assert [run.outcome for run in progress.runs.failures(SINCE, 10)] == ["lost"]
     assert progress.failing("job") == [1]
-    assert [one["outcome"] for one in events_of(client, "run_ended")] == ["lost"]
-    assert nothing_is_left(client)
+    assert [one["outcome"] for one in progress.events("run_ended")] == ["lost"]
+    assert nothing_is_left(progress)
 
 
-def test_a_decision_about_a_run_that_was_renewed_meanwhile_does_nothing(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_a_decision_about_a_run_that_was_renewed_meanwhile_does_nothing(progress: Progress) -> None:
     delivery = progress.started("job", "id-1")
     [deadline] = progress.due_deadlines()
     progress.runs.renew([(delivery, 1)], LEASE_MS, "w")
-    decision = judge(deadline, server_now(client), 30, 1e9)
+    decision = judge(deadline, progress.now, 30, 1e9)
     progress.runs.settle(Fence(), [decision.settlement(NAMES)])
-    assert running_of(client, "job")["id-1"]["state"] == "started"
+    assert progress.running("job")["id-1"]["state"] == "started"
 
 
 @pytest.mark.parametrize("revoke", [0, 1])
-def test_a_run_that_takes_too_long_is_overdue_and_holds_nothing(
-    progress: Progress, client: redis.Redis, revoke: int
-) -> None:
+def test_a_run_that_takes_too_long_is_overdue_and_holds_nothing(progress: Progress, revoke: int) -> None:
     delivery = progress.started("job", "id-1", max=10, revoke=revoke, overlap="skip")
-    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + 10, abs=8)
-    [decision] = progress.settle(at=server_now(client) + 11)
+    assert progress.deadline_of("job", "id-1") == pytest.approx(progress.now + 10, abs=8)
+    [decision] = progress.settle(at=progress.now + 11)
     assert decision.action is Action.OVERDUE
     [[run]] = progress.runs.read(["redbeat:job"])
     assert run.is_overdue
     assert not run.is_holding
     assert run.terminate == ("overdue" if revoke else None)
-    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + 30, abs=8)
-    assert len(events_of(client, "run_overdue")) == 1
+    assert progress.deadline_of("job", "id-1") == pytest.approx(progress.now + 30, abs=8)
+    assert len(progress.events("run_overdue")) == 1
     progress.end(delivery, "succeeded")
-    assert history_of(client, "job")[0]["outcome"] == "succeeded"
+    assert progress.history("job")[0]["outcome"] == "succeeded"
 
 
-def test_the_gate_refuses_a_run_that_was_given_up_if_another_one_holds_the_entry(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_the_gate_refuses_a_run_that_was_given_up_if_another_one_holds_the_entry(progress: Progress) -> None:
     progress.send("job", "id-1", 1000, overlap="skip", queue=5)
     progress.settle()
     late = progress.delivery("job", "id-1", 1000, overlap="skip")
     progress.send("job", "id-2", 2000, overlap="skip")
     assert progress.begin(late) == "superseded"
     progress.end(late, "superseded")
-    record = history_of(client, "job")[1]
+    record = progress.history("job")[1]
     assert (record["outcome"], "late" in record) == ("never_started", False)
-    assert [*running_of(client, "job")] == ["id-2"]
+    assert [*progress.running("job")] == ["id-2"]
     assert progress.failing("job") == [0]
 
 
@@ -197,14 +185,12 @@ def test_the_gate_keeps_a_second_delivery_of_a_run_at_work_waiting(progress: Pro
 
 
 @pytest.mark.parametrize("is_next_over", [False, True])
-def test_a_run_that_was_replaced_before_it_began_never_begins(
-    progress: Progress, client: redis.Redis, is_next_over: bool
-) -> None:
+def test_a_run_that_was_replaced_before_it_began_never_begins(progress: Progress, is_next_over: bool) -> None:
     progress.send("job", "id-1", 1000, overlap="replace", terminate="replaced")
     early = progress.delivery("job", "id-1", 1000, overlap="replace")
     assert progress.begin(early) == "superseded"
     progress.end(early, "superseded")
-    assert history_of(client, "job")[0]["outcome"] == "superseded"
+    assert progress.history("job")[0]["outcome"] == "superseded"
     following = progress.started("job", "id-2", 2000, overlap="replace")
     if is_next_over:
         progress.end(following, "succeeded")
@@ -212,59 +198,53 @@ def test_a_run_that_was_replaced_before_it_began_never_begins(
     assert progress.begin(late) == "superseded"
 
 
-def test_a_run_that_beat_has_not_recorded_yet_is_kept_for_its_commit(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_run_not_yet_recorded_by_beat_is_kept_for_its_commit(progress: Progress, client: redis.Redis) -> None:
     delivery = progress.delivery("job", "id-1")
     assert progress.begin(delivery) == "go"  # published, and not committed
     progress.end(delivery, "failed", error="ValueError: no")
     [[run]] = progress.runs.read(["redbeat:job"])
     assert (run.state, run.outcome) == (State.ENDED, "failed")
-    assert len(events_of(client, "run_ended")) == 1
+    assert len(progress.events("run_ended")) == 1
     client.lpush(NAMES.about("job").history, '{"at":1001.5,"due":1000,"id":"id-1"}')
     client.zadd(SCHEDULE, {"redbeat:job": 5e9})
     progress.settle()
-    assert history_of(client, "job")[0]["outcome"] == "failed"
+    assert progress.history("job")[0]["outcome"] == "failed"
     assert progress.failing("job") == [1]
-    assert len(events_of(client, "run_ended")) == 1
-    assert nothing_is_left(client)
+    assert len(progress.events("run_ended")) == 1
+    assert nothing_is_left(progress)
 
 
-def test_the_end_of_a_run_lets_beat_look_at_the_one_that_waits(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_end_of_a_run_lets_beat_look_at_the_waiting_one(progress: Progress, client: redis.Redis) -> None:
     delivery = progress.started("job", "id-1", overlap="buffer_one")
     progress.wait("job", 2000)
     client.hset("redbeat:job", "definition", "{}")
     client.zadd(SCHEDULE, {"redbeat:job": 5e9})
     progress.end(delivery, "succeeded")
-    [decision] = progress.settle(at=server_now(client) + 1)
+    [decision] = progress.settle(at=progress.now + 1)
     assert decision.action is Action.LOOK
     score = client.zscore(SCHEDULE, "redbeat:job")
-    assert score == pytest.approx(server_now(client), abs=30)
+    assert score == pytest.approx(progress.now, abs=30)
     lease = str(client.hget("redbeat:job", "lease")).split()
     assert (float(lease[0]), lease[1:]) == (score, ["2000.000000", "next", "5000000000"])
-    assert "" in running_of(client, "job"), "the commit of the run that waits removes it"
-    progress.settle(at=server_now(client) + 60)  # as that commit hasn't come
+    assert "" in progress.running("job"), "the commit of the run that waits removes it"
+    progress.settle(at=progress.now + 60)  # as that commit hasn't come
     assert client.hget("redbeat:job", "lease") == " ".join(lease), "it is on its way already"
 
 
-def test_the_run_that_waits_goes_only_if_nothing_else_holds_the_entry(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_waiting_run_goes_if_no_other_run_is_in_progress(progress: Progress, client: redis.Redis) -> None:
     first, second = (progress.started("job", f"id-{n}", 1000 + n, overlap="buffer_one") for n in (1, 2))
     progress.wait("job")
     client.hset("redbeat:job", "definition", "{}")
     client.zadd(SCHEDULE, {"redbeat:job": 5e9})
     progress.end(first, "succeeded")
-    progress.settle(at=server_now(client) + 1)
+    progress.settle(at=progress.now + 1)
     assert client.zscore(SCHEDULE, "redbeat:job") == 5e9
     progress.end(second, "succeeded")
-    progress.settle(at=server_now(client) + 1)
+    progress.settle(at=progress.now + 1)
     assert client.zscore(SCHEDULE, "redbeat:job") < 5e9
 
 
-def test_a_workflow_is_over_when_nothing_is_left_of_it(progress: Progress, client: redis.Redis) -> None:
+def test_a_workflow_is_over_when_nothing_is_left_of_it(progress: Progress) -> None:
     root = progress.started("job", "root", workflow=1, overlap="skip")
     for child in ("a", "b"):
         progress.runs.note_child(root, child)
@@ -274,31 +254,29 @@ def test_a_workflow_is_over_when_nothing_is_left_of_it(progress: Progress, clien
     progress.runs.note_child(children[0], "c")
     for child in children:
         progress.end(child, "succeeded")
-        assert running_of(client, "job")["root"]["state"] == "spawned"
-        assert "outcome" not in history_of(client, "job")[0]
+        assert progress.running("job")["root"]["state"] == "spawned"
+        assert "outcome" not in progress.history("job")[0]
     last = progress.delivery("job", "c", root="root")
     assert progress.begin(last) == "go"
     progress.end(last, "failed", error="ValueError: no")
-    assert (history_of(client, "job")[0]["outcome"], history_of(client, "job")[0]["error"]) == (
+    assert (progress.history("job")[0]["outcome"], progress.history("job")[0]["error"]) == (
         "failed",
         "the task c: ValueError: no",
     )
-    assert nothing_is_left(client)
+    assert nothing_is_left(progress)
 
 
 @pytest.mark.parametrize(("task", "said"), [("proj.part", "proj.part"), ("", "the task a")])
-def test_a_workflow_whose_task_is_lost_is_over_too_and_says_which(
-    progress: Progress, client: redis.Redis, task: str, said: str
-) -> None:
+def test_workflow_with_a_lost_task_is_over_and_names_it(progress: Progress, task: str, said: str) -> None:
     root = progress.started("job", "root", workflow=1)
     progress.runs.note_child(root, "a", task)
     progress.end(root, "succeeded")
     progress.begin(progress.delivery("job", "a", root="root"))
     for _ in range(3):
         progress.settle()
-    past = history_of(client, "job")[0]
+    past = progress.history("job")[0]
     assert (past["outcome"], past["error"]) == ("failed", f"{said}: lost")
-    assert nothing_is_left(client)
+    assert nothing_is_left(progress)
 
 
 # -- what comes late, or twice
@@ -307,58 +285,54 @@ def test_a_workflow_whose_task_is_lost_is_over_too_and_says_which(
 @pytest.mark.parametrize("outcome", ["succeeded", "failed"])
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_attempt_that_ends_before_the_end_of_the_one_before_is_told_counts(
-    progress: Progress, client: redis.Redis, is_lost: bool, outcome: str
+    progress: Progress, is_lost: bool, outcome: str
 ) -> None:
     first = progress.started("job", "id-1", queue=60)
     # the next attempt was begun without asking, as Redis was away
     after = progress.delivery("job", "id-1", attempt=2, worker="celery@other")
     progress.end(after, outcome, error="ValueError: no", run_seconds=2.5)
-    assert "outcome" not in history_of(client, "job")[0]
+    assert "outcome" not in progress.history("job")[0]
     assert progress.begin(after) == "over", "the question was asked long ago"
     if is_lost:
         progress.settle()
     else:
         progress.end(first, "retrying", retry_seconds=5.0)
-    [record] = history_of(client, "job")
+    [record] = progress.history("job")
     expected = {"worker": "celery@other", "attempt": 2, "ran": 2.5, "error": "ValueError: no"}
     assert record.items() >= {**expected, "outcome": outcome, "delivery": after.token}.items()
-    assert [one["outcome"] for one in events_of(client, "run_ended")] == [outcome]
+    assert [one["outcome"] for one in progress.events("run_ended")] == [outcome]
     assert progress.failing("job") == [int(outcome == "failed")]
-    assert nothing_is_left(client)
+    assert nothing_is_left(progress)
     progress.end(after, outcome)
-    assert "late" not in history_of(client, "job")[0]
+    assert "late" not in progress.history("job")[0]
 
 
-def test_duplicate_delivery_that_ends_first_changes_nothing(progress: Progress, client: redis.Redis) -> None:
+def test_duplicate_delivery_that_ends_first_changes_nothing(progress: Progress) -> None:
     first = progress.started("job", "id-1", overlap="skip")
     progress.end(progress.delivery("job", "id-1"), "failed", error="ValueError: no")
     progress.end(first, "succeeded")
-    assert history_of(client, "job")[0]["outcome"] == "succeeded"
-    assert nothing_is_left(client)
+    assert progress.history("job")[0]["outcome"] == "succeeded"
+    assert nothing_is_left(progress)
     assert progress.runs.failures(SINCE, 10) == []
 
 
 @pytest.mark.parametrize("why", ["retrying", "requeued"])
-def test_a_delivery_that_another_one_has_followed_takes_no_lease_after_the_end(
-    progress: Progress, client: redis.Redis, why: str
-) -> None:
+def test_delivery_followed_by_another_takes_no_lease_after_the_end(progress: Progress, why: str) -> None:
     first = progress.started("job", "id-1", overlap="skip")
     progress.end(first, why)
     assert progress.begin(first) == "over"
     following = progress.delivery("job", "id-1", overlap="skip")  # replace() counts from 1 again
     assert progress.begin(following) == "go"
     assert progress.begin(first) == "over"
-    assert running_of(client, "job")["id-1"]["delivery"] == following.token
+    assert progress.running("job")["id-1"]["delivery"] == following.token
     progress.end(following, "succeeded")
     assert [progress.begin(one) for one in (first, following)] == ["over", "over"]
-    [record] = history_of(client, "job")
+    [record] = progress.history("job")
     assert (record["outcome"], "late" in record) == ("succeeded", False)
-    assert nothing_is_left(client)
+    assert nothing_is_left(progress)
 
 
-def test_without_a_history_a_failure_that_is_delivered_twice_counts_once(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_failure_told_twice_without_a_history_counts_once(progress: Progress, client: redis.Redis) -> None:
     for name, due in (("job", 1000), ("job", 2000), ("other", 2000)):
         delivery = progress.started(name, "own-id", due)
         client.delete(NAMES.about(name).history)
@@ -366,18 +340,16 @@ def test_without_a_history_a_failure_that_is_delivered_twice_counts_once(
             progress.end(delivery, "failed")
     assert progress.runs.failing(["job", "other"]) == [2, 1]
     assert len(progress.runs.failures(SINCE, 10)) == 3
-    assert len(events_of(client, "run_ended")) == 3
+    assert len(progress.events("run_ended")) == 3
 
 
-def test_an_expired_message_begins_only_a_run_that_was_begun_in_time(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_an_expired_message_begins_only_a_run_that_was_begun_in_time(progress: Progress) -> None:
     again = progress.delivery("job", "id-1", overlap="skip")
     assert progress.begin(again, is_expired=True) == "expired", "unknown run"
     progress.send("job", "id-1", queue=5)
     assert progress.begin(again, is_expired=True) == "expired", "never begun"
     progress.settle()
-    assert history_of(client, "job")[0]["outcome"] == "never_started"
+    assert progress.history("job")[0]["outcome"] == "never_started"
     assert progress.begin(again, is_expired=True) == "expired"
     progress.started("job", "id-2", overlap="skip")
     progress.settle()
@@ -387,10 +359,10 @@ def test_an_expired_message_begins_only_a_run_that_was_begun_in_time(
     progress.end(holder, "succeeded")
     assert progress.begin(lost, is_expired=True) == "go"
     progress.end(lost, "succeeded")
-    record = history_of(client, "job")[1]
+    record = progress.history("job")[1]
     assert (record["outcome"], record["late"]) == ("lost", "succeeded")
     assert progress.begin(lost, is_expired=True) == "expired", "already done"
-    assert nothing_is_left(client)
+    assert nothing_is_left(progress)
 
 
 @pytest.mark.parametrize(("state", "seconds"), [("sent", 600), ("started", 60), ("retrying", 600)])
@@ -405,7 +377,7 @@ def test_a_run_whose_deadline_somebody_has_deleted_holds_its_entry_not_for_ever(
     client.delete(NAMES.deadlines)
     held = progress.runs.reserve(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
     assert isinstance(held, Held)
-    assert progress.deadline_of("job", "id-1") == pytest.approx(server_now(client) + seconds, abs=30)
+    assert progress.deadline_of("job", "id-1") == pytest.approx(progress.now + seconds, abs=30)
     before = progress.deadline_of("job", "id-1")
     progress.runs.reserve(NAMES.entry("job"), "id-2", TrackedRun("2000", "", 60, "skip"))
     assert progress.deadline_of("job", "id-1") == before
@@ -416,7 +388,7 @@ def test_a_message_that_comes_once_more_is_not_begun_beside_another_run(progress
     first = progress.delivery("job", "id-1", overlap="skip")
     progress.begin(first)
     progress.end(first, "failed")
-    assert running_of(progress.client, "job")["id-1"]["state"] == "ended"
+    assert progress.running("job")["id-1"]["state"] == "ended"
     other = progress.started("job", "id-2", 2000.0, overlap="skip")
     again = progress.delivery("job", "id-1", overlap="skip")
     assert progress.begin(again) == "superseded"
@@ -431,7 +403,7 @@ KEYS_OF_RUNS = {
 
 
 @pytest.mark.parametrize("spoilt", KEYS_OF_RUNS)
-def test_a_key_of_another_type_leaves_nothing_behind(
+def test_key_of_wrong_type_leaves_nothing_behind(
     progress: Progress, client: redis.Redis, spoilt: str
 ) -> None:
     progress.send("job", "id-1")
@@ -450,9 +422,7 @@ def test_a_key_of_another_type_leaves_nothing_behind(
     assert progress.due_deadlines() == []
 
 
-def test_a_retry_may_begin_while_the_attempt_that_has_asked_for_it_cleans_up(
-    progress: Progress, client: redis.Redis
-) -> None:
+def test_a_retry_may_begin_while_the_attempt_that_has_asked_for_it_cleans_up(progress: Progress) -> None:
     first = progress.started("job", "id-1", overlap="skip")
     again = progress.delivery("job", "id-1", overlap="skip")
     assert progress.begin(again) == "busy", "its message was delivered twice"
@@ -461,32 +431,28 @@ def test_a_retry_may_begin_while_the_attempt_that_has_asked_for_it_cleans_up(
     twice = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
     assert progress.begin(twice) == "busy", "the retry's message was delivered twice"
     progress.end(first, "retrying")
-    assert running_of(client, "job")["id-1"]["delivery"] == second.token
+    assert progress.running("job")["id-1"]["delivery"] == second.token
     progress.end(second, "succeeded")
-    assert history_of(client, "job")[0]["outcome"] == "succeeded"
-    assert nothing_is_left(client)
+    assert progress.history("job")[0]["outcome"] == "succeeded"
+    assert nothing_is_left(progress)
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_each_attempt_has_max_runtime_for_itself(
-    progress: Progress, client: redis.Redis, is_over: bool
-) -> None:
+def test_each_attempt_has_max_runtime_for_itself(progress: Progress, is_over: bool) -> None:
     first = progress.started("job", "id-1", overlap="skip", max=5, revoke=1)
-    progress.settle(at=server_now(client) + 6)
-    assert running_of(client, "job")["id-1"]["terminate"] == "overdue"
+    progress.settle(at=progress.now + 6)
+    assert progress.running("job")["id-1"]["terminate"] == "overdue"
     if is_over:
         progress.end(first, "retrying")
-        assert "overdue" not in running_of(client, "job")["id-1"], "it holds its entry again"
+        assert "overdue" not in progress.running("job")["id-1"], "it holds its entry again"
     second = progress.delivery("job", "id-1", overlap="skip", attempt=2, follows=first.token)
     assert progress.begin(second) == "go"
-    record = running_of(client, "job")["id-1"]
+    record = progress.running("job")["id-1"]
     assert not {"overdue", "terminate"} & record.keys()
 
 
 @pytest.mark.parametrize("first", ["run", "child"])
-def test_a_task_that_replaces_itself_by_a_chain_is_over_with_the_end_of_that(
-    progress: Progress, client: redis.Redis, first: str
-) -> None:
+def test_task_replaced_by_a_chain_ends_with_the_chain(progress: Progress, first: str) -> None:
     """The last task of the chain has the run's own id; ``first`` is what the main process hears of first."""
     run = progress.started("job", "id-1", workflow=1, overlap="skip")
     progress.runs.note_child(run, "child")
@@ -498,12 +464,12 @@ def test_a_task_that_replaces_itself_by_a_chain_is_over_with_the_end_of_that(
     progress.end(child, "succeeded")
     if first == "child":
         progress.end(run, "ignored")
-    assert running_of(client, "job")["id-1"]["state"] == "retrying"
+    assert progress.running("job")["id-1"]["state"] == "retrying"
     last = progress.delivery("job", "id-1", overlap="skip")
     assert progress.begin(last) == "go"
     progress.end(last, "succeeded")
-    assert history_of(client, "job")[0]["outcome"] == "succeeded"
-    assert nothing_is_left(client)
+    assert progress.history("job")[0]["outcome"] == "succeeded"
+    assert nothing_is_left(progress)
 
 
 FIELDS = (
@@ -546,9 +512,9 @@ def test_invalid_record_holds_nothing_and_is_removed(progress: Progress, client:
         if '"retrying"' in text:
             progress.end(delivery, "retrying")
     for _ in range(3):
-        progress.settle(at=server_now(client) + LATER)
+        progress.settle(at=progress.now + LATER)
     assert [*progress.runs.all()] == []
-    assert nothing_is_left(client)
+    assert nothing_is_left(progress)
 
 
 def test_runs_that_may_overlap_begin_before_beat_has_recorded_them(progress: Progress) -> None:
@@ -610,7 +576,7 @@ class Chaos:
         assert self.progress.runs.renew(held, LEASE_MS, "celery@test") == {}
 
     def give_up(self) -> None:
-        self.progress.settle(at=server_now(self.client) + LATER)
+        self.progress.settle(at=self.progress.now + LATER)
 
     def check(self) -> None:
         """At most one delivery of an entry may think that the lease is its own."""
@@ -640,11 +606,11 @@ def test_runs_in_any_order_end_once_and_leave_nothing(
     for delivery in chaos.at_work:
         progress.end(delivery, "succeeded")
     chaos.give_up()
-    records = [record for name in ENTRIES for record in history_of(client, name)]
+    records = [record for name in ENTRIES for record in progress.history(name)]
     assert chaos.sent
     assert len(records) == len(chaos.sent)
     assert all("outcome" in record for record in records)
-    told = Counter(event["task_id"] for event in events_of(client, "run_ended"))
+    told = Counter(event["task_id"] for event in progress.events("run_ended"))
     assert set(told.values()) == {1}
     assert told.keys() == {task_id for _, task_id, _ in chaos.sent}
     assert not client.exists(NAMES.deadlines, *(NAMES.about(name).running for name in ENTRIES))

@@ -24,9 +24,8 @@ from redbeat.store.runs import Delivery, End, Runs
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
 from tests.support.polling import eventually
-from tests.support.progress import NAMES, Progress, history_of, running_of
+from tests.support.progress import NAMES, Progress
 from tests.support.proxy import Proxy
-from tests.support.schedule import server_now
 from tests.support.servers import Server
 
 WORKER = "celery@kept"
@@ -96,7 +95,6 @@ def test_outcomes_wait_for_redis_and_the_oldest_are_forgotten(
     kept: Keeper,
     proxy: Proxy,
     progress: Progress,
-    client: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -113,7 +111,7 @@ def test_outcomes_wait_for_redis_and_the_oldest_are_forgotten(
     proxy.heal()
 
     def outcomes() -> list[Any]:
-        return [history_of(client, f"job-{number}")[0].get("outcome") for number in range(5)]
+        return [progress.history(f"job-{number}")[0].get("outcome") for number in range(5)]
 
     eventually(lambda: outcomes()[2:] == ["succeeded", "succeeded", "succeeded"])
     assert outcomes()[0] is None
@@ -129,12 +127,12 @@ def test_an_outcome_that_the_server_refuses_keeps_no_other_back(
     well = progress.started("well", "id")
     kept.end(End(spoilt, "succeeded"))
     kept.end(End(well, "failed", "ValueError: no"))
-    eventually(lambda: history_of(client, "well")[0].get("outcome") == "failed")
+    eventually(lambda: progress.history("well")[0].get("outcome") == "failed")
     eventually(lambda: "noting the outcome of a run of spoilt failed" in caplog.text)
     assert client.xlen(NAMES.failures) == 1, "what was delivered twice counts once"
     after = progress.started("after", "id")
     kept.end(End(after, "succeeded"))
-    eventually(lambda: history_of(client, "after")[0].get("outcome") == "succeeded")
+    eventually(lambda: progress.history("after")[0].get("outcome") == "succeeded")
 
 
 def test_what_is_left_is_delivered_when_the_worker_ends(
@@ -144,7 +142,7 @@ def test_what_is_left_is_delivered_when_the_worker_ends(
     for delivery in deliveries:
         kept.end(End(delivery, "succeeded"))
     kept.stop()
-    assert {history_of(client, f"job-{number}")[0].get("outcome") for number in range(50)} == {"succeeded"}
+    assert {progress.history(f"job-{number}")[0].get("outcome") for number in range(50)} == {"succeeded"}
     assert not client.exists(NAMES.deadlines)
 
 
@@ -185,13 +183,13 @@ def test_beat_asks_to_terminate_until_the_run_has_ended(
 ) -> None:
     delivery = progress.started("job", "id")
     running = NAMES.about("job").running
-    client.hset(running, "id", json.dumps({**running_of(client, "job")["id"], "terminate": "replaced"}))
+    client.hset(running, "id", json.dumps({**progress.running("job")["id"], "terminate": "replaced"}))
     held = Execution(delivery)
     kept.hold(held)
     eventually(lambda: held.asked[:2] == ["replaced", "replaced"])
     held.is_over = True
     kept.end(End(delivery, "revoked"))
-    eventually(lambda: running_of(client, "job") == {})
+    eventually(lambda: progress.running("job") == {})
 
 
 # -- asking where tasks run
@@ -242,9 +240,7 @@ def test_forked_process_asks_by_a_thread_of_its_own(by_proxy: Celery) -> None:
     ask()
 
 
-def test_owner_of_a_run_is_unknown_while_redis_is_away(
-    by_proxy: Celery, proxy: Proxy, progress: Progress
-) -> None:
+def test_owner_is_unknown_while_redis_is_away(by_proxy: Celery, proxy: Proxy, progress: Progress) -> None:
     run = present(by_proxy, progress.started("job", "id"))
     assert gate.is_mine(), "outside of runs"
     with at_work(run):
@@ -256,25 +252,23 @@ def test_owner_of_a_run_is_unknown_while_redis_is_away(
 
 @pytest.mark.parametrize(("overlap", "is_mine"), [("skip", False), ("allow", True)])
 def test_overdue_run_has_its_entry_only_where_runs_may_overlap(
-    app: Celery, progress: Progress, client: redis.Redis, overlap: str, is_mine: bool
+    app: Celery, progress: Progress, overlap: str, is_mine: bool
 ) -> None:
     with at_work(present(app, progress.started("job", "id", overlap=overlap, max=5))):
         assert gate.is_mine()
-        progress.settle(at=server_now(client) + 10)
-        before = running_of(client, "job")["id"]
+        progress.settle(at=progress.now + 10)
+        before = progress.running("job")["id"]
         assert before["overdue"]
         assert gate.is_mine() is is_mine
-    assert running_of(client, "job")["id"] == before, "asking changes nothing"
+    assert progress.running("job")["id"] == before, "asking changes nothing"
 
 
-def test_run_begun_without_redis_takes_its_lease_when_its_task_asks(
-    app: Celery, progress: Progress, client: redis.Redis
-) -> None:
+def test_run_begun_without_redis_takes_its_lease_when_its_task_asks(app: Celery, progress: Progress) -> None:
     progress.send("job", "id")
     delivery = progress.delivery("job", "id")
     with at_work(present(app, delivery)):
         assert gate.is_mine()
-    assert running_of(client, "job")["id"]["delivery"] == delivery.token
+    assert progress.running("job")["id"]["delivery"] == delivery.token
 
 
 @pytest.mark.parametrize("is_redelivered", [True, False])
@@ -295,12 +289,7 @@ def test_message_that_comes_once_more_waits_longer_for_the_gate(
 
 @pytest.mark.parametrize(("overlap", "is_expired"), [("skip", False), ("skip", True), ("", False)])
 def test_message_that_comes_once_more_is_not_begun_after_a_later_attempt_has_ended(
-    app: Celery,
-    progress: Progress,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    overlap: str,
-    is_expired: bool,
+    app: Celery, progress: Progress, monkeypatch: pytest.MonkeyPatch, overlap: str, is_expired: bool
 ) -> None:
     """Its worker was killed after the task had asked for a retry, before the message was acknowledged."""
     monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 20)
@@ -314,17 +303,13 @@ def test_message_that_comes_once_more_is_not_begun_after_a_later_attempt_has_end
     began, _ = pass_gate(app, again, **flags)
     # a run that may overlap is begun as without tracking, unless it has expired
     assert began is not (bool(overlap) or is_expired)
-    assert [*running_of(client, "job")] == ["other"]
-    assert history_of(client, "job")[1]["outcome"] == "succeeded"
+    assert [*progress.running("job")] == ["other"]
+    assert progress.history("job")[1]["outcome"] == "succeeded"
 
 
 @pytest.mark.parametrize("is_acked_early", [True, False])
 def test_message_delivered_twice_is_not_begun_or_counted_twice(
-    app: Celery,
-    progress: Progress,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
-    is_acked_early: bool,
+    app: Celery, progress: Progress, monkeypatch: pytest.MonkeyPatch, is_acked_early: bool
 ) -> None:
     monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 20)
     monkeypatch.setattr(gate, "RENEWED_SECONDS", 0.0)
@@ -340,8 +325,8 @@ def test_message_delivered_twice_is_not_begun_or_counted_twice(
     assert type(told[1].exception.exc) is (Duplicate if is_acked_early else Busy)
     progress.end(first, "failed", error="ValueError: no")
     assert progress.failing("job") == [1]
-    assert len(history_of(client, "job")) == 1
-    assert running_of(client, "job") == {}
+    assert len(progress.history("job")) == 1
+    assert progress.running("job") == {}
 
 
 # -- a user that may not do all that tracking takes
@@ -376,7 +361,7 @@ def test_missing_rights_are_reported_once_and_outcomes_are_kept(
         assert "worker.acl" in said.getMessage()
         client.execute_command("ACL", "SETUSER", "worker", "+@all")
         limited.end(End(deliveries[1], "succeeded"))
-        eventually(lambda: history_of(client, "job-1")[0].get("outcome") == "succeeded")
+        eventually(lambda: progress.history("job-1")[0].get("outcome") == "succeeded")
     finally:
         limited.stop()
         client.execute_command("ACL", "DELUSER", "worker")

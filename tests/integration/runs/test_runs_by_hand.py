@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
-from threading import Barrier, Thread
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from redbeat.errors import EntryBusy, EntryError, LockNotAcquired
 from redbeat.store.records import TrackedRun
 from redbeat.store.runs import Delivery
 from redbeat.task_ids import rerun_id_of
-from tests.support.progress import NAMES, Progress, events_of, history_of, running_of
-from tests.support.schedule import messages, server_now
+from tests.support.progress import NAMES, Progress
+from tests.support.schedule import messages
 
 Send = Callable[[Entry], object]
 
@@ -47,19 +48,19 @@ WAYS: dict[str, Send] = {"trigger": Entry.trigger, "rerun": Entry.rerun, "backfi
 @pytest.mark.parametrize("overlap", ["skip", "buffer_one", "replace"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_by_hand_is_refused_while_another_one_is_in_progress(
-    app: Celery, progress: Progress, client: redis.Redis, broker: redis.Redis, way: str, overlap: Any
+    app: Celery, progress: Progress, broker: redis.Redis, way: str, overlap: Any
 ) -> None:
     entry = Entry("entry", "echo", 60, overlap=overlap, app=app).save()
     fail(progress)
     delivery = progress.started("entry", "holder", 2000.0)
-    before = history_of(client, "entry")
+    before = progress.history("entry")
     with pytest.raises(EntryBusy, match="the run holder is in progress on celery@test since") as refused:
         WAYS[way](entry)
     assert (refused.value.key, refused.value.task_id) == ("redbeat:entry", "holder")
     assert messages(broker) == []
-    assert history_of(client, "entry") == before
-    assert set(running_of(client, "entry")) == {"holder"}, "nothing waits"
-    assert "terminate" not in running_of(client, "entry")["holder"]
+    assert progress.history("entry") == before
+    assert set(progress.running("entry")) == {"holder"}, "nothing waits"
+    assert "terminate" not in progress.running("entry")["holder"]
     progress.end(delivery, "succeeded")
     WAYS[way](entry)
     assert len(messages(broker)) == 1
@@ -67,7 +68,7 @@ def test_a_run_by_hand_is_refused_while_another_one_is_in_progress(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_by_hand_is_in_progress_from_when_it_is_sent(
-    entry: Entry, progress: Progress, client: redis.Redis, broker: redis.Redis, way: str
+    entry: Entry, progress: Progress, broker: redis.Redis, way: str
 ) -> None:
     fail(progress)
     WAYS[way](entry)
@@ -76,7 +77,7 @@ def test_a_run_by_hand_is_in_progress_from_when_it_is_sent(
     [run] = entry.running()
     assert (run.task_id, run.state, run.is_running) == (task_id, "sent", True)
     deadline = progress.deadline_of("entry", task_id) or 0
-    assert deadline == pytest.approx(server_now(client) + 3600, abs=60)
+    assert deadline == pytest.approx(progress.now + 3600, abs=60)
     due = datetime.fromisoformat(message["headers"]["redbeat_due"]).timestamp()
     delivery = progress.delivery("entry", task_id, due, overlap="skip")
     assert progress.begin(delivery) == "go"
@@ -85,7 +86,7 @@ def test_a_run_by_hand_is_in_progress_from_when_it_is_sent(
     assert (entry.history()[0].task_id, entry.history()[0].outcome) == (task_id, "succeeded")
 
 
-def test_a_rerun_that_ends_at_once_is_not_taken_for_the_late_end_of_the_run_that_it_repeats(
+def test_rerun_that_ends_at_once_is_not_a_late_end_of_the_run_it_repeats(
     entry: Entry, progress: Progress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = fail(progress)
@@ -108,7 +109,7 @@ def test_what_could_not_be_sent_leaves_nothing_behind(
     entry: Entry, progress: Progress, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     fail(progress)
-    before = history_of(client, "entry")
+    before = progress.history("entry")
 
     def refuse(*_args: Any, **_options: Any) -> None:
         raise OSError("the broker is away")
@@ -117,7 +118,7 @@ def test_what_could_not_be_sent_leaves_nothing_behind(
         patch.setattr(entry.app, "send_task", refuse)
         with pytest.raises(OSError, match="away"):
             WAYS[way](entry)
-    assert history_of(client, "entry") == before
+    assert progress.history("entry") == before
     assert entry.running() == []
     progress.settle()
     assert not client.exists(NAMES.deadlines)
@@ -130,20 +131,17 @@ def test_of_two_who_rerun_at_once_one_sends_the_run(
 ) -> None:
     entry = Entry("plain", "echo", 60, app=app).save()
     failed = fail(progress, "plain")
-    together, said = Barrier(4), []
+    together = Barrier(4)
 
-    def send() -> None:
+    def send(_number: int) -> str:
         together.wait()
         try:
-            said.append(Entry.get("plain", app).rerun().id)
+            return str(Entry.get("plain", app).rerun().id)
         except (EntryError, LockNotAcquired) as exc:
-            said.append(type(exc).__name__)
+            return type(exc).__name__
 
-    threads = [Thread(target=send) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        said = list(pool.map(send, range(4)))
     task_id = rerun_id_of(entry.key, "1970-01-01T00:16:40.000000+00:00", 1)
     assert said.count(task_id) == 1, said
     assert set(said) <= {task_id, "EntryError", "LockNotAcquired"}
@@ -180,7 +178,7 @@ def let_be(progress: Progress, state: str) -> Delivery:
     if state == "spawned":
         progress.runs.note_child(delivery, "child")
         progress.end(delivery, "succeeded")
-    assert running_of(progress.client, "entry")["one"]["state"] == state
+    assert progress.running("entry")["one"]["state"] == state
     return delivery
 
 
@@ -191,11 +189,11 @@ def test_a_run_that_is_given_up_has_ended_as_lost_and_holds_nothing(
     delivery = let_be(progress, state)
     assert [run.task_id for run in entry.give_up_runs(by="ann")] == ["one"]
     assert not progress.runs.is_mine(delivery)
-    assert running_of(client, "entry") == {}
+    assert progress.running("entry") == {}
     assert client.zcard(NAMES.deadlines) == 0
-    [past] = history_of(client, "entry")
+    [past] = progress.history("entry")
     assert (past["outcome"], past["error"]) == ("lost", "given up by ann")
-    [told] = events_of(client, "run_ended")
+    [told] = progress.events("run_ended")
     assert (told["task_id"], told["outcome"], told["error"]) == ("one", "lost", "given up by ann")
     assert progress.failing("entry") == [1]
     assert client.xlen(NAMES.failures) == 1
@@ -214,39 +212,37 @@ def test_the_tasks_of_a_workflow_go_with_it(
     if state == "spawned":
         progress.end(delivery, "succeeded")
     entry.give_up_runs()
-    assert running_of(client, "entry") == {}
+    assert progress.running("entry") == {}
     assert client.zcard(NAMES.deadlines) == 0
-    assert history_of(client, "entry")[0]["outcome"] == "lost"
+    assert progress.history("entry")[0]["outcome"] == "lost"
 
 
-def test_what_waits_for_it_is_looked_at_now(entry: Entry, progress: Progress, client: redis.Redis) -> None:
+def test_what_waits_for_it_is_looked_at_now(entry: Entry, progress: Progress) -> None:
     let_be(progress, "retrying")
     progress.wait("entry")
     entry.give_up_runs()
-    assert set(running_of(client, "entry")) == {""}
+    assert set(progress.running("entry")) == {""}
     due = progress.deadline_of("entry", "")
     assert due is not None
-    assert due <= server_now(client)
+    assert due <= progress.now
 
 
 @pytest.mark.parametrize("state", ["sent", "retrying"])
 def test_a_run_that_is_begun_after_it_was_read_is_not_given_up(
-    entry: Entry, progress: Progress, client: redis.Redis, state: str
+    entry: Entry, progress: Progress, state: str
 ) -> None:
     delivery = let_be(progress, state)
     [records] = progress.runs.read([entry.key])
     assert progress.begin(delivery) == "go"
     assert progress.runs.give_up("entry", records, "given up by hand") == [False]
-    assert running_of(client, "entry")["one"]["state"] == "started"
+    assert progress.running("entry")["one"]["state"] == "started"
 
 
-def test_all_that_is_in_progress_is_given_up_and_a_task_id_may_be_chosen(
-    entry: Entry, progress: Progress, client: redis.Redis
-) -> None:
+def test_all_runs_in_progress_or_the_chosen_ones_are_given_up(entry: Entry, progress: Progress) -> None:
     for number in range(3):
         progress.started("entry", f"run-{number}", 1000.0 + number)
     middle = [run for run in entry.running() if run.task_id == "run-1"]
     assert [run.task_id for run in entry.give_up_runs(middle)] == ["run-1"]
     assert len(entry.give_up_runs()) == 2
-    assert running_of(client, "entry") == {}
-    assert {past["error"] for past in history_of(client, "entry")} == {"given up by hand"}
+    assert progress.running("entry") == {}
+    assert {past["error"] for past in progress.history("entry")} == {"given up by hand"}

@@ -14,7 +14,7 @@ from redbeat.entries.runs import Last, find_runs, read_last, read_last_outcomes
 from redbeat.runs.run import Run
 from redbeat.store.orphans import LostRun, Orphans
 from redbeat.store.store import Store
-from tests.support.progress import NAMES, Progress, running_of
+from tests.support.progress import NAMES, Progress
 from tests.support.schedule import server_now
 
 UTC = timezone.utc
@@ -29,9 +29,7 @@ def ids(runs: object) -> list[str | None]:
     return [run.task_id for run in runs]  # type: ignore[attr-defined]
 
 
-def test_runs_are_those_in_progress_and_then_the_past_ones_each_once(
-    plain: Entry, progress: Progress
-) -> None:
+def test_runs_are_those_in_progress_and_the_past_ones(plain: Entry, progress: Progress) -> None:
     for number in range(3):
         progress.end(progress.started("entry", f"past-{number}", 1000.0 + number), "succeeded")
     progress.started("entry", "first", 1010.0)
@@ -45,18 +43,16 @@ def test_runs_are_those_in_progress_and_then_the_past_ones_each_once(
     assert ids(plain.history(2)) == ["second", "first"]
 
 
-def test_a_run_in_progress_tells_its_worker_its_age_and_its_attempt(
-    plain: Entry, progress: Progress, client: redis.Redis
-) -> None:
-    before = server_now(client)
+def test_a_run_in_progress_tells_its_worker_its_age_and_its_attempt(plain: Entry, progress: Progress) -> None:
+    before = progress.now
     delivery = progress.started("entry", "one", 1500.25, max=60)
     [run] = plain.running()
     assert isinstance(run, Run)
     assert (run.name, run.due) == ("entry", datetime.fromtimestamp(1500.25, UTC))
     assert (run.state, run.worker, run.attempt, run.is_overdue) == ("started", "celery@test", 1, False)
     assert run.started_at is not None
-    assert before <= run.started_at.timestamp() <= server_now(client)
-    assert run.age_seconds == pytest.approx(server_now(client) - run.started_at.timestamp(), abs=5)
+    assert before <= run.started_at.timestamp() <= progress.now
+    assert run.age_seconds == pytest.approx(progress.now - run.started_at.timestamp(), abs=5)
     progress.end(delivery, "retrying", error="ValueError: not yet", retry_seconds=60)
     [run] = plain.running()
     assert (run.state, run.attempt, run.error) == ("retrying", 2, "ValueError: not yet")
@@ -66,7 +62,7 @@ def test_a_run_in_progress_tells_its_worker_its_age_and_its_attempt(
 def test_the_tasks_of_a_workflow_are_no_runs(plain: Entry, progress: Progress) -> None:
     delivery = progress.started("entry", "root", workflow=1)
     progress.runs.note_child(delivery, "child")
-    assert set(running_of(progress.client, "entry")) == {"root", "child"}
+    assert set(progress.running("entry")) == {"root", "child"}
     assert ids(plain.running()) == ["root"]
     progress.end(delivery, "succeeded")
     assert [run.state for run in plain.running()] == ["spawned"]
@@ -101,9 +97,7 @@ def test_the_last_outcome_is_that_of_the_last_run_that_has_ended(
     assert read_last_outcomes(app, ["redbeat:other", plain.key]) == [None, "succeeded"]
 
 
-def test_runs_of_all_entries_are_found_by_state_name_and_time(
-    app: Celery, plain: Entry, progress: Progress, client: redis.Redis
-) -> None:
+def test_runs_are_found_by_state_name_and_time(app: Celery, plain: Entry, progress: Progress) -> None:
     Entry("other", "echo", 60, app=app).save()
     for name in ("entry", "other"):
         for outcome in ("failed", "succeeded"):
@@ -113,7 +107,7 @@ def test_runs_of_all_entries_are_found_by_state_name_and_time(
     assert ids(find_runs(app, ["failed", "lost"])) == ["other-failed", "entry-failed"]
     assert ids(find_runs(app, ["failed"], name="entry")) == ["entry-failed"]
     assert ids(find_runs(app, ["succeeded", "running"], match="o*")) == ["other-running", "other-succeeded"]
-    now = datetime.fromtimestamp(server_now(client), UTC)
+    now = datetime.fromtimestamp(progress.now, UTC)
     for wanted in ("failed", "succeeded"):
         assert len(find_runs(app, [wanted], since=now - timedelta(hours=1))) == 2
         assert find_runs(app, [wanted], since=now + timedelta(hours=1)) == []
@@ -153,7 +147,7 @@ def test_deadlines_of_runs_that_are_gone_are_removed(
     client.hdel("redbeat::running:entry", "one")
     client.zadd(NAMES.deadlines, {"\0redbeat::running:entry": 1, "no-nul": 1, "id\0other:key": 1})
     age(client, 61)
-    client.zadd(NAMES.deadlines, {"later\0redbeat::running:entry": server_now(client)})
+    client.zadd(NAMES.deadlines, {"later\0redbeat::running:entry": progress.now})
     found = list(orphans.lost_runs())
     members = {"one\0redbeat::running:entry", "no-nul", "id\0other:key"}
     assert {lost.member for lost in found} == members
