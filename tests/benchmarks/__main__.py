@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tests.support.processes import Process
 from tests.support.servers import Server
 
 from . import beats, bursts, cases, plot, results
-from .bench import QUICK, ROOT, Bench, Sizes, SubjectError, machine
+from .bench import QUICK, Bench, Sizes, SubjectError, machine
 from .metrics import metrics
 from .targets import verdicts
 
@@ -34,8 +34,8 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "statics": cases.statics, "saving": cases.saving, "files": cases.files, "memory": cases.memory,
     "work": cases.work, "web": cases.web, "lateness": beats.lateness,
 }  # fmt: skip
-PUBLISHED = ROOT / "docs" / "_static"
-OUT = ROOT / "build" / "bench"
+PUBLISHED = results.ROOT / "docs" / "_static"
+OUT = results.ROOT / "build" / "bench"
 #: with --quick targets are shown, as what they are held against is measured, but none is judged
 NOT_JUDGED = "--quick: the targets hold at full sizes, so none is judged here."
 
@@ -44,11 +44,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, once each: does it all work?")
     parser.add_argument("--only", metavar="CASE,CASE", default=",".join(CASES), help=", ".join(CASES))
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help=f"where JSON and PNG go; {OUT.relative_to(ROOT)}, or if not all is run, its part",
-    )
+    where = f"where JSON and PNG go; {OUT.relative_to(results.ROOT)}, or if not all is run, its part"
+    parser.add_argument("--out", type=Path, help=where)
     parser.add_argument("--busy", action="store_true", help="beside a loop on every processor")
     parser.add_argument("--publish", action="store_true", help="put them into the documentation, too")
     options = parser.parse_args(arguments)
@@ -77,9 +74,7 @@ def run_cases(bench: Bench, names: Sequence[str]) -> None:
 
 def summary(bench: Bench, names: Sequence[str], on: dict[str, Any], *, is_quick: bool) -> dict[str, Any]:
     """All that was found, for results.json: figures with every repeat, and the tables as they are shown."""
-    verdict_list = list(verdicts(bench.results, bench.sizes))
-    if is_quick:
-        verdict_list = [replace(verdict, is_reached=None) for verdict in verdict_list]
+    verdict_list = list(verdicts(bench.results, bench.sizes, is_judged=not is_quick))
     figures = results.filled(results.FIGURES_HEADER, list(results.figure_rows(bench.results)))
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
@@ -87,7 +82,7 @@ def summary(bench: Bench, names: Sequence[str], on: dict[str, Any], *, is_quick:
         "cases": list(names),
         "failures": bench.results.failures,
         "figures": bench.results.as_json(),
-        "targets": [verdict.as_json() for verdict in verdict_list],
+        "targets": [asdict(verdict) for verdict in verdict_list],
         "tables": {
             "figures": {"header": figures[0], "rows": figures[1:]},
             "targets": {"header": results.TARGETS_HEADER, "rows": [one.cells for one in verdict_list]},
@@ -138,8 +133,7 @@ while time.monotonic() < end:
 @contextmanager
 def busy_processors() -> Iterator[int]:
     """Keep a loop running on each processor, at the same priority, in the block; yield how many they are."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    processors = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
+    processors = range(os.cpu_count() or 1)
     with ExitStack() as stack:
         for processor in processors:
             stack.enter_context(Process([sys.executable, "-c", _LOOP, str(processor)]))

@@ -12,17 +12,17 @@ queue.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import statistics
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from celery import Celery
@@ -36,7 +36,7 @@ from tests.support.schedule import LOCK, SCHEDULE, meta_json, server_now, write_
 
 from .bench import Bench, SubjectError
 from .bursts import run_burst
-from .results import LOOP, OLD, OURS, Cost
+from .results import LOOP, OLD, OURS, Cost, shares
 from .subjects.processor import processor_seconds, since
 
 SPIKE = "due at one minute: until the last message, s"
@@ -145,8 +145,7 @@ def _look(broker: redis.Redis) -> tuple[float, int]:
 # -- intervals of one second
 
 
-@dataclass
-class Arrival:
+class Arrival(NamedTuple):
     """A message and the UNIX second of its arrival; `due_at` is what its header says, if it has one."""
 
     entry: str
@@ -161,7 +160,7 @@ def lateness(bench: Bench) -> None:
         firsts = _write_intervals(bench)
         until = min(firsts.values()) + bench.sizes.lateness_seconds
         arrivals = _note_arrivals(bench, subject, until + _INTERVAL_PATIENCE_SECONDS)
-        _add_figures(bench, subject, firsts, arrivals, until)
+        _add_figures(bench, subject, firsts, arrivals)
 
 
 def _write_intervals(bench: Bench) -> dict[str, float]:
@@ -179,15 +178,15 @@ def _write_intervals(bench: Bench) -> dict[str, float]:
 
 
 def _note_arrivals(bench: Bench, subject: str, until: float) -> list[Arrival]:
-    noted: list[tuple[float, str]] = []
+    noted: list[Arrival] = []
     with bench.server.client(db=0) as broker, _running_beat(bench, subject) as beat:
         while time.time() < until:
             popped: Any = broker.brpop(["celery"], timeout=0.5)
             if popped:
-                noted.append((time.time(), popped[1]))
+                noted.append(_read(time.time(), popped[1]))
         if not beat.is_running or not noted:
             raise SubjectError(f"{subject}, beat sent {len(noted)} messages:\n{beat.output()}")
-    return [_read(at, message) for at, message in noted]
+    return noted
 
 
 def _read(at: float, text: str) -> Arrival:
@@ -197,33 +196,27 @@ def _read(at: float, text: str) -> Arrival:
     return Arrival(args[0], at, datetime.fromisoformat(due).timestamp() if due else None)
 
 
-def _add_figures(
-    bench: Bench, subject: str, firsts: dict[str, float], arrivals: list[Arrival], until: float
-) -> None:
+def _add_figures(bench: Bench, subject: str, firsts: dict[str, float], arrivals: list[Arrival]) -> None:
     count, results = len(firsts), bench.results
     expected = bench.sizes.lateness_seconds
-    by_entry: dict[str, list[Arrival]] = defaultdict(list)
-    for arrival in arrivals:
-        if len(by_entry[arrival.entry]) < expected:
-            by_entry[arrival.entry].append(arrival)
     late_by_run: list[list[float]] = [[] for _ in range(expected)]
     nominal_drifts: list[float] = []
-    for entry, runs in by_entry.items():
-        for number, run in enumerate(runs):
-            nominal = firsts[entry] + number
-            late_by_run[number].append((run.at - nominal) * 1000)
-            if run.due_at is not None:
-                nominal_drifts.append(abs(run.due_at - nominal) * 1000)
-    late = sorted(value for values in late_by_run for value in values)
-    values = {"median": statistics.median(late), "p99": late[int(len(late) * 0.99)], "max": late[-1]}
+    seen: Counter[str] = Counter()
+    for arrival in arrivals:
+        number, nominal = seen[arrival.entry], firsts[arrival.entry] + seen[arrival.entry]
+        seen[arrival.entry] += 1
+        if number < expected:
+            late_by_run[number].append((arrival.at - nominal) * 1000)
+            if arrival.due_at is not None:
+                nominal_drifts.append(abs(arrival.due_at - nominal) * 1000)
+    late = [value for values in late_by_run for value in values]
+    values = {**shares(late), "median": statistics.median(late)}
     for share, case in LATENESS.items():
         results.add(case, subject, count, "ms", values[share])
     edge = max(expected // 6, 1)
-    begin, end = (
-        [value for values in part for value in values]
-        for part in (late_by_run[:edge], [runs for runs in late_by_run if runs][-edge:])
-    )
-    results.add(DRIFT, subject, count, "ms of drift", statistics.median(end) - statistics.median(begin))
+    first_runs, last_runs = late_by_run[:edge], [runs for runs in late_by_run if runs][-edge:]
+    begin, end = (statistics.median(itertools.chain(*runs)) for runs in (first_runs, last_runs))
+    results.add(DRIFT, subject, count, "ms of drift", end - begin)
     if nominal_drifts:
         results.add(NOMINAL_DRIFT, subject, count, "ms of drift", max(nominal_drifts))
     results.add(MISSING, subject, count, "runs", expected * count - len(late), f"of {expected * count:,}")

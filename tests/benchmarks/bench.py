@@ -20,10 +20,9 @@ from tests.support.processes import Process
 from tests.support.servers import Server
 from tests.support.venv import make_redbeat2
 
-from .results import OLD, Results
+from .results import OLD, ROOT, Results
 from .subjects.fill import fill
 
-ROOT = Path(__file__).parents[2]
 _SUBJECTS = Path(__file__).parent / "subjects"
 #: no subject takes longer: a hung one must not hold up the rest
 _TIMEOUT_SECONDS = 300
@@ -113,6 +112,10 @@ class Bench:
     def environment(self, subject: str) -> dict[str, str]:
         """What lets the Python of `subject` import the right redbeat: this checkout, or 2.4.2 alone."""
         return {"PYTHONPATH": "" if subject == OLD else str(ROOT)}
+
+    def limits(self) -> dict[str, Any]:
+        """Options of subjects that are timed, and whose server's processor time counts."""
+        return {"limit_seconds": self.sizes.limit_seconds, "server_pid": self.server.process.pid}
 
     def clear(self) -> None:
         """Empty the broker (database 0) and the schedule that is written anew each time (database 1)."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import redis
 from tests.support.rabbitmq import RabbitMQ
 
 from .bench import Bench
-from .results import BATCHED, CONFIRMED, FLOOR, LOOP, OLD, OURS, Cost
+from .results import BATCHED, CONFIRMED, FLOOR, LOOP, OLD, OURS, Cost, shares
 
 BURST = "burst, messages/s"
 NEVER_RUN = "burst of entries that have never run, messages/s"
@@ -35,7 +36,10 @@ _VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     EVENTS: ({"settings": {"task_send_sent_event": True}}, (OURS, LOOP)),
     LOGGED: ({"log_file": "beat.log"}, (OURS,)),
 }
-_TRACKING: dict[str, dict[str, Any]] = {UNTRACKED: {}, TRACKED: {"is_tracked": True}}
+_TRACKING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    UNTRACKED: ({}, (OURS,)),
+    TRACKED: ({"is_tracked": True}, (OURS,)),
+}
 _RABBITMQ_WAYS = {OURS: "scheduler", CONFIRMED: "confirmed", LOOP: "unconfirmed"}
 
 
@@ -56,11 +60,11 @@ def burst(bench: Bench) -> None:
                     _add(bench, NEVER_RUN, subject, due, bursts[0])
 
 
-def variants(bench: Bench) -> None:
+def variants(bench: Bench, of: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = _VARIANTS) -> None:
     """The same, but of entries with one due time, and with what may be connected or switched on."""
     due = bench.sizes.due
     for _ in range(bench.sizes.repeats):
-        for variant, (options, subjects) in _VARIANTS.items():
+        for variant, (options, subjects) in of.items():
             for subject in subjects:
                 bursts = run_burst(bench, subject, due, **options)
                 _add(bench, of_variant(BURST, variant), subject, due, bursts[-1])
@@ -70,12 +74,7 @@ def variants(bench: Bench) -> None:
 
 def tracked(bench: Bench) -> None:
     """The same, of entries whose runs are noted as in progress, and of others in turn."""
-    due = bench.sizes.due
-    for _ in range(bench.sizes.repeats):
-        for variant, options in _TRACKING.items():
-            bursts = run_burst(bench, OURS, due, **options)
-            _add(bench, of_variant(BURST, variant), OURS, due, bursts[-1])
-            _add(bench, of_variant(NEVER_RUN, variant), OURS, due, bursts[0])
+    variants(bench, _TRACKING)
 
 
 def rabbitmq(bench: Bench) -> None:
@@ -95,19 +94,9 @@ def rabbitmq(bench: Bench) -> None:
 def run_burst(bench: Bench, subject: str, due: int, **changes: Any) -> list[dict[str, Any]]:
     """What the subject's bursts took: ours has two, and there is none where kombu lacks what it takes."""
     bench.clear()
-    options: dict[str, Any] = {
-        "way": _WAYS[subject],
-        "due": due,
-        "db": 1,
-        "limit_seconds": bench.sizes.limit_seconds,
-        "server_pid": bench.server.process.pid,
-        "settings": {},
-        "log_file": "",
-        "has_receivers": False,
-        "is_tracked": False,
-        "apart_micros": 100,  # as of entries that are saved one after the other
-        **changes,
-    }
+    options: dict[str, Any] = {"way": _WAYS[subject], "due": due, "db": 1, **bench.limits()}
+    options |= {"settings": {}, "log_file": "", "has_receivers": False, "is_tracked": False}
+    options |= {"apart_micros": 100, **changes}  # as of entries that are saved one after the other
     with tempfile.TemporaryDirectory() as name:
         if options["log_file"]:
             options["log_file"] = str(Path(name, options["log_file"]))
@@ -139,8 +128,7 @@ def traced(bench: Bench) -> None:
     """Bursts with spans and without, and the SDK's spans alone, in turn in one process."""
     bench.clear()
     due, results = bench.sizes.traced, bench.results
-    options = {"due": due, "db": 1, "rounds": bench.sizes.traced_rounds}
-    options |= {"limit_seconds": bench.sizes.limit_seconds, "server_pid": bench.server.process.pid}
+    options = {"due": due, "db": 1, "rounds": bench.sizes.traced_rounds, **bench.limits()}
     rounds = [
         {what: (taken, Cost.of(taken)) for what, taken in one.items()}
         for one in bench.run(OURS, "tracing", **options)["rounds"]
@@ -179,7 +167,8 @@ def pings(bench: Bench) -> None:
         for subject in (OURS, LOOP):
             with _pinging(bench) as answers:
                 bursts = run_burst(bench, subject, bench.sizes.due)
-            during = _during(answers, bursts[-1]["started"], bursts[-1]["ended"])
+            started, ended = (bursts[-1][name] for name in ("started", "ended"))
+            during = [then - asked for asked, then in answers if then > started and asked < ended]
             _add_shares(bench, PING, subject, during)
         with logging_all(bench) as client:
             run_burst(bench, OURS, bench.sizes.due)
@@ -201,18 +190,12 @@ def _pinging(bench: Bench) -> Iterator[list[tuple[float, float]]]:
                 client.ping()
                 answers.append((asked, time.monotonic()))
 
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        yield answers
-    finally:
-        is_over.set()
-        thread.join()
-
-
-def _during(answers: list[tuple[float, float]], started: float, ended: float) -> list[float]:
-    """How long those answers took for which somebody waited in this time."""
-    return [answered - asked for asked, answered in answers if answered > started and asked < ended]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ask)
+        try:
+            yield answers
+        finally:
+            is_over.set()
 
 
 @contextmanager
@@ -230,12 +213,5 @@ def logging_all(bench: Bench) -> Iterator[redis.Redis]:
 
 
 def _add_shares(bench: Bench, cases: dict[str, str], subject: str, seconds: list[float]) -> None:
-    assert seconds, f"{subject}: nothing was measured"
-    ordered = sorted(seconds)
-    values: dict[str, Any] = {
-        "p50": ordered[len(ordered) // 2],
-        "p99": ordered[int(len(ordered) * 0.99)],
-        "max": ordered[-1],
-    }
-    for share, case in cases.items():
-        bench.results.add(case, subject, bench.sizes.due, "ms", values[share] * 1000)
+    for share, value in shares(seconds).items():
+        bench.results.add(cases[share], subject, bench.sizes.due, "ms", value * 1000)

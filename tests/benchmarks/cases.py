@@ -133,8 +133,7 @@ def work(bench: Bench) -> None:
     for _ in range(bench.sizes.repeats):
         for way, case in (("tracked", WORK), ("untracked", WORK_UNTRACKED), ("others", WORK_OTHERS)):
             bench.clear()
-            options = {"limit_seconds": bench.sizes.limit_seconds, "server_pid": bench.server.process.pid}
-            report = bench.run(OURS, "work", way=way, count=count, db=1, **options)
+            report = bench.run(OURS, "work", way=way, count=count, db=1, **bench.limits())
             assert report["done"] == count, report
             cost = Cost.of({**report, "sent": count})
             bench.results.add(case, OURS, count, "tasks/s", count / report["seconds"], cost=cost)
@@ -151,12 +150,8 @@ WEB_MEMORY = "dashboard, memory gained by the names, MB"
 
 def case_of(view: str) -> str:
     """The name of the case of a view of the list."""
-    order, comma, place = view.partition(", ")
-    return (
-        WEB_LIST.format(f"{order}, {place}")
-        if comma and order in ("next", "name")
-        else WEB_FIRST.format(view)
-    )
+    is_page = view.startswith(("next, ", "name, "))
+    return (WEB_LIST if is_page else WEB_FIRST).format(view)
 
 
 def web(bench: Bench) -> None:
@@ -186,9 +181,8 @@ def _add_view(bench: Bench, case: str, count: int, measured: dict[str, Any]) -> 
 def slowest(bench_results: Any, count: int, pattern: str) -> float:
     """The median of the slowest view with a case of ``pattern``; LookupError: none was measured."""
     beginning = pattern.partition("{}")[0]
-    found = [
-        one.value for one in bench_results.figures if one.size == count and one.case.startswith(beginning)
-    ]
+    of_size = [one for one in bench_results.figures if one.size == count]
+    found = [one.value for one in of_size if one.case.startswith(beginning)]
     if not found:
         raise LookupError("not run")
     return max(found)

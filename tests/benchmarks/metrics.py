@@ -23,7 +23,7 @@ from tests.support.polling import eventually
 
 from .bench import Bench
 from .bursts import logging_all
-from .results import OURS, Cost
+from .results import OURS, Cost, shares
 from .subjects.processor import processor_seconds
 
 FORMS = {"Prometheus' text": "text/plain", "OpenMetrics": "application/openmetrics-text"}
@@ -36,20 +36,13 @@ SLICE = {share: f"one slice of that count, by SLOWLOG, {share}, ms" for share in
 GATHERING = "metrics gathered once, ms of processor time"
 COUNTED, UNCOUNTED = "burst with metrics, messages/s", "burst without metrics, messages/s"
 DIFFERENCE = "metrics, µs of processor time a run"
-#: what is measured of a run, by its words, to the options of the subject
-RUNS: dict[str, dict[str, Any]] = {
-    "": {"is_tracked": False},
-    "tracked ": {"is_tracked": True},
-}
+#: what is measured of a run, by its words, to whether it is tracked
+RUNS = {"": False, "tracked ": True}
 END_DIFFERENCE = "metrics, µs of processor time an end of a tracked run"
 
 _TASKS = [f"shop.tasks.{what}" for what in ("send_invoices", "remind", "sync_stock", "export", "clean_up")]
 _QUEUES = ["mails", "reports", "default"]
-_HISTOGRAMS = (
-    "redbeat_run_lateness_seconds",
-    "redbeat_run_duration_seconds",
-    "redbeat_run_queue_wait_seconds",
-)
+_HISTOGRAMS = [f"redbeat_run_{what}_seconds" for what in ("lateness", "duration", "queue_wait")]
 _LABELLED = 200
 #: an answer is given again for a second
 _REST_SECONDS = 1.3
@@ -75,25 +68,17 @@ def _measure_scrapes(bench: Bench) -> None:
     _write_entries(bench, count, ran)
     with tempfile.TemporaryDirectory() as name:
         directory, port = Path(name), pick_port()
-        write_app(
-            directory,
-            "beaten",
-            bench.server.url(0),
-            extra=_TASKS_SOURCE.format(tasks=_TASKS),
-            redbeat_redis_url=bench.server.url(1),
-            redbeat_http=f"127.0.0.1:{port}",
-        )
+        settings = {"redbeat_redis_url": bench.server.url(1), "redbeat_http": f"127.0.0.1:{port}"}
+        source = _TASKS_SOURCE.format(tasks=_TASKS)
+        write_app(directory, "beaten", bench.server.url(0), extra=source, **settings)
         environment, level = bench.environment(OURS), ("-l", "WARNING")  # beat's own default
         with celery_worker(directory, "beaten", "-Q", ",".join(_QUEUES), env=environment) as worker:
             began_at = time.monotonic()
             with celery_beat(directory, "beaten", *level, env=environment) as beat:
                 patience = 30 + count / 1000
+                errors = (AssertionError, OSError)
                 eventually(
-                    lambda: _has_states(port),
-                    patience,
-                    0.5,
-                    "entries aren't counted",
-                    (AssertionError, OSError),
+                    lambda: "\nredbeat_entries{" in _text(port), patience, 0.5, "they aren't counted", errors
                 )
                 bench.results.add(STATES, OURS, count, "s", time.monotonic() - began_at, "since beat's start")
                 eventually(lambda: _count_filled(port) >= _LABELLED, patience, 1.5, "not all have ended")
@@ -101,22 +86,15 @@ def _measure_scrapes(bench: Bench) -> None:
                 for form, accept in FORMS.items():
                     for _ in range(bench.sizes.scrapes):
                         _scrape(bench, beat.pid, port, form, accept)
-    options = {
-        "way": "gathering",
-        "db": 1,
-        "seldom": 10,
-        "limit_seconds": bench.sizes.limit_seconds,
-        "server_pid": bench.server.process.pid,
-    }
+    options = {"way": "gathering", "db": 1, "seldom": 10, **bench.limits()}
     for _ in range(bench.sizes.repeats):
         _add_gathering(bench, bench.run(OURS, "counting", **options))
     with logging_all(bench) as client:
         bench.run(OURS, "counting", **options)
         logged = client.slowlog_get(1_000_000)
     commands = (b"EVALSHA " + _COUNT_STATES.sha1.encode(), b"EVAL -- count_states")
-    durations = sorted(one["duration"] / 1000 for one in logged if one["command"].startswith(commands))
-    shares = {"p50": durations[len(durations) // 2], "p99": durations[int(len(durations) * 0.99)]}
-    for share, value in {**shares, "max": durations[-1]}.items():
+    durations = [one["duration"] / 1000 for one in logged if one["command"].startswith(commands)]
+    for share, value in shares(durations).items():
         bench.results.add(SLICE[share], OURS, count, "ms", value)
 
 
@@ -142,10 +120,6 @@ def _write_entries(bench: Bench, count: int, ran: int) -> None:
 
 def _text(port: int) -> str:
     return fetch(port, "/metrics").body.decode()
-
-
-def _has_states(port: int) -> bool:
-    return "\nredbeat_entries{" in _text(port)
 
 
 def _count_filled(port: int) -> int:
@@ -182,8 +156,7 @@ def _add_gathering(bench: Bench, report: Mapping[str, Any]) -> None:
     """What the count took besides what is asked each second anyway."""
     count, times = bench.sizes.counted, report["times"]
     assert sum(report["states"].values()) == count, report
-    costs = [Cost.of({**report[what], "sent": number}) for what, number in (("counting", 1), ("asking", 10))]
-    counting, asking = costs
+    counting, asking = (Cost.of({**report[what], "sent": n}) for what, n in (("counting", 1), ("asking", 10)))
     if counting is None or asking is None:
         return
     here, server = (one - times * each for one, each in zip(counting, asking, strict=True))
@@ -195,24 +168,17 @@ def _add_gathering(bench: Bench, report: Mapping[str, Any]) -> None:
 
 def _measure_runs(bench: Bench) -> None:
     due = bench.sizes.due
-    for words, changes in RUNS.items():
+    for words, is_tracked in RUNS.items():
         bench.clear()
-        options = {"limit_seconds": bench.sizes.limit_seconds, "server_pid": bench.server.process.pid}
-        options |= {
-            "way": "counting",
-            "due": due,
-            "db": 1,
-            "rounds": bench.sizes.counted_rounds,
-            "labelled": _LABELLED,
-            **changes,
-        }
+        options = {"way": "counting", "due": due, "db": 1, "labelled": _LABELLED, "is_tracked": is_tracked}
+        options |= {"rounds": bench.sizes.counted_rounds, **bench.limits()}
         rounds = bench.run(OURS, "counting", **options)["rounds"]
         for one in rounds:
             case, burst = COUNTED if one["is_counted"] else UNCOUNTED, one["burst"]
             rate = burst["sent"] / burst["seconds"]
             bench.results.add(of_runs(case, words), OURS, due, "messages/s", rate, cost=Cost.of(burst))
         _add_difference(bench, of_runs(DIFFERENCE, words), rounds, "burst")
-        if changes["is_tracked"]:
+        if is_tracked:
             _add_difference(bench, END_DIFFERENCE, rounds, "end")
 
 

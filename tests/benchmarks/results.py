@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
 
 OURS = "RedBeat 3"
 OLD = "celery-redbeat 2.4.2"
@@ -104,24 +109,19 @@ class Results:
 
     def series(self, case: str, subject: str) -> tuple[list[int], list[float]]:
         """Sizes and values of a subject, for a line in a plot."""
-        points = [(size, self.value(case, subject, size)) for size in self.sizes(case)]
-        known = [(size, value) for size, value in points if value is not None]
-        return [size for size, _ in known], [value for _, value in known]
+        found = {size: self.value(case, subject, size) for size in self.sizes(case)}
+        known = {size: value for size, value in found.items() if value is not None}
+        return [*known.keys()], [*known.values()]
 
     def as_json(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "case": figure.case,
-                "subject": figure.subject,
-                "size": figure.size,
-                "unit": figure.unit,
-                "value": figure.value if figure.values else None,
-                "repeats": figure.values,
-                "processor_us": [cost._asdict() for cost in figure.costs],
-                "note": figure.note,
-            }
-            for figure in self.figures
-        ]
+        found = []
+        for figure in self.figures:
+            shown = {name: getattr(figure, name) for name in ("case", "subject", "size", "unit")}
+            value = figure.value if figure.values else None
+            costs = [cost._asdict() for cost in figure.costs]
+            more = {"value": value, "repeats": figure.values, "processor_us": costs, "note": figure.note}
+            found.append({**shown, **more})
+        return found
 
 
 #: another loop, for one case: it has a row, not a column
@@ -173,6 +173,21 @@ def _cell(figure: Figure | None) -> str:
 def _number(value: float) -> str:
     """Three digits that mean something: 12,345 or 12.3 or 0.0123."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def shares(values: Iterable[float]) -> dict[str, float]:
+    """The middle, the 99th percentile and the largest of some values."""
+    ordered = sorted(values)
+    assert ordered, "nothing was measured"
+    return {"p50": ordered[len(ordered) // 2], "p99": ordered[int(len(ordered) * 0.99)], "max": ordered[-1]}
+
+
+def write(name: str, is_published: bool, **found: Any) -> None:
+    """Write what was found as JSON, with the date; and into the documentation if it is to be published."""
+    text = json.dumps({"date": datetime.now(timezone.utc).date().isoformat(), **found}, indent=1)
+    for directory in ("build/bench", "docs/_static")[: 1 + is_published]:
+        (ROOT / directory).mkdir(parents=True, exist_ok=True)
+        (ROOT / directory / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
 
 
 def filled(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -14,9 +14,8 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import redis
 
@@ -26,11 +25,8 @@ from tests.support.processes import Process
 from tests.support.servers import Server
 from tests.support.topologies import ClusterTopology, cluster
 
-from .bench import ROOT
-from .results import aligned
+from .results import ROOT, aligned, write
 
-OUT = ROOT / "build" / "bench" / "scale.json"
-PUBLISHED = ROOT / "docs" / "_static" / "scale.json"
 _SUBJECTS = Path(__file__).parent / "subjects"
 _TIMEOUT_SECONDS = 1800
 _DAY = 86_400
@@ -58,8 +54,7 @@ class Scale:
             code = process.wait(_TIMEOUT_SECONDS)
             output = process.output()
         found = [line for line in output.splitlines() if line.startswith('{"package"')]
-        assert code == 0, f"{way}:\n{output}"
-        assert found, f"{way}:\n{output}"
+        assert (code, bool(found)) == (0, True), f"{way}:\n{output}"
         report: dict[str, Any] = json.loads(found[-1])
         del report["package"]
         return report
@@ -78,19 +73,13 @@ class Scale:
             ports = [client.get_node_from_key(keys.schedule).port for keys in self.layout.parts]
         return [ports.count(node.port) for node in self.nodes.nodes]
 
-    def sample(self) -> Sample:
-        """The last of the saved entries; the definition of another one is the same but for its number."""
+    def sample(self) -> dict[bytes, bytes]:
+        """The fields of the last of the saved entries, its number in them to be filled in."""
+        last = self.options.saved - 1
         with self.nodes.client(decode_responses=False) as client:
-            first, last = (self._sample(client, number) for number in (0, self.options.saved - 1))
-        definition = first.of(last.number)[b"definition"]
-        assert definition == last.fields[b"definition"], f"{first} and {last} differ in more than numbers"
-        return last
-
-    def _sample(self, client: Any, number: int) -> Sample:
-        key = self.layout.keys.entry(name_of(number))
-        fields = client.hgetall(key)
-        assert fields, f"{key} wasn't saved"
-        return Sample(number, fields)
+            fields: Any = client.hgetall(self.layout.keys.entry(name_of(last)))
+        assert fields, f"{name_of(last)} wasn't saved"
+        return {field: value.replace(b"%0*d" % (DIGITS, last), NUMBER) for field, value in fields.items()}
 
     def load(self) -> float:
         """Write the other entries, due from a day from now on until another day later; return the seconds."""
@@ -129,35 +118,27 @@ def rows(found: dict[str, Any], options: argparse.Namespace) -> list[list[str]]:
     save, tick, read = found["save"], found["tick"], found["read"]
     memory = found["memory_bytes"]
     of_nodes = ", ".join(f"{value / 1e6:,.0f}" for value in memory)
-    shards = ", ".join(map(str, found["shards_on_nodes"]))
+    nodes = ", ".join(map(str, found["shards_on_nodes"]))
     idle_here, idle_there = (tick[f"idle_{name}_seconds"] * 1e3 for name in ("here", "server"))
+    answers = ", ".join(f"{read[f'{name}_seconds'] * 1e3:.1f}" for name in ("count", "status"))
+
+    def ms(taken: dict[str, Any], name: str, digits: int = 1) -> str:
+        trips = f"{taken[f'{name}_round_trips']:.0f} round trips"
+        return f"{taken[f'{name}_seconds'] * 1e3:.{digits}f} in {trips}"
+
+    shards = f"{options.entries:,} in {options.shards or 'no'} shards; on the nodes: {nodes}"
     return [
-        [
-            "entries, shards",
-            f"{options.entries:,} in {options.shards or 'no'} shards; on the nodes: {shards}",
-        ],
+        ["entries, shards", shards],
         ["memory of an entry, bytes", f"{sum(memory) / options.entries:,.0f}; of the nodes, MB: {of_nodes}"],
         ["save_many, entries/s", f"{options.saved / save['seconds']:,.0f}"],
-        ["idle tick, ms", f"{tick['idle_seconds'] * 1e3:.2f} in {tick['idle_round_trips']:.0f} round trips"],
+        ["idle tick, ms", ms(tick, "idle", 2)],
         ["processor time of it, ms", f"{idle_here:.2f} of beat, {idle_there:.2f} of the nodes"],
-        [
-            "an entry of each shard due, ms until all are sent",
-            f"{tick['one_each_seconds'] * 1e3:.1f} in {tick['one_each_round_trips']:.0f} round trips",
-        ],
-        [
-            f"claim of {tick['burst']:,}, ms",
-            f"{tick['claim_seconds'] * 1e3:.0f} in {tick['claim_round_trips']:.0f} round trips",
-        ],
+        ["an entry of each shard due, ms until all are sent", ms(tick, "one_each")],
+        [f"claim of {tick['burst']:,}, ms", ms(tick, "claim", 0)],
         *burst_rows(tick, "burst", f"{tick['burst']:,} due at once, which have never run"),
         *burst_rows(tick, "again", "the same once more"),
-        [
-            f"the first {options.page}, ms",
-            f"{read['list_seconds'] * 1e3:.1f} in {read['list_round_trips']:.0f} round trips",
-        ],
-        [
-            "count, status, ms",
-            ", ".join(f"{read[f'{name}_seconds'] * 1e3:.1f}" for name in ("count", "status")),
-        ],
+        [f"the first {options.page}, ms", ms(read, "list")],
+        ["count, status, ms", answers],
     ]
 
 
@@ -190,21 +171,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = measure(Scale(nodes, broker, options))
         version = f"{broker.kind} {broker.version}"
     table = rows(found, options)
-    result = {
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": {"processors": os.cpu_count(), "server": version, "redis-py": redis.__version__},
-        "options": vars(options),
-        "found": found,
-        "rows": table,
-    }
-    for path in [OUT, *([PUBLISHED] if options.publish else [])]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    machine = {"processors": os.cpu_count(), "server": version, "redis-py": redis.__version__}
+    write("scale", options.publish, machine=machine, options=vars(options), found=found, rows=table)
     print(aligned(["what", "how much"], table))
     return 0
 
 
 DIGITS = 9
+#: stands for the number of an entry
+NUMBER = b"<number>"
 #: how many entries are sent at once to a node
 _LOT = 2_000
 
@@ -213,37 +188,29 @@ def name_of(number: int) -> str:
     return f"customer-{number:0{DIGITS}}"
 
 
-class Sample(NamedTuple):
-    """A saved entry: the number of its name, and all fields of its hash."""
-
-    number: int
-    fields: Mapping[bytes, bytes]
-
-    def of(self, number: int) -> dict[bytes, bytes]:
-        """Return the fields of another entry: they differ in the number."""
-        mine, its = (b"%0*d" % (DIGITS, one) for one in (self.number, number))
-        return {field: value.replace(mine, its) for field, value in self.fields.items()}
-
-
 def load(
-    client: redis.RedisCluster, layout: Layout, sample: Sample, numbers: range, scores: Sequence[float]
+    client: redis.RedisCluster,
+    layout: Layout,
+    sample: Mapping[bytes, bytes],
+    numbers: range,
+    scores: Sequence[float],
 ) -> Iterator[int]:
     """Write the entries with these numbers, with scores evenly between two; yield how many there are."""
     first, last = scores
     step = (last - first) / max(len(numbers), 1)
     with ExitStack() as stack:
         nodes: dict[int, Any] = {}
-        for keys in layout.parts:
-            found: Any = client.get_node_from_key(keys.schedule)
-            if found.port not in nodes:
-                node = stack.enter_context(redis.Redis(host=found.host, port=found.port))
-                nodes[found.port] = node.pipeline(transaction=False)
+        for primary in client.get_primaries():
+            node = stack.enter_context(redis.Redis(host=primary.host, port=primary.port))
+            nodes[primary.port] = node.pipeline(transaction=False)
         targets = [nodes[client.get_node_from_key(keys.schedule).port] for keys in layout.parts]  # type: ignore[union-attr]
         for count, number in enumerate(numbers, 1):
             name = name_of(number)
             shard = shard_of(name, layout.shards or 1)
             keys, pipeline = layout.parts[shard], targets[shard]
-            pipeline.hset(keys.entry(name), mapping=sample.of(number))
+            digits = b"%0*d" % (DIGITS, number)
+            fields = {field: value.replace(NUMBER, digits) for field, value in sample.items()}
+            pipeline.hset(keys.entry(name), mapping=fields)
             pipeline.zadd(keys.schedule, {keys.entry(name): f"{first + count * step:.6f}"})
             if len(pipeline) >= 2 * _LOT:
                 pipeline.execute()

@@ -10,7 +10,6 @@ from one burst of a layout to its next, and isn't counted once more as what runs
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -33,12 +32,8 @@ from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.servers import Server
 
-from .bench import ROOT
-from .results import aligned
+from .results import ROOT, aligned, write
 from .subjects.processor import processor_seconds, since
-
-OUT = ROOT / "build" / "bench" / "shards.json"
-PUBLISHED = ROOT / "docs" / "_static" / "shards.json"
 
 QUEUE = "celery"
 HEADER = [
@@ -69,8 +64,7 @@ class Used(NamedTuple):
     commands: float
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """One burst and the time before it.
 
     Times are of the processors: microseconds for a run, milliseconds for a second of waiting.
@@ -105,11 +99,18 @@ class Subject:
 def measure(cases: Sequence[Case], entries: int, rounds: int, every: int) -> Iterator[tuple[Case, Found]]:
     """Yield what layouts do with so many entries that are due every so many seconds, as they take turns."""
     with ExitStack() as stack:
-        subjects = [stack.enter_context(subject_of(case)) for case in cases]
+        subjects = []
+        for case in cases:
+            server = stack.enter_context(Server())
+            broker, schedule = (stack.enter_context(server.client(db=db)) for db in (0, 1))
+            beats = stack.enter_context(beats_of(server, schedule, case))
+            subjects.append(Subject(case, server, schedule, broker, beats))
         period = len(subjects) * every
         start = time.time() + len(subjects) * (_SAVING_SECONDS + entries / 10_000)
         for place, subject in enumerate(subjects):
-            save(app_of(subject.server, subject.case), entries, start + place * every, period)
+            app = Celery("bench", broker=subject.server.url(0), set_as_current=False)
+            app.conf.update(settings_of(subject.server, subject.case))
+            save(app, entries, start + place * every, period)
         assert time.time() < start, "saving took too long"
         for number in range(rounds + 1):
             for place, subject in enumerate(subjects):
@@ -122,34 +123,17 @@ def measure(cases: Sequence[Case], entries: int, rounds: int, every: int) -> Ite
                 assert beat.is_running, beat.output()
 
 
-@contextmanager
-def subject_of(case: Case) -> Iterator[Subject]:
-    with (
-        Server() as server,
-        server.client(db=1) as schedule,
-        server.client(db=0) as broker,
-        beats_of(server, schedule, case) as beats,
-    ):
-        yield Subject(case, server, schedule, broker, beats)
-
-
-def app_of(server: Server, case: Case) -> Celery:
-    app = Celery("bench", set_as_current=False)
-    app.conf.update(settings_of(case), broker_url=server.url(0), redbeat_redis_url=server.url(1))
-    return app
-
-
-def settings_of(case: Case) -> dict[str, Any]:
+def settings_of(server: Server, case: Case) -> dict[str, Any]:
     """Nothing is looked ahead: a round is then the work of its own time."""
     shards = {} if case.shards is None else {"redbeat_shards": case.shards}
-    return {"redbeat_lookahead": 0, "result_expires": None, **shards}
+    return {"redbeat_redis_url": server.url(1), "redbeat_lookahead": 0, "result_expires": None, **shards}
 
 
 @contextmanager
 def beats_of(server: Server, schedule: redis.Redis, case: Case) -> Iterator[list[Process]]:
     """Beats of which each leads its share."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        write_app(Path(name), "beaten", server.url(0), redbeat_redis_url=server.url(1), **settings_of(case))
+        write_app(Path(name), "beaten", server.url(0), **settings_of(server, case))
         own = [("--pidfile", f"beat-{number}.pid", "-l", "WARNING") for number in range(case.beats)]
         environment = {"PYTHONPATH": str(ROOT)}
         beats = [stack.enter_context(celery_beat(Path(name), "beaten", *one, env=environment)) for one in own]
@@ -183,15 +167,15 @@ def save(app: Celery, count: int, start: float, every: int) -> None:
 
 def watch(subject: Subject, at: float, count: int) -> Found | None:
     """Watch a burst that is due then; the first one of a layout has no time before it: None."""
-    wait_until(at - _CALM_SECONDS)
+    sleep_until(at - _CALM_SECONDS)
     before, started = subject.used(), time.time()
     assert subject.broker.llen(QUEUE) == 0, "something was sent too early"
-    wait_until(at)
+    sleep_until(at)
     while (length := subject.broker.llen(QUEUE)) < count:
         assert time.time() < at + _PATIENCE_SECONDS, f"{length} of {count} were sent"
         time.sleep(_LOOK_SECONDS)
     seconds = time.time() - at
-    wait_until(time.time() + _CALM_SECONDS)
+    sleep_until(time.time() + _CALM_SECONDS)
     after, ended = subject.used(), time.time()
     assert subject.broker.llen(QUEUE) == count, f"{subject.broker.llen(QUEUE)} were sent instead of {count}"
     subject.broker.delete(QUEUE)
@@ -199,30 +183,18 @@ def watch(subject: Subject, at: float, count: int) -> Found | None:
     if calm is None:
         return None
     used_before, calm_since = calm
-    idle_seconds = started - calm_since
+    idle_seconds, burst_seconds = started - calm_since, ended - started
     assert idle_seconds > 1, "no time was left to wait: give a larger --every"
     idle = Used(*((now - then) / idle_seconds for now, then in zip(before, used_before, strict=True)))
-    waiting_seconds = ended - started
-    of_beats = after.beats - before.beats - idle.beats * waiting_seconds
-    of_server = after.server - before.server - idle.server * waiting_seconds
-    return Found(
-        count / seconds,
-        of_beats * 1e6 / count,
-        of_server * 1e6 / count,
-        idle.beats * 1e3,
-        idle.server * 1e3,
-        idle.commands,
-    )
+    of_beats = after.beats - before.beats - idle.beats * burst_seconds
+    of_server = after.server - before.server - idle.server * burst_seconds
+    micros = 1e6 / count
+    idle_ms = (idle.beats * 1e3, idle.server * 1e3)
+    return Found(count / seconds, of_beats * micros, of_server * micros, *idle_ms, idle.commands)
 
 
-def wait_until(moment: float) -> None:
-    time.sleep(max(0.0, moment - time.time()))
-
-
-def middle(found: Sequence[Found]) -> Found:
-    """The medians of all rounds."""
-    names = Found.__dataclass_fields__
-    return Found(*(statistics.median(getattr(one, name) for one in found) for name in names))
+def sleep_until(instant: float) -> None:
+    time.sleep(max(0.0, instant - time.time()))
 
 
 def row(case: Case, one: Found) -> list[str]:
@@ -253,18 +225,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case, one in measure(cases, options.entries, options.rounds, options.every):
             found.setdefault(case, []).append(one)
             print(*row(case, one), sep="  ", file=sys.stderr, flush=True)
-    rows = [row(case, middle(all_of)) for case, all_of in found.items()]
-    result = {
-        "date": datetime.now(timezone.utc).date().isoformat(),
-        "processors": os.cpu_count(),
-        "entries": options.entries,
-        "header": HEADER,
-        "rows": rows,
-        "rounds": [[*case, *vars(one).values()] for case, all_of in found.items() for one in all_of],
-    }
-    for path in [OUT, *([PUBLISHED] if options.publish else [])]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    medians = {case: map(statistics.median, zip(*all_of, strict=True)) for case, all_of in found.items()}
+    rows = [row(case, Found(*one)) for case, one in medians.items()]
+    rounds = [[*case, *one] for case, all_of in found.items() for one in all_of]
+    on = {"processors": os.cpu_count(), "entries": options.entries}
+    write("shards", options.publish, **on, header=HEADER, rows=rows, rounds=rounds)
     print(aligned(HEADER, rows))
     return 0
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from . import beats, bursts, cases, metrics
 from .bench import Sizes
@@ -29,11 +28,8 @@ class Verdict:
         reached = {True: "yes", False: "no", None: "-"}[self.is_reached]
         return [self.target, self.measured, self.wanted, reached]
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-def verdicts(results: Results, sizes: Sizes) -> Iterator[Verdict]:
+def verdicts(results: Results, sizes: Sizes, *, is_judged: bool = True) -> Iterator[Verdict]:
     """Hold what was measured against every target whose case was run."""
     for target, bound, form, measure in _targets(results, sizes):
         is_least = bound.startswith(">=")
@@ -43,29 +39,38 @@ def verdicts(results: Results, sizes: Sizes) -> Iterator[Verdict]:
             measured = measure()
         except LookupError as exc:
             if str(exc.args[0]) == NOT_YET:
-                yield Verdict(target, NOT_YET, words, False)
+                yield Verdict(target, NOT_YET, words, False if is_judged else None)
             continue
         reached = measured >= wanted if is_least else measured <= wanted
-        yield Verdict(target, form.format(measured), words, reached)
+        yield Verdict(target, form.format(measured), words, reached if is_judged else None)
 
 
 def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Callable[[], float]]]:
     """Words, bound, form of the number, and the number; LookupError when it was not measured."""
+    times, trips, ms, megabytes = "{:.2f} x", "{:g}", "{:.1f} ms", "{:.1f} MB"
+    due, turned, small, large = sizes.due, sizes.turned, sizes.stored[0], sizes.stored[-1]
+    shared, statics, saved, counted = sizes.shared, sizes.statics, sizes.saved, sizes.counted
+    seconds, listed = sizes.lateness_seconds, sizes.listed
 
-    def value(case: str, subject: str, size: int) -> float:
+    def value(case: str, size: int = due, subject: str = OURS) -> float:
         known = results.value(case, subject, size)
         if known is None:
             figure = results.find(case, subject, size)
             raise LookupError(figure.note if figure else "not run")
         return known
 
-    times, trips, ms, megabytes = "{:.2f} x", "{:g}", "{:.1f} ms", "{:.1f} MB"
-    duration = "{:.2f} s"
-    due, turned, small, large = sizes.due, sizes.turned, sizes.stored[0], sizes.stored[-1]
-    batch, count = sizes.batch, sizes.intervals
+    def take(case: str, size: int = due) -> Callable[[], float]:
+        return lambda: value(case, size)
 
-    def rate(subject: str, case: str = bursts.BURST, loop_case: str = bursts.BURST) -> float:
-        return value(case, OURS, due) / value(loop_case, subject, due)
+    def times_of(case: str, other: str, size: int = due, other_size: int = 0) -> Callable[[], float]:
+        return lambda: value(case, size) / value(other, other_size or size)
+
+    def against(subject: str, case: str, size: int = due, other: str = "") -> Callable[[], float]:
+        """How many times as much as another subject, by another case of its if one is given."""
+        return lambda: value(case, size) / value(other or case, size, subject)
+
+    def faster(subject: str, case: str, size: int = due) -> Callable[[], float]:
+        return lambda: value(case, size, subject) / value(case, size)
 
     def cost(subject: str) -> Cost:
         figure = results.find(bursts.BURST, subject, due)
@@ -73,132 +78,62 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
             raise LookupError("not run")
         return figure.cost
 
-    def share_of_a_call() -> float:
-        return sum(cost(OURS)) / cost(LOOP).here_us
-
-    def sooner() -> float:
-        return value(beats.SPIKE, LOOP, due) / value(beats.SPIKE, OURS, due)
-
-    def gain() -> float:
-        shared = value(cases.SHARED, OURS, sizes.shared)
-        return shared / value(cases.LOCKLESS, OURS, sizes.shared)
-
-    def start(case: str) -> float:
-        return value(case, OLD, sizes.statics) / value(case, OURS, sizes.statics)
-
-    def growth(case: str) -> float:
-        return value(case, OURS, large) / value(case, OURS, small)
-
-    def faster_saving(case: str) -> float:
-        return value(case, OURS, sizes.saved) / value(cases.SAVE, OLD, sizes.saved)
-
-    def here(case: str) -> float:
-        return value(case, OURS, sizes.traced)
-
-    def later(case: str) -> float:
-        return value(case, OURS, count)
-
+    burst, of = f"burst of {due:,}", bursts.of_variant
+    received, tracked, untracked = (
+        of(bursts.BURST, one) for one in (bursts.RECEIVERS, bursts.TRACKED, bursts.UNTRACKED)
+    )
     for subject, bound in ((LOOP, ">= 8"), (BATCHED, ">= 4"), (OLD, ">= 20")):
-        yield f"burst of {due:,}, against {subject}", bound, times, partial(rate, subject)
-    never_run, received = bursts.NEVER_RUN, bursts.of_variant(bursts.BURST, bursts.RECEIVERS)
-    yield (
-        f"burst of {due:,} that have never run, against {LOOP}",
-        ">= 4",
-        times,
-        lambda: rate(LOOP, never_run),
-    )
-    yield (
-        f"burst of {due:,} {bursts.RECEIVERS}, against {LOOP} with them",
-        ">= 1.5",
-        times,
-        lambda: rate(LOOP, received, received),
-    )
-    tracked, untracked = (bursts.of_variant(bursts.BURST, one) for one in (bursts.TRACKED, bursts.UNTRACKED))
-    yield (
-        f"burst of {due:,} {bursts.TRACKED}, against {bursts.UNTRACKED}",
-        ">= 0.85",
-        times,
-        lambda: value(tracked, OURS, due) / value(untracked, OURS, due),
-    )
+        yield f"{burst}, against {subject}", bound, times, against(subject, bursts.BURST)
+    never_run = against(LOOP, bursts.NEVER_RUN, other=bursts.BURST)
+    yield f"{burst} that have never run, against {LOOP}", ">= 4", times, never_run
+    words = f"{burst} {bursts.RECEIVERS}, against {LOOP} with them"
+    yield words, ">= 1.5", times, against(LOOP, received)
+    words = f"{burst} {bursts.TRACKED}, against {bursts.UNTRACKED}"
+    yield words, ">= 0.85", times, times_of(tracked, untracked)
     for subject, bound in ((CONFIRMED, ">= 5"), (LOOP, ">= 0.8")):
-        measure = partial(rate, subject, bursts.RABBITMQ, bursts.RABBITMQ)
-        yield f"burst of {due:,} to RabbitMQ, against {subject}", bound, times, measure
-    yield "processor time of a run, here + server, of an apply_async's", "<= 0.2", times, share_of_a_call
-    yield f"{due:,} due at one minute, against {LOOP}", ">= 15", times, sooner
-    yield "messages before that minute", "<= 0", trips, lambda: value(beats.EARLY, OURS, due)
-    yield "one of our scripts, p99", "<= 10", ms, lambda: value(bursts.SCRIPT["p99"], OURS, due)
+        yield f"{burst} to RabbitMQ, against {subject}", bound, times, against(subject, bursts.RABBITMQ)
+    words = "processor time of a run, here + server, of an apply_async's"
+    yield words, "<= 0.2", times, lambda: sum(cost(OURS)) / cost(LOOP).here_us
+    yield f"{due:,} due at one minute, against {LOOP}", ">= 15", times, faster(LOOP, beats.SPIKE)
+    yield "messages before that minute", "<= 0", trips, take(beats.EARLY)
+    yield "one of our scripts, p99", "<= 10", ms, take(bursts.SCRIPT["p99"])
     for kind in bursts.KINDS:
-        yield (
-            f"tracing in beat, {kind} spans, against such create spans and contexts alone",
-            "<= 1",
-            times,
-            partial(lambda kind: here(bursts.TRACING[kind]) / here(bursts.CARRIED[kind]), kind),
-        )
+        words = f"tracing in beat, {kind} spans, against such create spans and contexts alone"
+        yield words, "<= 1", times, times_of(bursts.TRACING[kind], bursts.CARRIED[kind], sizes.traced)
     for form in metrics.FORMS:
-        scraped = f"scrape of {sizes.counted:,} entries, {form}"
-        yield scraped, "<= 100", ms, partial(value, metrics.SCRAPE[form], OURS, sizes.counted)
-        yield (
-            f"{scraped}, size",
-            "<= 1000",
-            "{:.0f} kB",
-            partial(value, metrics.SIZE[form], OURS, sizes.counted),
-        )
-    yield (
-        "a slice of the count by states, p99",
-        "<= 1",
-        ms,
-        partial(value, metrics.SLICE["p99"], OURS, sizes.counted),
-    )
+        scraped = f"scrape of {counted:,} entries, {form}"
+        yield scraped, "<= 100", ms, take(metrics.SCRAPE[form], counted)
+        yield f"{scraped}, size", "<= 1000", "{:.0f} kB", take(metrics.SIZE[form], counted)
+    yield "a slice of the count by states, p99", "<= 1", ms, take(metrics.SLICE["p99"], counted)
     for case in (*(metrics.of_runs(metrics.DIFFERENCE, one) for one in metrics.RUNS), metrics.END_DIFFERENCE):
-        yield case.replace(", µs of", ","), "<= 3", "{:.1f} µs", partial(value, case, OURS, due)
-    yield f"burst of {sizes.shared:,} by two beats without a lock, against one", ">= 1.4", times, gain
-    yield "round trips of an idle tick", "<= 1", trips, lambda: value(cases.IDLE_TRIPS, OURS, large)
-    yield f"round trips for {batch} due", "<= 4", trips, lambda: value(cases.BATCH_TRIPS, OURS, batch)
-    yield (
-        f"idle tick at {large:,} entries, against {small:,}",
-        "<= 1.3",
-        times,
-        lambda: growth(cases.IDLE),
-    )
-    yield (
-        f"memory at {large:,} entries, {due:,} due, above that at {due:,}",
-        "<= 20",
-        megabytes,
-        lambda: value(cases.MEMORY, OURS, large) - value(cases.MEMORY, OURS, due),
-    )
-    yield (
-        f"memory gained by sending {turned:,} in turn",
-        f"<= {CACHE_MEGABYTES + 16}",
-        megabytes,
-        lambda: value(cases.TURNED, OURS, turned),
-    )
-    yield f"{sizes.statics:,} statics cold, against {OLD}", ">= 15", times, lambda: start(cases.COLD)
-    yield f"{sizes.statics:,} statics warm, against {OLD}", ">= 15", times, lambda: start(cases.WARM)
-    yield f"save in a loop, against {OLD}", ">= 1", times, lambda: faster_saving(cases.SAVE)
-    yield f"save_many, against save of {OLD}", ">= 20", times, lambda: faster_saving(cases.SAVE_MANY)
-    for words, case, bound, size in (
-        ("export of", cases.EXPORT, "<= 2", sizes.exported),
-        ("plan that changes", cases.PLAN, "<= 1", sizes.planned),
-    ):
-        yield f"{words} {size:,}", bound, duration, partial(value, case, OURS, size)
+        yield case.replace(", µs of", ","), "<= 3", "{:.1f} µs", take(case)
+    words = f"burst of {shared:,} by two beats without a lock, against one"
+    yield words, ">= 1.4", times, times_of(cases.SHARED, cases.LOCKLESS, shared)
+    yield "round trips of an idle tick", "<= 1", trips, take(cases.IDLE_TRIPS, large)
+    yield f"round trips for {sizes.batch} due", "<= 4", trips, take(cases.BATCH_TRIPS, sizes.batch)
+    growth = times_of(cases.IDLE, cases.IDLE, large, small)
+    yield f"idle tick at {large:,} entries, against {small:,}", "<= 1.3", times, growth
+    words = f"memory at {large:,} entries, {due:,} due, above that at {due:,}"
+    yield words, "<= 20", megabytes, lambda: value(cases.MEMORY, large) - value(cases.MEMORY)
+    words = f"memory gained by sending {turned:,} in turn"
+    yield words, f"<= {CACHE_MEGABYTES + 16}", megabytes, take(cases.TURNED, turned)
+    for words, case in (("cold", cases.COLD), ("warm", cases.WARM)):
+        yield f"{statics:,} statics {words}, against {OLD}", ">= 15", times, faster(OLD, case, statics)
+    yield f"save in a loop, against {OLD}", ">= 1", times, against(OLD, cases.SAVE, saved)
+    save_many = against(OLD, cases.SAVE_MANY, saved, cases.SAVE)
+    yield f"save_many, against save of {OLD}", ">= 20", times, save_many
+    yield f"export of {sizes.exported:,}", "<= 2", "{:.2f} s", take(cases.EXPORT, sizes.exported)
+    yield f"plan that changes {sizes.planned:,}", "<= 1", "{:.2f} s", take(cases.PLAN, sizes.planned)
     for words, pattern in (
         ("a page", cases.WEB_PAGE),
         ("a page of the list", cases.WEB_LIST),
         ("the first answer of a search", cases.WEB_FIRST),
     ):
-        yield (
-            f"dashboard, {words} of {sizes.listed[0]:,} entries, the slowest",
-            "<= 100",
-            ms,
-            partial(cases.slowest, results, sizes.listed[0], pattern),
-        )
-    yield (
-        f"dashboard, memory gained by {sizes.listed[-1]:,} names",
-        "<= 100",
-        megabytes,
-        partial(value, cases.WEB_MEMORY, OURS, sizes.listed[-1]),
-    )
-    seconds = sizes.lateness_seconds
-    yield f"lateness over {seconds} s, p99", "<= 50", ms, lambda: later(beats.LATENESS["p99"])
-    yield f"drift over {seconds} s", "<= 1", ms, lambda: later(beats.NOMINAL_DRIFT)
-    yield f"runs missing over {seconds} s", "<= 0", trips, lambda: later(beats.MISSING)
+        slowest = partial(cases.slowest, results, listed[0], pattern)
+        yield f"dashboard, {words} of {listed[0]:,} entries, the slowest", "<= 100", ms, slowest
+    words = f"dashboard, memory gained by {listed[-1]:,} names"
+    yield words, "<= 100", megabytes, take(cases.WEB_MEMORY, listed[-1])
+    late, intervals = beats.LATENESS["p99"], sizes.intervals
+    yield f"lateness over {seconds} s, p99", "<= 50", ms, take(late, intervals)
+    yield f"drift over {seconds} s", "<= 1", ms, take(beats.NOMINAL_DRIFT, intervals)
+    yield f"runs missing over {seconds} s", "<= 0", trips, take(beats.MISSING, intervals)

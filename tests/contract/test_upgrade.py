@@ -20,9 +20,8 @@ from redbeat.schedules import rrule
 from tests.conftest import MakeApp
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import call
-from tests.support.doctoring import everything
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, SCHEDULE, sent_names, server_now, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, everything, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
 INTERVAL = {"__type__": "interval", "every": 3600, "relative": False}

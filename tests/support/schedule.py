@@ -11,7 +11,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -144,23 +143,17 @@ def sent_dues(broker: redis.Redis, name: str = "") -> list[datetime]:
     ]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A command that MONITOR has shown; `at` is the server's clock, UNIX seconds."""
-
-    at: float
-    command: str
-    is_in_script: bool
-
-
 #: where a monitored command begins; redis-py 4.6's own pattern takes the last ] of all for the one before it
 _MONITORED = re.compile(r"\[(\d+) (.*?)\] (.*)")
 
 
 @contextmanager
-def monitored(server: Server) -> Iterator[list[Seen]]:
-    """Yield a list that holds, after the block, all that the server was told in it, and what scripts did."""
-    commands: list[Seen] = []
+def monitoring(server: Server, with_scripts: bool = False) -> Iterator[list[str]]:
+    """Yield a list that holds, after the block, the commands sent to the server in it.
+
+    Each is a round trip, or a part of a pipeline. `with_scripts` adds the commands inside of scripts.
+    """
+    commands: list[str] = []
     end = uuid.uuid4().hex
     with server.client() as marker, server.client() as watcher:
         marker.ping()
@@ -171,19 +164,8 @@ def monitored(server: Server) -> Iterator[list[Seen]]:
             for seen in monitor.listen():
                 if end in seen["command"]:
                     return
-                commands.append(Seen(float(seen["time"]), seen["command"], seen["client_type"] == "lua"))
-
-
-@contextmanager
-def monitoring(server: Server, with_scripts: bool = False) -> Iterator[list[str]]:
-    """Yield a list that holds, after the block, the commands sent to the server in it.
-
-    Each is a round trip, or a part of a pipeline. `with_scripts` adds the commands inside of scripts.
-    """
-    commands: list[str] = []
-    with monitored(server) as seen:
-        yield commands
-    commands += [one.command for one in seen if with_scripts or not one.is_in_script]
+                if with_scripts or seen["client_type"] != "lua":
+                    commands.append(seen["command"])
 
 
 def is_waiting(client: redis.Redis, name: str, error: dict[str, Any]) -> bool:
@@ -198,3 +180,8 @@ def retry_now(client: redis.Redis, name: str) -> None:
     error["retry_at"] = "1.000000"
     client.hset(f"redbeat:{name}", "error", json.dumps(error))
     client.zadd(SCHEDULE, {f"redbeat:{name}": 1})
+
+
+def everything(client: redis.Redis) -> dict[str, Any]:
+    """All that is in Redis, to compare it."""
+    return {key: client.dump(key) for key in client.scan_iter()}

@@ -17,11 +17,10 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
 
-import redis
 from celery.schedules import schedule as interval
 from celery.signals import after_task_publish, before_task_publish
 from fill import TASK, fill
-from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
+from subject import QUEUE, connect, lead, make_app, measure, read_options, report, send_due, sender
 
 import redbeat
 from redbeat import RedBeatSchedulerEntry
@@ -30,8 +29,7 @@ options = read_options()
 app = make_app(options.server, options.db, **options.settings)
 if options.is_tracked:
     redbeat.track_runs(app)
-broker = redis.Redis.from_url(f"{options.server}0")
-schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+broker, schedule = connect(options)
 
 PIPELINE = 500
 #: how long an entry waits between two runs; it was saved that long before its first is due
@@ -92,14 +90,7 @@ def old() -> Iterator[Callable[[], None]]:
 
 def loop() -> Iterator[Callable[[], None]]:
     """Send the task from a loop, with one producer: what Celery itself costs."""
-    task, producer = app.tasks[TASK], app.amqp.producer_pool.acquire()
-
-    def send(count: int = options.due) -> None:
-        for _ in range(count):
-            task.apply_async(producer=producer)
-
-    send(1)
-    yield send
+    yield partial(sender(app), options.due)
 
 
 def batched() -> Iterator[Callable[[], None]]:

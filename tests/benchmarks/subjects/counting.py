@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import redis
 from again import let_be_due, save
-from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
+from subject import QUEUE, connect, lead, make_app, measure, read_options, report, send_due
 
 import redbeat
 import redbeat.store.scripts as commit_scripts
@@ -37,8 +36,7 @@ settings: dict[str, Any] = {"redbeat_http": "127.0.0.1:1"}  # nobody listens: no
 if options.way == "counting":
     settings = {"redbeat_metrics_entries": options.labelled}
 app = make_app(options.server, options.db, **settings)
-broker = redis.Redis.from_url(f"{options.server}0")
-schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+broker, schedule = connect(options)
 
 
 class Switch:

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import redis
-from fill import TASK, fill
-from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
+from fill import fill
+from subject import QUEUE, connect, lead, make_app, measure, read_options, report, send_due, sender
 
 #: how long a message that wasn't confirmed may take to its queue
 ARRIVAL_SECONDS = 10
@@ -21,7 +20,7 @@ ARRIVAL_SECONDS = 10
 options = read_options()
 app = make_app(options.server, options.db)
 app.conf.broker_url = options.broker
-schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+_, schedule = connect(options)
 reader = app.connection_for_read()
 channel = reader.channel()
 app.amqp.queues[QUEUE](channel).declare()
@@ -39,15 +38,7 @@ def scheduler() -> Callable[[], None]:
 def loop(is_confirmed: bool) -> Callable[[], None]:
     """Send the task from a loop, with one producer: what Celery itself costs."""
     app.conf.broker_transport_options = {"confirm_publish": is_confirmed}
-    task = app.tasks[TASK]
-    producer = app.amqp.producer_pool.acquire()
-
-    def send(count: int = options.due) -> None:
-        for _ in range(count):
-            task.apply_async(producer=producer)
-
-    send(1)
-    return send
+    return partial(sender(app), options.due)
 
 
 def wait_for(count: int) -> int:

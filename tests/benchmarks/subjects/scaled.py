@@ -17,7 +17,7 @@ from typing import Any
 
 from celery import Celery
 from processor import processor_seconds, since
-from subject import RoundTrips, lead, read_options, report
+from subject import RoundTrips, lead, read_options, report, send_due
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.leadership.status import read_status
@@ -74,36 +74,30 @@ def tick() -> dict[str, Any]:
     one_each = []
     for _ in range(5):
         let_be_due(client, parts, 1)
-        one_each.append(timed(lambda: send(scheduler), trips))
+        one_each.append(timed(lambda: send_due(scheduler), trips))
     due = let_be_due(client, parts, options.due // len(parts))
     asked = [
         ClaimAsked(shard.store, shard.fence, options.due, 0, ALL_SIZES)
         for shard in scheduler._shards.led  # noqa: SLF001 - nothing public tells tokens
     ]
     claims = [timed(lambda: claim_together(asked), trips) for _ in range(5)]
-    burst = worked(lambda: send(scheduler))
+    burst = worked(lambda: send_due(scheduler))
     make_due(client, due)
-    again = worked(lambda: send(scheduler))
+    again = worked(lambda: send_due(scheduler))
     scheduler.close()
-    return {
-        "parts": len(parts),
-        "idle_seconds": statistics.median(seconds for seconds, _ in idle),
+    found = {
+        "burst": options.due // len(parts) * len(parts),
         "idle_here_seconds": idling["here_seconds"] / options.rounds,
         "idle_server_seconds": idling["server_seconds"] / options.rounds,
-        "idle_round_trips": statistics.median(count for _, count in idle),
-        "one_each_seconds": statistics.median(seconds for seconds, _ in one_each),
-        "one_each_round_trips": statistics.median(count for _, count in one_each),
-        "claim_seconds": statistics.median(seconds for seconds, _ in claims),
-        "claim_round_trips": statistics.median(count for _, count in claims),
         **{f"burst_{name}": value for name, value in burst.items()},
         **{f"again_{name}": value for name, value in again.items()},
-        "burst": options.due // len(parts) * len(parts),
     }
+    return found | medians("idle", idle) | medians("one_each", one_each) | medians("claim", claims)
 
 
-def send(scheduler: Any) -> None:
-    while scheduler.tick() <= 0:
-        pass
+def medians(name: str, taken: list[tuple[float, int]]) -> dict[str, float]:
+    seconds, trips = map(statistics.median, zip(*taken, strict=True))
+    return {f"{name}_seconds": seconds, f"{name}_round_trips": trips}
 
 
 def let_be_due(client: Any, parts: list[Any], count: int) -> dict[str, list[str]]:
@@ -135,8 +129,7 @@ def read() -> dict[str, Any]:
     }.items():
         call()  # the first makes connections
         taken = [timed(call, trips) for _ in range(options.rounds)]
-        found[f"{name}_seconds"] = statistics.median(seconds for seconds, _ in taken)
-        found[f"{name}_round_trips"] = statistics.median(count for _, count in taken)
+        found |= medians(name, taken)
     return {**found, "counted": Entry.count(app)}
 
 

@@ -7,34 +7,22 @@ stand and all scripts are loaded, it says so on the list `go`:ready and waits fo
 from __future__ import annotations
 
 import time
+from functools import partial
 
-import redis
-from fill import TASK, fill
-from subject import lead, make_app, read_options, report, time_limit
+from fill import fill
+from subject import connect, lead, make_app, read_options, report, send_due, sender, time_limit
 
 from redbeat.schedulers import RedBeatScheduler
 
 options = read_options()
 settings = {"redbeat_lock_key": None} if options.way == "sharer" else {}
 app = make_app(options.server, options.db, **settings)
-# by default the newest client waits no longer than 5 s
-schedule = redis.Redis.from_url(f"{options.server}{options.db}", socket_timeout=None)
+_, schedule = connect(options)
 
 if options.way == "loop":
-    task, producer = app.tasks[TASK], app.amqp.producer_pool.acquire()
-
-    def send(count: int = options.share) -> None:
-        for _ in range(count):
-            task.apply_async(producer=producer)
-
-    send(1)
+    send = partial(sender(app), options.share)
 else:
-    scheduler = lead(app) if options.way == "leader" else RedBeatScheduler(app)
-
-    def send(count: int = 0) -> None:
-        while scheduler.tick() <= 0:
-            pass
-
+    send = partial(send_due, lead(app) if options.way == "leader" else RedBeatScheduler(app))
     fill(schedule, 1, is_due=True)
     send()
 

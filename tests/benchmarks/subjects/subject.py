@@ -67,6 +67,25 @@ def send_due(scheduler: RedBeatScheduler) -> None:
         pass
 
 
+def sender(app: Celery) -> Callable[[int], None]:
+    """What sends the task so often, with one producer; it has sent one already, so all connections stand."""
+    task, producer = app.tasks[TASK], app.amqp.producer_pool.acquire()
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            task.apply_async(producer=producer)
+
+    send(1)
+    return send
+
+
+def connect(options: SimpleNamespace) -> tuple[redis.Redis, redis.Redis]:
+    """Clients of the broker and of the schedule; the newest client waits no longer than 5 s by default."""
+    urls = (f"{options.server}0", f"{options.server}{options.db}")
+    broker, schedule = (redis.Redis.from_url(url, socket_timeout=None) for url in urls)
+    return broker, schedule
+
+
 @contextmanager
 def time_limit(seconds: float) -> Any:
     """End the block after so many seconds, whatever it is doing."""

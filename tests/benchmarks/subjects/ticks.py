@@ -10,9 +10,8 @@ from __future__ import annotations
 import statistics
 import time
 
-import redis
 from fill import fill
-from subject import QUEUE, RoundTrips, lead, make_app, peak_rss_bytes, read_options, report, send_due
+from subject import QUEUE, RoundTrips, connect, lead, make_app, peak_rss_bytes, read_options, report, send_due
 
 WARM_UP_ENTRIES, WARM_UP_ROUNDS = 600, 20
 
@@ -21,8 +20,7 @@ round_trips = RoundTrips()
 
 
 def due() -> None:
-    broker = redis.Redis.from_url(f"{options.server}0")
-    schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+    broker, schedule = connect(options)
     leader = lead(make_app(options.server, options.db))
     for _ in range(2):  # more than one batch, twice: then all connections stand
         fill(schedule, WARM_UP_ENTRIES, is_due=True)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import redis
 from again import let_be_due, save
 from fill import TASK
 from opentelemetry import propagate, trace
@@ -19,14 +18,13 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
-from subject import QUEUE, lead, make_app, measure, read_options, report, send_due
+from subject import QUEUE, connect, lead, make_app, measure, read_options, report, send_due
 
 NONE, UNSAMPLED, SAMPLED = "none", "unsampled", "recorded"
 
 options = read_options()
 app = make_app(options.server, options.db)
-broker = redis.Redis.from_url(f"{options.server}0")
-schedule = redis.Redis.from_url(f"{options.server}{options.db}")
+broker, schedule = connect(options)
 
 
 class Nowhere(SpanExporter):

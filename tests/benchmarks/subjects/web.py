@@ -94,22 +94,7 @@ views = {
     "last outcome": "/entries?outcome=failed",
 }
 lists = {view: measure_list(path) for view, path in views.items()}
-of_one = f"name=entry-{middle}"
-pages = {
-    path: measure(path)
-    for path in (
-        "/",
-        f"/entry?{of_one}",
-        f"/entry/edit?{of_one}",
-        f"/entry/pause?{of_one}",
-        "/entry/new",
-        "/timeline",
-        "/runs",
-        "/doctor",
-        "/files",
-        "/calendars",
-        "/routes",
-        "/audit",
-    )
-}
+paths = [f"/entry{page}?name=entry-{middle}" for page in ("", "/edit", "/pause")]
+others = "/ /entry/new /timeline /runs /doctor /files /calendars /routes /audit"
+pages = {path: measure(path) for path in (*paths, *others.split())}
 report(names=names, lists=lists, pages=pages)

@@ -25,8 +25,7 @@ from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.cli.conftest import Call
 from tests.support.command_line import call
-from tests.support.doctoring import everything
-from tests.support.schedule import LOCK, SCHEDULE, STATICS, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, STATICS, everything, write_raw
 from tests.support.servers import Server
 from tests.support.shards import EVERY_PLACE, announce, app_in, lead, names_in_every_shard, parts_of
 from tests.support.ticks import leader

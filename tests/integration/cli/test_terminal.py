@@ -25,7 +25,7 @@ from tests.support.command_line import Terminal, call, celery_arguments
 from tests.support.command_line import run as run_command
 from tests.support.hostile import HOSTILE, HOSTILE_SHOWN, find_orders
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, SCHEDULE
+from tests.support.schedule import LOCK, SCHEDULE, write_burst
 from tests.support.servers import Server
 
 PASSWORD = "s3cret-w0rd"
@@ -229,17 +229,6 @@ ENTRIES = 1_000_000 if IS_LONG else 20_000
 
 #: what a longer list may need more: names are remembered of 100,000 entries that may run meanwhile
 MORE_MB = 40 if IS_LONG else 20
-
-
-#: half of them due within the hour, many at the same time
-MAKE_ENTRIES = """
-local definition = '{"task": "t", "schedule": {"__type__": "interval", "every": 86400}, "kwargs": {"a": 1}}'
-for number = 1, ARGV[1] do
-  local key = string.format('redbeat:report-%07d', number)
-  redis.call('HSET', key, 'definition', definition, 'meta', '{"last_run_at": null, "total_run_count": 7}')
-  redis.call('ZADD', 'redbeat::schedule', ARGV[2] + math.floor(number / 50) % 7200, key)
-end
-"""
 #: not getrusage: what that calls the peak begins with that of the process it was forked from
 LIST_WITH_PEAK = r"""
 import pathlib, re, sys
@@ -261,7 +250,7 @@ def test_list_of_many_entries_has_bounded_memory(
     peaks = {}
     for count in (2_000, ENTRIES):
         server.flush()
-        client.eval(MAKE_ENTRIES, 0, count, client.time()[0] + 600)
+        write_burst(client, count, kwargs={"a": 1})
         command = [sys.executable, "-c", LIST_WITH_PEAK]
         done = run_command(command, tmp_path, project, timeout=800)
         assert done.returncode == 0, done.stderr

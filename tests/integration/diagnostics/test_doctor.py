@@ -27,11 +27,20 @@ from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, celery_worker, write_app
 from tests.support.command_line import call
-from tests.support.doctoring import everything
 from tests.support.polling import eventually
 from tests.support.progress import LEASE_MS, Progress
 from tests.support.rights import documented_rights
-from tests.support.schedule import LOCK, SCHEDULE, STATICS, TICK, field, meta_json, monitoring, server_now
+from tests.support.schedule import (
+    LOCK,
+    SCHEDULE,
+    STATICS,
+    TICK,
+    everything,
+    field,
+    meta_json,
+    monitoring,
+    server_now,
+)
 from tests.support.schedule import write_raw as write
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch

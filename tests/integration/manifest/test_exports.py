@@ -272,9 +272,3 @@ def test_imported_beat_schedule_is_not_removed_by_beat(make_app: MakeApp, client
     RedBeatScheduler(make_app(redbeat_lock_key=None)).close()  # beat_schedule is empty now
     assert sorted(client.zrange(SCHEDULE, 0, -1)) == ["redbeat:daily", "redbeat:hourly"]
     assert not client.exists(STATICS)
-
-
-def test_invalid_beat_schedule_is_named(make_app: MakeApp) -> None:
-    app = make_app(beat_schedule={"odd": {"task": "echo", "schedule": "never ever"}})
-    with pytest.raises(FileError, match="beat_schedule: 'odd': "):
-        declare_beat_schedule(app)

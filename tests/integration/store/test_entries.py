@@ -31,9 +31,8 @@ from redbeat.store.scripts.repairs import Member
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.integration.store.conftest import MakeLimited
-from tests.support.doctoring import everything
 from tests.support.proxy import Proxy
-from tests.support.schedule import LOCK, SCHEDULE, calls_of, write_burst
+from tests.support.schedule import LOCK, SCHEDULE, calls_of, everything, write_burst
 from tests.support.servers import Server
 
 KEYS = Keys()

@@ -265,20 +265,6 @@ def test_name_of_two_tasks_is_refused_at_import_with_both_places(
     assert {place.rpartition(":")[2] for place in caught.value.places} == {"11", "13"}
 
 
-def test_inherited_schedule_is_not_collected(app: Celery) -> None:
-    class Base(Task):
-        abstract = True
-
-        @scheduled(every=5)
-        def run(self) -> None: ...
-
-    class Heir(Base):
-        name = "heir"
-
-    app.register_task(Heir())
-    assert declared_entries(app) == {}
-
-
 def test_schedule_belongs_to_the_app_of_its_task(write: Import) -> None:
     module = write(
         "a, b = made('a'), made('b')\n"

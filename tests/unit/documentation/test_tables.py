@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 
 from jsonschema import Draft202012Validator
@@ -19,7 +18,6 @@ from redbeat.keys import RESERVED_BEGINNINGS, RESERVED_NAMES
 from redbeat.layout import shard_of
 from redbeat.log.events import EVENTS
 from redbeat.process import exit_codes as exits
-from redbeat.runs.run import Run
 from redbeat.telemetry.metrics.table import METRICS
 from redbeat.web.api.openapi import document_of
 from redbeat.web.api.resources import DESCRIPTION, NOT_HERE, OPERATIONS
@@ -76,13 +74,6 @@ def test_table_of_signals_is_that_of_the_program() -> None:
     }
     given = {name: sorted(signal.providing_args) for name, signal in signals.ALL.items()}
     assert {name: sorted(arguments) for name, arguments in documented.items()} == given
-
-
-def test_table_of_runs_in_signals_names_fields_of_a_run() -> None:
-    rows = rows_of("What a signal tells of a run")
-    assert {re.sub(r"\W", "", name) for name in rows} == signals.OF_RUNS.keys()
-    named = {name for rest in rows.values() for name in re.findall(r"``(\w+)``", rest)}
-    assert named <= {field.name for field in fields(Run)}
 
 
 def test_table_of_exit_codes_is_that_of_the_program() -> None:
