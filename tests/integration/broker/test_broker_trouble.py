@@ -32,7 +32,7 @@ from tests.support.schedule import (
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 
-TIMEOUT_SECONDS = 1.0
+TIMEOUT_SECONDS = 0.5
 
 
 @pytest.fixture
@@ -108,26 +108,22 @@ def test_runs_wait_for_a_broker_in_trouble_and_go_out_in_order(
     second.flush()
     token = client.get(LOCK)
     names = [f"entry-{number}" for number in range(100)]
-    slowest = 0.0
     with trouble_of(second, proxy, trouble):
         write_burst(client, names)
-        for _ in range(4):
+        for _ in range(3):
             client.pexpire(LOCK, 30_000)
             with Stopwatch() as watch:
                 assert scheduler.tick() == 1.0
-            slowest = max(slowest, watch.asleep_seconds)
+            assert watch.asleep_seconds < TIMEOUT_SECONDS + 1
             assert client.pttl(LOCK) > 30_000, "it isn't renewed"
         assert client.get(LOCK) == token
         assert due_count(client) == 100
-    print(f"redbeat_publish_timeout is {TIMEOUT_SECONDS} s, the longest tick slept for {slowest:.2f} s")
-    assert slowest < TIMEOUT_SECONDS + 1
     eventually(lambda: scheduler.tick() > 1)
     sent = messages(second_broker)
     by_id = Counter(message["headers"]["id"] for message in sent)
     assert len(by_id) == 100
     order = [message["headers"]["redbeat_entry"] for message in sent]
     assert list(dict.fromkeys(order)) == names
-    print(f"{len(sent) - 100} doubled")
     assert trouble == "frozen and thawed" or len(sent) == len(by_id)
     assert counts_of(client, names) == {1: 100}
     away, back = warnings_in(caplog)
@@ -150,7 +146,6 @@ def test_connection_cut_between_messages_loses_no_run(
     eventually(lambda: scheduler.tick() > 1)
     assert cut.is_set()
     sent = sent_names(second_broker)
-    print(f"{loss} lost: {len(sent) - 20} doubled")
     assert list(dict.fromkeys(sent)) == names
     assert len(warnings_in(caplog)) <= 1
 
@@ -165,14 +160,13 @@ def test_at_most_once_broker_in_trouble_costs_one_small_batch(
     caplog: pytest.LogCaptureFixture,
     trouble: str,
 ) -> None:
-    scheduler = make_proxied(redbeat_publish_timeout=1, redbeat_delivery="at_most_once")
+    scheduler = make_proxied(redbeat_publish_timeout=TIMEOUT_SECONDS, redbeat_delivery="at_most_once")
     write_burst(client, ["before"])
     scheduler.tick()
     names = write_burst(client, 100)
     with trouble_of(second, proxy, trouble):
         with Stopwatch() as watch:
             scheduler.tick()
-        print(f"redbeat_publish_timeout is 1 s, a tick took {watch}")
         assert watch.asleep_seconds < 3
         assert due_count(client) == 80
     lost = sum("Lost a run" in error for error in warnings_in(caplog))

@@ -171,7 +171,7 @@ FIELDS = (
 )
 
 
-@settings(max_examples=300 if IS_LONG else 30, deadline=None)
+@settings(max_examples=300 if IS_LONG else 20, deadline=None)
 @given(
     st.tuples(*FIELDS),
     st.sampled_from(ZONES),

@@ -206,14 +206,14 @@ def test_save_many_holds_one_chunk_in_memory(fake_app: Celery) -> None:
         __hash__ = object.__hash__  # Celery's entries have none
 
     def entries() -> Iterator[Entry]:
-        for number in range(2000):
+        for number in range(1200):
             assert len(alive) <= 502  # the last one of each chunk may still be in somebody's hands
             entry = Held(f"entry-{number}", "t", 60, app=fake_app)
             alive.add(entry)
             yield entry
 
     made(fake_app, "first").save()  # the fake keeps the traceback of a script that it didn't know
-    assert len(Entry.save_many(entries()).new) == 2000
+    assert len(Entry.save_many(entries()).new) == 1200
 
 
 BAD: dict[str, Callable[[Celery], Any]] = {
@@ -226,7 +226,7 @@ BAD: dict[str, Callable[[Celery], Any]] = {
 
 @pytest.mark.parametrize("message", BAD)
 def test_save_many_with_an_invalid_entry_stores_nothing_of_its_chunk(fake_app: Celery, message: str) -> None:
-    entries = [made(fake_app, number) for number in range(1100)]
+    entries = [made(fake_app, number) for number in range(650)]
     entries[600] = BAD[message](fake_app)
     told: list[int] = []
     with pytest.raises(EntryError, match=f"{message}.* the 500 before them are done") as caught:
@@ -236,17 +236,17 @@ def test_save_many_with_an_invalid_entry_stores_nothing_of_its_chunk(fake_app: C
 
 
 def test_save_many_keeps_the_meta_of_an_entry_among_new_ones(fake_app: Celery) -> None:
-    made(fake_app, 700, last_run_at=RAN_AT, total_run_count=7).save()
-    result = Entry.save_many(made(fake_app, number, args=[1]) for number in range(1600))
-    assert (len(result.new), result.changed, result.same) == (1599, names(700), ())
-    assert Entry.load_meta("redbeat:entry-700", fake_app) == {"last_run_at": RAN_AT, "total_run_count": 7}
+    made(fake_app, 550, last_run_at=RAN_AT, total_run_count=7).save()
+    result = Entry.save_many(made(fake_app, number, args=[1]) for number in range(600))
+    assert (len(result.new), result.changed, result.same) == (599, names(550), ())
+    assert Entry.load_meta("redbeat:entry-550", fake_app) == {"last_run_at": RAN_AT, "total_run_count": 7}
 
 
 def test_save_many_leaves_a_key_of_another_type_alone(fake_app: Celery) -> None:
-    fake_app.redbeat_redis.set("redbeat:entry-700", "mine")
-    with pytest.raises(EntryCorrupt, match="redbeat:entry-700: the key holds no hash") as caught:
-        Entry.save_many(made(fake_app, number) for number in range(1100))
-    assert (caught.value.key, caught.value.done) == ("redbeat:entry-700", 500)
+    fake_app.redbeat_redis.set("redbeat:entry-550", "mine")
+    with pytest.raises(EntryCorrupt, match="redbeat:entry-550: the key holds no hash") as caught:
+        Entry.save_many(made(fake_app, number) for number in range(600))
+    assert (caught.value.key, caught.value.done) == ("redbeat:entry-550", 500)
     assert stored_names(fake_app) == set(names(*range(500)))
 
 
@@ -306,7 +306,7 @@ def test_save_many_uses_the_server_clock(fake_app: Celery, monkeypatch: pytest.M
         return replace(question, read=lambda reply: (server_now, question.read(reply)[1]))
 
     monkeypatch.setattr(lua, "ask_entries", ask_in_2128)
-    Entry.save_many(made(fake_app, number) for number in range(1100))
+    Entry.save_many(made(fake_app, number) for number in range(600))
     scores = dict(fake_app.redbeat_redis.zrange("redbeat::schedule", 0, -1, withscores=True)).values()
     assert server_now + 3600 <= min(scores) <= max(scores) < server_now + 3660
 
