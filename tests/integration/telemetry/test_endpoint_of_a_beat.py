@@ -23,9 +23,7 @@ from tests.support.apps import (
     GREENLETS,
     celery_beat,
     celery_command,
-    celery_worker,
     patched_beat,
-    stop_worker,
     write_app,
 )
 from tests.support.daemons import pick_port
@@ -274,14 +272,3 @@ def test_hanging_beat_is_not_alive_and_a_paused_one_is(
 
         (tmp_path / "go-on").touch()
         eventually(lambda: is_alive(port) and verdict(port, "/readyz")[2] == "standby" and is_ready(port))
-
-
-def test_beat_inside_a_worker_has_the_endpoint_and_removes_its_socket(server: Server, tmp_path: Path) -> None:
-    path = tmp_path / "beat.sock"
-    settings = {"redbeat_redis_url": server.url(1), "redbeat_http": f"unix:{path}"}
-    write_app(tmp_path, "module", server.url(0), **settings)
-    with celery_worker(tmp_path, "module", "-B", "--scheduler", "redbeat.RedBeatScheduler") as worker:
-        eventually(lambda: fetch(path, "/healthz").status == 200, retry_on=(OSError,))
-        stop_worker(worker)
-    assert not path.exists()
-    assert "ERROR" not in worker.output()

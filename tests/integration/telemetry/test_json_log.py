@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from redbeat.log.events import EVENTS
-from tests.faults.rounds import some_of
 from tests.support.apps import celery_beat, celery_command, celery_worker, stop_worker, write_app
 from tests.support.documents import write_files
+from tests.support.http import fetch
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.schedule import LOCK
@@ -43,6 +43,7 @@ def hook(*args, before=sys.excepthook):
 
 sys.excepthook = hook
 """
+JSON = {"redbeat_log_format": "json"}
 ENTRY = {"task": "echo", "schedule": 0.2, "args": ["a\x1b[31m\u2028b"]}
 
 
@@ -50,22 +51,14 @@ def records_in(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("end", ["lock lost", "redis silent"])
-def test_json_log_has_all_records_of_the_process(server: Server, tmp_path: Path, end: str) -> None:
-    options = {"socket_timeout": 0.2} if end == "redis silent" else {}
-    settings = {"redbeat_log_format": "json", "redbeat_redis_options": options, "redbeat_typo": 1}
+def test_json_log_has_all_records_of_the_process(server: Server, tmp_path: Path, broker: redis.Redis) -> None:
+    settings = {**JSON, "redbeat_typo": 1}
     write_app(tmp_path, "talks", server.url(), extra=TALK, beat_schedule={"every\nnow": ENTRY}, **settings)
     log = tmp_path / "beat.log"
     with celery_beat(tmp_path, "talks", "-l", "DEBUG", "-f", str(log)) as beat:
         eventually(lambda: log.exists() and "redbeat.run.sent" in log.read_text())
-        if end == "lock lost":
-            server.client().set(LOCK, "another beat", px=60_000)
-        else:
-            server.process.signal(signal.SIGSTOP)
-        try:
-            assert beat.wait() != 0
-        finally:
-            server.process.signal(signal.SIGCONT)
+        broker.set(LOCK, "another beat", px=60_000)
+        assert beat.wait() != 0
     records = records_in(log.read_text())
     by_event = {line["event"]: line for line in records if "event" in line}
     assert by_event.keys() <= EVENTS.keys()
@@ -87,27 +80,26 @@ def test_json_log_has_all_records_of_the_process(server: Server, tmp_path: Path,
     assert printed[:2] == ["one 2 three", "two\nlines"]
     assert printed[2].startswith("the other hook\nTraceback"), "another hook is called, and is one record"
     [fatal] = [line for line in records if line["level"] == "CRITICAL"]
-    if end == "lock lost":
-        assert (fatal["event"], fatal["holder"]) == ("redbeat.leader.lost", "another beat")
-        assert fatal["exception"]["type"] == "LockLost"
-    else:
-        assert fatal["event"] == "redbeat.beat.failed"
-        assert fatal["exception"]["type"] == "StoreUnavailable"
+    assert (fatal["event"], fatal["holder"]) == ("redbeat.leader.lost", "another beat")
+    assert fatal["exception"]["type"] == "LockLost"
 
 
-def test_beat_inside_a_worker_logs_json_and_the_worker_as_before(server: Server, tmp_path: Path) -> None:
-    settings = {"redbeat_log_format": "json", "beat_schedule": {"now": ENTRY}}
+def test_beat_inside_a_worker_logs_json_and_has_the_endpoint(server: Server, tmp_path: Path) -> None:
+    socket = tmp_path / "beat.sock"
+    settings = {**JSON, "beat_schedule": {"now": ENTRY}, "redbeat_http": f"unix:{socket}"}
     write_app(tmp_path, "both", server.url(), **settings)
     worker = celery_worker(tmp_path, "both", "-B", "--scheduler", "redbeat.RedBeatScheduler", "-l", "INFO")
     try:
         worker.wait_for("redbeat.run.sent")
         worker.wait_for(re.compile(r"^\[.*Task echo\[.*succeeded", re.MULTILINE))
+        assert fetch(socket, "/healthz").status == 200
     finally:
         stop_worker(worker)
     lines = worker.output().splitlines()
     first, *others = (line for line in lines if "celery.beat" in line or "INFO/Beat" in line)
     assert "beat: Starting..." in first
     assert {json.loads(line)["logger"] for line in others} == {"celery.beat"}
+    assert not socket.exists()
 
 
 #: adds a handler to the root logger
@@ -123,7 +115,7 @@ logging.getLogger().addHandler(handler)
 def test_handlers_of_an_application_are_not_changed(server: Server, tmp_path: Path, own: str) -> None:
     written = {path.name: path for path in write_files("docs/monitoring.rst", tmp_path / "page")}
     extra = HANDLER if own == "handler" else written["logs.py"].read_text("utf-8")
-    settings = {"redbeat_log_format": "json", "worker_hijack_root_logger": False}
+    settings = {**JSON, "worker_hijack_root_logger": False}
     write_app(tmp_path, "own", server.url(), extra=extra, beat_schedule={"now": ENTRY}, **settings)
     with celery_beat(tmp_path, "own") as beat:
         beat.wait_for("Sending due task")
@@ -138,22 +130,6 @@ def test_handlers_of_an_application_are_not_changed(server: Server, tmp_path: Pa
 
 # -- errors at the start
 
-
-#: invalid settings, and the one that the log names
-ALL_WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"redbeat_ping_url": "nowhere"}, "redbeat_ping_url"),
-    ({"redbeat_http": "nowhere"}, "redbeat_http"),
-    ({"redbeat_ping_hosts": ["/"]}, "redbeat_ping_hosts"),
-    ({"redbeat_lock_timeout": -1}, "redbeat_lock_timeout"),
-    ({"redbeat_delivery": "twice"}, "redbeat_delivery"),
-    ({"redbeat_redis_url": "http://127.0.0.1/"}, "redbeat_redis_url"),
-    ({"redbeat_redis_options": {"retry_period": "x"}}, "redbeat_redis_options"),
-    ({"redbeat_redis_options": {"sentinelz": 1}}, "redbeat_redis_options"),
-]
-
-
-WRONG, NAMED = some_of(ALL_WRONG, 1)[0]
-JSON = {"redbeat_log_format": "json"}
 
 #: beat as a service of another program
 EMBEDDED = """
@@ -185,10 +161,10 @@ def lines_of_failed_beat(directory: Path, way: str, code: int, **settings: Any) 
 
 @pytest.mark.parametrize("way", ["banner", "quiet", "file", pytest.param("embedded", marks=pytest.mark.slow)])
 def test_invalid_setting_ends_beat_with_one_record(tmp_path: Path, way: str) -> None:
-    lines = lines_of_failed_beat(tmp_path, way, 78, **JSON, **WRONG)
+    lines = lines_of_failed_beat(tmp_path, way, 78, **JSON, redbeat_http="nowhere")
     [record] = [json.loads(line) for line in lines if way != "banner" or line.startswith("{")]
     assert (record["level"], record["event"]) == ("CRITICAL", "redbeat.beat.misconfigured")
-    assert (record["setting"], record["message"]) == (NAMED, f"beat: {record['reason']}")
+    assert (record["setting"], record["message"]) == ("redbeat_http", f"beat: {record['reason']}")
     assert not any("Traceback" in line for line in lines)
 
 
@@ -202,9 +178,11 @@ def test_invalid_log_format_ends_beat_with_a_plain_line_whatever_else_is_wrong(
     assert "redbeat_log_format: 'yaml'" in line
 
 
-@pytest.mark.parametrize("way", ["banner", "quiet"])
-def test_fatal_error_without_json_has_one_traceback(tmp_path: Path, way: str) -> None:
-    lines = lines_of_failed_beat(tmp_path, way, 1)
+def test_fatal_error_has_one_traceback_or_is_one_json_record(tmp_path: Path) -> None:
+    lines = lines_of_failed_beat(tmp_path, "banner", 1)
     assert lines.count("Traceback (most recent call last):") == 1
     assert sum("StoreUnavailable(" in line for line in lines) == 1
     assert not [line for line in lines if "WARNING" in line]
+    [record] = map(json.loads, lines_of_failed_beat(tmp_path, "quiet", 1, **JSON))
+    assert (record["level"], record["event"]) == ("CRITICAL", "redbeat.beat.failed")
+    assert record["exception"]["type"] == "StoreUnavailable"
