@@ -30,6 +30,7 @@ from redbeat.telemetry.sentry.monitors import (
 from redbeat.telemetry.sentry.sentry import PATIENCE_SECONDS, RETRY_SECONDS, Outlet, send_check_in
 from redbeat.telemetry.sentry.worker_check_ins import SENT_AT
 from tests.support.logs import warnings_in
+from tests.support.ticks import memory_app
 
 sentry_sdk = pytest.importorskip("sentry_sdk")
 
@@ -40,8 +41,7 @@ DUE = datetime(2026, 6, 1, 9, tzinfo=timezone.utc)
 
 
 def monitor(kind: Any, defaults: Policy = NO_POLICY, **policy: Any) -> Any:
-    app = Celery("shop", broker="memory://", set_as_current=False)
-    app.conf.update(timezone="Asia/Tokyo", redbeat_redis_url="redis://nowhere")
+    app = memory_app(timezone="Asia/Tokyo", redbeat_redis_url="redis://nowhere")
     entry = Entry("report", "echo", kind, app=app, **policy)
     return monitor_of(entry.schedule, entry.policy, defaults)
 
@@ -124,9 +124,7 @@ def test_monitor_margins_follow_the_policy_in_minutes_rounded_up(
         assert monitor(60, Policy(misfire_grace_time=120))["checkin_margin"] == 2
 
 
-def test_check_in_header_is_in_messages_of_monitored_entries_only() -> None:
-    app = Celery("shop", broker="memory://", set_as_current=False)
-    app.conf.redbeat_redis_url = "redis://nowhere"
+def test_check_in_header_is_in_messages_of_monitored_entries_only(app: Celery) -> None:
     every, excluded = schedule(60), ("private-.*",)
     assert headers_of_check_in(app, "report", every, NO_POLICY) == {}
     set_monitors(app, Monitors.excluding(app, excluded))
@@ -362,7 +360,7 @@ def test_sentry_that_takes_nothing_is_waited_for_once_a_minute_and_is_one_warnin
     outlet = Outlet(lambda: sentry.now)
     began = sentry.now
     for _ in range(3):
-        sentry.send(outlet, 1000)
+        sentry.send(outlet, 100)
         sentry.now += RETRY_SECONDS
     assert sentry.flushed == [1, 1, 1]
     assert sentry.now == began + 3 * (PATIENCE_SECONDS + RETRY_SECONDS)
@@ -394,8 +392,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def task(attributes: dict[str, Any], headers: Any = None) -> Any:
-    app = Celery("shop", broker="memory://", set_as_current=False)
-    return SimpleNamespace(app=app, request=SimpleNamespace(**attributes, headers=headers))
+    return SimpleNamespace(app=memory_app(), request=SimpleNamespace(**attributes, headers=headers))
 
 
 def end(of_task: Any) -> None:
