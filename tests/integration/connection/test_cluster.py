@@ -56,9 +56,8 @@ def test_each_form_runs_entries_under_a_prefix_with_a_hash_tag(
     assert cluster.client().zscore("{redbeat}::schedule", "{redbeat}:report")
 
 
-@pytest.mark.parametrize("make_app", [by_startup_nodes, by_url, by_option])
-def test_prefix_without_a_hash_tag_is_refused(cluster: ClusterTopology, make_app: MakeApp) -> None:
-    app = make_app(cluster, redbeat_key_prefix="redbeat:")
+def test_prefix_without_a_hash_tag_is_refused(cluster: ClusterTopology) -> None:
+    app = by_option(cluster, redbeat_key_prefix="redbeat:")
     with pytest.raises(ConfigurationError, match=r"redbeat_key_prefix: 'redbeat:'.*'\{redbeat\}:'"):
         RedBeatScheduler(app)
     assert not cluster.client().keys(target_nodes="all")
@@ -80,18 +79,15 @@ def test_calendars_work_in_a_cluster(cluster: ClusterTopology, app: Celery) -> N
 
 
 def test_many_entries_are_saved_and_deleted_at_once(cluster: ClusterTopology, app: Celery) -> None:
-    def entries(**fields: Any) -> list[RedBeatSchedulerEntry]:
-        return [
-            RedBeatSchedulerEntry(f"report-{number}", "tasks.report", 60, app=app, **fields)
-            for number in range(1_100)
-        ]
-
-    assert len(RedBeatSchedulerEntry.save_many(entries()).new) == 1_100
+    names = [f"report-{number}" for number in range(1_100)]
+    entries = [RedBeatSchedulerEntry(name, "tasks.report", 60, app=app) for name in names]
+    assert len(RedBeatSchedulerEntry.save_many(entries).new) == 1_100
     assert cluster.client().zcard("{redbeat}::schedule") == 1_100
-    result = RedBeatSchedulerEntry.save_many([*entries()[:600], *entries(args=[1])[600:]])
+    for entry in entries[600:]:
+        entry.args = [1]
+    result = RedBeatSchedulerEntry.save_many(entries)
     assert (result.new, len(result.changed), len(result.same)) == ((), 500, 600)
-    names = [*(f"report-{number}" for number in range(1_099)), "{redbeat}:report-1099"]
-    assert RedBeatSchedulerEntry.delete_many(names, app) == 1_100
+    assert RedBeatSchedulerEntry.delete_many([*names[:-1], "{redbeat}:report-1099"], app) == 1_100
     assert not cluster.client().keys(target_nodes="all")
 
 
@@ -151,26 +147,28 @@ def test_nodes_that_come_back_within_the_retry_period_are_waited_for(cluster: Cl
     assert_entry_runs(app, "after")
 
 
+class Wrapper:
+    """A client behind a proxy of the application's own."""
+
+    def __init__(self, client: RedisCluster) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
 @pytest.mark.parametrize("prefix", [None, "{mine}:"])
 @pytest.mark.parametrize("given", ["at first", "late", "behind a proxy"])
 def test_injected_cluster_client_works_or_names_the_hash_tag(
     cluster: ClusterTopology, given: str, prefix: str | None
 ) -> None:
-    class Proxy:
-        def __init__(self, client: RedisCluster) -> None:
-            self._client = client
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._client, name)
-
     settings = {} if prefix is None else {"redbeat_key_prefix": prefix}
     app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/0", **settings)
     with cluster.client() as client:
         if given == "late":
-            entry = RedBeatSchedulerEntry("report", "t", 60, app=app)
-        app.redbeat_redis = Proxy(client) if given == "behind a proxy" else client
-        if given != "late":
-            entry = RedBeatSchedulerEntry("report", "t", 60, app=app)
+            RedBeatSchedulerEntry("report", "t", 60, app=app)  # reads the settings
+        app.redbeat_redis = Wrapper(client) if given == "behind a proxy" else client
+        entry = RedBeatSchedulerEntry("report", "t", 60, app=app)
         if prefix is None and given != "at first":
             with pytest.raises(ConfigurationError, match=r"use '\{redbeat\}:'"):
                 entry.save()
@@ -180,9 +178,6 @@ def test_injected_cluster_client_works_or_names_the_hash_tag(
 
 
 # -- a cluster of one node, as MemoryDB and ElastiCache have it
-
-
-SENTENCE = "has no hash tag, and .*use '{redbeat}:'"
 
 
 @pytest.fixture(scope="module", params=["valkey", pytest.param("redis", marks=pytest.mark.services)])
@@ -202,15 +197,13 @@ def node(node_session: ClusterTopology) -> Server:
 def test_one_node_cluster_with_the_default_prefix_is_an_error_that_names_the_hash_tag(
     node: Server, settings: dict[str, Any]
 ) -> None:
-    calls: list[Callable[[Celery], Any]] = [
+    for call in (
         lambda app: RedBeatSchedulerEntry("report", "t", 60, app=app).save(),
         RedBeatSchedulerEntry.count,
         lambda app: [*RedBeatSchedulerEntry.list(app)],
-    ]
-    for call in calls:
-        app = memory_app(redbeat_redis_url=node.url(), **settings)
-        with pytest.raises(ConfigurationError, match=SENTENCE):
-            call(app)
+    ):
+        with pytest.raises(ConfigurationError, match=r"has no hash tag, and .*use '\{redbeat\}:'"):
+            call(memory_app(redbeat_redis_url=node.url(), **settings))
     assert node.client().dbsize() == 0
     [finding] = examine(memory_app(redbeat_redis_url=node.url(), **settings)).findings
     assert "hash tag" in json.dumps(finding.to_dict())

@@ -19,7 +19,6 @@ from redbeat.leadership.lock import LeaderLock
 from redbeat.schedulers import get_redis
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
-from tests.support.polling import eventually
 from tests.support.servers import Server
 from tests.support.stopwatch import Stopwatch
 from tests.support.ticks import leader, make_due, memory_app, take_messages
@@ -106,21 +105,6 @@ CALLS = pytest.mark.parametrize(
     [pipeline, client_lock, claim_and_commit, save_and_delete, leader_lock],
     ids=lambda call: call.__name__,
 )
-
-
-@pytest.mark.few_cases(2)
-@CALLS
-def test_call_waits_for_a_server_that_is_away(
-    guarded: Server, call: Call, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = app_on(guarded, retry_period=30)
-    guarded.kill()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(call, app)
-        eventually(lambda: "beat: Retrying Redis connection in" in caplog.text)
-        guarded.restart()
-        waiting.result(20)
-    assert PASSWORD not in caplog.text
 
 
 @pytest.mark.few_cases(3)

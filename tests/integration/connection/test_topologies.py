@@ -117,32 +117,23 @@ def test_credential_provider_of_the_broker_is_used_for_a_schedule_on_it(guarded:
 @pytest.mark.parametrize(
     ("provider", "said"),
     [
-        (
-            "no.such.module",
-            r"'no.such.module' can't be imported \(ModuleNotFoundError\): use the dotted path",
-        ),
-        (f"{__name__}.Nobody", r"Nobody' can't be imported \(AttributeError\)"),
+        ("no.such.module", r"'no.such.module' can't be imported \(ModuleNotFoundError\)"),
         (PASSWORD, "this text can't be imported"),
         (f"{__name__}.Silent", "can't be made: it raised RuntimeError.$"),
-        (Silent, "can't be made: it raised RuntimeError.$"),
         (7, "must be a redis.CredentialProvider, such a class or its dotted path, got int"),
     ],
 )
-def test_unusable_credential_provider_is_a_configuration_error(
-    guarded: Server, provider: Any, said: str
-) -> None:
-    app = memory_app(
-        redbeat_redis_url=f"redis://{guarded.host}:{guarded.port}/1",
-        redbeat_redis_options={"credential_provider": provider},
-    )
-    with pytest.raises(
-        ConfigurationError, match=f"redbeat_redis_options: credential_provider: .*{said}"
-    ) as caught:
+def test_unusable_credential_provider_is_a_configuration_error(provider: Any, said: str) -> None:
+    options = {"credential_provider": provider}
+    app = memory_app(redbeat_redis_url="redis://127.0.0.1:1/1", redbeat_redis_options=options)
+    words = f"redbeat_redis_options: credential_provider: .*{said}"
+    with pytest.raises(ConfigurationError, match=words) as caught:
         get_redis(app)
     assert PASSWORD not in str(caught.value)
 
 
 PROVIDER = """
+import contextlib
 import os
 import threading
 import time
@@ -155,16 +146,10 @@ ADMIN = redis.Redis(host={host!r}, port={port}, db=0)
 
 
 class Rotating(StreamingCredentialProvider):
+    token, thread = "first", None
+
     def __init__(self):
         self.callbacks = []
-        self.token = "first"
-        self.thread = None
-
-    def get_credentials(self):
-        if self.thread is None:
-            self.thread = threading.Thread(target=self.rotate, daemon=True)
-            self.thread.start()
-        return "beat", self.token
 
     def on_next(self, callback):
         self.callbacks.append(callback)
@@ -172,22 +157,25 @@ class Rotating(StreamingCredentialProvider):
     def on_error(self, callback):
         pass
 
+    def get_credentials(self):
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.rotate, daemon=True)
+            self.thread.start()
+        return "beat", self.token
+
     def is_streaming(self):
         return True
 
     def rotate(self):
-        name = f"rotations:{{os.getpid()}}"
         while True:
             time.sleep(0.2)
-            count = ADMIN.incr(name)
-            before, token = self.token, f"token-{{os.getpid()}}-{{count}}"
-            ADMIN.acl_setuser("beat", enabled=True, passwords=[f"+{{token}}"])
-            self.token, now = token, time.time() * 1000
+            count = ADMIN.incr(f"rotations:{{os.getpid()}}")
+            before, self.token = self.token, f"token-{{os.getpid()}}-{{count}}"
+            ADMIN.acl_setuser("beat", enabled=True, passwords=[f"+{{self.token}}"])
+            now = time.time() * 1000
             for callback in list(self.callbacks):
-                try:
+                with contextlib.suppress(Exception):  # its connection has ended
                     callback(SimpleToken(self.token, now + 60_000, now, {{"oid": "beat"}}))
-                except Exception as exc:
-                    ADMIN.rpush("refused", repr(exc))
             if count > 1:
                 ADMIN.acl_setuser("beat", enabled=True, passwords=[f"-{{before}}"])
             if count % 5 == 0 and is_ending:
@@ -196,21 +184,15 @@ class Rotating(StreamingCredentialProvider):
 
 provider, is_ending = Rotating(), True
 """
-
-
 OPTIONS = """
 app.conf.redbeat_redis_options = {{"credential_provider": provider, "protocol": {protocol}}}
 """
-
-
 INJECTED = """
 is_ending = False
 app.redbeat_redis = redis.Redis(
     host={host!r}, port={port}, db=1, protocol={protocol}, credential_provider=provider
 )
 """
-
-
 ROTATIONS = 25
 
 
@@ -221,15 +203,13 @@ ROTATIONS = 25
 def test_rotating_credentials_end_no_beat_and_wake_ups_still_arrive(
     server: Server, tmp_path: Path, protocol: int, given: str
 ) -> None:
-    with server.client() as admin, server.client(db=1) as schedule:
-        admin.acl_setuser(
-            "beat", enabled=True, passwords=["+first"], keys="*", channels="*", categories=["+@all"]
-        )
+    with server.client() as admin:
+        rights: dict[str, Any] = {"keys": "*", "channels": "*", "categories": ["+@all"]}
+        admin.acl_setuser("beat", enabled=True, passwords=["+first"], **rights)
         source = (PROVIDER + given).format(host=server.host, port=server.port, protocol=protocol)
         url = f"redis://{server.host}:{server.port}/1"
         write_app(tmp_path, "module", server.url(0), extra=source, redbeat_redis_url=url)
-        first = celery_beat(tmp_path, "module")
-        with first:
+        with celery_beat(tmp_path, "module") as first:
             first.wait_for("beat: Acquired lock")
             with celery_beat(tmp_path, "module") as second:
                 beats = [first, second]
@@ -240,10 +220,9 @@ def test_rotating_credentials_end_no_beat_and_wake_ups_still_arrive(
                     return all(int(count or 0) >= ROTATIONS for count in counts)
 
                 eventually(are_rotated, timeout=60)
-                eventually(lambda: schedule.publish("redbeat::wake", "x") == 2)
-            assert second.returncode == 0
-        assert first.returncode == 0
+                eventually(lambda: admin.publish("redbeat::wake", "x") == 2)
         for beat in beats:
+            assert beat.returncode == 0
             assert not has_traceback(beat.output()), beat.output()
         admin.acl_deluser("beat")
 
@@ -321,20 +300,18 @@ def test_injected_client_is_used(valkey: Server, redis: Server) -> None:
     assert not redis.client(db=1).keys()
 
 
-@pytest.mark.parametrize("is_used_before", [False, True], ids=["unused", "used before the fork"])
-def test_parent_and_child_of_a_fork_reach_the_schedule(valkey: Server, is_used_before: bool) -> None:
+def test_parent_and_child_of_a_fork_reach_the_schedule(valkey: Server) -> None:
     app = memory_app(redbeat_redis_url=valkey.url(1))
-    if is_used_before:
-        RedBeatSchedulerEntry("before", "tasks.report", 60, app=app).save()
 
     def save(writer: str, numbers: Iterable[int]) -> None:
         for number in numbers:
             RedBeatSchedulerEntry(f"{writer}-{number}", "tasks.report", 60, app=app).save()
 
+    save("before", [0])
     own = iter(range(200))
     assert run_child(lambda: save("child", range(200)), lambda: save("parent", islice(own, 1))) == 0
     save("parent", own)
-    assert valkey.client(db=1).zcard("redbeat::schedule") == 400 + is_used_before
+    assert valkey.client(db=1).zcard("redbeat::schedule") == 401
 
 
 REPLACED = """
