@@ -19,11 +19,7 @@ from redbeat.entries.queues import find_queue_problem
 from redbeat.errors import ConfigurationError
 
 MEDIA = Exchange("media", type="direct")
-
-
 NEWS = Exchange("news", type="topic")
-
-
 QUEUES = [
     Queue("celery", Exchange("celery"), routing_key="celery"),
     Queue("feed_tasks", routing_key="feed.#"),
@@ -34,8 +30,6 @@ QUEUES = [
     Queue("fan", Exchange("fan", type="fanout")),
     Queue("by-headers", Exchange("heads", type="headers")),
 ]
-
-
 #: a task may say itself how it is sent, though Celery advises against some of it
 pytestmark = pytest.mark.filterwarnings(r"ignore:\s*The '\w+' task attribute is deprecated")
 
@@ -95,18 +89,10 @@ def published(app: Celery, task: str, options: dict[str, Any]) -> tuple[Any, ...
 
 
 GLOB = {"feed.tasks.*": {"queue": "feed_tasks"}, re.compile(r"(video|image)\.tasks\..*"): "image_tasks"}
-
-
 #: rules that name a queue or an exchange
 DEFAULT, OPTION, EXCHANGE = "task_default_queue", "the option queue", "the option exchange"
-
-
 ATTRIBUTE = "the attribute queue of the task"
-
-
 MINE = f"task_routes, {__name__}"
-
-
 #: task, options, settings; and the rule that names the queue or, without one, the exchange
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "default": ("plain", {}, {}, DEFAULT),
@@ -114,9 +100,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "regular expression": ("video.tasks.y", {}, {"task_routes": GLOB}, "task_routes[re.compile("),
     "dotted name": ("video.compress", {}, {"task_routes": f"{__name__}.MyRouter"}, f"{MINE}.MyRouter"),
     "function": ("myapp.tasks.compress_video", {}, {"task_routes": (route_task,)}, f"{MINE}.route_task"),
-    "option": ("plain", {"queue": "videos"}, {}, OPTION),
     "option over route": ("feed.tasks.x", {"queue": "videos"}, {"task_routes": GLOB}, OPTION),
-    "attribute": ("with_queue", {}, {}, ATTRIBUTE),
     "attribute over route": ("with_queue", {}, {"task_routes": {"with_queue": "feed_tasks"}}, ATTRIBUTE),
     "topic with a key": ("plain", {"queue": "usa_news", "routing_key": "usa.weather"}, {}, OPTION),
     "exchange and key": ("plain", {"exchange": "media", "routing_key": "media.video"}, {}, EXCHANGE),
@@ -153,9 +137,7 @@ def test_route_is_where_celery_publishes(case: str) -> None:
     ("options", "queues"),
     [
         ({}, ("celery",)),
-        ({"queue": "new"}, ("new",)),
         ({"exchange": "media", "routing_key": "media.video"}, ("videos",)),
-        ({"queue": "usa_news"}, ("usa_news",)),
         ({"exchange": "regular", "exchange_type": "topic", "routing_key": "task.a.b"}, ("regular_tasks",)),
         ({"exchange": "several", "exchange_type": "topic", "routing_key": "two.x"}, ("several", "star")),
         ({"queue": "fan"}, ("fan",)),
