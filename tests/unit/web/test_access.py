@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from datetime import datetime, timedelta, timezone
+from ipaddress import IPv4Address
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -125,16 +126,13 @@ def test_same_wrong_password_counts_once() -> None:
 def test_memory_and_log_of_attempts_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     door = Door()
     for number in range(MAX_KEPT + 500):
-        door.tries("wrong", f"10.{number >> 16}.{(number >> 8) & 255}.{number & 255}")
+        door.tries("wrong", str(IPv4Address(number)))
     assert len(door.attempts._kept) == MAX_KEPT  # noqa: SLF001
     assert len(caplog.records) == 1, "told once a minute"
     door.now += SAID_EVERY_SECONDS
     door.use_up("\n10.0.0.1")
-    while door.tries("secret", "\n10.0.0.1") is False:
-        pass
-    assert len(caplog.records) == 2
-    assert "secret" not in caplog.text
-    assert "\\n10.0.0.1" in caplog.text
+    door.tries("secret", "\n10.0.0.1")
+    assert (len(caplog.records), "secret" in caplog.text, "\\n10.0.0.1" in caplog.text) == (2, False, True)
 
 
 TOKEN = csrf.token_of(None)
@@ -188,10 +186,10 @@ def test_form_of_another_site_is_refused(headers: dict[str, str]) -> None:
         check(**headers)
 
 
-@pytest.mark.parametrize("cookie", [None, "", "x" * 43])
-def test_token_decides_where_the_browser_says_nothing(cookie: str | None) -> None:
-    with pytest.raises(AccessDenied, match="too old"):
-        check(scheme="http", origin="null", cookie=cookie)
+def test_form_with_a_wrong_token_is_refused() -> None:
+    for cookie in (None, "", "x" * 43):
+        with pytest.raises(AccessDenied, match="too old"):
+            check(scheme="http", origin="null", cookie=cookie)
 
 
 ALLOWED = ["localhost", "127.0.0.1", "[::1]", "tower:8080", "*.example.com"]
@@ -222,8 +220,7 @@ def seen(
         told.append(scope)
 
     async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            told.append(message["status"])
+        told.append(message.get("status"))
 
     scope = {
         "type": "http", "method": "GET", "scheme": "http", "path": path, "root_path": "", "query_string": b"",
@@ -234,13 +231,10 @@ def seen(
     return told[0]
 
 
-@pytest.mark.parametrize(
-    "headers", [[], [("host", "localhost"), ("host", "evil.com")], [("host", "evil.com")]]
-)
-def test_request_for_no_host_two_hosts_or_another_one_gets_400(
-    headers: list[tuple[str, str]],
-) -> None:
-    assert seen(hosts.AllowedHosts, ALLOWED, headers=headers, client="1.2.3.4") == 400
+def test_request_for_no_host_two_hosts_or_another_one_gets_400() -> None:
+    for names in ((), ("localhost", "evil.com"), ("evil.com",)):
+        headers = [("host", name) for name in names]
+        assert seen(hosts.AllowedHosts, ALLOWED, headers=headers, client="1.2.3.4") == 400
 
 
 FORWARDED = [
@@ -321,18 +315,14 @@ def made(**given: Any) -> tuple[Token, str]:
 
 def test_stored_token_has_no_secret_and_is_read_again() -> None:
     token, text = made()
-    assert parse_token(text) is not None
     secret = text[12:]
-    assert token.has_secret(secret)
-    for place in (0, 20, 42):
-        other = secret[:place] + ("a" if secret[place] != "a" else "b") + secret[place + 1 :]
-        assert not token.has_secret(other)
+    assert parse_token(text) == (token.id, secret)
+    assert [token.has_secret(one) for one in (secret, secret[:-1], secret.swapcase())] == [True, False, False]
     stored = token.to_json()
     assert read_token(token.id, stored) == token
     assert json.loads(stored)["hash"] == hashlib.sha256(secret.encode()).hexdigest()
-    for shown in (stored, repr(token), str(token.to_dict())):
-        assert secret not in shown
-    assert token.digest not in repr(token) + str(token.to_dict())
+    shown = repr(token) + str(token.to_dict())
+    assert (secret in stored + shown, token.digest in shown) == (False, False)
     assert token.rights == {Right.READ, Right.PAUSE}
 
 
@@ -343,25 +333,24 @@ def test_token_expires_at_its_time() -> None:
     assert not made(expires_at=None)[0].is_expired(NOW + timedelta(days=40_000))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "rb_", "x", "rb_12345678_", "rb_12345678_" + "a" * 42, "rb_1234567_" + "a" * 43]
-)
-def test_malformed_token_is_not_parsed(text: str) -> None:
+def test_malformed_token_is_not_parsed() -> None:
     good = "rb_12345678_" + "a" * 43
     assert parse_token(good) == ("12345678", "a" * 43)
-    for wrong in (text, f"{good}{text}\n", f" {good}", good.replace("a", "ä"), good.replace("rb", "RB")):
-        assert parse_token(wrong) is None
+    for wrong in (
+        *("", "rb_", "x", "rb_12345678_", good[:-1], good.replace("rb_1", "rb_"), f"{good}a", f"{good}\n"),
+        *(f" {good}", good.replace("a", "ä"), good.replace("rb", "RB")),
+    ):
+        assert parse_token(wrong) is None, wrong
 
 
-WRONG: list[Any] = [
-    *("", "{", "[]", "5", "null", "[" * 5000, "{}"),
-    *({"hash": None}, {"hash": "x"}, {"hash": "A" * 64}, {"hash": 5}, {"rights": ["root"]}, {"rights": 5}),
-    *({"rights": "admin"}, {"rights": [["read"]]}, {"expires_at": "soon"}, {"expires_at": 5}),
-    *({"expires_at": "2030-01-01T00:00:00"}, {"created_at": None}, {"expires_at": ...}, {"name": ...}),
-]
-
-
-@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "", "[]", "[" * 5000, {"hash": "x"}, {"hash": "A" * 64}, {"rights": ["root"]}, {"rights": "admin"},
+        {"rights": [["read"]]}, {"expires_at": 5}, {"expires_at": "2030-01-01T00:00:00"}, {"expires_at": ...},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_malformed_stored_token_raises_value_error(wrong: Any) -> None:
     text = wrong
     if isinstance(wrong, dict):
@@ -405,9 +394,7 @@ def test_address_of_a_name_comes_back_from_every_server(name: str, root: str) ->
         assert segments_of(scope) == expected
 
 
-def test_path_of_thousands_of_slashes_is_decoded_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_path_of_thousands_of_slashes_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[bytes] = []
 
     def decode(part: bytes) -> bytes:
@@ -423,12 +410,9 @@ def test_path_of_thousands_of_slashes_is_decoded_once(
 
 @pytest.mark.parametrize("raw", [b"/entries/a%2Fpause", b"/entries/a%2fpause", b"/x/entries/a%2Fpause"])
 def test_encoded_slash_or_malformed_base64_is_refused(raw: bytes) -> None:
-    for scope in (
-        scope_of("/entries/a/pause", raw),
-        scope_of("/entries/a/pause", None, RAW_URI=raw.decode()),
-    ):
+    for where in ({"raw": raw}, {"RAW_URI": raw.decode()}):
         with pytest.raises(BadAddress, match="=YS9wYXVzZQ"):
-            segments_of(scope)
+            segments_of(scope_of("/entries/a/pause", **where))  # type: ignore[arg-type]
     for segment in ("=*", "=a", "= ", "=é", "=YQ===", "=Y Q"):
         with pytest.raises(BadAddress):
             name_of(segment)

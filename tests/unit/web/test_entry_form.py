@@ -29,7 +29,6 @@ ENTRIES: dict[str, dict[str, Any]] = {
     "plain": {"schedule": 30},
     "a fraction": {"schedule": timedelta(seconds=0.25)},
     "a crontab": {"schedule": crontab(minute="*/5", day_of_week="mon-fri"), "timezone": "Europe/Berlin"},
-    "a crontab of lists": {"schedule": crontab(minute=[1, 2], hour=3)},
     "cron": {"schedule": "@daily"},
     "once": {"schedule": clocked(datetime(2026, 12, 24, 18, tzinfo=BERLIN)), "one_off": True},
     "a rule": {"schedule": rrule("WEEKLY", dtstart=NOW, byweekday=0)},
@@ -75,18 +74,15 @@ def there_and_back(document: dict[str, Any], **typed: str) -> tuple[dict[str, An
 
 #: what is typed: kind and text; and what the form shows of it the next time, if that is something else
 TYPED = {
-    ("every", "30s"): "", ("every", "1h30m"): "90m", ("every", "0.25"): "", ("every", "2d"): "",
-    ("cron", "0 9 * * mon-fri"): "", ("cron", "@daily"): "0 0 * * *", ("cron", "0 17 L * *"): "",
-    ("cron", "*/5 6-20 * * fri#2"): "",
-    ("rrule", "FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0"): "",
+    ("every", "30s"): "", ("every", "1h30m"): "90m", ("every", "0.25"): "",
+    ("cron", "0 9 * * mon-fri"): "", ("cron", "@daily"): "0 0 * * *", ("cron", "*/5 6-20 * * fri#2"): "",
     ("rrule", "FREQ=MONTHLY;INTERVAL=2;BYDAY=1MO,-1FR;BYHOUR=9,17;BYSETPOS=1;WKST=SU"): "",
-    ("rrule", "FREQ=DAILY;UNTIL=20300601T120000Z"): "",
     ("rrule", "DTSTART:20300101T090000Z RRULE:FREQ=DAILY;COUNT=3"): "",
     ("rrule", "DTSTART;TZID=America/New_York:20300101T090000\nRRULE:FREQ=HOURLY;INTERVAL=5"):
         "DTSTART:20300101T090000-0500 RRULE:FREQ=HOURLY;INTERVAL=5",
     ("rrule", "DTSTART:20300701T090000 RRULE:FREQ=YEARLY;BYEASTER=0,1"):  # in the entry's zone
         "DTSTART:20300701T090000+0200 RRULE:FREQ=YEARLY;BYEASTER=0,1",
-    ("solar", "sunset,52.5,13.4"): "", ("solar", "dawn_astronomical,-33.9,18.0"): "",
+    ("solar", "dawn_astronomical,-33.9,18.0"): "",
     ("at", "2030-12-24T18:00:00+01:00"): "", ("at", "2030-07-01T18:00"): "2030-07-01T18:00:00+02:00",
     ("json", '{"every": "5s", "relative": true}'): "every 5s", ("json", '"@hourly"'): "cron 0 * * * *",
     ("json", '{"__type__": "crontab", "minute": 5, "hour": [1, 2]}'): "cron 5 1,2 * * *",
@@ -136,10 +132,7 @@ def test_untouched_times_stay_the_same_moments_in_another_zone(zone: str) -> Non
     document, problems = there_and_back({**before, **times, **pause}, timezone=zone)
     assert problems == {}
     assert document.get("timezone", "") == zone
-    assert {name: document[name] for name in (*times, "paused_until")} == {
-        **times,
-        "paused_until": pause["paused_until"],
-    }
+    assert {name: document[name] for name in (*times, *pause)} == {**times, **pause}
 
 
 def test_every_field_of_an_entry_is_in_the_form() -> None:
@@ -150,38 +143,24 @@ def test_every_field_of_an_entry_is_in_the_form() -> None:
 
 
 def test_emptied_field_is_missing() -> None:
-    document, problems = there_and_back(
-        {"name": "n", "task": "t", "schedule": {"every": "5s"}, "jitter": 3, "one_off": True, "args": [1]},
-        jitter="", one_off="", args="",
-    )  # fmt: skip
-    assert problems == {}
-    assert document == {
-        "name": "n", "task": "t", "schedule": {"every": "5s"}, "args": [], "kwargs": {}, "options": {},
-        "enabled": True,
-    }  # fmt: skip
+    entry = {"name": "n", "task": "t", "schedule": {"every": "5s"}}
+    before = {**entry, "jitter": 3, "one_off": True, "args": [1]}
+    after = {**entry, "args": [], "kwargs": {}, "options": {}, "enabled": True}
+    assert there_and_back(before, jitter="", one_off="", args="") == (after, {})
 
 
 @pytest.mark.parametrize(
-    ("field", "text"),
+    ("field", "text", "kind"),
     [
-        ("args", "{}"), ("args", "[NaN]"), ("kwargs", "[" * 50_000), ("kwargs", f"[{'1,' * 100_000}1]"),
-        ("jitter", "soon"), ("max_runs", "many"), ("start_time", "9 o'clock"), ("priority", "300"),
-        ("paused_until", "yesterday"), ("schedule", ""), ("schedule", "61 * * * *"),
+        ("args", "{}", ""), ("args", "[NaN]", ""), ("kwargs", "[" * 50_000, ""), ("jitter", "soon", ""),
+        ("kwargs", f"[{'1,' * 100_000}1]", ""), ("max_runs", "many", ""), ("start_time", "9 o'clock", ""),
+        ("priority", "300", ""), ("paused_until", "yesterday", ""), ("schedule", "", ""),
+        *(("schedule", text, kind) for kind, text in (
+            ("cron", "61 * * * *"), ("every", "soon"), ("every", "0"), ("at", "noon"), ("solar", "moon,1,2"),
+            ("rrule", "FREQ=NEVER"), ("json", "[]"), ("json", '{"every": "1s", "at": "x"}'), ("nothing", "5"),
+        )),
     ],
 )  # fmt: skip
-def test_invalid_value_is_a_problem_of_its_field(field: str, text: str) -> None:
-    typed = {"task": "t", "schedule_kind": "cron", "schedule": "@daily", "state": "paused", field: text}
-    assert there_and_back({"name": "n"}, **typed)[1].keys() == {field}
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("every", "soon"), ("every", "0"), ("at", "noon"), ("rrule", "FREQ=NEVER"), ("solar", "sunset"),
-        ("solar", "moon,1,2"), ("json", "[]"), ("json", '{"__type__": "x"}'), ("nothing", "5"),
-        ("json", json.dumps({"every": "1s", "at": "x"})),
-    ],
-)  # fmt: skip
-def test_invalid_schedule_of_each_kind_is_a_problem(kind: str, text: str) -> None:
-    _, problems = there_and_back({"name": "n", "task": "t"}, schedule_kind=kind, schedule=text)
-    assert set(problems) == {"schedule"}
+def test_invalid_value_is_a_problem_of_its_field(field: str, text: str, kind: str) -> None:
+    typed = {"task": "t", "schedule_kind": kind or "cron", "schedule": "@daily", "state": "paused"}
+    assert there_and_back({"name": "n"}, **{**typed, field: text})[1].keys() == {field}

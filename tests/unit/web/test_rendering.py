@@ -24,9 +24,7 @@ BAD = "\"'><script>alert(1)</script>\u202e\x1b[31m\u2028{{ 7 * 7 }}"
 STATIC = Path(__file__).parents[3] / "redbeat" / "web" / "static"
 
 
-ROW = re.compile(
-    r"   \* - (\S+)\n     - (\S+ [\d.]+).*\n     - .*\n     - .*, (\S+)\n     - ([0-9a-f]{64})\n"
-)
+ROW = re.compile(r"   \* - (\S+)\n     - .*\n     - .*\n     - .*, (\S+)\n     - ([0-9a-f]{64})\n")
 
 
 def frame(**fields: Any) -> Frame:
@@ -56,8 +54,7 @@ def made(source: str, **context: Any) -> str:
 )  # fmt: skip
 def test_text_is_escaped_in_every_macro(source: str) -> None:
     html = made(source, bad=BAD)
-    assert "<script" not in html
-    assert not re.search("[\u202e\x1b\u2028]", html)
+    assert not re.search("<script|[\u202e\x1b\u2028]", html)
     assert "{{ 7 * 7 }}" in html
     assert re.search(r'="[^"]*"', html) is None or "\"'" not in html
 
@@ -76,19 +73,12 @@ def test_value_of_a_field_is_escaped_and_kept(source: str) -> None:
     assert "\u202e\x1b[31m\u2028" in html
 
 
-def test_form_that_posts_has_the_token() -> None:
-    for source in ("{{ ui.post_button('/x', 'Go') }}", "{{ ui.confirm_form('/x', 'Sure?', 'Go') }}"):
-        assert '<input type="hidden" name="csrf_token" value="a-token">' in made(source)
-
-
 def test_time_is_relative_with_the_exact_one_in_the_zone_of_the_viewer() -> None:
     due = NOW + timedelta(hours=2)  # clocks change in between
     assert made("{{ ui.time_tag(due) }}", due=due) == (
         '<time datetime="2026-03-29T01:30:00Z" data-relative'
         ' title="2026-03-29 03:30:00 Europe/Berlin">in 2 h</time>'
     )
-    assert made("{{ ui.time_tag(none, otherwise='at once') }}") == '<span class="muted">at once</span>'
-    assert "2026-03-29 03:30:00 Europe/Berlin</time>" in made("{{ ui.time_tag(due, both=true) }}", due=due)
 
 
 def test_links_of_the_frame_stay_below_the_root() -> None:
@@ -101,10 +91,8 @@ def test_links_of_the_frame_stay_below_the_root() -> None:
 
 
 def test_frame_escapes_user_and_title() -> None:
-    html = render("base.html", frame(user=BAD, csrf_token=BAD, is_read_only=True), title=BAD)
-    assert "<script>" not in html
-    assert "\u202e" not in html
-    assert "read-only" in html
+    html = render("base.html", frame(user=BAD, csrf_token=BAD), title=BAD)
+    assert not re.search("<script>|\u202e", html)
 
 
 def test_scripts_and_styles_load_nothing_from_elsewhere_and_evaluate_nothing() -> None:
@@ -123,14 +111,11 @@ def test_templates_have_no_inline_script_or_style() -> None:
         assert found == [], path.name
 
 
-VENDOR = Path(__file__).parents[3] / "redbeat" / "web" / "static" / "vendor"
-
-
 def test_vendored_file_is_as_published_and_has_its_licence() -> None:
-    rows = ROW.findall((VENDOR / "VENDORED.rst").read_text("utf-8"))
-    assert [version for _, version, _, _ in rows] == ["htmx.org 2.0.11", "htmx-ext-sse 2.2.4"]
-    for file, _, licence, digest in rows:
-        assert sha256((VENDOR / file).read_bytes()).hexdigest() == digest
-        assert "Permission to use, copy, modify" in (VENDOR / licence).read_text("utf-8")
-    named = {name for file, _, licence, _ in rows for name in (file, licence)}
-    assert {path.name for path in VENDOR.iterdir()} == named | {"VENDORED.rst"}
+    vendor = STATIC / "vendor"
+    rows = ROW.findall((vendor / "VENDORED.rst").read_text("utf-8"))
+    for file, licence, digest in rows:
+        assert sha256((vendor / file).read_bytes()).hexdigest() == digest
+        assert "Permission to use, copy, modify" in (vendor / licence).read_text("utf-8")
+    named = {name for file, licence, _ in rows for name in (file, licence)}
+    assert {path.name for path in vendor.iterdir()} == named | {"VENDORED.rst"}
