@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import time
+from contextlib import suppress
 from typing import Any
-from unittest.mock import Mock, patch
 
 import pytest
-import uvicorn
 from celery import Celery
 from starlette.types import Receive, Scope, Send
-from uvicorn.server import ServerState
 
 from redbeat.store.store import Store
 from redbeat.store.tokens import Tokens
@@ -267,48 +266,22 @@ def test_client_that_reads_nothing_is_cut_off_and_a_reader_is_not(
             assert len(_read(client)) > size
 
 
-def test_head_has_its_time_from_its_first_byte_and_a_used_connection_stays_open() -> None:
-    timers: list[asyncio.TimerHandle] = []
-
-    def are_running() -> list[bool]:
-        return [not one.cancelled() for one in timers]
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        transport = Mock(spec=asyncio.Transport)
-        transport.is_closing.return_value = False
-        transport.get_extra_info.return_value = None
-        config = uvicorn.Config(answer, lifespan="off", log_config=None)
-        connection = connections.Connection(config, ServerState(), {}, loop)
-
-        def call_later(seconds: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
-            timer = asyncio.TimerHandle(loop.time() + seconds, callback, arguments, loop)
-            timers.append(timer)
-            return timer
-
-        with patch.object(loop, "call_later", call_later):
-            connection.connection_made(transport)
-            assert are_running() == [True]
-            connection.data_received(HEAD)
-            assert are_running() == [False], "the head has come"
-            await asyncio.gather(*connection.tasks)
-            assert are_running() == [False, True], "the next one is waited for, by uvicorn"
-            connection.data_received(HEAD[:20])
-            assert are_running() == [False, False, True]
-            connection.data_received(HEAD[20:-2])
-            assert are_running() == [False, False, True], "its second part brings it no more time"
-            connection.data_received(HEAD[-2:])
-            assert are_running() == [False] * 3
-            await asyncio.gather(*connection.tasks)
-            connection.data_received(HEAD[:-2])
-            assert are_running() == [False] * 4 + [True]
-            transport.close.assert_not_called()
-            timers[-1]._run()  # type: ignore[attr-defined]  # noqa: SLF001 - its time is over
-            transport.close.assert_called_once_with()
-            connection.connection_lost(None)
-            assert not any(are_running()[5:])
-
-    asyncio.run(run())
+def test_head_that_drips_in_is_cut_off_and_a_used_connection_stays_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 1.0)
+    options: dict[str, Any] = {"http": connections.Connection, "timeout_keep_alive": 600}
+    with serving(answer, lifespan="off", **options) as home, _connected(home) as used:
+        used.sendall(HEAD)
+        assert b" 204 " in used.recv(4096)
+        with _connected(home) as slow:
+            slow.sendall(HEAD[:20])
+            # each byte that comes brings it no more time
+            eventually(lambda: select.select([slow], [], [], 0)[0] or not slow.send(b"x"))
+            with suppress(ConnectionError):
+                assert slow.recv(4096) == b""
+        used.sendall(HEAD)
+        assert b" 204 " in used.recv(4096)
 
 
 def test_connection_beyond_the_limit_gets_503_and_the_others_go_on(

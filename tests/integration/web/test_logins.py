@@ -60,8 +60,6 @@ def test_link_becomes_a_cookie_and_works_on_this_machine_only(app: Celery) -> No
     for header in ("x-forwarded-for", "x-real-ip", "forwarded"):  # a proxy that isn't known to be one
         for path in ("/", f"/login?token={link.token}"):
             assert browser.get(path, headers={header: "127.0.0.1"}).status_code == 401
-    browser.send("/logout")
-    assert browser.get("/").status_code == 401
 
 
 def test_typed_token_works_until_it_is_revoked(app: Celery) -> None:
@@ -72,27 +70,19 @@ def test_typed_token_works_until_it_is_revoked(app: Celery) -> None:
     assert browser.post("/login", token="rb_x_y").status_code == 401
     assert browser.post("/login", token=text).status_code == 303
     assert "deploy" in browser.read("/")
-    stranger = Browser(asgi_app(app), address="10.0.0.9")
-    stranger.http.cookies = browser.http.cookies
-    assert stranger.get("/").status_code == 401
     tokens.revoke(token.id)
     assert browser.get("/").status_code == 401
 
 
 def test_token_or_link_from_another_machine_is_refused_with_the_reason(app: Celery) -> None:
-    text = Tokens(Store(app)).add("deploy", ["read"], None, "anna")[1]
     link = Link(User("anna", ["admin"]))
     application = build(app, [link, TokenInCookie(app)], is_live=True, is_read_only=False)
-    forwarded = {"x-forwarded-for": "127.0.0.1"}
-    for browser, headers in (
-        (Browser(application, address="10.0.0.9"), None),
-        (Browser(application), forwarded),
-    ):
+    for address, headers in (("10.0.0.9", None), ("127.0.0.1", {"x-forwarded-for": "127.0.0.1"})):
+        browser = Browser(application, address)
         for answer in (
             browser.get("/", headers=headers),
             browser.get("/login", headers=headers, token=link.token),
-            browser.post("/login", headers=headers, token=text),
-            browser.post("/login", headers=headers, token=link.token),
+            *(browser.post("/login", headers=headers, token=one) for one in (token_of(app), link.token)),
         ):
             assert (answer.status_code, "on this machine alone" in answer.text) == (401, True), answer.text
             assert "redbeat_session" not in answer.headers.get("set-cookie", "")
@@ -100,13 +90,9 @@ def test_token_or_link_from_another_machine_is_refused_with_the_reason(app: Cele
 
 
 def test_basic_auth_takes_the_right_name_and_password_only(app: Celery) -> None:
-    application = build(
-        app, [BasicAuth(User("anna", ["read"]), "pass:wörd")], is_live=True, is_read_only=False
-    )
-    browser = Browser(application, address="10.0.0.9")
-    asked = browser.get("/")
-    assert asked.status_code == 401
-    assert asked.headers["www-authenticate"].startswith("Basic ")
+    ways_in = [BasicAuth(User("anna", ["read"]), "pass:wörd")]
+    browser = Browser(build(app, ways_in, is_live=True, is_read_only=False), address="10.0.0.9")
+    assert browser.get("/").headers["www-authenticate"].startswith("Basic ")
 
     def answer(text: str, scheme: str = "Basic") -> int:
         given = base64.b64encode(text.encode()).decode()
@@ -126,10 +112,9 @@ def test_wrong_passwords_are_limited_per_client_and_known_browsers_go_on(
     ways_in = [BasicAuth(User("anna", ["read"]), "right")]
     application = build(app, ways_in, is_live=True, is_read_only=False)
 
-    def answer(browser: Browser, password: str, client: str = "192.0.2.9", path: str = "/") -> Any:
+    def answer(browser: Browser, password: str, client: str = "192.0.2.9") -> Any:
         given = base64.b64encode(f"anna:{password}".encode()).decode()
-        headers = {"authorization": f"Basic {given}", "x-forwarded-for": client}
-        return browser.get(path, headers=headers)
+        return browser.get("/", headers={"authorization": f"Basic {given}", "x-forwarded-for": client})
 
     anna, guesser = Browser(application, address="10.0.0.1"), Browser(application, address="10.0.0.1")
     [mark] = [one for one in answer(anna, "right").headers.get_list("set-cookie") if "redbeat_known_" in one]
@@ -137,9 +122,7 @@ def test_wrong_passwords_are_limited_per_client_and_known_browsers_go_on(
     found = [answer(guesser, f"hunter{number}") for number in range(TRIES + 1)]
     assert [one.status_code for one in found] == [401] * TRIES + [429]
     assert 1 <= int(found[-1].headers["retry-after"]) <= SECONDS_EACH
-    assert "www-authenticate" not in found[-1].headers
     assert answer(guesser, "right").status_code == 429
-    assert answer(guesser, "right", path="/static/redbeat.css").status_code == 200
     assert answer(guesser, "right", "192.0.2.8").status_code == 200
     assert answer(anna, "right").status_code == 200
     assert ("192.0.2.9" in caplog.text, "hunter" in caplog.text) == (True, False)
@@ -153,25 +136,16 @@ def test_api_takes_a_valid_bearer_token_only(app: Celery, program: Programs) -> 
     soon = Program(app, token=token_of(app, expires_at=Server(store).now() + timedelta(seconds=2)))
     eventually(lambda: soon.ask("GET", "/entries").status_code == 401)
     token = token_of(app)
-    http = Browser(asgi_app(app)).http
-    assert http.post("/login", data={}).status_code in (401, 403)
     browser = Browser(asgi_app(app))
     browser.post("/login", token=token)
     assert "Overview" in browser.read("/")
     for headers in (
-        {},
-        {"authorization": f"Basic {token}"},
-        {"authorization": token},
-        {"authorization": f"Bearer {token}x"},
-        {"authorization": "Bearer "},
-        {"x-api-key": token},
-        {"cookie": f"token={token}"},
-    ):
-        answer = browser.http.get("/api/v1/entries", headers=headers)
+        {}, {"x-api-key": token}, {"cookie": f"token={token}"},
+        *({"authorization": text} for text in (token, f"Basic {token}", f"Bearer {token}x", "Bearer ")),
+    ):  # fmt: skip
+        answer = browser.get("/api/v1/entries", headers, token=token)
         assert answer.status_code == 401, headers
         assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert browser.http.get(f"/api/v1/entries?token={token}").status_code == 401
-    assert browser.http.put("/api/v1/purge").status_code == 401
 
 
 def test_logout_ends_the_session_of_this_browser_only(app: Celery) -> None:
@@ -196,11 +170,9 @@ def test_static_files_and_login_page_do_not_ask_auth(app: Celery, caplog: pytest
         raise RuntimeError("the application's database is away")
 
     browser = Browser(asgi_app(app, auth=auth))
-    assert browser.get("/static/redbeat.css").status_code == 200
-    assert browser.get("/static/nothing").status_code == 404
-    assert not asked
-    assert browser.get("/login").status_code == 200
-    assert browser.get("/").status_code == 500
+    paths = ("/static/redbeat.css", "/static/nothing", "/login", "/")
+    assert [browser.get(path).status_code for path in paths] == [200, 404, 200, 500]
+    assert asked == ["/login", "/"], "whether somebody is logged in is said there"
 
 
 @pytest.mark.parametrize("root", ["/red", "/über uns/日本;x%", "/a\"<b>'"])
