@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,10 +78,6 @@ def publish(channel: Any, body: str, **options: Any) -> None:
     Producer(channel, auto_declare=False).publish(body, **{"routing_key": "q", **options})
 
 
-def bodies(pushes: list[Push]) -> list[tuple[str, str]]:
-    return [(push.queue, _body(push.value)) for push in pushes if push.command == "lpush"]
-
-
 def queued(broker: Any, queue: str = "q") -> list[str]:
     return [_body(text) for text in reversed(broker.lrange(queue, 0, -1))]
 
@@ -97,7 +94,7 @@ def test_published_message_is_collected_and_not_sent(channel: Any, broker: Any) 
     with outbox.collecting() as pushes:
         publish(channel, "", headers={"name": "a"})
         publish(channel, "", headers={"name": "b"}, priority=9)
-    assert bodies(pushes) == [("q", "a"), ("q\x06\x169", "b")]
+    assert [(push.queue, _body(push.value)) for push in pushes] == [("q", "a"), ("q\x06\x169", "b")]
     assert broker.keys() == []
 
 
@@ -200,7 +197,7 @@ def test_producer_class_that_changes_messages_is_used(app: Celery, broker: Any) 
 
 
 class AmqpConnection:
-    """Keeps what is written, and says at each look what it was given to say."""
+    """Keep what is written. Each drain of events calls the next function of `say`."""
 
     confirm_publish = True
     connected = True
@@ -245,6 +242,18 @@ def message_of(number: int) -> Any:
     return amqp.basic_message.Message("x", application_headers={"redbeat_entry": f"entry-{number}"})
 
 
+def answers(channel: AmqpChannel, fates: dict[int, str], chance: random.Random) -> Iterator[Any]:
+    """Yield acks and nacks in any order, some of them for all before that are of one kind."""
+    left = {number: "nack" if fate == "nack" else "ack" for number, fate in fates.items()}
+    while left:
+        last = chance.choice(list(left))
+        before = [number for number in left if number <= last]
+        is_multiple = chance.random() < 0.5 and len({left[number] for number in before}) == 1
+        yield partial(channel.tell, f"basic_{left[last]}", last, is_multiple)
+        for number in before if is_multiple else [last]:
+            del left[number]
+
+
 @pytest.mark.parametrize("again", range(5))
 def test_confirm_reaches_its_own_publication_in_any_order(
     chance: random.Random, monkeypatch: pytest.MonkeyPatch, again: int
@@ -263,8 +272,8 @@ def test_confirm_reaches_its_own_publication_in_any_order(
     returned = [number for number, fate in fates.items() if fate == "return"]
     chance.shuffle(returned)
     for number in returned:  # a message comes back before its confirm
-        returns = ("basic_return", None, "", "queue", message_of(number))
-        channel.connection.say.append(lambda returns=returns: channel.tell(*returns))
+        returned_one = partial(channel.tell, "basic_return", None, "", "queue", message_of(number))
+        channel.connection.say.append(returned_one)
     channel.connection.say += answers(channel, fates, chance)
     inflight.settle(1)
     for number, publication in published.items():
@@ -273,30 +282,6 @@ def test_confirm_reaches_its_own_publication_in_any_order(
         assert publication.unconfirmed == 0
         assert publication.is_confirmed is (fates[number] == "ack")
     assert sorted(forgotten) == [number for number, fate in fates.items() if fate != "ack"]
-
-
-def answers(channel: AmqpChannel, fates: dict[int, str], chance: random.Random) -> Iterable[Any]:
-    """Acks and nacks of all, in any order, and many at once where all before are of one kind."""
-    said = []
-    left = {number: "nack" if fate == "nack" else "ack" for number, fate in fates.items()}
-    while left:
-        kind = next(iter(left.values()))
-        run = []
-        for number, fate in left.items():
-            if fate != kind:
-                break
-            run.append(number)
-        if chance.random() < 0.3:
-            last = chance.choice(run)
-            told, is_multiple = [number for number in run if number <= last], True
-        else:
-            last = chance.choice(list(left))
-            told, is_multiple = [last], False
-        event = (f"basic_{left[last]}", last, is_multiple)
-        said.append(lambda event=event: channel.tell(*event))
-        for number in told:
-            del left[number]
-    return said
 
 
 def test_reopened_channel_loses_unconfirmed_publications(
