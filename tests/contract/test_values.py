@@ -89,6 +89,11 @@ STORED: list[tuple[dict[str, Any], Any, dict[str, Any]]] = [
     ({"enabled": None}, {}, {"enabled": False}),
     ({}, {"last_run_at": AT.timestamp()}, {"last_run_at": AT}),
     ({}, {"last_run_at": f"{AT.timestamp():.0f}"}, {"last_run_at": AT}),
+    (
+        {},
+        {"last_run_at": {"__type__": "datetime", "year": 2026, "month": 1, "day": 2}, "total_run_count": "5"},
+        {"last_run_at": values.datetime(2026, 1, 2, tzinfo=values.timezone.utc), "total_run_count": 5},
+    ),
     ({}, [], {"last_run_at": None, "total_run_count": 0, "policy": NO_POLICY}),
     ({}, {"last_run_at": None, "total_run_count": 5.0}, {"total_run_count": 5}),
     ({"max_runs": -1, "timezone": ""}, {}, {"max_runs": None, "timezone": None}),

@@ -89,11 +89,14 @@ def test_waiting_beat_sends_new_entries_in_time_and_two_commands_a_second(
         write_raw(client, name)
         raw_seconds.append(seconds_until_sent(broker, name))
     assert sorted(raw_seconds)[1] <= patience(1.2), "one of three may meet a busy machine"
-    eventually(lambda: client.exists("redbeat::totals"))  # all its connections are there now
-    began = time.monotonic()
-    with monitoring(server) as commands:
-        eventually(lambda: time.monotonic() > began + 3)
-    assert len(commands) <= 2 * (time.monotonic() - began), commands
+
+    def is_quiet() -> bool:
+        began = time.monotonic()
+        with monitoring(server) as commands:
+            eventually(lambda: time.monotonic() > began + 2)
+        return len(commands) <= 2 * (time.monotonic() - began) + 1  # one may be at each end
+
+    eventually(is_quiet)  # it connects once for each of its threads before
     assert beat.is_running
 
 
