@@ -2,7 +2,8 @@
 
 python names.py MODULE...
 
-{module: {name: [kind, parameters, value or names of the class]}}. Parameters are listed for functions and
+{module: {name: [kind, parameters, value or names of the class]}}, and "module *" with the names that a star
+import brings. Parameters are listed for functions and
 classes of redbeat itself. The environment of 2.4.2 runs it, and that of the tests.
 """
 
@@ -44,6 +45,10 @@ def surface_of(modules: list[str]) -> dict[str, dict[str, list[Any]]]:
         module = importlib.import_module(name)
         names = [one for one in dir(module) if one[:2] != "__"]
         found[name] = {one: described(getattr(module, one)) for one in names}
+        brought: dict[str, Any] = {}
+        exec(f"from {name} import *", brought)
+        own = {one for one, value in brought.items() if getattr(value, "__package__", None) == "redbeat"}
+        found[f"{name} *"] = {one: ["", None, None] for one in brought.keys() - own}
     return found
 
 

@@ -7,6 +7,8 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,15 +16,35 @@ import redis
 from celery import Celery
 
 from redbeat.reshard.resharding import Resharding
-from tests.integration.reshard.steady import Steady
 from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.resharded import fill, hidden_keys, read_all
+from tests.support.schedule import messages, meta_json, write_raw
 from tests.support.servers import Server
 
-STEADY = Steady(200, 2.0)
+#: of entries that make up for all that they miss, so that each of their runs is to be sent once
+COUNT, EVERY_SECONDS = 200, 2.0
+
+
+def write_steady(client: redis.Redis, beginning: float) -> None:
+    """Write entries by hand whose due times are spread; the first is due at `beginning`, UNIX seconds."""
+    for number in range(COUNT):
+        due = beginning + EVERY_SECONDS * number / COUNT + 0.000123
+        schedule = {"__type__": "interval", "every": EVERY_SECONDS}
+        last_run_at = datetime.fromtimestamp(due - EVERY_SECONDS, timezone.utc)
+        write_raw(client, f"entry-{number}", score=due, schedule=schedule, meta=meta_json(last_run_at))
+        client.hset(f"redbeat:entry-{number}", "policy", '{"misfire": "all"}')
+
+
+def sent_dues(broker: redis.Redis) -> dict[str, list[float]]:
+    """When the runs of each entry were due whose messages are on the queue."""
+    dues: dict[str, list[float]] = {}
+    for headers in (message["headers"] for message in messages(broker)):
+        due = datetime.fromisoformat(headers["redbeat_due"]).timestamp()
+        dues.setdefault(headers["redbeat_entry"], []).append(due)
+    return dues
 
 
 def app_of(server: Server) -> Celery:
@@ -51,21 +73,23 @@ def test_beat_processes_send_each_run_once_during_reshards(
     chance: random.Random,
     count: int,
 ) -> None:
-    STEADY.write(client, time.time() + 1)
+    write_steady(client, time.time() + 1)
     Resharding(app_of(server), 3).run()
     write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1), redbeat_shards=3)
     with beats(tmp_path, count) as running:
-        eventually(lambda: len(STEADY.dues(broker)) == STEADY.entries, 60, message="they don't begin")
+        eventually(lambda: len(sent_dues(broker)) == COUNT, 60, message="they don't begin")
         for shards in chance.sample([2, 5, 8, 16], 2):
             report = Resharding(app_of(server), shards).run()
             print(report)
             assert report.unled == []
         sent = broker.llen("celery")
-        eventually(lambda: broker.llen("celery") > sent + 2 * STEADY.entries, 60, message="they don't go on")
+        eventually(lambda: broker.llen("celery") > sent + 2 * COUNT, 60, message="they don't go on")
         for beat in running:
             assert beat.is_running
             assert not has_traceback(beat.output()), beat.output()
-    assert STEADY.faults(STEADY.dues(broker)) == []
+    for name, dues in sent_dues(broker).items():
+        gaps = [later - earlier for earlier, later in pairwise(sorted(dues))]
+        assert gaps == pytest.approx([EVERY_SECONDS] * len(gaps), abs=0.001), name
 
 
 ENTRIES = 2_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,7 @@ from redbeat.store.mover import Mover
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
+from tests.support.command_line import call
 from tests.support.resharded import (
     Killed,
     after,
@@ -53,11 +55,12 @@ def test_reshards_in_any_order_and_killed_at_random_keep_all_entries(
     assert before[1] == []
     for _ in range(5 if IS_LONG else 2):
         shards = chance.choice([None, *range(1, 21)])
-        print(shards)
-        for _ in range(20):
+        kills = [*(chance.choice([1, 5, 20, 60]) + chance.randrange(20) for _ in range(20)), 10**9]
+        print(shards, kills)
+        report = None
+        while report is None:
             with suppress(Killed):
-                reshard(make_app, shards, after(chance.choice([1, 5, 20, 60]) + chance.randrange(20)))
-        report = reshard(make_app, shards)
+                report = reshard(make_app, shards, after(kills.pop(0)))
         assert read_all(raw) == before
         assert read_own(raw) == own
         assert report.unmerged == report.unknown == report.swept == []
@@ -258,9 +261,34 @@ def record_of(store: Store) -> LayoutRecord:
     return Generations(store).read()
 
 
+def look_as_a_beat(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> None:
+    store = Store(app)
+    Layouts(store).look()
+    Sweeper(store).look()
+    assert hidden_keys(raw), "its mover may be about to go on"
+    patch.setattr(hidden, "HIDDEN_SECONDS", 0)
+    Sweeper(store).look()
+
+
+def call_doctor(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> None:
+    patch.setattr("redbeat.diagnostics.checks.shards.HIDDEN_SECONDS", 0)
+    patch.setattr(hidden, "HIDDEN_SECONDS", 0.1)
+    found = json.loads(call(app, "doctor", "--json").output)["findings"]
+    [one] = [one for one in found if one["kind"] == "hidden"]
+    assert (one["severity"], one["fixable"]) == ("error", True)
+    call(app, "doctor", "--fix")
+
+
+@pytest.mark.few_cases(2)
 @pytest.mark.parametrize("state", [b"moving", b"settling"])
-def test_entries_hidden_by_a_killed_mover_are_moved_on_by_beats(
-    make_app: MakeApp, raw: redis.Redis, chance: random.Random, monkeypatch: pytest.MonkeyPatch, state: bytes
+@pytest.mark.parametrize("repair", [look_as_a_beat, call_doctor])
+def test_entries_hidden_by_a_killed_mover_are_moved_on_by_beats_and_doctor(
+    make_app: MakeApp,
+    raw: redis.Redis,
+    chance: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    state: bytes,
+    repair: Callable[[Celery, pytest.MonkeyPatch, redis.Redis], None],
 ) -> None:
     """While it settles that is what is kept for no entry, in a part that ends."""
     fill(raw, chance, 60)
@@ -269,17 +297,11 @@ def test_entries_hidden_by_a_killed_mover_are_moved_on_by_beats(
     raw.hset("{redbeat:3}::totals", "a:sent", 7)
     with pytest.raises(Killed):
         reshard(make_app, 2, has_hidden(raw, state))
-    store = Store(make_app())
-    Layouts(store).look()
-    sweeper = Sweeper(store)
-    sweeper.look()
-    assert hidden_keys(raw), "its mover may be about to go on"
-    monkeypatch.setattr(hidden, "HIDDEN_SECONDS", 0)
-    Sweeper(store).look()
+    repair(make_app(), monkeypatch, raw)
     assert hidden_keys(raw) == []
     reshard(make_app, 2)
     total = raw.hget("{redbeat:1}::totals", "a:sent")
-    raw.delete("{redbeat:1}::totals")
+    raw.delete("{redbeat:1}::totals", "redbeat::audit")
     assert (read_all(raw), total) == ((before, []), b"7")
 
 

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import redis
 from celery import Celery
 
 from redbeat.beat.pace import OTHERS
-from redbeat.errors import LockLost
+from redbeat.errors import EntryError, LockLost
 from redbeat.keys import Keys
 from redbeat.store.calendars import Calendars
 from redbeat.store.claims import CALL_ENTRIES
@@ -79,33 +80,14 @@ def read_all(store: Store, names: list[str]) -> list[Any]:
     return store.read_entries([KEYS.about(name).entry for name in names])[1]
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"definition": DEFINITION, "meta": "{}", "policy": "{}", "error": "{}"},
-        {"definition": "a\0b", "meta": "{}\0{}\0"},
-        {"definition": DEFINITION, "meta": "{}", "revision": ""},
-        {"meta": "é\udcff"},
-    ],
-)
-@pytest.mark.parametrize("score", [None, 5.5, float("inf")])
-def test_entry_of_any_content_is_read_unchanged(
-    app: Celery, client: redis.Redis, fields: dict[str, str], score: float | None
+def test_meta_that_another_program_wrote_and_a_revision_are_told_apart(
+    app: Celery, client: redis.Redis
 ) -> None:
-    key = KEYS.entry("one")
-    texts = {name: text.encode("utf-8", "surrogateescape") for name, text in fields.items()}
-    for meta_sha1 in (hashlib.sha1(texts.get("meta", b"")).hexdigest(), ""):
-        client.hset(key, mapping={**texts, "meta_sha1": meta_sha1})
-        if score is not None:
-            client.zadd(KEYS.schedule, {key: score})
-        [stored] = Store(app).read_entries([key])[1]
-        found = {name: getattr(stored, name) for name in ("definition", "meta", "policy", "error")}
-        assert {name: text for name, text in found.items() if text is not None} == {
-            name: text for name, text in fields.items() if name != "revision"
-        }
-        assert (stored.score, stored.type, stored.unread_bytes) == (score, KeyType.HASH, 0)
-        assert stored.is_meta_foreign == ("meta" in fields and not meta_sha1)
-        assert bool(stored.revision) == ("revision" in fields)
+    written = {"meta_sha1": hashlib.sha1(b"{}").hexdigest()}
+    for fields in ({}, written, {**written, "revision": ""}):
+        client.hset(KEYS.entry("one"), mapping={"meta": "{}", **fields})
+        [stored] = Store(app).read_entries([KEYS.entry("one")])[1]
+        assert (stored.is_meta_foreign, bool(stored.revision)) == (not fields, "revision" in fields)
 
 
 def put_all_away(store: Store, names: list[str]) -> list[Any]:
@@ -179,7 +161,7 @@ def write(client: redis.Redis, key: str, score: float, fields: dict[str, str]) -
     client.zadd(SCHEDULE, {key: score})
 
 
-def test_fetch_returns_rows_of_any_content_in_the_order_of_due_times(
+def test_entries_of_any_content_are_fetched_in_the_order_of_due_times_and_read(
     app: Celery, client: redis.Redis, chance: random.Random
 ) -> None:
     expected = []
@@ -190,6 +172,11 @@ def test_fetch_returns_rows_of_any_content_in_the_order_of_due_times(
         texts = {name: fields.get(name) for name in ("definition", "meta", "policy", "error")}
         expected.append(Claimed(key, str(number + 1), **texts, score=str(number + 1), **others))
     assert Store(app).claim_due(Fence(), 1000).rows == expected
+    found = Store(app).read_entries([row.key for row in expected])[1]
+    texts_of = attrgetter("key", "definition", "meta", "policy", "error", "type")
+    assert [*map(texts_of, found)] == [*map(texts_of, expected)]
+    scores = [(one.score, float(row.score)) for one, row in zip(found, expected, strict=True) if one.is_hash]
+    assert all(read == fetched for read, fetched in scores)
 
 
 @pytest.mark.parametrize("rights", ["+@all", "-zmscore"])
@@ -424,3 +411,18 @@ def test_store_messages_that_must_exist_replaces_all_or_none(client: redis.Redis
     assert store_messages(KEYS, messages("new"), must_exist=True).ask(client) == (0 if gone else 2)
     stored = [client.hget(KEYS.stored_message(task_id), "message") for task_id in ("one", "two")]
     assert everything(client) == before if gone else stored == ["new", "new"]
+
+
+def test_save_of_an_entry_that_another_program_writes_all_the_time_ends_with_an_error(
+    app: Celery, client: redis.Redis
+) -> None:
+    tries: list[int] = []
+
+    def decide(_stored: object, _now: object) -> Write:
+        tries.append(client.hincrby(KEYS.entry("one"), "definition", 1))  # as the other program does
+        return Write(DEFINITION, "{}", 5.0)
+
+    with pytest.raises(EntryError, match="redbeat:one: changed by somebody else 100 times"):
+        Store(app).write_entries([KEYS.entry("one")], decide)
+    assert tries == [*range(1, 101)]
+    assert client.hget(KEYS.entry("one"), "definition") == "100"

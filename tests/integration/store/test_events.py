@@ -24,11 +24,9 @@ def events(app: Celery) -> Events:
     return Events(Store(app))
 
 
-def entries_in(
-    events: Events, teller: str = "a", fence: Fence = NO_LOCK, names: Keys = NAMES
-) -> list[str] | None:
+def entries_in(events: Events, teller: str = "a", fence: Fence = NO_LOCK) -> list[str] | None:
     """The entries of which there is news; None: another one tells."""
-    news = events.read({names: fence}, teller).get(names)
+    news = events.read({NAMES: fence}, teller).get(NAMES)
     return None if news is None else [event.fields["entry"] for event in news.events]
 
 
@@ -36,10 +34,10 @@ def quarantine(events: Events, *names: str) -> None:
     events.add_quarantined((name, "why") for name in names)
 
 
-def tell_all(events: Events, teller: str = "a", fence: Fence = NO_LOCK, names: Keys = NAMES) -> bool:
-    news = events.read({names: fence}, teller).get(names)
-    assert news is not None
-    return events.note_told(names, teller, news.told, news.events[-1].id, is_done=True)
+def tell(events: Events, teller: str = "a", upto: int = -1) -> bool:
+    """Note that events were told, all or up to one."""
+    news = events.read({NAMES: NO_LOCK}, teller)[NAMES]
+    return events.note_told(NAMES, teller, news.told, news.events[upto].id, is_done=upto == -1)
 
 
 def test_events_that_were_delivered_are_not_returned_again(events: Events) -> None:
@@ -47,11 +45,9 @@ def test_events_that_were_delivered_are_not_returned_again(events: Events) -> No
     quarantine(events, "one", "two")
     assert entries_in(events) == ["one", "two"]
     assert entries_in(events) == ["one", "two"], "it wasn't noted"
-    news = events.read({NAMES: NO_LOCK}, "a").get(NAMES)
-    assert news is not None
-    assert events.note_told(NAMES, "a", news.told, news.events[0].id, is_done=False)
+    assert tell(events, upto=0)
     assert entries_in(events) == ["two"]
-    assert tell_all(events)
+    assert tell(events)
     assert entries_in(events) == []
 
 
@@ -62,7 +58,7 @@ def test_many_events_are_returned_in_portions(events: Events) -> None:
     found: list[str] = []
     while more := entries_in(events):
         found += more
-        tell_all(events)
+        tell(events)
     assert found == names
 
 
@@ -73,15 +69,14 @@ def test_events_read_by_one_beat_are_left_to_it_until_its_claim_expires(
     quarantine(events, "one", "two")
     assert entries_in(events, "a") == ["one", "two"]
     assert entries_in(events, "b") is None
-    news = events.read({NAMES: NO_LOCK}, "a").get(NAMES)
-    assert news is not None
+    news = events.read({NAMES: NO_LOCK}, "a")[NAMES]
     told, teller, until = str(client.get(TOLD)).split()
     assert (told, teller) == (news.told, "a")
     assert float(until) <= client.time()[0] + CLAIM_MS / 1000 + 1
     client.set(TOLD, f"{told} a 1.000")
     assert entries_in(events, "b") == ["one", "two"]
     assert not events.note_told(NAMES, "a", news.told, news.events[0].id, is_done=False), "b tells by now"
-    assert tell_all(events, "b")
+    assert tell(events, "b")
     assert entries_in(events, "a") == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from redbeat.errors import StoreRefused
 from redbeat.keys import Keys
 from redbeat.store import records
 from redbeat.store import scripts as lua
-from redbeat.store.portions import MAX_ENTRIES, Portions
+from redbeat.store.portions import Portions
 from redbeat.store.records import Claimed, KeyType, Stored
 
 
@@ -114,25 +113,6 @@ def test_portions_read_every_entry_that_fits_the_limit() -> None:
         assert [key for answer in server.answers for key in answer] == [
             row.key for row in rows if sizes[row.key] <= limit
         ]
-
-
-def test_portion_fills_all_fields_of_a_fetched_row() -> None:
-    found = Stored("k", "d", "m", 2.5, "p", "e", KeyType.HASH, is_meta_foreign=True, revision="r")
-    [row] = rows = rows_of({"k": 5})
-    Portions().fill(rows, lambda *_: [found])
-    names = [field.name for field in fields(Claimed) if hasattr(found, field.name) and field.name != "score"]
-    assert {name: getattr(row, name) for name in names} == {name: getattr(found, name) for name in names}
-
-
-def test_portions_grow_again_after_the_limit_has_risen() -> None:
-    sizes = {f"k{number}": 1_000 for number in range(2_000)}
-    server, portions = Server(sizes, limit=10_000), Portions()
-    portions.fill(rows_of(sizes), server.read)
-    server.limit = 10**9
-    for _ in range(5):
-        server.answers.clear()
-        portions.fill(rows_of(sizes), server.read)
-    assert len(server.answers) == len(sizes) / MAX_ENTRIES
 
 
 def test_refusal_for_want_of_a_right_is_raised() -> None:
