@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from itertools import cycle, product
+from itertools import product
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -125,9 +125,9 @@ def test_invalid_time_is_refused_and_changes_nothing(app: Celery, client: redis.
 def test_entry_whose_last_run_is_moved_back_runs_at_once(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, kind: str
 ) -> None:
-    names = []
-    policies = cycle(POLICIES)  # two with each moment and way
-    for way, moment, policy in ((*pair, next(policies)) for pair in product(WAYS, MOMENTS) for _ in range(2)):
+    names, policies = [], [*POLICIES]
+    for (number, way), (place, moment) in product(enumerate(WAYS), enumerate(MOMENTS)):
+        policy = policies[(number + place) % len(policies)]
         name = f"{way.__name__}, {moment}, {policy}"
         entry = Entry(name, "t", SCHEDULES[kind], app=scheduler.app, **POLICIES[policy])
         entry = way(entry, MOMENTS[moment])

@@ -167,7 +167,9 @@ def test_parts_of_a_canvas_are_stored_each_with_its_place_in_it(app: Celery, bro
     assert [one["task"] for one in chords if one] == ["add", "add"]
 
 
-def test_the_entry_of_a_message_is_a_clocked_one_that_runs_once(app: Celery, client: redis.Redis) -> None:
+def test_the_entry_of_a_message_is_a_clocked_one_that_runs_once_and_is_not_in_the_schedule(
+    app: Celery, client: redis.Redis
+) -> None:
     add_of(app).apply_async((1,), task_id="id", eta=ETA)
     definition = field(client, ":later:id", "definition")
     assert (definition["name"], definition["task"]) == (":later:id", "add")
@@ -177,16 +179,8 @@ def test_the_entry_of_a_message_is_a_clocked_one_that_runs_once(app: Celery, cli
     entry = Entry.get(":later:id", app)
     assert (entry.task, entry.schedule.clocked_time) == ("add", ETA)
     assert entry.next_due_at == ETA
-
-
-def test_the_schedule_knows_nothing_of_stored_messages(app: Celery, client: redis.Redis) -> None:
-    Entry("report", "add", 60, app=app).save()
-    for number in range(5):
-        add_of(app).apply_async((number,), countdown=60)
-    assert [entry.name for entry in Entry.list(app)] == ["report"]
-    assert Entry.count(app) == 1
-    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:report"]
-    assert redbeat.later.count(app) == 5
+    assert (list(Entry.list(app)), Entry.count(app), client.exists(SCHEDULE)) == ([], 0, 0)
+    assert redbeat.later.count(app) == 1
 
 
 def test_an_entry_with_a_message_is_deleted_with_it_and_is_neither_saved_nor_run_by_hand(

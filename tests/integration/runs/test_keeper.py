@@ -135,17 +135,6 @@ def test_an_outcome_that_the_server_refuses_keeps_no_other_back(
     eventually(lambda: progress.history("after")[0].get("outcome") == "succeeded")
 
 
-def test_what_is_left_is_delivered_when_the_worker_ends(
-    kept: Keeper, progress: Progress, client: redis.Redis
-) -> None:
-    deliveries = [progress.started(f"job-{number}", f"id-{number}") for number in range(50)]
-    for delivery in deliveries:
-        kept.end(End(delivery, "succeeded"))
-    kept.stop()
-    assert {progress.history(f"job-{number}")[0].get("outcome") for number in range(50)} == {"succeeded"}
-    assert not client.exists(NAMES.deadlines)
-
-
 @pytest.mark.slow
 def test_a_worker_ends_within_seconds_while_redis_is_away(
     kept: Keeper, proxy: Proxy, progress: Progress, caplog: pytest.LogCaptureFixture

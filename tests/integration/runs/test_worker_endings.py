@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from celery.app.task import Task
 
-from redbeat import RedBeatSchedulerEntry as Entry
 from tests.faults.rounds import some_of
 from tests.support.polling import eventually
 from tests.support.processes import Process
@@ -232,16 +231,6 @@ def test_message_delivered_twice_is_put_back_until_the_first_delivery_has_ended(
     assert tracked.work("twice") == ["begin"]
 
 
-@in_pools(*PREFORK)
-def test_lease_is_renewed_as_long_as_the_task_works(place: Place) -> None:
-    tracked, progress = place.tracked, place.tracked.progress
-    name = tracked.begun(tracked.send("wait renewed"))
-    lease_ends = progress.deadline_of(name, f"{name}-id") or 0.0
-    eventually(lambda: (progress.deadline_of(name, f"{name}-id") or 0.0) > lease_ends + 1)
-    tracked.client.set("renewed", 1)
-    assert tracked.outcome(name)["ran"] > 1
-
-
 def test_task_can_ask_whether_the_run_is_still_its_own(place: Place) -> None:
     tracked = place.tracked
     own, given_up = tracked.send("ask"), tracked.send("ask go on")
@@ -277,23 +266,6 @@ def test_task_linked_to_a_tracked_run_runs_and_belongs_to_its_workflow(place: Pl
     assert [run.root for run in tracked.running(name) if run.root] == [f"{name}-id"]
     tracked.client.set(key, 1)
     assert tracked.outcome(name)["outcome"] == outcome
-
-
-@in_pools(*PREFORK)
-def test_failed_run_is_seen_and_rerun_until_it_succeeds(place: Place) -> None:
-    with place.tracked.sender() as app:
-        entry = Entry("job", "tracked.act", 3600, args=["fail"], overlap="skip", app=app).save()
-        entry.trigger()
-        eventually(lambda: [run.outcome for run in entry.runs()] == ["failed"])
-        [failed] = entry.runs()
-        assert (failed.attempt, failed.is_manual) == (1, True)
-        entry.update(args=["succeed"])
-        result = entry.rerun()
-        eventually(lambda: [run.outcome for run in entry.runs()] == ["succeeded", "failed"])
-        again = entry.runs()[0]
-        assert (again.task_id, again.due, again.rerun_of) == (result.id, failed.due, failed.task_id)
-        assert (again.wait_seconds or 0) < 60, "counted from when it was sent, not from when it was due"
-        assert entry.figures().failures_in_a_row == 0
 
 
 def test_stopping_worker_finishes_its_task_and_leaves_nothing_behind(place: Place) -> None:
