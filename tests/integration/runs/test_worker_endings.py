@@ -242,6 +242,7 @@ def test_task_can_ask_whether_the_run_is_still_its_own(place: Place) -> None:
 
 
 @pytest.mark.few_cases(2)
+@in_pools("prefork", "threads", "gevent")
 def test_workflow_is_over_when_all_its_tasks_are(place: Place) -> None:
     tracked = place.tracked
     shapes = {"one": 1, "chain": 1, "group": 2, "chord": 2}
