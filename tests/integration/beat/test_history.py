@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import crontab
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -23,14 +22,7 @@ from redbeat.log.text import sha1_of_text
 from redbeat.manifest.format import Declared
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.applying import apply
-from tests.support.schedule import (
-    SCHEDULE,
-    messages,
-    score_of,
-    server_now,
-    server_time,
-    write_raw,
-)
+from tests.support.schedule import SCHEDULE, messages, score_of, server_now, server_time, write_raw
 
 HISTORY = "redbeat::history:entry"
 
@@ -125,15 +117,6 @@ def test_history_key_of_wrong_type_costs_the_record_and_not_the_run(
     assert len(messages(broker)) == 1
     assert (score_of(client, "entry") or 0) > began
     assert client.get(HISTORY) == "what?"
-
-
-def test_unreadable_records_are_left_out(scheduler: RedBeatScheduler, client: redis.Redis) -> None:
-    Entry("entry", "echo", crontab(), app=scheduler.app).save()
-    odd = ["", "[]", "5", "{", '{"at": 1}', '{"at": "x", "due": 1}', '{"at": 1e300, "due": 1}', "\ud800"]
-    client.rpush(HISTORY, *[text.encode("utf-8", "surrogatepass") for text in odd], '{"at": 2, "due": 1.5}')
-    [run] = Entry.get("entry", scheduler.app).history()
-    assert (run.due.timestamp(), run.late_seconds) == (1.5, 0.5)
-    assert run.to_dict()["late_seconds"] == 0.5
 
 
 # -- runs that were not sent

@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryCorrupt, EntryError, EntryTooExpensive, RedBeatError, StoreCorrupt
+from redbeat.errors import EntryError, EntryTooExpensive, RedBeatError, StoreCorrupt
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
@@ -180,26 +180,6 @@ def test_key_of_the_schedule_with_wrong_type_is_named(
     assert isinstance(caught.value, RedBeatError)
     assert "rename or delete" in str(caught.value)
     assert client.lrange(key, 0, -1) == ["oops"]
-
-
-def test_saving_an_invalid_entry_repairs_it(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
-) -> None:
-    write_bad_ones(client)
-    scheduler.tick()
-    for name in HASHES:
-        saved_at = server_now(client)  # it keeps its phase: the next minute may begin at any moment
-        Entry(name, "echo", 60, app=scheduler.app).save()
-        entry = Entry.from_key(f"redbeat:{name}", app=scheduler.app)
-        assert entry.total_run_count == (3 if name in BAD_DEFINITIONS else 0), name
-        assert client.hget(entry.key, "error") is None, name
-        assert saved_at < (score_of(client, name) or 0) <= server_now(client) + 60, name
-    for name in OTHER_TYPES:
-        with pytest.raises(EntryCorrupt, match=f"redbeat:{name}.*no hash"):
-            Entry(name, "echo", 60, app=scheduler.app).save()
-        Entry(name, "echo", 60, app=scheduler.app).delete()
-        Entry(name, "echo", 60, app=scheduler.app).save()
-    assert sent_names(broker) == []
 
 
 # -- large entries

@@ -19,14 +19,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
-from tests.support.apps import (
-    STOP_SECONDS,
-    celery_beat,
-    celery_command,
-    celery_worker,
-    runs,
-    write_app,
-)
+from tests.support.apps import STOP_SECONDS, celery_beat, celery_command, celery_worker, runs, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually

@@ -131,15 +131,6 @@ def test_no_password_is_shown(guarded: Server, tmp_path: Path) -> None:
             assert secret not in beat.output()
 
 
-def test_missing_password_names_the_setting(guarded: Server, tmp_path: Path) -> None:
-    url = f"redis://127.0.0.1:{guarded.port}/1"
-    with start(tmp_path, guarded, redbeat_redis_url=url) as beat:
-        assert beat.wait() not in (0, None)
-        assert f"StoreRefused('Redis at {url} refused the connection: it needs a password." in beat.output()
-        assert "redbeat_redis_url (redis://:password@host)" in beat.output()
-        assert "HELLO" not in beat.output()
-
-
 def test_unknown_setting_is_one_warning_with_the_nearest_name(valkey: Server, tmp_path: Path) -> None:
     with start(tmp_path, valkey, redbeat_lock_timout=60) as beat:
         beat.wait_for("Sending due task often")

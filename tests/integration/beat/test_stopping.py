@@ -22,22 +22,11 @@ from redbeat.store.locks import LockKey
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
-from tests.support.apps import (
-    GREENLETS,
-    celery_beat,
-    patched_beat,
-    run_beat,
-    write_app,
-)
+from tests.support.apps import GREENLETS, celery_beat, patched_beat, run_beat, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
-from tests.support.schedule import (
-    LOCK,
-    calls_of,
-    server_now,
-    write_raw,
-)
+from tests.support.schedule import LOCK, calls_of, server_now, write_raw
 from tests.support.servers import Server
 
 KEYS = Keys()

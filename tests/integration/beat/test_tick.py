@@ -66,20 +66,6 @@ def test_log_lines_of_2x_are_kept(
     assert max(record.levelno for record in caplog.records) == logging.INFO, "beat is silent by default"
 
 
-def test_pause_that_has_ended_is_removed_with_the_next_run(
-    scheduler: RedBeatScheduler, app: Celery, client: redis.Redis, broker: redis.Redis
-) -> None:
-    until = (server_time(client) - timedelta(seconds=2)).isoformat()
-    write_raw(client, "entry", enabled=False, score=server_now(client) - 1)
-    policy = {"paused": True, "pause_note": "n", "paused_until": until, "jitter": 0.5}
-    client.hset("redbeat:entry", "policy", json.dumps(policy))
-    assert (Entry.count(app, enabled=True), Entry.count(app, enabled=False)) == (1, 0)
-    tick_all(scheduler)
-    assert sent_names(broker) == ["entry"]
-    assert field(client, "entry", "definition")["enabled"] is True
-    assert field(client, "entry", "policy") == {"jitter": 0.5}
-
-
 def test_batch_is_bounded_and_begins_with_the_oldest(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:

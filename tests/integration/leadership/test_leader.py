@@ -26,14 +26,7 @@ from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
-from tests.support.schedule import (
-    LOCK,
-    messages,
-    score_of,
-    sent_names,
-    write_burst,
-    write_raw,
-)
+from tests.support.schedule import LOCK, messages, score_of, sent_names, write_burst, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import memory_app, take_messages
 

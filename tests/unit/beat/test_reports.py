@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from redbeat.beat import log as reports_module
-from redbeat.beat.log import (
-    MAX_SETTLED,
-    STANDBY_SECONDS,
-    UNTRACKED_SECONDS,
-    WORKERS_SECONDS,
-    Reports,
-)
+from redbeat.beat.log import MAX_SETTLED, STANDBY_SECONDS, UNTRACKED_SECONDS, WORKERS_SECONDS, Reports
 from redbeat.store.records import Claimed, KeyType
 from redbeat.store.run_record import RunRecord
 
