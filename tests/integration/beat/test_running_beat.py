@@ -19,7 +19,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from tests.conftest import MakeApp
-from tests.support.apps import STOP_SECONDS, celery_beat, celery_command, celery_worker, runs, write_app
+from tests.support.apps import STOP_SECONDS, celery_beat, celery_worker, runs, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
@@ -100,11 +100,11 @@ MAX_TICK_AGE = 3.0
 NODES = {"celerybeat@first", "celerybeat@second"}
 
 
-def answering(app: Celery, timeout: float = 5.0) -> set[str]:
-    """The beats that answer a ping within so many seconds, on a quiet machine; asked by a new connection."""
+def answering(app: Celery) -> set[str]:
+    """The beats that answer a ping, asked by a new connection."""
     with app.connection_for_write() as connection:
         asked = app.control.inspect(
-            destination=sorted(NODES), timeout=patience(timeout), limit=len(NODES), connection=connection
+            destination=sorted(NODES), timeout=patience(5), limit=len(NODES), connection=connection
         )
         return set(asked.ping() or ())
 
@@ -127,10 +127,6 @@ def test_leader_and_standby_answer_pings(server: Server, tmp_path: Path, make_ap
             eventually(lambda: answering(app) == NODES)
             eventually(lambda: time.monotonic() > began + 2 * MAX_TICK_AGE)
             assert answering(app) == NODES, "nothing was due, and they were idle for so long"
-            ping = ["inspect", "--timeout", "20", "--destination", "celerybeat@first", "ping"]
-            with celery_command(tmp_path, "module", *ping) as process:
-                assert process.wait(60) == 0, process.output()
-                assert "pong" in process.output()
 
 
 #: the application talks to Redis before the worker forks, as many do
