@@ -228,10 +228,3 @@ def test_pause_that_skipped_no_run_leaves_no_record(
     Entry("quick", "t", 3600, app=app).save().pause()
     Entry.get("quick", app).resume()
     assert not client.exists("redbeat::history:entry", "redbeat::history:quick")
-
-
-def test_resuming_works_where_the_history_cannot_be_written(app: Celery, client: redis.Redis) -> None:
-    write_missed(client, enabled=False)
-    client.set("redbeat::history:entry", "no list")
-    Entry.get("entry", app).resume()
-    assert Entry.get("entry", app).state == "scheduled"

@@ -221,11 +221,6 @@ def tick_due(make_scheduler: MakeScheduler, client: redis.Redis) -> TickDue:
     return make
 
 
-def base(name: str) -> Callable[..., Any]:
-    method: Callable[..., Any] = getattr(RedBeatScheduler, name)
-    return method
-
-
 def copied_maybe_due(self: Any, entry: Any, **kwargs: Any) -> Any:
     """As people copy that of 2.x, to add something: here an argument, and a field of the hash."""
     is_due, seconds = entry.is_due()
@@ -239,7 +234,10 @@ def copied_maybe_due(self: Any, entry: Any, **kwargs: Any) -> Any:
 CALLED: dict[str, tuple[Overrides, Overrides, list[str]]] = {
     "maybe_due copied": ({"maybe_due": copied_maybe_due}, {}, ["maybe_due"]),
     "all": (
-        {name: base(name) for name in ("reserve", "apply_async", "apply_entry", "maybe_due")},
+        {
+            name: getattr(RedBeatScheduler, name)
+            for name in ("reserve", "apply_async", "apply_entry", "maybe_due")
+        },
         {"is_due": RedBeatSchedulerEntry.is_due},
         ["maybe_due", "is_due", "apply_entry", "apply_async", "reserve"],
     ),
