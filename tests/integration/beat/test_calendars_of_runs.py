@@ -101,7 +101,7 @@ def test_invalid_calendar_raises_its_error(app: Celery, client: redis.Redis) -> 
 
 def test_entry_with_an_unknown_calendar_is_not_saved(app: Celery, client: redis.Redis) -> None:
     for save in (Entry.save, lambda entry: Entry.save_many([entry])):
-        with pytest.raises(EntryError, match="redbeat:entry: policy: exclude: .* 'holidays'"):
+        with pytest.raises(EntryError, match=r"redbeat:entry: policy: exclude: .* 'holidays'"):
             save(excluding(app))
     assert client.keys() == []
     client.hset(KEY, "oops", "")

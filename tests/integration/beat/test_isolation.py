@@ -221,7 +221,7 @@ def test_saving_an_entry_that_is_too_large_is_refused(make_app: MakeApp, client:
         lambda: Entry.save_many([Entry("good", "echo", 60, app=app), large]),
         lambda: small.update(kwargs={"data": "ü" * MAX_BYTES}),
     ):
-        with pytest.raises(EntryError, match="large: .* redbeat_max_entry_bytes allows 20,000"):
+        with pytest.raises(EntryError, match=r"large: .* redbeat_max_entry_bytes allows 20,000"):
             save()
     assert not field(client, "large", "definition")["args"]
 

@@ -231,15 +231,14 @@ def copied_maybe_due(self: Any, entry: Any, **kwargs: Any) -> Any:
     return seconds
 
 
+#: in the order in which they are called
+ALL = ["maybe_due", "is_due", "apply_entry", "apply_async", "reserve"]
 CALLED: dict[str, tuple[Overrides, Overrides, list[str]]] = {
     "maybe_due copied": ({"maybe_due": copied_maybe_due}, {}, ["maybe_due"]),
     "all": (
-        {
-            name: getattr(RedBeatScheduler, name)
-            for name in ("reserve", "apply_async", "apply_entry", "maybe_due")
-        },
+        {name: getattr(RedBeatScheduler, name) for name in ALL if name != "is_due"},
         {"is_due": RedBeatSchedulerEntry.is_due},
-        ["maybe_due", "is_due", "apply_entry", "apply_async", "reserve"],
+        ALL,
     ),
     "Entry.is_due of its own": ({}, {"is_due": lambda _entry: schedstate(True, 1.0)}, ["is_due"]),
     "reserve of its own": ({"reserve": lambda _self, entry: next(entry)}, {}, ["reserve"]),
