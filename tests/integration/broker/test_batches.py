@@ -253,44 +253,42 @@ def test_events_that_redis_refuses_cost_no_run_and_are_logged_once(
     assert len(messages(broker)) == 15
 
 
-CLASSES: dict[str, tuple[Any, str]] = {
-    "task": (Task, "apply_async"),
-    "app": (Celery, "send_task"),
-    "producer": (Producer, "publish"),
-    "scheduler": (RedBeatScheduler, "apply_async"),
-}
+@pytest.mark.parametrize("signal", [before_task_publish, after_task_publish], ids=lambda signal: signal.name)
+def test_receiver_that_comes_after_the_start_is_called_for_each_run(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis, signal: Any
+) -> None:
+    called: list[Any] = []
+    write_burst(client, 3)
+    scheduler.tick()
+    with connected(signal, lambda **said: called.append(said)):
+        write_burst(client, 3)
+        scheduler.tick()
+    assert len(called) == 3
+    assert broker.llen("celery") == 6
 
 
-@pytest.mark.parametrize("part", [*CLASSES, "live channel", "before_task_publish", "after_task_publish"])
-def test_patch_or_receiver_is_called_for_each_run(
-    make_scheduler: MakeScheduler,
+@pytest.mark.parametrize("part", [Task, Producer, "live channel"], ids=str)
+def test_function_that_is_patched_after_the_start_is_called_for_each_run(
+    scheduler: RedBeatScheduler,
     client: redis.Redis,
     broker: redis.Redis,
     monkeypatch: pytest.MonkeyPatch,
-    part: str,
+    part: Any,
 ) -> None:
-    """As tracing and tenant libraries do it, also after beat has started."""
-    scheduler, called = make_scheduler(), list[str]()
+    """As tracing and tenant libraries do it."""
     scheduler.app.task(name="echo", shared=False)(_run)
     write_burst(client, 3)
     scheduler.tick()
-    signal = {"before_task_publish": before_task_publish, "after_task_publish": after_task_publish}.get(part)
-    if signal is not None:
-        signal.connect(note := lambda **_: called.append(part))
-        monkeypatch.setattr(signal, "receivers", signal.receivers)
-    else:
-        live = scheduler.producer.channel, "_put"
-        owner, name = live if part == "live channel" else CLASSES[part]
-        original = getattr(owner, name)
+    owner = scheduler.producer.channel if part == "live channel" else part
+    name = {Task: "apply_async", Producer: "publish"}.get(part, "_put")
+    called, original = [], getattr(owner, name)
 
-        def note(*args: Any, **kwargs: Any) -> Any:
-            called.append(part)
-            return original(*args, **kwargs)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        called.append(args)
+        return original(*args, **kwargs)
 
-        monkeypatch.setattr(owner, name, note)
+    monkeypatch.setattr(owner, name, patched)
     write_burst(client, 3)
     scheduler.tick()
-    if signal is not None:
-        signal.disconnect(note)
     assert len(called) >= 3
     assert broker.llen("celery") == 6

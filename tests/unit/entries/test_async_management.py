@@ -50,7 +50,8 @@ async def call_all_methods(app: Celery) -> None:
     await entry.aupdate(args=[1], schedule="30 7 * * *")
     assert (entry.args, (await Entry.aget("report", app)).args) == ([1], [1])
     await entry.apause("the printer", by="ada")
-    assert [one.name for one in await Entry.alist(app, state="paused")] == ["report"]
+    paused = await Entry.alist(app, state="paused")
+    assert [(one.name, one.pause_note, one.paused_by) for one in paused] == [("report", "the printer", "ada")]
     await entry.aresume()
     await entry.areschedule(datetime(2026, 1, 1, tzinfo=timezone.utc))
     assert (await Entry.aget("report", app)).last_run_at == datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -58,8 +59,8 @@ async def call_all_methods(app: Celery) -> None:
     assert (await entry.afigures()).success_rate is None
     saved = await Entry.asave_many(entry_of(app, f"many-{number}") for number in range(3))
     assert len(saved.new) == 3
-    paused = await Entry.apause_many(["many-0", "many-1", "nobody"], app, by="bob")
-    assert paused.changed == ("many-0", "many-1")
+    result = await Entry.apause_many(["many-0", "many-1", "nobody"], app, by="bob")
+    assert result.changed == ("many-0", "many-1")
     assert (await Entry.aresume_many(["many-0", "many-2"], app)).left == ("many-2",)
     assert await Entry.acount(app, match="many-*") == 3
     assert await Entry.adelete_many(["many-0", "nobody"], app) == 1
