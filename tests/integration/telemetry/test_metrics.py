@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -19,7 +20,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.entries.query import list_entries
 from redbeat.store.figures import WORDS, Asked, Figures, Labels
 from redbeat.store.store import Store
-from redbeat.telemetry.metrics.gathering import Gathering, View
+from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
@@ -167,9 +168,8 @@ def test_schedule_metrics_are_shown_only_while_no_other_beat_can_lead(
     )
     gathering.gather()
     assert shown_by(gathering).totals[":led"] == 1
-    heartbeat, renewal = leadership._heartbeat, leadership._renewal  # noqa: SLF001
-    assert heartbeat is not None
-    assert renewal is not None
+    heartbeat: Any = leadership._heartbeat  # noqa: SLF001
+    renewal: Any = leadership._renewal  # noqa: SLF001
     heartbeat.stop()
     renewal.confirmed_at = time.monotonic() - 5.1  # as after a pause of the process
     assert view_of(gathering) is None
@@ -182,13 +182,11 @@ def test_schedule_metrics_are_shown_only_while_no_other_beat_can_lead(
 
 
 def test_schedule_metrics_without_a_lock_expire(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    gathering = gathering_of(app)
+    gathering, later = gathering_of(app), time.monotonic() + 60
     gathering.gather()
     assert view_of(gathering) is not None
-    later = time.monotonic() + 60
-    with monkeypatch.context() as patched:
-        patched.setattr(time, "monotonic", lambda: later)
-        assert view_of(gathering) is None
+    monkeypatch.setattr("redbeat.telemetry.metrics.gathering.time", Mock(monotonic=lambda: later))
+    assert view_of(gathering) is None
 
 
 def test_garbage_in_the_figures_is_ignored(app: Celery, client: redis.Redis) -> None:
@@ -248,24 +246,17 @@ def test_labels_are_stored_again_after_redis_lost_its_data(app: Celery, client: 
 
 
 def test_labels_of_deleted_entries_are_removed_with_their_totals(app: Celery, client: redis.Redis) -> None:
-    store = Store(app)
+    store, gathering, book = Store(app), gathering_of(app), LabelBook(queue_finder(app), 5)
     write_due(client, "there")
-    book = LabelBook(queue_finder(app), 5)
-    ids = {name: book.id_of(name, "tasks.report", {}, is_asked=False) for name in ("there", "gone")}
-    for id_ in ids.values():
-        client.hset(NAMES.totals, f"{id_}:sent", 4)
-    gathering = gathering_of(app)
-    gathering.book.load({id_: book.known[id_] for id_ in ids.values()})
-    labels = {id_: book.known[id_] for id_ in ids.values()}
+    there, gone = (book.id_of(name, "tasks.report", {}, is_asked=False) for name in ("there", "gone"))
+    client.hset(NAMES.totals, mapping={f"{there}:sent": 4, f"{gone}:sent": 4})
+    labels = {id_: book.known[id_] for id_ in (there, gone)}
+    gathering.book.load(labels)
     Figures(store).take([Asked(store.keys, "nobody", labels)], has_lock=True)
     gathering.gather()
-    view = view_of(gathering)
-    assert isinstance(view, View)
-    assert {one.entry for one in view.labels.values()} == {"other", "there"}
-    assert Figures(store).read_labels([store.keys])[0] == {
-        ids["there"]: Labels("tasks.report", "celery", "there")
-    }
-    assert client.hgetall(NAMES.totals) == {f"{ids['there']}:sent": "4"}
+    assert {one.entry for one in shown_by(gathering).labels.values()} == {"other", "there"}
+    assert Figures(store).read_labels([store.keys])[0] == {there: Labels("tasks.report", "celery", "there")}
+    assert client.hgetall(NAMES.totals) == {f"{there}:sent": "4"}
     gathering.look()
     gathering.stop()
     assert "gone" not in {one.entry for one in gathering.book.known.values()}
@@ -274,29 +265,17 @@ def test_labels_of_deleted_entries_are_removed_with_their_totals(app: Celery, cl
 # -- entries
 
 
-def test_entries_are_counted_by_the_states_that_the_list_shows(app: Celery, client: redis.Redis) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    chance, now = random.Random(seed), server_now(client)
+def test_entries_are_counted_by_the_states_that_the_list_shows(
+    app: Celery, client: redis.Redis, chance: random.Random
+) -> None:
+    now = server_now(client)
     definitions: list[dict[str, Any]] = [{}, {"enabled": False}, {"kwargs": {"enabled": False}}]
-    policies = [
-        None,
-        {"paused": True},
-        {"paused": False},
-        {"max_runs": 1},
-        {"end_time": "2020-01-01T00:00:00"},
-    ]
-    errors = [
-        None,
-        None,
-        None,
-        "garbage",
-        json.dumps({"reason": "x", "attempts": 2, "retry_at": f"{now + 9:.6f}"}),
-    ]
+    policies = [None, {"paused": True}, {"paused": False}, {"max_runs": 1}, {"end_time": "2020-01-01"}]
+    failed = json.dumps({"reason": "x", "attempts": 2, "retry_at": f"{now + 9:.6f}"})
     for number in range(400):
         score = chance.choice([now + 60, now - 60, -1, 0, now + 10**6])
         write_raw(client, f"e{number}", score=score, schedule=HOURLY, **chance.choice(definitions))
-        policy, error = chance.choice(policies), chance.choice(errors)
+        policy, error = chance.choice(policies), chance.choice([None, None, None, "garbage", failed])
         if policy is not None:
             client.hset(f"redbeat:e{number}", "policy", json.dumps(policy))
         if error is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from prometheus_client import CollectorRegistry
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.config.timing import Timing
@@ -24,11 +22,8 @@ from redbeat.telemetry.metrics import exposition
 from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.last_hour import read_last_hour
-from redbeat.telemetry.metrics.table import METRICS, SHARD_LABEL
+from redbeat.telemetry.metrics.table import SHARD_LABEL
 from tests.support.shards import EVERY_PLACE, app_in, names_in_every_shard, parts_of
-
-#: labels of a sample, sorted, to its value
-Samples = dict[tuple[tuple[str, str], ...], float]
 
 
 @pytest.fixture
@@ -51,19 +46,16 @@ class Beat:
         self.book = LabelBook(queue_finder(app), 10)
         self.gathering = Gathering(app, lambda: self.leaderships, self.book, is_shown=True)
 
-    def collect(self) -> Any:
-        """Return what it shows of the schedule, without what it shows of itself."""
+    def samples(self) -> list[Any]:
+        """Return what it shows of the schedule."""
         views = self.gathering.views
-        return exposition._schedule_families(views) if views else ()  # noqa: SLF001
+        families = exposition._schedule_families(views) if views else ()  # noqa: SLF001
+        return [sample for family in families for sample in family.samples]
 
-    def families(self) -> dict[str, Samples]:
-        registry = CollectorRegistry()
-        registry.register(self)  # type: ignore[arg-type]
-        found: dict[str, Samples] = {}
-        for family in registry.collect():
-            for sample in family.samples:
-                found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
-        return found
+    def by_shard(self, name: str, **labels: str) -> dict[str, float]:
+        """Return the values of the samples with these labels, by shard."""
+        samples = [one for one in self.samples() if one.name == name and labels.items() <= one.labels.items()]
+        return {one.labels[SHARD_LABEL]: one.value for one in samples}
 
     def end(self) -> None:
         for leadership in self.leaderships:
@@ -87,12 +79,6 @@ def beat(sharded: Celery) -> Iterator[Callable[[slice], Beat]]:
 MakeBeat = Callable[[slice], Beat]
 
 
-def by_shard(samples: Samples, **labels: str) -> dict[str, float]:
-    """Return the values of the samples with these labels, by shard."""
-    named = [(dict(given), value) for given, value in samples.items()]
-    return {one[SHARD_LABEL]: value for one, value in named if labels.items() <= one.items()}
-
-
 @EVERY_PLACE
 def test_each_shard_is_shown_by_the_beat_that_leads_it_and_by_no_other(
     sharded: Celery, place: str, beat: MakeBeat
@@ -107,21 +93,17 @@ def test_each_shard_is_shown_by_the_beat_that_leads_it_and_by_no_other(
     for _ in range(2):
         one.gathering.gather()
         other.gathering.gather()
-    first, second = one.families(), other.families()
-    assert {*by_shard(first["redbeat_due_entries"])} == {*map(str, range(6))}
-    assert {*by_shard(second["redbeat_due_entries"])} == {*map(str, range(6, 16))}
-    sent = by_shard(first["redbeat_runs_total"], outcome="sent")
-    sent |= by_shard(second["redbeat_runs_total"], outcome="sent")
-    assert sent == {str(shard): shard + 1 for shard in range(16)}
-    overdue = by_shard(first["redbeat_entries_overdue"], reason="not_sent")
+    assert {*one.by_shard("redbeat_due_entries")} == {*map(str, range(6))}
+    assert {*other.by_shard("redbeat_due_entries")} == {*map(str, range(6, 16))}
+    sent = [made.by_shard("redbeat_runs_total", outcome="sent") for made in (one, other)]
+    assert {**sent[0], **sent[1]} == {str(shard): shard + 1 for shard in range(16)}
+    overdue = one.by_shard("redbeat_entries_overdue", reason="not_sent")
     assert overdue == {str(shard): 1 for shard in range(6)}
-    states = by_shard(second["redbeat_entries"], state="scheduled")
+    states = other.by_shard("redbeat_entries", state="scheduled")
     assert states == {str(shard): 1 for shard in range(6, 16)}
     overdue_names = [name for view in one.gathering.views for name in view.overdue.names]
     assert sorted(overdue_names) == sorted(f"late-{shard}" for shard in range(6))
-    for name, samples in first.items():
-        if re.sub("_(total|bucket|sum|count)$", "", name) in METRICS:
-            assert all(SHARD_LABEL in dict(labels) for labels in samples), name
+    assert all(SHARD_LABEL in sample.labels for sample in one.samples())
     hour = read_last_hour(sharded, datetime.fromtimestamp(now + 1, timezone.utc))
     assert (hour.is_counted, hour.sent) == (True, sum(range(17)))
 
@@ -133,15 +115,15 @@ def test_shard_that_is_handed_over_keeps_its_totals(sharded: Celery, place: str,
     client.hset(part.figures, ":sent", 3)
     one.gathering.gather()
     one.gathering.gather()
-    assert by_shard(one.families()["redbeat_runs_total"], outcome="sent") == {"2": 3}
+    assert one.by_shard("redbeat_runs_total", outcome="sent") == {"2": 3}
     one.leaderships.pop(0).resign()
-    assert {*by_shard(one.families()["redbeat_due_entries"])} == {"3"}
+    assert {*one.by_shard("redbeat_due_entries")} == {"3"}
     other.leaderships.append(lead_shard(sharded, part))
     client.hset(part.figures, ":sent", 4)
     other.gathering.gather()
     other.gathering.gather()
-    assert by_shard(other.families()["redbeat_runs_total"], outcome="sent") == {"2": 7}
-    assert by_shard(other.families()["redbeat_leader_changes_total"])["2"] == 2
+    assert other.by_shard("redbeat_runs_total", outcome="sent") == {"2": 7}
+    assert other.by_shard("redbeat_leader_changes_total")["2"] == 2
 
 
 @EVERY_PLACE
@@ -159,5 +141,5 @@ def test_labels_are_stored_in_the_shard_of_their_entry(sharded: Celery, place: s
     assert [{one.entry for one in labels.values()} for labels in stored] == [{name} for name in names]
     made.gathering.gather()
     for shard, name in enumerate(names):
-        shown = by_shard(made.families()["redbeat_runs_total"], outcome="sent", entry=name)
+        shown = made.by_shard("redbeat_runs_total", outcome="sent", entry=name)
         assert shown == {str(shard): 2}
