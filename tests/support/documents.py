@@ -1,13 +1,16 @@
-"""JSON and files in the documentation, as they stand there."""
+"""JSON, files and JSON Schemas in the documentation, as they stand there."""
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from jsonschema import Draft202012Validator
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.rst", "docs/data-model.rst")
@@ -42,3 +45,32 @@ def write_files(document: str, directory: Path) -> list[Path]:
             file.write(textwrap.dedent(block).strip() + "\n")
         written.append(path)
     return written
+
+
+# -- JSON Schemas
+
+NAMES = ("definition", "policy", "meta", "history-record", "error", "entry")
+
+
+@cache
+def schema_of(name: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((ROOT / "docs" / "schema" / f"{name}.json").read_text("utf-8"))
+    return schema
+
+
+def find_fault(name: str, text: str) -> str | None:
+    """Return why `text` is not valid JSON of this schema; None: it is."""
+    try:
+        return find_fault_in(name, json.loads(text, parse_constant=_refuse))
+    except (ValueError, RecursionError) as exc:
+        return f"invalid JSON: {exc}"
+
+
+def find_fault_in(name: str, value: Any) -> str | None:
+    """Return what is wrong with `value`, plain JSON; None: nothing."""
+    error = next(Draft202012Validator(schema_of(name)).iter_errors(value), None)
+    return error and f"{error.json_path}: {error.message}"
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)

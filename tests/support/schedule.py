@@ -67,6 +67,16 @@ def write_burst(client: redis.Redis, names: Sequence[str] | int, **fields: Any) 
     return list(names)
 
 
+def write_spike(client: redis.Redis, due: float, count: int = 300, **fields: Any) -> list[str]:
+    """Write entries that are due at `due` and an hour later again; return their names."""
+    names = [f"entry-{number:0{len(str(count))}}" for number in range(count)]
+    with client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            write_raw(pipeline, name, score=due, **fields)
+        pipeline.execute()
+    return names
+
+
 def counts_of(client: redis.Redis, names: Sequence[str]) -> Counter[int]:
     """How many entries have run how often; an entry without meta has run 0 times."""
     with client.pipeline(transaction=False) as pipeline:

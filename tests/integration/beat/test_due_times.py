@@ -27,9 +27,10 @@ from tests.support.schedule import (
     sent_names,
     server_now,
     write_raw,
+    write_spike,
 )
 from tests.support.servers import KIND, Server
-from tests.support.spikes import prepare, write_spike
+from tests.support.ticks import prepare
 
 COUNT = 100
 

@@ -15,14 +15,13 @@ import pytest
 import redis
 
 from tests.support.apps import write_app
-from tests.support.certificates import Certificates
 from tests.support.command_line import run
 from tests.support.logs import has_traceback
 from tests.support.machine import require_program
 from tests.support.polling import eventually
 from tests.support.processes import Process, is_alive
 from tests.support.proxy import Proxy
-from tests.support.servers import Server
+from tests.support.servers import Certificates, Server
 from tests.support.singletons import start_singleton, writer, writes
 from tests.support.topologies import ClusterTopology, SentinelTopology
 

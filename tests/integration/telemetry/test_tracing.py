@@ -44,8 +44,7 @@ from tests.support.spans import (
     links_of,
     traceparent_of,
 )
-from tests.support.spikes import prepare
-from tests.support.ticks import take_messages
+from tests.support.ticks import prepare, take_messages
 
 DOCUMENTED = set(
     re.findall(

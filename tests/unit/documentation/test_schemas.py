@@ -29,8 +29,7 @@ from redbeat.schedules import clocked
 from redbeat.schedules.codec import SCHEDULE_FIELDS
 from redbeat.store.records import KeyType, Stored, Write
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
-from tests.support.documents import json_examples
-from tests.support.schemas import NAMES, find_fault, find_fault_in, schema_of
+from tests.support.documents import NAMES, find_fault, find_fault_in, json_examples, schema_of
 from tests.unit.entries.test_json import OFFSETS
 from tests.unit.schedules.test_next_run_properties import rules
 

@@ -22,8 +22,8 @@ from redbeat.telemetry.pings.waiting_calls import (
     Call,
     WaitingCalls,
 )
-from tests.support.certificates import issue_certificates
 from tests.support.receivers import OK, Receiver
+from tests.support.servers import issue_certificates
 
 
 @pytest.fixture
