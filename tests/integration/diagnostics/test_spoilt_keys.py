@@ -18,7 +18,7 @@ from redbeat.keys import keys_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, SCHEDULE, STATICS, score_of, sent_names, server_now, write_raw
+from tests.support.schedule import LOCK, SCHEDULE, score_of, sent_names, server_now, write_raw
 from tests.support.servers import Server
 
 HOURLY = {"task": "echo", "schedule": 3600}
@@ -52,20 +52,6 @@ def test_entry_scheduled_by_key_and_bare_name_runs_once(
     assert server_now(client) < (score_of(client, "twin") or 0) <= server_now(client) + 3600
     stray = client.zscore(SCHEDULE, "twin")
     assert stray is None or stray == second_score > server_now(client)
-
-
-@EVERY_KIND_OF_LOCK
-def test_reserved_names_among_the_statics_delete_nothing(
-    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, settings: dict[str, Any]
-) -> None:
-    write_raw(client, "dynamic", score=1)
-    client.sadd(STATICS, ":schedule", ":statics", ":lock", ":wake", "gone")
-    scheduler = make_scheduler(beat_schedule={"hourly": HOURLY}, **settings)
-    assert client.zrange(SCHEDULE, 0, -1) == ["redbeat:dynamic", "redbeat:hourly"]
-    assert "hourly" in client.smembers(STATICS)
-    assert "gone" not in client.smembers(STATICS)
-    tick_all(scheduler)
-    assert sent_names(broker) == ["dynamic"]
 
 
 def test_lock_key_of_another_type_is_logged_and_waited_out(
