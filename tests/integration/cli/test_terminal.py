@@ -18,14 +18,13 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.cli import silence
 from redbeat.schedules import clocked
 from tests.conftest import MakeApp
-from tests.faults.rounds import IS_LONG
 from tests.integration.cli.conftest import FAR, commands, fill
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import Terminal, call, celery_arguments
 from tests.support.command_line import run as run_command
 from tests.support.hostile import HOSTILE, HOSTILE_SHOWN, find_orders
 from tests.support.polling import eventually
-from tests.support.schedule import LOCK, SCHEDULE, write_burst
+from tests.support.schedule import LOCK, SCHEDULE
 from tests.support.servers import Server
 
 PASSWORD = "s3cret-w0rd"
@@ -49,14 +48,14 @@ def on_terminal(project: dict[str, str], tmp_path: Path) -> Callable[..., Termin
     )
 
 
-def test_commands_run_as_celery_subcommands(run: Run, client: redis.Redis) -> None:
+def test_commands_run_as_celery_subcommands(run: Run, app: Celery) -> None:
     assert run("add", "hello", "echo", "--every", "1h", "--queue", "fast").returncode == 0
     shown = run("show", "hello")
     assert ("fast" in shown.stdout, "\x1b" in shown.stdout) == (True, False)
     missing = run("show", "nobody")
     assert (missing.returncode, missing.stdout) == (66, "")
     assert len(missing.stderr.splitlines()) == 1
-    assert run("add", "café ☃", "echo", "--every", "1h").returncode == 0
+    Entry("café ☃", "echo", clocked(FAR), app=app).save()
     listed = run("list", PYTHONIOENCODING="ascii", LC_ALL="C", PYTHONUTF8="0")
     assert ("caf\\xe9 \\u2603" in listed.stdout, listed.stderr) == (True, "")
 
@@ -192,6 +191,7 @@ print("all", "done")
 """
 
 
+@pytest.mark.slow
 def test_hostile_text_gives_a_terminal_no_orders(
     client: redis.Redis, project: dict[str, str], tmp_path: Path
 ) -> None:
@@ -222,39 +222,3 @@ def test_silent_server_is_reported_before_the_command_gives_up(
     waits, error = done.stderr.splitlines()
     assert ("doesn't answer yet" in waits, error.startswith("Error: ")) == (True, True)
     assert "secret" not in done.output + done.stderr
-
-
-ENTRIES = 1_000_000 if IS_LONG else 20_000
-
-
-#: what a longer list may need more: names are remembered of 100,000 entries that may run meanwhile
-MORE_MB = 40 if IS_LONG else 20
-#: not getrusage: what that calls the peak begins with that of the process it was forked from
-LIST_WITH_PEAK = r"""
-import pathlib, re, sys
-import celery.__main__ as celery
-sys.argv = ["celery", "-A", "project", "redbeat", "list", "--json"]
-try:
-    celery.main()
-finally:
-    status = pathlib.Path("/proc/self/status").read_text()
-    print("peak_kb", re.search(r"VmHWM:\s+(\d+) kB", status)[1], file=sys.stderr)
-"""
-
-
-@pytest.mark.slow
-def test_list_of_many_entries_has_bounded_memory(
-    project: dict[str, str], client: redis.Redis, server: Server, tmp_path: Path
-) -> None:
-    """REDBEAT_FAULTS=long lists a million entries."""
-    peaks = {}
-    for count in (2_000, ENTRIES):
-        server.flush()
-        write_burst(client, count, kwargs={"a": 1})
-        command = [sys.executable, "-c", LIST_WITH_PEAK]
-        done = run_command(command, tmp_path, project, timeout=800)
-        assert done.returncode == 0, done.stderr
-        lines = done.stdout.splitlines()
-        assert len(lines) == len(set(lines)) == count
-        peaks[count] = int(done.stderr.rpartition("peak_kb")[2]) / 1024
-    assert peaks[ENTRIES] - peaks[2_000] < MORE_MB
