@@ -201,20 +201,25 @@ def test_a_lock_taken_by_another_holder_ends_the_command(
             eventually(lambda: singleton.output().count("Started") == 2)
 
 
-@pytest.mark.parametrize("fault", ["freeze", "close"])
+@pytest.mark.parametrize("fault", ["freeze", "close", "freeze while the watchdog is paused"])
 def test_without_redis_the_command_ends_before_its_lock(
     server: Server, client: redis.Redis, proxy: Proxy, fault: str
 ) -> None:
     stubborn = ("sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
-    with start_singleton(proxy.url(server.url()), *stubborn, options=FAST) as singleton:
-        pid = started(singleton)
-        getattr(proxy, fault)()
+    is_paused = "paused" in fault
+    command = SLEEPER if is_paused else stubborn
+    with start_singleton(proxy.url(server.url()), *command, options=FAST) as singleton:
+        pid, watchdog = started(singleton), watchdog_of(singleton)
+        if is_paused:
+            os.kill(watchdog, signal.SIGSTOP)
+        getattr(proxy, fault.split(maxsplit=1)[0])()
         eventually(lambda: not is_alive(pid), interval=0.005)
         assert client.get(LOCK), "the lock has ended before the command"
-        if fault == "freeze":
+        if fault != "close":
             proxy.thaw()
+            os.kill(watchdog, signal.SIGCONT)
             eventually(lambda: singleton.output().count("Started") == 2)
-        singleton.kill()  # such a command goes on for as long as it likes
+        singleton.kill()  # a stubborn command goes on for as long as it likes
 
 
 def test_it_waits_for_a_server_that_is_not_there_yet_and_says_so_once(server: Server, second: Server) -> None:
@@ -240,20 +245,6 @@ def test_celerys_own_command_takes_the_server_of_the_application(
         singleton.signal(signal.SIGTERM)
         assert singleton.wait() == 128 + signal.SIGTERM
         assert client.get(keys[0]) is None
-
-
-def test_while_its_watchdog_is_paused_the_singleton_itself_ends_the_command_in_time(
-    server: Server, client: redis.Redis, proxy: Proxy
-) -> None:
-    with start_singleton(proxy.url(server.url()), *SLEEPER, options=FAST) as singleton:
-        pid, watchdog = started(singleton), watchdog_of(singleton)
-        os.kill(watchdog, signal.SIGSTOP)
-        proxy.freeze()
-        eventually(lambda: not is_alive(pid), interval=0.005)
-        assert client.get(LOCK), "the lock has ended before the command"
-        proxy.thaw()
-        os.kill(watchdog, signal.SIGCONT)
-        eventually(lambda: singleton.output().count("Started") == 2)
 
 
 HOLDER = "redbeat:3:elsewhere:1:1:a"
