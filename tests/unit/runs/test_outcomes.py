@@ -255,21 +255,6 @@ def test_a_record_that_can_not_be_read_is_none(text: str) -> None:
     assert decode_record("id", text) is None
 
 
-def test_a_record_says_what_beat_and_the_worker_have_written() -> None:
-    record = decode_record(
-        "id",
-        '{"due":"7","state":"started","sent":"8.5","overlap":"skip","queue":60,"max":5,"revoke":1,"pause":3,'
-        '"workflow":1,"started":"9","worker":"w","delivery":"d","attempt":2,"soft":1,"wait":"0.5"}',
-    )
-    assert record is not None
-    assert (record.due, record.sent, record.started, record.wait_seconds) == ("7", 8.5, 9.0, 0.5)
-    assert (record.queue, record.max, record.pause, record.attempt) == (60, 5, 3, 2)
-    assert record.is_revoked_overdue
-    assert record.is_workflow
-    assert record.is_soft
-    assert record.is_holding
-
-
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
 
 
