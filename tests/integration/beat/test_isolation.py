@@ -265,7 +265,7 @@ def test_saving_an_endless_rule_is_refused(app: Celery, client: redis.Redis) -> 
 def test_thousands_of_members_without_a_hash_delay_no_entry(
     scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    client.zadd(SCHEDULE, {f"{'redbeat:gone' if n % 2 else 'foreign'}-{n}": 1 for n in range(5_000)})
+    client.zadd(SCHEDULE, {f"{'redbeat:gone' if n % 2 else 'foreign'}-{n}": 1 for n in range(3_000)})
     write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
     scheduler.tick()
     assert sent_names(broker) == ["canary"], "it is looked for beyond them"

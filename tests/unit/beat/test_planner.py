@@ -104,6 +104,12 @@ def test_disabled_entry_is_fetched_again_after_a_minute(app: Celery, enabled: An
     assert 5 + DISABLED_SECONDS < 70 <= 5 + DISABLED_SECONDS + 7
 
 
+def test_paused_entry_is_fetched_again_for_its_first_run_after_the_pause(app: Celery) -> None:
+    entry = claimed(enabled=False, schedule={**MINUTELY, "every": 7})
+    entry.policy = json.dumps({"paused": True, "paused_until": (NOON + timedelta(seconds=9)).isoformat()})
+    assert skipped(app, entry).new_score == seconds(14)
+
+
 @pytest.mark.parametrize(("late", "is_sent"), [(30, True), (61, False), (3600 + 30, True), (3700, False)])
 def test_crontab_past_celerys_starting_deadline_is_skipped(app: Celery, late: int, is_sent: bool) -> None:
     app.conf.beat_cron_starting_deadline = 60

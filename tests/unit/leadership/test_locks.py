@@ -212,6 +212,7 @@ def test_heartbeat_stopped_while_it_connects_takes_no_lock(
         return fakeredis.FakeRedis(server=fake_app.redbeat_redis.connection_pool.connection_kwargs["server"])
 
     monkeypatch.setattr("redbeat.store.store.get_hasty_redis", connect)
+    monkeypatch.setattr("redbeat.leadership.heartbeat.STOP_SECONDS", 0.1)
     made = Heartbeat(fake_app, FAST)
     made.add(Renewal(FENCE))
     begun.wait()
