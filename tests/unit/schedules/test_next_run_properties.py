@@ -271,6 +271,18 @@ class AfterLastRun(BaseSchedule):
         return last_run_at + self.pause - self.now()
 
 
+def test_last_runs_of_an_own_kind_with_uneven_gaps_are_those_of_a_naive_walk() -> None:
+    begin, second = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+
+    class Uneven(BaseSchedule):
+        def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+            minute = last_run_at.replace(second=0, microsecond=0) + timedelta(minutes=1)
+            return max(minute, second) - self.now()
+
+    runs, following = naive_walk(Uneven(), Policy(), begin, 100)
+    assert last_runs(Uneven(), Policy(), begin, runs[-1], 3) == (runs[-3:], following)
+
+
 own_kinds = st.timedeltas(timedelta(minutes=1), 400 * DAY).map(AfterLastRun)
 
 

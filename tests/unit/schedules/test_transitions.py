@@ -21,6 +21,7 @@ from dateutil.rrule import FR, MO, SA, SU, TH, TU, WE
 from redbeat.policy import Policy
 from redbeat.schedules import cron, next_run, rrule
 from redbeat.schedules.crontab import next_of_crontab
+from redbeat.schedules.occurrences import last_runs
 from tests.conftest import SEED
 from tests.faults.rounds import IS_LONG
 from tests.unit.schedules.simulator import (
@@ -196,8 +197,11 @@ def test_wherever_one_looks_from_the_same_runs_follow() -> None:
             for passed in (-2 * HOUR, -MINUTE, -INSTANT, 0 * HOUR, INSTANT, 20 * MINUTE, 31 * MINUTE, HOUR):
                 after = change.at + passed
                 place = bisect_right(runs, after)
-                if place < len(runs):
-                    assert next_run(rule, policy, after) == runs[place], f"{zone} {change}: {rule!r} {passed}"
+                if 0 < place < len(runs):
+                    case = f"{zone} {change}: {rule!r} {passed}"
+                    assert next_run(rule, policy, after) == runs[place], case
+                    missed = runs[max(place - 3, 0) : place]
+                    assert last_runs(rule, policy, runs[0], after, 3) == (missed, runs[place]), case
 
 
 def test_a_date_that_never_was_runs_at_the_first_instant_after_it() -> None:
