@@ -136,6 +136,14 @@ def ask(page: Page, **headers: str) -> Response:
     return page(Request("/", headers))
 
 
+def test_hanging_beat_gets_503_from_both_health_pages() -> None:
+    beat = Beat()
+    pages = [pages_of(ANY, beat.condition)[path] for path in ("/healthz", "/readyz")]
+    assert [ask(page).status for page in pages] == [200, 200]
+    beat.pass_seconds(59)
+    assert [ask(page).status for page in pages] == [503, 503]
+
+
 def test_page_is_made_once_for_all_requests_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     may_end = threading.Event()
