@@ -258,8 +258,8 @@ def test_standby_leaves_a_leader_whose_server_takes_no_writes(
         eventually(is_over, retry_on=())
     finally:
         client.config_set(setting, 0)
+    assert not waiting.stand()
     leading.check()
     assert leading.is_leader
-    assert not waiting.stand()
     for one in (waiting, leading):
         one.resign()
