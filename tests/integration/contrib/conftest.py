@@ -6,19 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 from celery import Celery
+from django.test import override_settings
 
 from tests.conftest import MakeApp
-
-pytest.importorskip("django")
+from tests.support import django_site as django_site  # sets Django up
 
 
 @pytest.fixture
 def app(make_app: MakeApp) -> Iterator[Celery]:
     """The project's app, which has the task ``echo``."""
-    from django.test import override_settings
-
-    from tests.support import django_site as django_site  # sets Django up
-
     made = make_app(timezone="Europe/Berlin")
 
     @made.task(name="echo")

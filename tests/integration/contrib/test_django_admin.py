@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from django.test import override_settings
 
 from redbeat import RedBeatSchedulerEntry as Entry
+from redbeat.contrib.django.addresses import part_for
 from redbeat.entries.audit import find_records
+from tests.support import django_site as site
+from tests.support.dashboards import serving_wsgi
 from tests.support.forms import form_fields
 from tests.support.schedule import sent_names, write_raw
 
@@ -21,14 +25,7 @@ LIST = "/admin/redbeat/entry/"
 
 
 @pytest.fixture
-def site(app: Celery) -> Any:
-    from tests.support import django_site
-
-    return django_site
-
-
-@pytest.fixture
-def admin(site: Any) -> Any:
+def admin(app: Celery) -> Any:
     """The browser of somebody who may do everything."""
     return site.visitor(is_superuser=True)
 
@@ -50,8 +47,6 @@ def form_of(answer: Any) -> dict[str, str]:
 
 
 def change_url(name: str) -> str:
-    from redbeat.contrib.django.addresses import part_for
-
     return f"{LIST}{part_for(name)}/change/"
 
 
@@ -76,7 +71,7 @@ def test_list_shows_next_run_and_state_in_the_zone_of_django(app: Celery, admin:
         assert (answer.status_code, "ops.backup" in words_of(answer)) == (200, is_found), query
 
 
-def test_entry_is_added_and_recorded(app: Celery, site: Any) -> None:
+def test_entry_is_added_and_recorded(app: Celery) -> None:
     anna = site.visitor("view", "add", name="anna")
     fields = form_of(anna.get(f"{LIST}add/"))
     fields |= {"name": "report", "task": "echo", "args": "[1]", "schedule": "30 7 * * mon-fri"}
@@ -132,7 +127,7 @@ def test_change_keeps_counts_and_is_in_both_histories(app: Celery, admin: Any, c
     assert (record.verb, record.source) == ("set", "admin")
 
 
-def test_second_of_two_editors_overwrites_nothing_unseen(app: Celery, site: Any) -> None:
+def test_second_of_two_editors_overwrites_nothing_unseen(app: Celery) -> None:
     entry(app, "report", args=[1])
     anna, ben = site.visitor("change", name="first"), site.visitor("change", name="second")
     url = change_url("report")
@@ -176,8 +171,6 @@ def test_hidden_arguments_are_not_shown_and_come_back(app: Celery, admin: Any) -
     ids=range(9),
 )
 def test_entry_of_any_name_is_changed_paused_and_deleted(app: Celery, admin: Any, name: str) -> None:
-    from redbeat.contrib.django.addresses import part_for
-
     entry(app, name)
     listed = admin.get(LIST).content.decode()
     [url] = [unescape(one) for one in re.findall(r'<th class="field-name"><a href="([^"]*)"', listed)]
@@ -210,7 +203,7 @@ def test_markup_that_users_have_typed_is_text(app: Celery, admin: Any, client: r
     assert Entry.get(f"{evil}3", app).task == evil
 
 
-def test_entries_are_paused_and_resumed_from_the_list(app: Celery, site: Any) -> None:
+def test_entries_are_paused_and_resumed_from_the_list(app: Celery) -> None:
     operator = site.visitor("view", "pause", name="oli")
     for name in ("a", "b", "c"):
         entry(app, name)
@@ -290,9 +283,7 @@ DEEDS: dict[str, tuple[tuple[str, ...], str, dict[str, str] | None]] = {
 
 
 @pytest.mark.parametrize("permission", ["view", "add", "change", "delete", "pause", "run", None])
-def test_deed_takes_its_permission(
-    app: Celery, site: Any, broker: redis.Redis, permission: str | None
-) -> None:
+def test_deed_takes_its_permission(app: Celery, broker: redis.Redis, permission: str | None) -> None:
     browser = site.visitor(*([permission] if permission else []))
     for deed, (sufficient, path, sent) in DEEDS.items():
         Entry.delete_many(["report", "new"], app)
@@ -311,13 +302,10 @@ def test_deed_takes_its_permission(
 
 
 def test_user_outside_the_staff_is_asked_to_log_in(app: Celery) -> None:
-    from django.contrib.auth.models import User
-    from django.test import Client
-
-    customer = Client()
-    customer.force_login(User.objects.create(username="customer", is_superuser=True, is_staff=False))
+    customer = site.Client()
+    customer.force_login(site.User.objects.create(username="customer", is_superuser=True, is_staff=False))
     entry(app)
-    for browser in (Client(), customer):
+    for browser in (site.Client(), customer):
         for path in ("", "add/", "report/change/", "report/delete/", "report/action/pause/", "dashboard/"):
             answer = browser.get(f"{LIST}{path}")
             assert answer.status_code == 302
@@ -326,7 +314,7 @@ def test_user_outside_the_staff_is_asked_to_log_in(app: Celery) -> None:
     assert Entry.get("report", app).state == "scheduled"
 
 
-def test_form_without_csrf_token_changes_nothing(app: Celery, site: Any) -> None:
+def test_form_without_csrf_token_changes_nothing(app: Celery) -> None:
     browser = site.visitor(is_superuser=True, enforce_csrf_checks=True)
     entry(app)
     for path in ("", "add/", "report/change/", "report/delete/", "report/action/pause/"):
@@ -354,8 +342,6 @@ def test_addresses_below_a_prefix_have_it(app: Celery, admin: Any, request: pyte
 
 
 def test_page_without_redis_says_so_and_keeps_what_was_typed(app: Celery, admin: Any, make_app: Any) -> None:
-    from django.test import override_settings
-
     entry(app)
     fields = form_of(admin.get(change_url("report")))
     away = make_app(
@@ -373,7 +359,7 @@ def test_page_without_redis_says_so_and_keeps_what_was_typed(app: Celery, admin:
         assert admin.get(f"{LIST}dashboard/").status_code == 503
 
 
-def test_dashboard_in_the_admin_allows_what_the_permissions_allow(app: Celery, site: Any) -> None:
+def test_dashboard_in_the_admin_allows_what_the_permissions_allow(app: Celery) -> None:
     entry(app)
     dashboard = f"{LIST}dashboard"
     looking, browser = site.visitor("view"), site.visitor("view", "change", name="chris")
@@ -395,7 +381,7 @@ def test_dashboard_in_the_admin_allows_what_the_permissions_allow(app: Celery, s
 
 
 def test_overridden_permission_counts_for_actions_and_the_dashboard(
-    app: Celery, admin: Any, site: Any, monkeypatch: pytest.MonkeyPatch
+    app: Celery, admin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site.EntryAdmin, "has_change_permission", lambda self, request, obj=None: False)
     monkeypatch.setattr(site.EntryAdmin, "has_delete_permission", lambda self, request, obj=None: False)
@@ -411,30 +397,28 @@ def test_overridden_permission_counts_for_actions_and_the_dashboard(
 def test_model_has_no_table_and_nothing_to_migrate(app: Celery) -> None:
     import io
 
-    from django.contrib.auth.models import Permission
-    from django.core.management import call_command
     from django.db import connection
 
     from redbeat.contrib.django.models import Entry as Model
 
     assert "redbeat_entry" not in connection.introspection.table_names()
-    call_command("makemigrations", check=True, dry_run=True, verbosity=0)
+    site.call_command("makemigrations", check=True, dry_run=True, verbosity=0)
     for whole in (False, True):
         out = io.StringIO()
-        call_command("dumpdata", "redbeat", use_base_manager=whole, stdout=out)
+        site.call_command("dumpdata", "redbeat", use_base_manager=whole, stdout=out)
         assert json.loads(out.getvalue()) == []
     assert list(Model.objects.all()) == []
-    found = Permission.objects.filter(content_type__app_label="redbeat").values_list("codename", flat=True)
+    found = site.Permission.objects.filter(content_type__app_label="redbeat").values_list(
+        "codename", flat=True
+    )
     assert {*found} == {f"{one}_entry" for one in ("view", "add", "change", "delete", "pause", "run")}
 
 
 def test_entry_is_paused_in_a_browser_on_accessible_pages(app: Celery, admin: Any, page: Any) -> None:
     from django.contrib.staticfiles.handlers import StaticFilesHandler
     from django.core.wsgi import get_wsgi_application
-    from django.test import override_settings
 
     from tests.support.browser import axe
-    from tests.support.dashboards import serving_wsgi
 
     entry(app)
     # that everything has a name; colours and sizes are the admin's own

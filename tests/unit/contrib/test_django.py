@@ -83,8 +83,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
     def find(settings_module: str | None, given: Any = None, /, **modules: str) -> Any:
         for name, text in modules.items():
-            path = tmp_path.joinpath(*name.replace("INIT", "*").split("__")).with_suffix(".py")
-            path = path.with_name(path.name.replace("*", "__init__"))
+            path = tmp_path / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         with override_settings(REDBEAT_CELERY_APP=given):
