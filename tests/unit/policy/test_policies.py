@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -32,7 +32,6 @@ from redbeat.policy.policy import (
     encode_policy,
     make_policy,
 )
-from redbeat.policy.window import exclusion_of
 from redbeat.schedules import cron, next_run, rrule
 from redbeat.store.records import KeyType, Stored
 from tests.support.ticks import memory_app
@@ -250,25 +249,3 @@ def test_a_run_is_too_late_only_by_more_than_its_jitter_and_the_grace_time(
 ) -> None:
     policy = Policy(jitter=60, misfire_grace_time=10)
     assert choose_run(schedule(3600), policy, NOON, NOON + late * SECOND, NO_POLICY).due == due
-
-
-class Noon:
-    """A calendar that excludes noon."""
-
-    def end_of_exclusion(self, instant: datetime, tz: tzinfo) -> datetime | None:
-        return NOON + SECOND if instant == NOON else None
-
-
-@pytest.mark.parametrize(
-    ("policy", "field", "why"),
-    [
-        (Policy(start_time=NOON + SECOND), "start_time", "before its start_time, 2026-06-01T12:00:01+00:00"),
-        (Policy(end_time=NOON - SECOND), "end_time", "after its end_time, 2026-06-01T11:59:59+00:00"),
-        (Policy(exclude="noons", calendar=Noon()), "exclude", "excluded by its calendar noons"),
-    ],
-)
-def test_a_time_is_excluded_for_one_reason_naming_the_field(policy: Policy, field: str, why: str) -> None:
-    found = exclusion_of(schedule(60), policy, NOON)
-    assert found is not None
-    assert (found.field, found.why) == (field, why)
-    assert exclusion_of(schedule(60), policy.unbounded(), NOON) is None
