@@ -12,6 +12,7 @@ import pytest
 import redis
 from celery import Celery
 
+from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.errors import ReshardRefused, StoreRefused
 from redbeat.keys import Keys
 from redbeat.reshard import hidden
@@ -285,13 +286,13 @@ def call_doctor(app: Celery, patch: pytest.MonkeyPatch, raw: redis.Redis) -> Non
 def test_entries_hidden_by_a_killed_mover_are_moved_on_by_beats_and_doctor(
     make_app: MakeApp,
     raw: redis.Redis,
-    chance: random.Random,
     monkeypatch: pytest.MonkeyPatch,
     state: bytes,
     repair: Callable[[Celery, pytest.MonkeyPatch, redis.Redis], None],
 ) -> None:
     """While it settles that is what is kept for no entry, in a part that ends."""
-    fill(raw, chance, 60)
+    app = make_app()
+    Entry.save_many(Entry(f"entry-{number}", "echo", 3600, app=app) for number in range(40))
     reshard(make_app, 4)
     before, _ = read_all(raw)
     raw.hset("{redbeat:3}::totals", "a:sent", 7)
