@@ -38,6 +38,7 @@ from tests.support.schedule import (
     meta_json,
     monitoring,
     server_now,
+    write_spike,
 )
 from tests.support.schedule import write_raw as write
 from tests.support.servers import Server
@@ -466,10 +467,7 @@ def test_many_findings_of_a_kind_are_cut_short_after_the_errors(app: Celery, cli
 
 
 def test_large_schedule_is_examined_until_time_is_up(app: Celery, client: redis.Redis) -> None:
-    with client.pipeline(transaction=False) as pipeline:
-        for number in range(10_000):
-            write(pipeline, f"e{number}", score=AFAR + number)
-        pipeline.execute()
+    write_spike(client, AFAR, 10_000)
     found = examine(app, max_seconds=0.1)
     assert "unseen" in [finding.kind for finding in found.findings]
     assert 0 < found.seen < 10_000

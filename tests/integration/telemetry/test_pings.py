@@ -130,25 +130,21 @@ def test_service_that_fails_is_retried_and_logged_once(
 
 
 def test_one_of_several_beats_without_a_lock_calls(
-    make_app: MakeApp, receiver: Receiver, client: redis.Redis
+    make_scheduler: MakeScheduler, receiver: Receiver, client: redis.Redis
 ) -> None:
     settings = {"redbeat_ping_url": receiver.url("x"), "redbeat_lock_key": None}
-    beats = [RedBeatScheduler(app) for app in (make_app(**settings), make_app(**settings))]
-    try:
-        for beat in beats:
-            beat.tick()
-        first, second = map(pings_of, beats)
-        assert (first.step(), second.step()) == (PERIOD_SECONDS, LOOK_AGAIN_SECONDS)
-        assert 0 < client.pttl("redbeat::pinged") <= 55_000  # type: ignore[operator]
-        assert len(receiver.paths) == 1
-        client.delete("redbeat::pinged")
-        receiver.behave = lambda _path: b"HTTP/1.1 500 Oh\r\n\r\n"
-        assert first.step() == RETRY_SECONDS
-        receiver.behave = lambda _path: OK
-        assert second.step() == PERIOD_SECONDS, "the first one has given its turn back"
-    finally:
-        for beat in beats:
-            beat.close()
+    beats = [make_scheduler(**settings) for _ in range(2)]
+    for beat in beats:
+        beat.tick()
+    first, second = map(pings_of, beats)
+    assert (first.step(), second.step()) == (PERIOD_SECONDS, LOOK_AGAIN_SECONDS)
+    assert 0 < client.pttl("redbeat::pinged") <= 55_000  # type: ignore[operator]
+    assert len(receiver.paths) == 1
+    client.delete("redbeat::pinged")
+    receiver.behave = lambda _path: b"HTTP/1.1 500 Oh\r\n\r\n"
+    assert first.step() == RETRY_SECONDS
+    receiver.behave = lambda _path: OK
+    assert second.step() == PERIOD_SECONDS, "the first one has given its turn back"
 
 
 # -- ping_url of an entry
