@@ -22,7 +22,7 @@ from redbeat import aio
 from redbeat.connection.async_client import MAX_COMMANDS, AsyncRetryUnlessRefused
 from redbeat.connection.client import CLIENT_DEFAULTS
 from redbeat.connection.waiting import drive, pause
-from redbeat.errors import ConfigurationError, StoreUnavailable
+from redbeat.errors import ConfigurationError, EntryTooExpensive, StoreUnavailable
 from redbeat.process import budget
 from tests.support.ticks import memory_app
 
@@ -271,3 +271,20 @@ def test_expensive_computation_runs_in_a_thread_and_may_wait() -> None:
 
     assert asyncio.run(drive(lambda: budget.limited("key", compute))) is False
     assert budget.limited("key", threading.current_thread) is threading.main_thread()
+
+
+def test_computation_over_its_budget_is_stopped_while_the_loop_runs() -> None:
+    def compute() -> None:
+        while True:
+            pass
+
+    async def main() -> int:
+        turns, task = 0, asyncio.create_task(drive(lambda: budget.limited("key", compute)))
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        with pytest.raises(EntryTooExpensive):
+            await task
+        return turns
+
+    assert asyncio.run(main()) > 5, "50 ms in turns of the interpreter's switch interval and more"
