@@ -21,7 +21,7 @@ from tests.support.processes import Process
 from tests.support.servers import Server
 
 from . import beats, bursts, cases, plot, results
-from .bench import QUICK, Bench, Sizes, SubjectError, machine
+from .bench import Bench, Sizes, SubjectError, machine, quick_sizes
 from .metrics import metrics
 from .targets import verdicts
 
@@ -93,7 +93,7 @@ def summary(bench: Bench, names: Sequence[str], on: dict[str, Any], *, is_quick:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     with Server() as server, busy_processors() if options.busy else nullcontext(0) as busy:
-        sizes = QUICK if options.quick else Sizes()
+        sizes = quick_sizes() if options.quick else Sizes()
         bench = Bench(server, sizes, patience=2 if options.busy else 1)
         on = machine(bench, busy)
         run_cases(bench, options.only)

@@ -20,8 +20,6 @@ CONFIRMED = "loop with confirms"
 FLOOR = "raw LPUSH"
 SUBJECTS = (OURS, OLD, LOOP, BATCHED, CONFIRMED, FLOOR)
 
-NOT_YET = "not there yet"
-
 
 class Cost(NamedTuple):
     """Processor time of one message, microseconds: of the process that sends it, and of the server."""
@@ -79,17 +77,16 @@ class Results:
         subject: str,
         size: int,
         unit: str,
-        value: float | None,
+        value: float,
         note: str = "",
         cost: Cost | None = None,
     ) -> None:
-        """Add one repeat; None for what can't be measured, for the reason in `note`."""
+        """Add one repeat."""
         figure = self.find(case, subject, size)
         if figure is None:
             figure = Figure(case, subject, size, unit)
             self.figures.append(figure)
-        if value is not None:
-            figure.values.append(value)
+        figure.values.append(value)
         if cost is not None:
             figure.costs.append(cost)
         figure.note = note or figure.note
@@ -101,7 +98,7 @@ class Results:
     def value(self, case: str, subject: str, size: int) -> float | None:
         """The figure's value; None when it was not taken."""
         figure = self.find(case, subject, size)
-        return figure.value if figure and figure.values else None
+        return figure.value if figure else None
 
     def sizes(self, case: str) -> list[int]:
         """The sizes that the case was measured at, in order."""
@@ -117,10 +114,9 @@ class Results:
         found = []
         for figure in self.figures:
             shown = {name: getattr(figure, name) for name in ("case", "subject", "size", "unit")}
-            value = figure.value if figure.values else None
             costs = [cost._asdict() for cost in figure.costs]
-            more = {"value": value, "repeats": figure.values, "processor_us": costs, "note": figure.note}
-            found.append({**shown, **more})
+            values = {"value": figure.value, "repeats": figure.values, "processor_us": costs}
+            found.append({**shown, **values, "note": figure.note})
         return found
 
 
@@ -153,7 +149,7 @@ def figure_rows(results: Results) -> Iterator[list[str]]:
 
 def _gain(ours: Figure | None, old: Figure | None) -> str:
     """How many times better ours is: faster, or cheaper."""
-    if not (ours and old and ours.values and old.values) or ours.unit not in _BETTER_IS:
+    if not (ours and old) or ours.unit not in _BETTER_IS:
         return ""
     better, worse = (ours, old) if _BETTER_IS[ours.unit] == "more" else (old, ours)
     return f"{_number(better.value / worse.value)} x" if worse.value else ""
@@ -162,8 +158,6 @@ def _gain(ours: Figure | None, old: Figure | None) -> str:
 def _cell(figure: Figure | None) -> str:
     if figure is None:
         return ""
-    if not figure.values:
-        return figure.note
     cost = figure.cost
     remarks = [f"{cost.here_us:.0f} + {cost.server_us:.0f} µs"] if cost else []
     remarks += [figure.note] if figure.note else []

@@ -8,7 +8,7 @@ from functools import partial
 
 from . import beats, bursts, cases, metrics
 from .bench import Sizes
-from .results import BATCHED, CONFIRMED, LOOP, NOT_YET, OLD, OURS, Cost, Results
+from .results import BATCHED, CONFIRMED, LOOP, OLD, OURS, Cost, Results
 
 #: `redbeat_message_cache_bytes` by default; what else a process keeps of its entries is small
 CACHE_MEGABYTES = 64
@@ -37,9 +37,7 @@ def verdicts(results: Results, sizes: Sizes, *, is_judged: bool = True) -> Itera
         words = f"{bound[:2]} {form.format(wanted)}"
         try:
             measured = measure()
-        except LookupError as exc:
-            if str(exc.args[0]) == NOT_YET:
-                yield Verdict(target, NOT_YET, words, False if is_judged else None)
+        except LookupError:
             continue
         reached = measured >= wanted if is_least else measured <= wanted
         yield Verdict(target, form.format(measured), words, reached if is_judged else None)
@@ -55,8 +53,7 @@ def _targets(results: Results, sizes: Sizes) -> Iterator[tuple[str, str, str, Ca
     def value(case: str, size: int = due, subject: str = OURS) -> float:
         known = results.value(case, subject, size)
         if known is None:
-            figure = results.find(case, subject, size)
-            raise LookupError(figure.note if figure else "not run")
+            raise LookupError("not run")
         return known
 
     def take(case: str, size: int = due) -> Callable[[], float]:

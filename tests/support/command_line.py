@@ -69,14 +69,13 @@ def installed(directory: Path) -> dict[str, str]:
 class Terminal:
     """A command on a pseudo terminal: what it shows, and what is typed."""
 
-    def __init__(
-        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], size: tuple[int, int] = (40, 120)
-    ) -> None:
+    def __init__(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> None:
         self.shown = ""
         self._file, theirs = pty.openpty()
-        given = {"TERM": "xterm-256color", "LINES": str(size[0]), "COLUMNS": str(size[1]), **env}
-        environ = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        self._process = start(command, cwd, {**environ, **given}, (theirs, theirs, theirs))
+        environ = {**os.environ, "TERM": "xterm-256color", "LINES": "40", "COLUMNS": "120", **env}
+        if "NO_COLOR" not in env:
+            environ.pop("NO_COLOR", None)
+        self._process = start(command, cwd, environ, (theirs, theirs, theirs))
         os.close(theirs)
 
     def __enter__(self) -> Terminal:

@@ -94,10 +94,8 @@ def loop() -> Iterator[Callable[[], None]]:
 
 
 def batched() -> Iterator[Callable[[], None]]:
-    """The same loop in kombu's `Producer.batch()`, where kombu has it."""
+    """The same loop in kombu's `Producer.batch()`."""
     task, producer = app.tasks[TASK], app.amqp.producer_pool.acquire()
-    if not hasattr(producer, "batch"):
-        return
 
     def send(count: int = options.due) -> None:
         with producer.batch():

@@ -79,34 +79,31 @@ def test_client_makes_changes_pauses_runs_and_removes_an_entry(
         assert token not in process.output()
 
 
-class Meddling:
-    """A dashboard in which somebody else changes the entry just before a client's first PATCH arrives.
+def meddling(application: ASGIApp, meddle: Callable[[], object], patches: list[tuple[int, Any]]) -> ASGIApp:
+    """A dashboard where another user changes the entry just before the first PATCH arrives.
 
-    Attributes:
-        patches: the status and the sent body of each PATCH.
+    ``patches`` gets the status and the body of each PATCH.
     """
 
-    def __init__(self, application: ASGIApp, meddle: Callable[[], object]) -> None:
-        self._application, self._meddle = application, meddle
-        self.patches: list[tuple[int, Any]] = []
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
         if scope.get("method") != "PATCH":
-            await self._application(scope, receive, send)
+            await application(scope, receive, send)
             return
         body = await receive()
-        if not self.patches:
-            await run_in_threadpool(self._meddle)
+        if not patches:
+            await run_in_threadpool(meddle)
 
         async def receive_again() -> Message:
             return body
 
         async def note(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self.patches.append((message["status"], json.loads(body["body"])))
+                patches.append((message["status"], json.loads(body["body"])))
             await send(message)
 
-        await self._application(scope, receive_again, note)
+        await application(scope, receive_again, note)
+
+    return call
 
 
 def test_client_loses_nothing_that_another_user_has_changed_meanwhile(server: Server, recipe: str) -> None:
@@ -116,17 +113,17 @@ def test_client_loses_nothing_that_another_user_has_changed_meanwhile(server: Se
     def meddle() -> None:
         RedBeatSchedulerEntry.get("report", app).update(args=["theirs"])
 
-    token, meddling = token_of(app, ["admin"], recipe), Meddling(asgi_app(app), meddle)
-    with serving(meddling) as home:
+    token, patches = token_of(app, ["admin"], recipe), list[tuple[int, Any]]()
+    with serving(meddling(asgi_app(app), meddle, patches)) as home:
         done = call(recipe, home, token)
-        statuses = [status for status, _ in meddling.patches]
+        statuses = [status for status, _ in patches]
         if recipe == "rest.sh":  # it tells the person who called it, and does no more
             assert (statuses, done.returncode != 0) == ([412], True)
             assert "changed meanwhile" in done.stdout
             assert RedBeatSchedulerEntry.get("report", app).args == ["theirs"]
         else:
             assert (statuses, done.returncode) == ([412, 200], 0), done.stderr
-            assert meddling.patches[1][1]["args"] == ["theirs", "weekly"]
+            assert patches[1][1]["args"] == ["theirs", "weekly"]
             RedBeatSchedulerEntry("report", "echo", 60, app=app).save()
         done = call(recipe, home, token)
         assert done.returncode != 0, "it is there already"

@@ -271,13 +271,6 @@ def test_url_without_such_a_database_is_refused(tmp_path: Path) -> None:
             read_django_celery_beat(url)
 
 
-def test_other_databases_need_sqlalchemy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sqlalchemy", None)
-    with pytest.raises(ConfigurationError, match="pip install sqlalchemy") as caught:
-        read_django_celery_beat("postgresql://django:secret@db/app")
-    assert "secret" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "url", ["postgresql://me:hunter2@host:hunter2/db", "postgresql://me:hunter2@[::1/db"]
 )
