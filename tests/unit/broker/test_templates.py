@@ -14,6 +14,7 @@ from celery.backends.base import DisabledBackend
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
 
+from redbeat.broker import compiler
 from redbeat.broker.compiler import Compiler, Message, Values
 from redbeat.broker.template import Template
 from redbeat.broker.wrappers import is_known_wrapper
@@ -190,13 +191,18 @@ def test_template_that_could_not_be_made_is_tried_again_in_the_next_batch(compil
     assert isinstance(compiling.compile(call_of(queue="missing")), Message)
 
 
-def test_memory_of_templates_is_bounded(compiling: Compiling) -> None:
+def test_memory_of_templates_is_bounded(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "KEPT_BATCHES", 5)
     compiling.allowance.max_bytes = 60_000
     found = [compiling.compile(call_of(queue=f"queue-{number}")) for number in range(10)]
     made = [message for message in found if isinstance(message, Message)]
     assert 3 <= len(made) <= 7
     assert f"more than {len(made)} kinds" in str(found[-1])
     assert 2**26 - compiling.allowance.left_bytes < 45_000
+    for _ in range(5):
+        compiling.begin_batch()
+    compiled(compiling, queue="queue-9")
+    assert not compiling.compiler.is_current(made[0])
 
 
 # -- rehearsals

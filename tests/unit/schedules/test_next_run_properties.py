@@ -8,6 +8,7 @@ from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import pytest
 from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.rrule import DAILY, weekday
 from hypothesis import assume, given, settings
@@ -271,15 +272,17 @@ class AfterLastRun(BaseSchedule):
         return last_run_at + self.pause - self.now()
 
 
-def test_last_runs_of_an_own_kind_with_uneven_gaps_are_those_of_a_naive_walk() -> None:
-    begin, second = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+@pytest.mark.parametrize("is_dense_first", [True, False])
+def test_last_runs_of_an_own_kind_with_uneven_gaps_are_those_of_a_naive_walk(is_dense_first: bool) -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
 
     class Uneven(BaseSchedule):
         def remaining_estimate(self, last_run_at: datetime) -> timedelta:
-            minute = last_run_at.replace(second=0, microsecond=0) + timedelta(minutes=1)
-            return max(minute, second) - self.now()
+            is_dense = (last_run_at < begin + timedelta(hours=6)) is is_dense_first
+            step = timedelta(minutes=1 if is_dense else 60)
+            return last_run_at - (last_run_at - begin) % step + step - self.now()
 
-    runs, following = naive_walk(Uneven(), Policy(), begin, 100)
+    runs, following = naive_walk(Uneven(), Policy(), begin, 400)
     assert last_runs(Uneven(), Policy(), begin, runs[-1], 3) == (runs[-3:], following)
 
 
