@@ -23,10 +23,6 @@ from tests.support.ticks import leader
 KEY = NAMES.about("job").entry
 
 
-def save(app: Celery, **policy: Any) -> Entry:
-    return Entry("job", "echo", 3600, app=app, **{"pause_after_failures": 3, **policy}).save()
-
-
 def fail(progress: Progress, times: int) -> None:
     """Let runs fail, one after the other."""
     for _ in range(times):
@@ -37,7 +33,7 @@ def fail(progress: Progress, times: int) -> None:
 
 def save_failing(app: Celery, progress: Progress, **policy: Any) -> Entry:
     """An entry that has failed three times, as often as it may."""
-    entry = save(app, **policy)
+    entry = Entry("job", "echo", 3600, app=app, pause_after_failures=3, **policy).save()
     fail(progress, 3)
     return entry
 
@@ -174,7 +170,7 @@ def test_a_pause_that_was_not_told_of_is_told_of_again(
 def test_the_run_that_waited_isnt_sent_when_the_entry_is_paused(
     progress: Progress, app: Celery, client: redis.Redis, broker: redis.Redis
 ) -> None:
-    save(app, pause_after_failures=1, overlap="buffer_one")
+    Entry("job", "echo", 3600, app=app, pause_after_failures=1, overlap="buffer_one").save()
     delivery = progress.started("job", "id-1", 1000.0, pause=1, overlap="buffer_one")
     progress.wait("job", 2000.0)
     progress.end(delivery, "failed", error="ValueError: no")
@@ -192,7 +188,7 @@ def test_the_run_that_waited_isnt_sent_when_the_entry_is_paused(
 def test_an_entry_that_is_deleted_leaves_no_failures_to_one_of_its_name(
     progress: Progress, app: Celery, client: redis.Redis, deleted: str
 ) -> None:
-    entry = save(app)
+    entry = Entry("job", "echo", 3600, app=app, pause_after_failures=3).save()
     delivery = progress.started("job", "id-1")
     if deleted == "before":
         entry.delete()
