@@ -50,6 +50,10 @@ class Browser:
         assert answer.status_code == status, (answer.status_code, answer.text[:2000])
         return str(answer.text)
 
+    def read_whole(self, path: str, **query: Any) -> str:
+        """Return the HTML of a page once no part of it is still being computed."""
+        return str(eventually(lambda: 'hx-trigger="load' not in (html := self.read(path, **query)) and html))
+
     def token(self) -> str:
         """Return the token against forged requests."""
         [found] = re.findall(r'"X-CSRF-Token": "([^"]*)"', unescape(self.get("/login").text))

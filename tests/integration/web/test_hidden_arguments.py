@@ -19,7 +19,6 @@ from redbeat.web.application import PAGES
 from tests.faults.rounds import some_of
 from tests.integration.web.conftest import Add, Browse, Programs
 from tests.support.forms import form_fields
-from tests.support.polling import eventually
 from tests.support.stored import store
 
 #: what is looked for; of a part of it that is cut off, too
@@ -129,7 +128,7 @@ def test_no_page_shows_a_hidden_argument(walked: Celery, browse: Browse) -> None
     paths = {route.path for route in PAGES if "GET" in route.methods} - {"/live"}  # type: ignore[attr-defined]
     assert {"/", "/entry", "/entries", "/doctor", "/routes", "/entry/edit"} <= paths
     for path in ("/doctor", "/routes"):  # these look at all entries in the background
-        assert eventually(lambda path=path: "looked at" in browser.read(path))
+        assert "looked at" in browser.read_whole(path)
     told = {"/entry", "/entry/edit", "/entry/new", "/routes"}  # others say little of an entry
     for path in sorted(paths):
         for name in SHOWN if path in told else MESSAGES if path == "/later/message" else ["good"]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from wsgiref.util import setup_testing_defaults
 
 import httpx
@@ -276,28 +277,20 @@ def test_command_prints_a_link_that_works_and_logs_no_token(
     assert not has_traceback(process.output())
 
 
-@pytest.mark.parametrize(
-    ("options", "environment", "words"),
-    [
+def test_command_that_would_be_open_or_cannot_work_ends_with_the_reason(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.log, "setup", lambda **_: None)
+    for options, environment, words in (
         (("--host=0.0.0.0",), {}, "can be reached from other machines"),
         ((), {"REDBEAT_WEB_USER": "ops"}, "must both be set"),
         ((), {**USERS, "REDBEAT_WEB_RIGHTS": "rood"}, "rood"),
         (("--root-path=//evil",), {}, "must be a path"),
         (("--host=192.0.2.1",), USERS, "Can't listen at 192.0.2.1:0"),
-    ],
-)
-def test_command_that_would_be_open_or_cannot_work_ends_with_the_reason(
-    app: Celery,
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[str, ...],
-    environment: dict[str, str],
-    words: str,
-) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(app.log, "setup", lambda **_: None)
-    done = call(app, "web", "--port=0", *options)
-    assert (done.exit_code != 0, words in done.stderr) == (True, True), done.stderr
+    ):
+        with patch.dict(os.environ, environment):
+            done = call(app, "web", "--port=0", *options)
+        assert (done.exit_code != 0, words in done.stderr) == (True, True), done.stderr
 
 
 @pytest.mark.slow

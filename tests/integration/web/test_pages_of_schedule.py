@@ -54,11 +54,6 @@ def rows_of_shards(page: str) -> list[list[str]]:
     return [[unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in row] for row in cells]
 
 
-def read_whole(browser: Browser, path: str, **query: object) -> str:
-    """Read a page until no part of it is still being computed."""
-    return str(eventually(lambda: 'hx-trigger="load' not in (page := browser.read(path, **query)) and page))
-
-
 def note(app: Celery, user: str, verb: str, names: list[str], **details: Any) -> None:
     with audited(app, user, "cli", verb, names, details, host="web-1"):
         pass
@@ -126,7 +121,7 @@ def test_timeline_shows_what_happened_beside_what_was_planned(
     for number, outcome in enumerate(["succeeded", "failed", "lost", "skipped"]):
         record = {"due": due - 600 * number, "at": due, "ended": due, "outcome": outcome}
         client.lpush(Keys().about("shop.send").history, json.dumps(record))
-    page = read_whole(browse("read"), "/timeline", start="6h", hours="6")
+    page = browse("read").read_whole("/timeline", start="6h", hours="6")
     assert re.search(r'aria-label="3[567] runs; [^"]*; 1 lost; 1 failed; 1 skipped; 1 sent"', page), page
 
 
@@ -135,28 +130,23 @@ def test_timeline_that_runs_out_of_time_says_how_much_it_covers(
 ) -> None:
     RedBeatSchedulerEntry.save_many([RedBeatSchedulerEntry(f"a{n}", "t", 600, app=app) for n in range(1200)])
     monkeypatch.setattr(timelines, "BUDGET_SECONDS", 0.0)
-    page = read_whole(browse("read"), "/timeline")
+    page = browse("read").read_whole("/timeline")
     assert re.search(r"Covers \d+ of 1,200 entries", page), "fewer than a thousand"
     assert "more=1" in page
 
 
-@pytest.mark.parametrize(
-    ("query", "task_ids"),
-    [
+def test_runs_are_found_by_state_and_name(app: Celery, client: redis.Redis, browse: Browse) -> None:
+    fill(app, client)
+    browser = browse("read")
+    for query, task_ids in (
         ({}, {"one", "two", "three"}),
         ({"state": "running"}, {"two", "three"}),
         ({"state": "failed,lost"}, {"one"}),
         ({"state": "all", "since": "1d", "name": "hourly"}, {"three"}),
         ({"state": "all", "since": "1d", "match": "rep*"}, {"one", "two"}),
-    ],
-)
-def test_runs_are_found_by_state_and_name(
-    app: Celery, client: redis.Redis, browse: Browse, query: dict[str, str], task_ids: set[str]
-) -> None:
-    fill(app, client)
-    browser = browse("read")
-    page = read_whole(browser, "/runs", **query)
-    assert {one for one in ("one", "two", "three") if re.search(rf">\s*{one}\s*<", page)} == task_ids
+    ):
+        page = browser.read_whole("/runs", **query)
+        assert {one for one in ("one", "two", "three") if re.search(rf">\s*{one}\s*<", page)} == task_ids
     for wrong in ({"state": "faild"}, {"since": "x"}):
         assert browser.get("/runs", **wrong).status_code == 422
 
@@ -186,11 +176,11 @@ def test_doctor_repairs_nothing_that_the_user_has_not_seen(
 ) -> None:
     monkeypatch.setattr(fixes, "MISSING_GRACE_SECONDS", 0)
     first, second = browse("admin"), browse("admin")
-    assert "Show what would be repaired" not in read_whole(second, "/doctor"), (
+    assert "Show what would be repaired" not in second.read_whole("/doctor"), (
         "it has found nothing, and remembers that"
     )
     client.zadd("redbeat::schedule", {"redbeat:gone": time.time() + 1000})
-    read_whole(first, "/doctor")
+    first.read_whole("/doctor")
     asked = form_fields(first.read("/doctor/fix"))
     del asked["csrf_token"]  # that of its cookies, which both have in a browser
     client.zadd("redbeat::schedule", {"redbeat:other": time.time() + 1000})
@@ -209,7 +199,7 @@ def test_changes_are_found_by_user_command_and_name(app: Celery, browse: Browse)
     browser = browse("read")
 
     def found(**query: str) -> list[str]:
-        page = read_whole(browser, "/audit", **query)
+        page = browser.read_whole("/audit", **query)
         cell = 'data-label="Change"><span class="nowrap">'
         return [part.split("<")[0].strip() for part in page.split(cell)[1:]]
 

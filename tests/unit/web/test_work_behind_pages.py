@@ -11,7 +11,8 @@ import pytest
 from celery import Celery
 
 from redbeat.errors import EntryError, StoreUnavailable
-from redbeat.store.changes import ChangeRecord
+from redbeat.store.changes import ChangeRecord, ChangeRecords
+from redbeat.store.store import Store
 from redbeat.web import threads
 from redbeat.web.background import Background, Result
 from redbeat.web.changes import MAX_AT_WORK, MAX_KEPT, MAX_OF_USER, Changes, Ending
@@ -78,33 +79,17 @@ def test_failed_job_says_why_and_keeps_the_result_before_it(caplog: pytest.LogCa
     assert settled(jobs, "kind", "key", lambda _tell: 43, is_wanted=True).problem == ""
 
 
-class Shared:
-    """What several processes know of each other's changes, as Redis keeps it for them."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, ChangeRecord] = {}
-
-    def claim(self, id: str, record: ChangeRecord) -> bool:  # noqa: A002
-        return self.records.setdefault(id, record) is record
-
-    def write(self, id: str, record: ChangeRecord) -> None:  # noqa: A002
-        self.records[id] = record
-
-    def read(self, id: str) -> ChangeRecord | None:  # noqa: A002
-        return self.records.get(id)
-
-
 def told(outcome: Any) -> Ending:
     return Ending(str(outcome))
 
 
-def make_changes() -> Changes:
-    shared = Shared()
-    return Changes(lambda: shared, told)
+@pytest.fixture
+def changes(fake_app: Celery) -> Changes:
+    return Changes(lambda: ChangeRecords(Store(fake_app)), told)
 
 
-def test_click_begins_one_change_of_its_user(gate: threading.Event) -> None:
-    changes, done = make_changes(), list[int]()
+def test_click_begins_one_change_of_its_user(changes: Changes, gate: threading.Event) -> None:
+    done = list[int]()
     first = changes.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=0)
     again = changes.make("anna", "Apply", held(gate, done), told, once="click", wait_seconds=0)
     other = changes.make("bob", "Apply", held(gate, done), told, once="click", wait_seconds=0)
@@ -119,8 +104,8 @@ def test_click_begins_one_change_of_its_user(gate: threading.Event) -> None:
     assert len(done) == 2
 
 
-def test_changes_at_a_time_and_kept_changes_are_limited(gate: threading.Event) -> None:
-    changes, done = make_changes(), list[int]()
+def test_changes_at_a_time_and_kept_changes_are_limited(changes: Changes, gate: threading.Event) -> None:
+    done = list[int]()
     made = [changes.make("anna", "x", held(gate, done), told, wait_seconds=0) for _ in range(MAX_OF_USER)]
     with pytest.raises(TooBusy):
         changes.make("anna", "x", held(gate, done), told, wait_seconds=0)
