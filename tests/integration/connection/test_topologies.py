@@ -53,12 +53,6 @@ def guarded(guarded_session: Server) -> Server:
 # -- URLs and credentials
 
 
-@pytest.mark.parametrize("scheme", ["redis", "valkey"])
-def test_url_reaches_its_database(server: Server, scheme: str) -> None:
-    assert_entry_runs(memory_app(redbeat_redis_url=f"{scheme}://{server.host}:{server.port}/3"))
-    assert server.client(db=3).exists("redbeat:report")
-
-
 def test_schedule_is_on_the_broker_by_default(valkey: Server) -> None:
     assert_entry_runs(memory_app(broker_url=valkey.url(4)))
     assert valkey.client(db=4).exists("redbeat:report")
@@ -290,14 +284,6 @@ def test_app_has_one_client_made_at_its_first_use(valkey: Server) -> None:
     assert get_redis(app) is client
     names = [connection["name"] for connection in valkey.client().client_list()]
     assert names.count("the-only") == 1, "each command is sent when the one before is done"
-
-
-def test_injected_client_is_used(valkey: Server, redis: Server) -> None:
-    app = memory_app(redbeat_redis_url=redis.url(1))
-    app.redbeat_redis = valkey.client(db=5, decode_responses=False)
-    assert_entry_runs(app)
-    assert valkey.client(db=5).exists("redbeat:report")
-    assert not redis.client(db=1).keys()
 
 
 def test_parent_and_child_of_a_fork_reach_the_schedule(valkey: Server) -> None:
