@@ -21,17 +21,14 @@ from tests.support.ticks import memory_app
 DEFINITION = json.dumps(
     {"name": "stray", "task": "tasks.report", "schedule": {"__type__": "interval", "every": 60}}
 )
-
-
 BEAT = "ann:12:aabbccdd"
-
-
 Findings = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture
-def sharded(request: pytest.FixtureRequest, place: str) -> Celery:
-    """A schedule with an entry in each shard, and a leader of all."""
+def sharded(request: pytest.FixtureRequest, place: str, monkeypatch: pytest.MonkeyPatch) -> Celery:
+    """A schedule with an entry in each shard, and a leader of all; no other program writes there."""
+    monkeypatch.setattr("redbeat.diagnostics.fixes.MISSING_GRACE_SECONDS", 0.0)
     app = app_in(place, request)
     for name in names_in_every_shard(app):
         Entry(name, "tasks.report", 3600, app=app).save()
