@@ -36,15 +36,6 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def is_at_work(pid: int) -> bool:
-    """Whether the process's first thread does something, or would if it had a processor; else it waits.
-
-    Where the system can't tell: it is not.
-    """
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "S"
-
-
 def _family_of(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in children] + [one for child in children for one in _family_of(int(child))]

@@ -12,7 +12,7 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryError, EntryTooExpensive, RedBeatError, StoreCorrupt
+from redbeat.errors import EntryCorrupt, EntryError, EntryTooExpensive, RedBeatError, StoreCorrupt
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
 from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
@@ -180,6 +180,13 @@ def test_key_of_the_schedule_with_wrong_type_is_named(
     assert isinstance(caught.value, RedBeatError)
     assert "rename or delete" in str(caught.value)
     assert client.lrange(key, 0, -1) == ["oops"]
+
+
+def test_saving_over_a_key_of_another_type_is_refused(app: Celery, client: redis.Redis) -> None:
+    client.set("redbeat:entry", "mine")
+    with pytest.raises(EntryCorrupt, match="redbeat:entry"):
+        Entry("entry", "echo", 60, app=app).save()
+    assert client.get("redbeat:entry") == "mine"
 
 
 # -- large entries

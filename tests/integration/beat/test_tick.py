@@ -6,13 +6,12 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 import redis
 from celery import Celery
-from celery.schedules import schedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -38,13 +37,6 @@ from tests.support.schedule import (
 )
 from tests.support.servers import Server
 from tests.support.ticks import take_messages
-
-
-def tick_all(scheduler: RedBeatScheduler) -> float:
-    """Tick until nothing is due; return the delay of the last tick."""
-    while not (delay := scheduler.tick()):
-        pass
-    return delay
 
 
 def test_log_lines_of_2x_are_kept(
@@ -120,26 +112,12 @@ def test_score_of_zero_becomes_the_time_so_that_a_retry_keeps_the_id(
 # -- schedules and policies
 
 
-UTC = timezone.utc
-
-
-HOUR = 3600
-
-
-def missed(app: Celery, client: redis.Redis, hours: float, **policy: Any) -> datetime:
-    """Store an hourly entry that was due so many hours ago; return when that was."""
-    first = server_time(client).replace(microsecond=0) - timedelta(hours=hours)
-    Entry("e", "t", schedule(HOUR), app=app, **policy).save()
-    client.zadd("redbeat::schedule", {"redbeat:e": f"{first.timestamp():.6f}"})
-    return first
-
-
 def test_misfire_settings_of_the_app_apply_to_entries_without_their_own(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis
 ) -> None:
     scheduler = make_scheduler(redbeat_misfire="all", redbeat_misfire_limit=3)
-    scheduler.stand_for_leader()
-    first = missed(scheduler.app, client, 3.5)
+    first = server_time(client).replace(microsecond=0) - timedelta(hours=3.5)
+    write_raw(client, "entry", score=first.timestamp())
     for _ in range(6):
         scheduler.tick()
     assert sent_dues(broker) == [first + timedelta(hours=hour) for hour in (1, 2, 3)]
