@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from html import unescape
 from typing import Any
 
 import uvicorn
@@ -55,9 +53,11 @@ class Browser:
         return str(eventually(lambda: 'hx-trigger="load' not in (html := self.read(path, **query)) and html))
 
     def token(self) -> str:
-        """Return the token against forged requests."""
-        [found] = re.findall(r'"X-CSRF-Token": "([^"]*)"', unescape(self.get("/login").text))
-        return str(found)
+        """Return the token against forged requests, which is that of a cookie."""
+        cookies = self.http.cookies
+        if not any("redbeat_csrf" in name for name in cookies):
+            self.get("/login")
+        return next(value for name, value in cookies.items() if "redbeat_csrf" in name)
 
     def post(
         self, path: str, headers: Mapping[str, str] | None = None, files: Any = None, **fields: Any

@@ -52,8 +52,8 @@ def test_markup_that_users_have_written_is_text_on_every_page(
     browser = browse()
     browser.send("/entries/pause", name=f"gone {HOSTILE}", note=HOSTILE, confirmed="yes")
     paths = [path for method, path, _ in routes() if method == "GET" and path != "/live"]
-    for name in (HOSTILE, f"bad {HOSTILE}"):
-        for path in paths:
+    for name, start in ((HOSTILE, "/"), (f"bad {HOSTILE}", "/entry")):
+        for path in (path for path in paths if path.startswith(start)):
             answer = browser.get(path, name=name, task_id=name)
             if answer.headers.get("content-type", "").startswith("text/html"):
                 typed = r'value="[^"]*"|<textarea.*?</textarea>'  # stays as it is
