@@ -131,6 +131,7 @@ def test_span_of_a_run_sent_before_its_due_time_has_no_length_and_ends_once(
     [create] = spans.named("create")
     assert create.end_time == create.start_time
     assert attributes_of(create)["redbeat.lateness_seconds"] == 0
+    assert [len(send.links) for send in spans.named("send")] == [1]
 
 
 @pytest.fixture
