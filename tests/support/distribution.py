@@ -11,7 +11,7 @@ _LONG = (
     *("tests/integration/reshard/test_resharding.py", "tests/integration/reshard/test_reshard_processes.py"),
     *("tests/integration/documentation/", "tests/integration/diagnostics/test_doctor_of_shards.py"),
     *("tests/integration/contrib/test_django_projects.py", "tests/integration/leadership/test_leader.py"),
-    *("tests/integration/singleton/test_singleton.py", "tests/integration/runs/test_worker_runs.py"),
+    *("tests/integration/singleton/test_singleton.py", "tests/integration/runs/test_worker_"),
     *("tests/integration/web/test_mounting.py", "tests/integration/telemetry/test_endpoint_of_a_beat.py"),
     *("tests/unit/schedules/test_transitions.py", "tests/unit/schedules/test_next_run_properties.py"),
 )
