@@ -64,8 +64,9 @@ def broker(valkey: Server) -> redis.Redis:
 
 
 @pytest.fixture
-def schedule_db(valkey: Server) -> redis.Redis:
-    return valkey.client(db=1)
+def server(valkey: Server) -> Server:
+    """One kind is enough."""
+    return valkey
 
 
 @pytest.fixture
@@ -115,11 +116,11 @@ def wait_for_more(broker: redis.Redis, beat: Process, times: int = 2) -> None:
 
 
 def assert_no_run_is_lost_or_doubled(
-    broker: redis.Redis, schedule_db: redis.Redis, leaderless: list[tuple[float, float]]
+    broker: redis.Redis, client: redis.Redis, leaderless: list[tuple[float, float]]
 ) -> None:
     for name, sent in sendings(broker).items():
         every = INTERVALS[name]
-        assert field(schedule_db, name, "meta")["total_run_count"] == len(sent), name
+        assert field(client, name, "meta")["total_run_count"] == len(sent), name
         for earlier, later in itertools.pairwise(sent):
             pause = sum(end - start for start, end in leaderless if earlier.time < end and start < later.time)
             slack = patience(SLACK_SECONDS) + (HANDOVER_SECONDS if pause else 0)
@@ -132,16 +133,16 @@ def assert_no_run_is_lost_or_doubled(
 
 @pytest.mark.parametrize(("leading", "waiting"), [("2.4.2", "ours"), ("ours", "2.4.2")])
 def test_second_beat_waits_for_the_first_and_then_loses_and_doubles_no_run(
-    broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat, leading: str, waiting: str
+    broker: redis.Redis, client: redis.Redis, start_beat: StartBeat, leading: str, waiting: str
 ) -> None:
-    add_entries(schedule_db)
+    add_entries(client)
     with start_beat(leading) as leader:
         wait_for_more(broker, leader, times=1)
-        token = schedule_db.get(LOCK)
+        token = client.get(LOCK)
         with start_beat(waiting) as standby:
             standby.wait_for("beat: Starting...")
             wait_for_more(broker, leader, times=1)
-            assert schedule_db.get(LOCK) == token
+            assert client.get(LOCK) == token
             assert "beat: Acquired lock" not in standby.output()
             assert "Sending due task" not in standby.output()
             leader.stop()
@@ -149,24 +150,24 @@ def test_second_beat_waits_for_the_first_and_then_loses_and_doubles_no_run(
             standby.wait_for("beat: Acquired lock")
             leaderless = [(stopped_at, time.time())]
             wait_for_more(broker, standby)
-    assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
+    assert_no_run_is_lost_or_doubled(broker, client, leaderless)
 
 
 @pytest.mark.slow
 def test_ours_does_not_take_the_lock_of_a_2_4_2_that_was_killed_before_it_ends(
-    broker: redis.Redis, schedule_db: redis.Redis, start_beat: StartBeat
+    broker: redis.Redis, client: redis.Redis, start_beat: StartBeat
 ) -> None:
-    add_entries(schedule_db)
+    add_entries(client)
     with start_beat("2.4.2") as leader:
         wait_for_more(broker, leader, times=1)
         leader.kill()
-    ended_at, ends_at = time.time(), time.time() + schedule_db.pttl(LOCK) / 1000
+    ended_at, ends_at = time.time(), time.time() + client.pttl(LOCK) / 1000
     with start_beat("ours") as standby:
         standby.wait_for("beat: Acquired lock")
         assert time.time() >= ends_at - 0.05
         leaderless = [(ended_at, time.time())]
         wait_for_more(broker, standby)
-    assert_no_run_is_lost_or_doubled(broker, schedule_db, leaderless)
+    assert_no_run_is_lost_or_doubled(broker, client, leaderless)
 
 
 EXTRA = """

@@ -148,7 +148,6 @@ SETTINGS: list[tuple[str, Any, str, Any]] = [
     ("redbeat_lock_timeout", "60", "lock_timeout", 60),
     ("redbeat_takeover_after", "12.5", "takeover_after", 12.5),
     ("redbeat_sentry", "False", "sentry", False),
-    ("redbeat_sentry", "1", "sentry", True),
     ("redbeat_redis_use_ssl", {"ssl_check_hostname": "no"}, "redis_use_ssl", {"ssl_check_hostname": False}),
     ("redbeat_redis_url", "", "redis_url", "redis://127.0.0.1:6379/7"),
     ("redbeat_redis_options", {"retry_period": "-1"}, "redbeat_redis_options", {"retry_period": -1}),

@@ -27,18 +27,16 @@ def layout(request: pytest.FixtureRequest) -> Layout:
     """One of LAYOUTS, by its name."""
     name: str = request.param
     main: Server = request.getfixturevalue("redis" if name == "two dbs" else "valkey")
-    if name == "one db":
-        return Layout(name, main, 0, RedisQueue(main, 0), is_exactly_once=True)
-    if name == "two dbs":
-        return Layout(name, main, 1, RedisQueue(main, 0), is_exactly_once=True)
-    if name == "no lock":
-        settings = {"redbeat_lock_key": None}
-        return Layout(name, main, 1, RedisQueue(main, 0), is_exactly_once=True, beats=2, settings=settings)
     if name == "rabbitmq":
         rabbitmq: RabbitMQ = request.getfixturevalue("rabbitmq")
         return Layout(name, main, 0, AmqpQueue(rabbitmq.url()), is_exactly_once=False)
-    other: Server = request.getfixturevalue("redis")
-    return Layout(name, main, 0, RedisQueue(other, 0), is_exactly_once=False)
+    if name == "two servers":
+        other: Server = request.getfixturevalue("redis")
+        return Layout(name, main, 0, RedisQueue(other, 0), is_exactly_once=False)
+    layout = Layout(name, main, 0 if name == "one db" else 1, RedisQueue(main, 0), is_exactly_once=True)
+    if name == "no lock":
+        layout.beats, layout.settings = 2, {"redbeat_lock_key": None}
+    return layout
 
 
 @pytest.fixture
