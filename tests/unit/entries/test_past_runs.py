@@ -114,12 +114,6 @@ NOT_OURS = {
 }
 
 
-def test_failure_round_trip() -> None:
-    failure = Failure(**RECORD)
-    assert failure_of(claimed(failure.to_json())) == failure
-    assert json.loads(failure.to_json()) == RECORD
-
-
 @pytest.mark.parametrize("error", NOT_OURS.values(), ids=NOT_OURS)
 def test_invalid_failure_record_is_ignored(app: Celery, error: str) -> None:
     entry = claimed(error)

@@ -67,11 +67,6 @@ def test_interval_without_a_run_counts_from_its_start_time(app: Celery, hours: i
         assert (first.timestamp(), second - first) == (after_noon(due), timedelta(hours=1))
 
 
-def test_new_rule_is_due_at_its_dtstart(app: Celery) -> None:
-    write = planned(entry_x(app, schedule=rrule("DAILY", dtstart=NOON)), Stored("redbeat:x"))
-    assert write.score == after_noon(0)
-
-
 def test_frequent_saves_do_not_move_the_due_time(app: Celery) -> None:
     for late in range(0, 60, 7):
         assert planned(entry_x(app), stored(app), NOON + timedelta(seconds=late)).score == after_noon(60)

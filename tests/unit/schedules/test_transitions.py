@@ -57,7 +57,7 @@ def changes_of_the_year() -> dict[Change, str]:
     """Changes of the clocks in 2026 (the short form: some of them), and one of the zones that have each."""
     zones = available_timezones()
     if not IS_LONG:
-        zones = TELLING | set(random.Random(SEED).sample(sorted(zones), 35))
+        zones = TELLING | set(random.Random(SEED).sample(sorted(zones), 20))
     return {
         change: name
         for name in sorted(zones, reverse=True)
@@ -198,10 +198,11 @@ def test_wherever_one_looks_from_the_same_runs_follow() -> None:
                 after = change.at + passed
                 place = bisect_right(runs, after)
                 if 0 < place < len(runs):
-                    case = f"{zone} {change}: {rule!r} {passed}"
+                    case = zone, change, rule, passed
                     assert next_run(rule, policy, after) == runs[place], case
-                    missed = runs[max(place - 3, 0) : place]
-                    assert last_runs(rule, policy, runs[0], after, 3) == (missed, runs[place]), case
+                    if rule in rules:
+                        missed = runs[max(place - 3, 0) : place]
+                        assert last_runs(rule, policy, runs[0], after, 3) == (missed, runs[place]), case
 
 
 def test_a_date_that_never_was_runs_at_the_first_instant_after_it() -> None:
