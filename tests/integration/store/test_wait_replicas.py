@@ -45,11 +45,22 @@ def test_batch_is_on_the_replica_before_the_next_one_begins(
     write_burst(client, NAMES)
     with replica.client(db=1) as copy, replica.client() as broker_copy:
         for batch in range(1, 1 + len(NAMES) // 10):
-            if batch % 2 == 0:
-                client.script_flush()
             scheduler.tick()
             assert counts_of(copy, NAMES)[1] == batch * 10
             assert len(messages(broker_copy)) == batch * 10
+
+
+def test_batch_after_a_script_flush_is_waited_for(
+    server: Server, client: redis.Redis, replica: Server, make_scheduler: MakeScheduler
+) -> None:
+    scheduler = make_scheduler(redbeat_wait_replicas=1, **BATCH)
+    write_burst(client, NAMES[:20])
+    scheduler.tick()
+    client.script_flush()
+    with monitoring(server) as commands:
+        scheduler.tick()
+    words = [command.split()[0] for command in reversed(commands)]
+    assert words.index("WAIT") < words.index("EVAL"), "the last wait comes after the last script"
 
 
 def test_wait_takes_no_round_trip_of_its_own_and_is_sent_only_with_the_setting(
