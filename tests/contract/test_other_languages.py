@@ -18,13 +18,13 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.task_ids import task_id_of
+from tests.integration.store.rights import in_shards
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import run as run_command
 from tests.support.documents import DOCUMENTS, find_fault, json_examples
 from tests.support.machine import require_node_package, require_program
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.rights import in_shards
 from tests.support.schedule import SCHEDULE, field, messages, score_of, write_raw
 from tests.support.servers import Server
 from tests.support.ticks import leader, memory_app

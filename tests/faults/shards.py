@@ -28,12 +28,12 @@ from redbeat import RedBeatSchedulerEntry
 from redbeat.task_ids import task_id_of
 from tests.faults.bursts import Queue, Tally
 from tests.faults.rounds import TALLY
+from tests.integration.reshard.resharded import part_of
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.resharded import part_of
 
 #: after so long without a renewal a lock is free; short, as no test waits for longer than it must
 LOCK_SECONDS = 2.0

@@ -19,11 +19,11 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.policy.policy import Overlap
 from tests.conftest import MakeApp
+from tests.faults.worklog import WorkLog, tasks_source
+from tests.integration.runs.tracked import start_worker
 from tests.support.apps import celery_beat, write_app
 from tests.support.processes import Process
 from tests.support.servers import Server
-from tests.support.tracked import start_worker
-from tests.support.worklog import WorkLog, tasks_source
 
 ENTRY_NAMES = [f"entry-{number}" for number in range(6)]
 LEASE_SECONDS = 2

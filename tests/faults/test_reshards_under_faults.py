@@ -30,11 +30,11 @@ from tests.faults.shards import (
     Taker,
     starter,
 )
+from tests.integration.reshard.resharded import Repeated, part_of, read_all
 from tests.support.apps import celery_command
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.resharded import Repeated, part_of, read_all
 from tests.support.schedule import SELDOM
 from tests.support.servers import Server
 

@@ -24,6 +24,8 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from tests.conftest import MakeApp
+from tests.faults.worklog import WAYS, Execution, WorkLog, tasks_source
+from tests.integration.runs.tracked import launch_worker
 from tests.support.apps import celery_beat, write_app
 from tests.support.deadlines import patience
 from tests.support.polling import eventually
@@ -31,8 +33,6 @@ from tests.support.processes import Process
 from tests.support.progress import NAMES, history_of
 from tests.support.schedule import expected_id
 from tests.support.servers import Server
-from tests.support.tracked import launch_worker
-from tests.support.worklog import WAYS, Execution, WorkLog, tasks_source
 
 ENTRIES = 50
 NAMES_OF_JOBS = [f"job-{number}" for number in range(ENTRIES)]

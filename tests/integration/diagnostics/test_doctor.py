@@ -25,10 +25,10 @@ from redbeat.keys import OWN_KINDS, Keys
 from redbeat.leadership.status import BROKER_AWAY
 from tests.conftest import MakeApp
 from tests.integration.conftest import MakeScheduler
+from tests.integration.store.rights import documented_rights
 from tests.support.apps import celery_worker, write_app
 from tests.support.command_line import call
 from tests.support.progress import LEASE_MS, Progress
-from tests.support.rights import documented_rights
 from tests.support.schedule import (
     LOCK,
     SCHEDULE,

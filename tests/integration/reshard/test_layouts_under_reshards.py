@@ -20,8 +20,8 @@ from redbeat.reshard.sweeping import Sweeper
 from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
+from tests.integration.reshard.resharded import Killed, after, fill, part_of, read_all, reshard
 from tests.support.command_line import call
-from tests.support.resharded import Killed, after, fill, part_of, read_all, reshard
 
 LAYOUT = "redbeat::layout"
 WAYS = [(None, 4), (4, None), (4, 9), (9, 4)]

@@ -16,11 +16,11 @@ import redis
 from celery import Celery
 
 from redbeat.reshard.resharding import Resharding
+from tests.integration.reshard.resharded import fill, hidden_keys, read_all
 from tests.support.apps import celery_beat, celery_command, write_app
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.processes import Process
-from tests.support.resharded import fill, hidden_keys, read_all
 from tests.support.schedule import messages, meta_json, write_raw
 from tests.support.servers import Server
 

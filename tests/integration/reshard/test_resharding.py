@@ -25,8 +25,7 @@ from redbeat.store.mover import Mover
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
-from tests.support.command_line import call
-from tests.support.resharded import (
+from tests.integration.reshard.resharded import (
     Killed,
     after,
     beginning_of,
@@ -40,6 +39,7 @@ from tests.support.resharded import (
     read_own,
     reshard,
 )
+from tests.support.command_line import call
 from tests.support.topologies import ClusterTopology
 from tests.unit.store.test_layout import OF_ENTRIES
 

@@ -19,7 +19,7 @@ from redbeat.store import mover
 from redbeat.store.scripts.moving import Kept, receive_request
 from redbeat.store.scripts.script import Request
 from tests.conftest import MakeApp
-from tests.support.resharded import fill, fill_own, part_of, read_all, read_own, reshard
+from tests.integration.reshard.resharded import fill, fill_own, part_of, read_all, read_own, reshard
 from tests.support.servers import Server
 
 RIGHTS = (Path(redbeat.__file__).parents[1] / "docs" / "recipes" / "resharder.acl").read_text("utf-8").split()

@@ -29,8 +29,8 @@ from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
 from redbeat.web import asgi_app
 from tests.conftest import SEED, MakeApp
+from tests.integration.reshard.resharded import Repeated, read_all
 from tests.support.programs import Program
-from tests.support.resharded import Repeated, read_all
 from tests.support.servers import Server
 from tests.support.stored import store as store_message
 

@@ -16,11 +16,11 @@ import pytest
 from celery.app.task import Task
 
 from tests.faults.rounds import some_of
+from tests.integration.runs.tracked import DUE, Tracked, can_terminate
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.progress import NAMES, events_of
 from tests.support.servers import Server
-from tests.support.tracked import DUE, Tracked, can_terminate
 
 PREFORK, GEVENT, EVERY_POOL = ("prefork",), ("gevent",), ("prefork", "threads", "solo", "gevent")
 SKIP = {"overlap": "skip"}

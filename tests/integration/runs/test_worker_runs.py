@@ -15,13 +15,13 @@ import pytest
 import redis
 from celery.app.defaults import NAMESPACES
 
+from tests.integration.runs.tracked import LEASE_SECONDS, Tracked
 from tests.support.deadlines import PATIENCE_SECONDS, patience
 from tests.support.polling import eventually
 from tests.support.progress import NAMES
 from tests.support.proxy import Proxy
 from tests.support.schedule import server_now
 from tests.support.servers import Server
-from tests.support.tracked import LEASE_SECONDS, Tracked
 
 SKIP = {"overlap": "skip"}
 

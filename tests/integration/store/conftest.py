@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 import redis
 
-from tests.support.rights import CLAIMS, Ground, documented_rights
+from tests.integration.store.rights import CLAIMS, Ground, documented_rights
 from tests.support.servers import Server
 
 

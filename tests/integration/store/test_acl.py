@@ -24,14 +24,22 @@ from redbeat.layout import Layout
 from redbeat.schedulers import get_redis
 from redbeat.store.layouts import Layouts
 from redbeat.store.store import Store
-from tests.support import rights
+from tests.integration.runs.tracked import Tracked
+from tests.integration.store import rights
+from tests.integration.store.rights import (
+    CLAIMS,
+    PASSWORD,
+    Claim,
+    Ground,
+    documented_rights,
+    in_shards,
+    refused_to,
+)
 from tests.support.command_line import call
 from tests.support.polling import eventually
 from tests.support.progress import Progress
-from tests.support.rights import CLAIMS, PASSWORD, Claim, Ground, documented_rights, in_shards, refused_to
 from tests.support.stored import store
 from tests.support.ticks import leader, take_messages
-from tests.support.tracked import Tracked
 
 SHARDS = 7
 #: right to the part of kombu's Redis transport that needs it; not every version has it

@@ -23,11 +23,7 @@ from redbeat.store.later import LaterStore
 from redbeat.store.rights import Feature
 from redbeat.store.store import Store
 from redbeat.telemetry.metrics.gathering import LASTING_REFUSALS
-from tests.support.apps import celery_beat, run_beat, write_app
-from tests.support.command_line import call
-from tests.support.logs import errors_in, warnings_in
-from tests.support.polling import eventually
-from tests.support.rights import (
+from tests.integration.store.rights import (
     CLAIMS,
     PASSWORD,
     SINCE_3_0,
@@ -38,6 +34,10 @@ from tests.support.rights import (
     it_ends_runs_that_are_lost,
     run_twice,
 )
+from tests.support.apps import celery_beat, run_beat, write_app
+from tests.support.command_line import call
+from tests.support.logs import errors_in, warnings_in
+from tests.support.polling import eventually
 from tests.support.schedule import LOCK, sent_names
 from tests.support.stored import store
 from tests.support.ticks import take_messages

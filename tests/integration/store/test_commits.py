@@ -23,8 +23,8 @@ from redbeat.store.rounds import CommitAsked, commit_together
 from redbeat.store.scripts import CALL_COMMITS
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
+from tests.integration.store.committing import commits_of, committing, push, states, target_of
 from tests.integration.store.conftest import MakeLimited
-from tests.support.committing import commits_of, committing, push, states, target_of
 from tests.support.fidelity import counting_round_trips
 from tests.support.polling import eventually
 from tests.support.proxy import Loss, Proxy

@@ -30,9 +30,9 @@ from redbeat.store.parts import Part
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
+from tests.integration.store.committing import commits_of, committing, push, target_of
 from tests.support.apps import celery_beat, write_app
 from tests.support.command_line import run
-from tests.support.committing import commits_of, committing, push, target_of
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.servers import Server

@@ -24,8 +24,8 @@ from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.overdue import Overdue, find_overdue, streaks_of
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
+from tests.integration.store.rights import gathering_of, shown_by, view_of
 from tests.support.progress import NAMES, Progress
-from tests.support.rights import gathering_of, shown_by, view_of
 from tests.support.schedule import SCHEDULE, monitoring, server_now, write_raw
 from tests.support.servers import Server
 from tests.support.stored import make_late, store

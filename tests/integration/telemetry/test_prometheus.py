@@ -22,6 +22,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.telemetry.metrics.table import METRICS
+from tests.integration.runs.tracked import Tracked
 from tests.support.apps import celery_beat
 from tests.support.daemons import Daemon, pick_port
 from tests.support.deadlines import patience
@@ -31,7 +32,6 @@ from tests.support.machine import require_program
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.servers import Server
-from tests.support.tracked import Tracked
 
 MONITORING = Path(__file__).parents[3] / "redbeat" / "telemetry" / "monitoring"
 pytestmark = pytest.mark.services

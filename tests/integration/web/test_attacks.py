@@ -19,7 +19,7 @@ from redbeat.web import asgi_app
 from redbeat.web.access.limits import MAX_ADDRESS_BYTES, MAX_BODY_BYTES
 from redbeat.web.hiding import MAX_DEPTH
 from tests.integration.web.conftest import Add, Browse, Programs
-from tests.support.dashboard_walk import routes
+from tests.integration.web.dashboard_walk import routes
 from tests.support.dashboards import HOSTILE, Browser
 from tests.support.polling import eventually
 from tests.support.schedule import write_raw

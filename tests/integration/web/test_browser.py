@@ -26,9 +26,9 @@ from redbeat.web import User, asgi_app, wsgi_app
 from redbeat.web.pages.rendering import navigation
 from tests.faults.rounds import some_of
 from tests.integration.web.conftest import Add
+from tests.integration.web.dashboard_walk import routes
 from tests.support.apps import celery_beat, celery_worker, write_app
 from tests.support.browser import NAME, axe, axe_source, overflow, visit
-from tests.support.dashboard_walk import routes
 from tests.support.dashboards import HOSTILE, dashboard_of, serving, serving_wsgi
 from tests.support.deadlines import patience
 from tests.support.polling import eventually

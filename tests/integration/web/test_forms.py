@@ -15,7 +15,7 @@ from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redbeat.entries.audit import find_records
 from tests.integration.web.conftest import Add, Browse
-from tests.support.dashboard_walk import fill, send_forms
+from tests.integration.web.dashboard_walk import fill, send_forms
 from tests.support.dashboards import HOSTILE, Browser
 from tests.support.forms import form_fields
 from tests.support.schedule import messages

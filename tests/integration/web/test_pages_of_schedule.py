@@ -25,7 +25,7 @@ from redbeat.web.verbs import editing, timelines
 from redbeat.web.verbs.actor import Actor
 from tests.conftest import MakeApp
 from tests.integration.web.conftest import Add, Browse
-from tests.support.dashboard_walk import fill
+from tests.integration.web.dashboard_walk import fill
 from tests.support.dashboards import HOSTILE, Browser, dashboard_of
 from tests.support.forms import form_fields
 from tests.support.polling import eventually

@@ -14,7 +14,7 @@ from celery import Celery
 
 from redbeat import RedBeatSchedulerEntry
 from redbeat.web import asgi_app, threads
-from tests.support.dashboard_walk import call_operations, fill, open_pages, send_forms
+from tests.integration.web.dashboard_walk import call_operations, fill, open_pages, send_forms
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.deadlines import patience
 from tests.support.forms import form_fields, text_of

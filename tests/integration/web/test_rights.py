@@ -11,7 +11,7 @@ from redbeat.access import Right
 from redbeat.entries.audit import find_records
 from redbeat.web import asgi_app
 from tests.integration.web.conftest import Browse, Programs
-from tests.support.dashboard_walk import call_operations, routes
+from tests.integration.web.dashboard_walk import call_operations, routes
 from tests.support.dashboards import Browser, dashboard_of
 
 #: pages and forms that take more than the right to read

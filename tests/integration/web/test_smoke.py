@@ -18,7 +18,14 @@ from redbeat.web.api.operations import HEADERS, Operation
 from redbeat.web.api.resources import DESCRIPTION, OPERATIONS
 from tests.faults.rounds import IS_LONG
 from tests.integration.web.conftest import Browse, Programs
-from tests.support.dashboard_walk import REQUESTS, SECRET, call_operations, fill, open_pages, send_forms
+from tests.integration.web.dashboard_walk import (
+    REQUESTS,
+    SECRET,
+    call_operations,
+    fill,
+    open_pages,
+    send_forms,
+)
 from tests.support.forms import text_of
 from tests.support.programs import API, Program
 

@@ -22,11 +22,10 @@ import redis
 from celery import Celery
 
 from redbeat.store.run_record import RunRecord
-
-from .apps import GREENLETS, write_app
-from .polling import eventually
-from .processes import Process
-from .progress import NAMES, Progress, history_of
+from tests.support.apps import GREENLETS, write_app
+from tests.support.polling import eventually
+from tests.support.processes import Process
+from tests.support.progress import NAMES, Progress, history_of
 
 #: how long the leases of these workers live, seconds
 LEASE_SECONDS = 3

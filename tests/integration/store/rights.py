@@ -58,8 +58,8 @@ from redbeat.store.unrun import Unrun
 from redbeat.telemetry.metrics.gathering import Gathering, View
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.web import asgi_app
+from tests.integration.web.dashboard_walk import call_operations, fill, open_pages, send_forms
 from tests.support.applying import apply
-from tests.support.dashboard_walk import call_operations, fill, open_pages, send_forms
 from tests.support.dashboards import Browser, dashboard_of
 from tests.support.polling import eventually
 from tests.support.programs import Program
@@ -69,7 +69,7 @@ from tests.support.servers import Server
 from tests.support.stored import make_late, store
 from tests.support.ticks import leader, memory_app, take_messages
 
-RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
+RECIPES = Path(__file__).parents[3] / "docs" / "recipes"
 EPOCH = datetime(2026, 1, 1, tzinfo=timezone.utc)
 PASSWORD = "p@ss:w/rd#%"
 

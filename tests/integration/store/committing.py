@@ -11,8 +11,7 @@ import redis
 from redbeat.store.commits import Commits, CommitStream
 from redbeat.store.records import NOWHERE, Claimed, Commit, Fence, Push, Target
 from redbeat.store.store import Store
-
-from .schedule import SCHEDULE
+from tests.support.schedule import SCHEDULE
 
 DEFINITION = json.dumps({"task": "echo", "schedule": {"__type__": "interval", "every": 60}})
 META = '{"last_run_at": null, "total_run_count": 0}'
