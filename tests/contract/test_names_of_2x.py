@@ -57,6 +57,16 @@ def find_parameter_problem(theirs: list[list[Any]] | None, ours: list[list[Any]]
     return ", ".join(f"{name} is required" for name in needed if name not in known)
 
 
+def test_import_of_redbeat_loads_the_scheduler_on_first_use() -> None:
+    program = """
+import sys, redbeat
+print(sorted({"celery.beat", "redbeat.schedulers", "redis"} & sys.modules.keys()))
+print(redbeat.schedulers.RedBeatScheduler is redbeat.RedBeatScheduler, hasattr(redbeat, "unknown"))
+"""
+    printed = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=300)
+    assert printed.splitlines() == ["[]", "True False"]
+
+
 def test_every_name_of_2x_can_be_imported_and_takes_the_same_arguments(redbeat2_python: Path) -> None:
     theirs, ours = ask(redbeat2_python, str(SCRIPT), *MODULES), surface_of(MODULES)
     assert len(theirs["redbeat.schedulers"]) > 40
