@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule
 from dateutil.rrule import DAILY, weekday
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from redbeat.config.settings import MISFIRE_LIMIT
@@ -29,6 +29,7 @@ ZONES = [
 ]  # fmt: skip
 
 moments = st.datetimes(datetime(2024, 1, 1), datetime(2031, 1, 1), timezones=st.just(UTC))
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 #: most of them near a change of the clocks in some zone
 moments_near_changes = st.builds(
     lambda change, passed: datetime.fromisoformat(change).replace(tzinfo=UTC) + passed,
@@ -128,6 +129,8 @@ def test_the_same_run_follows_whenever_one_asks_before_it(
 
 
 @given(rules(), st.integers(0, 25))
+@example(rrule(DAILY, dtstart=NEW_YEAR, until=NEW_YEAR + 3 * DAY), 25)
+@example(rrule(DAILY, dtstart=NEW_YEAR, count=4), 25)
 def test_in_utc_a_rule_runs_as_in_dateutil(rule: rrule, passed: int) -> None:
     """Which walks all the way from the start, and takes no step for granted."""
     # it would walk to the year 9999
@@ -242,7 +245,17 @@ def test_many_runs_in_a_row_are_those_that_are_found_one_by_one(
         after = anchor = due
 
 
+#: four runs of an hourly schedule, the last of them half an hour ago
+FOUR_HOURS = [NEW_YEAR + timedelta(hours=hour) for hour in range(4)]
+FOUR_MISSED = (
+    schedule(3600), NO_POLICY, FOUR_HOURS, NEW_YEAR + timedelta(hours=4), NEW_YEAR + timedelta(hours=3.5),
+)  # fmt: skip
+
+
 @settings(max_examples=300 if IS_LONG else 100)
+@example(FOUR_MISSED, "earliest", None, 5400.0, None, NO_POLICY)
+@example(FOUR_MISSED, "all", None, 5400.0, None, NO_POLICY)
+@example(FOUR_MISSED, "earliest", None, None, 5400.0, NO_POLICY)
 @given(
     outages(),
     st.sampled_from([None, *MISFIRES]),
