@@ -102,6 +102,8 @@ def test_page_is_answered_with_safe_headers(port: int) -> None:
         (b"GET /echo", None),
         (b"GET /echo HTTP/1.1\r\r\n\r\n", 400),
         (b"GET /echo HTTP/1.1\r\n folded\r\n\r\n", 400),
+        (b"GET /echo HTTP/1.1\r\nno name: x\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\n\r\n", 400),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
         (b"GET /echo HTTP/1.1\r\n" + b"X: y\r\n" * 10_000, 431),
         (b"GET /" + b"x" * MAX_HEAD_BYTES * 10, 431),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,7 @@ from tests.support.spans import (
 )
 from tests.support.ticks import prepare, take_messages
 
+DOCS = Path(__file__).parents[3] / "docs"
 COMPILED = "beat: Messages: compiled."
 UNROUTABLE = {"exchange": "nobody", "exchange_type": "direct", "routing_key": "knows"}
 
@@ -242,6 +244,8 @@ def test_run_that_could_not_be_sent_has_a_span_with_the_error(
         assert bad.status.description == field(client, "bad", "error")["reason"]
     [send] = spans.named("send")
     assert links_of(send) == {good.context.span_id}
+    documented = re.findall(r"``([a-z]+\.[a-z_.]+)``", (DOCS / "monitoring.rst").read_text("utf-8"))
+    assert {name for span in spans.all() for name in attributes_of(span)} <= {*documented}
 
 
 def test_prepared_run_has_the_span_that_its_message_names(
@@ -446,7 +450,7 @@ def test_receivers_of_the_application_see_the_span_of_the_run(
 # -- a worker
 
 
-RECIPE = Path(__file__).parents[3] / "docs" / "recipes" / "tracing.py"
+RECIPE = DOCS / "recipes" / "tracing.py"
 #: replaces the exporter to a collector by a file for each process, and instruments beat's process too
 TO_FILE = """
 import os

@@ -21,7 +21,7 @@ from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat import aio
 from redbeat.connection.async_client import MAX_COMMANDS, AsyncRetryUnlessRefused
 from redbeat.connection.client import CLIENT_DEFAULTS
-from redbeat.connection.waiting import drive, pause
+from redbeat.connection.waiting import drive, is_driven, pause
 from redbeat.errors import ConfigurationError, EntryTooExpensive, StoreUnavailable
 from redbeat.process import budget
 from tests.support.ticks import memory_app
@@ -288,3 +288,23 @@ def test_computation_over_its_budget_is_stopped_while_the_loop_runs() -> None:
         return turns
 
     assert asyncio.run(main()) > 5, "50 ms in turns of the interpreter's switch interval and more"
+
+
+def test_task_created_by_waiting_code_is_driven_by_itself() -> None:
+    made: list[asyncio.Task[Any]] = []
+
+    async def are_driven() -> list[bool]:
+        return [is_driven(), await drive(is_driven)]
+
+    def work() -> None:
+        made.append(asyncio.get_running_loop().create_task(are_driven()))
+        pause(0)
+
+    async def main(is_eager: bool) -> list[bool]:
+        if is_eager:
+            asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+        await drive(work)
+        return await made.pop()  # type: ignore[no-any-return]
+
+    for is_eager in {False, hasattr(asyncio, "eager_task_factory")}:
+        assert asyncio.run(main(is_eager)) == [False, True]

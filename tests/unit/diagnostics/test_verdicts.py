@@ -313,6 +313,7 @@ def test_excerpt_shows_the_place_of_the_reason(definition: str | None, reason: s
         (NOON - timedelta(hours=9, seconds=10), 5, {}, timedelta(seconds=50)),
         (NOON - timedelta(hours=9), 5, {"start_time": "2026-06-02T00:00Z"}, timedelta(hours=12)),
         (NOON - timedelta(hours=9), 5, {"max_runs": 5}, None),
+        (NOON - timedelta(hours=9), 5, {"end_time": "2026-06-01T11:00Z"}, None),
     ],
 )
 def test_repaired_entry_is_due_at_its_next_time(

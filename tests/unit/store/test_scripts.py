@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -113,6 +114,14 @@ def test_portions_read_every_entry_that_fits_the_limit() -> None:
         assert [key for answer in server.answers for key in answer] == [
             row.key for row in rows if sizes[row.key] <= limit
         ]
+
+
+def test_portion_fills_all_fields_of_a_fetched_row() -> None:
+    found = Stored("k", "d", "m", 2.5, "p", "e", KeyType.HASH, is_meta_foreign=True, revision="r")
+    [row] = rows = rows_of({"k": 5})
+    Portions().fill(rows, lambda *_: [found])
+    names = [one.name for one in fields(Claimed) if hasattr(found, one.name) and one.name != "score"]
+    assert {name: getattr(row, name) for name in names} == {name: getattr(found, name) for name in names}
 
 
 def test_refusal_for_want_of_a_right_is_raised() -> None:

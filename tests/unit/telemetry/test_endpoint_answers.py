@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -23,10 +24,12 @@ from redbeat.leadership.pulse import Pulse, Role
 from redbeat.leadership.status import Status
 from redbeat.telemetry.endpoint import pages as module
 from redbeat.telemetry.endpoint.condition import PAUSE_SECONDS, Condition
+from redbeat.telemetry.endpoint.connections import Connections
 from redbeat.telemetry.endpoint.exchange import Page, Request, Response
 from redbeat.telemetry.endpoint.health import Signs, find_hang, find_obstacle
 from redbeat.telemetry.endpoint.pages import Shared, pages_of
 from redbeat.telemetry.telemetry import Telemetry
+from tests.support.documents import ROOT
 from tests.support.polling import eventually
 
 # -- health
@@ -186,6 +189,11 @@ def test_metrics_page_is_in_the_form_asked_for_or_501_without_the_package(fake_a
     assert b"celery-redbeat[metrics]" in missing.body
 
 
+def test_documented_pages_are_those_served(fake_app: Celery) -> None:
+    page = (ROOT / "docs" / "monitoring.rst").read_text("utf-8")
+    assert re.findall(r"^   \* - ``(/\w+)``$", page, re.MULTILINE) == [*pages_of(fake_app, ANY)]
+
+
 def test_status_page_asks_a_silent_redis_in_one_thread_only(
     fake_app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +230,20 @@ def test_status_page_without_redis_has_the_problem_without_advice(
     found = ask(pages_of(fake_app, ANY)["/status"])
     assert found.status == HTTPStatus.SERVICE_UNAVAILABLE
     assert json.loads(found.body)["problem"] == "Redis is gone."
+
+
+# -- connections
+
+
+def test_oldest_connection_without_a_request_makes_room_and_then_the_oldest() -> None:
+    connections, peers = Connections(limit=3, seconds=10), [Mock() for _ in range(5)]
+    first, _, third = map(connections.add, peers[:3])
+    first.has_asked = True
+    connections.add(peers[3]).has_asked = True
+    assert [peer.shutdown.called for peer in peers] == [False, True, False, False, False]
+    third.has_asked = True
+    connections.add(peers[4])
+    assert [peer.shutdown.called for peer in peers] == [True, True, False, False, False]
 
 
 # -- parts of the telemetry

@@ -84,6 +84,7 @@ class OfficeHours(schedule):  # type: ignore[misc]
         (60, {"exclude": "holidays"}, "no calendars (exclude)"),
         (60, {"one_off": True}, "it ends, and Sentry would go on expecting runs (one_off)"),
         (60, {"max_runs": 3}, "(max_runs)"),
+        (60, {"end_time": "2030-01-01"}, "(end_time)"),
     ],
 )
 def test_schedule_that_sentry_cannot_express_has_a_reason_and_no_monitor(
@@ -102,9 +103,11 @@ def test_schedule_that_sentry_cannot_express_has_a_reason_and_no_monitor(
         ({"misfire_grace_time": 601, "jitter": 60}, {"checkin_margin": 12}),
         ({"misfire_grace_time": 5}, {"checkin_margin": 1}),
         ({"misfire": "skip"}, {"checkin_margin": 1}),
+        ({"expires_after": 300}, {"checkin_margin": 5}),
         ({"misfire_grace_time": 10**9}, {"checkin_margin": 40_320}),
         ({"max_runtime": 30}, {"max_runtime": 1}),
         ({"max_runtime": 3601}, {"max_runtime": 61}),
+        ({"max_runtime": 10**9}, {"max_runtime": 40_320}),
     ],
 )
 def test_monitor_margins_follow_the_policy_in_minutes_rounded_up(
