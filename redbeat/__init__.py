@@ -1,7 +1,7 @@
 """RedBeat: a Celery beat scheduler whose schedule lives in Redis or Valkey.
 
-The names below are loaded when they are first used: an application that imports ``redbeat.scheduled`` does not load
-the scheduler.
+The names below are loaded when they are first used: an application that imports ``redbeat.scheduled`` does
+not load the scheduler.
 """
 
 from importlib import import_module
