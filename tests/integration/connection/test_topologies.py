@@ -437,6 +437,7 @@ def test_event_loop_finds_the_new_master_after_a_failover(sentinel: SentinelTopo
     async def main() -> None:
         await Entry("before", "tasks.report", 60, app=app).asave()
         with sentinel.master().client() as master:
+            master.set("last", 1)  # a connection waits for its own writes, and for all before them
             eventually(lambda: int(master.wait(1, 1000)) == 1)
         waiting = asyncio.to_thread(sentinel.fail_over)
         task = asyncio.create_task(waiting)

@@ -23,6 +23,7 @@ from redbeat.telemetry.metrics.gathering import Gathering
 from redbeat.telemetry.metrics.labels import LabelBook, queue_finder
 from redbeat.telemetry.metrics.last_hour import read_last_hour
 from redbeat.telemetry.metrics.table import SHARD_LABEL
+from tests.support.fidelity import counting_round_trips
 from tests.support.shards import EVERY_PLACE, app_in, names_in_every_shard, parts_of
 
 
@@ -143,3 +144,20 @@ def test_labels_are_stored_in_the_shard_of_their_entry(sharded: Celery, place: s
     for shard, name in enumerate(names):
         shown = made.by_shard("redbeat_runs_total", outcome="sent", entry=name)
         assert shown == {str(shard): 2}
+
+
+@EVERY_PLACE
+def test_shards_are_asked_together_in_one_round_trip_a_node(
+    sharded: Celery, place: str, beat: MakeBeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.telemetry.metrics.gathering.SLICES", 0)  # counting has a bound of its own
+    made = []
+    for shards in (slice(1), slice(1, None)):
+        gathers = beat(shards)
+        gathers.gathering.gather()
+        for leadership in gathers.leaderships:
+            leadership._heartbeat.stop()  # type: ignore[union-attr]  # noqa: SLF001 - it is counted, too
+        with counting_round_trips(monkeypatch) as count:
+            gathers.gathering.gather()
+            made.append(count())
+    assert made[1] <= made[0] * (3 if place == "cluster" else 1), made
