@@ -197,13 +197,15 @@ def test_invalid_definition_of_a_static_is_replaced_at_start(
 
 
 def test_incomplete_static_is_completed_at_start(make_scheduler: MakeScheduler, client: redis.Redis) -> None:
-    statics = {"off-schedule": HOURLY, "without-meta": HOURLY}
+    statics = {"off-schedule": HOURLY, "without-meta": HOURLY, "with-error": HOURLY}
     scheduler = make_scheduler(redbeat_lock_key=None, beat_schedule=statics)
     client.zrem(SCHEDULE, "redbeat:off-schedule")
     client.hdel("redbeat:without-meta", "meta")
+    client.hset("redbeat:with-error", "error", '{"reason": "was quarantined"}')
     make_scheduler(redbeat_lock_key=None, beat_schedule=statics)
     for name in statics:
         assert (score_of(client, name) or 0) > server_now(client)
+        assert not client.hexists(f"redbeat:{name}", "error")
         assert Entry.get(name, scheduler.app).last_run_at
 
 

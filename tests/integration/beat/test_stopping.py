@@ -23,6 +23,7 @@ from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.support.apps import GREENLETS, celery_beat, patched_beat, run_beat, write_app
+from tests.support.deadlines import patience
 from tests.support.logs import has_traceback
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -52,6 +53,30 @@ def write_burst(client: redis.Redis, every: float = 1.0) -> None:
 def way(server: Server) -> Iterator[Proxy]:
     with Proxy((server.host, server.port)) as proxy:
         yield proxy
+
+
+@pytest.mark.parametrize("trouble", ["away", "frozen"])
+def test_sigterm_ends_a_beat_whose_redis_does_not_answer(
+    server: Server, way: Proxy, tmp_path: Path, trouble: str
+) -> None:
+    settings = {
+        "redbeat_redis_url": way.url(server.url(1)),
+        "redbeat_redis_options": {"retry_period": -1},
+        "beat_schedule": STATIC,
+    }
+    with run_beat(tmp_path, way.url(server.url(0)), **settings) as beat:
+        beat.wait_for("Sending due task often")
+        if trouble == "away":
+            way.refuse()
+            way.drop()
+            beat.wait_for("Retrying Redis connection in")
+        else:
+            frozen = way.freeze_on(b"EVALSHA")
+            eventually(frozen.is_set)
+        took = beat.seconds_to_end()
+        print(f"it ended in {took:.2f} s")
+        assert (beat.returncode, took < patience(8)) == (0, True)
+        assert not has_traceback(beat.output()), beat.output()
 
 
 def test_two_sigterms_leave_no_lock(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -79,6 +80,29 @@ def test_closing_releases_the_lock_of_a_full_server(
         assert not client.exists(LOCK)
     finally:
         client.config_set("maxmemory", 0)
+
+
+# -- a schedule that Redis has lost, with its lock
+
+
+@pytest.mark.parametrize("who", ["leader", "standby"])
+def test_lost_schedule_ends_a_beat_that_is_to_exit(
+    make_app: Callable[..., Celery], client: redis.Redis, who: str
+) -> None:
+    settings = {"redbeat_lock_lost": "exit", "redbeat_lock_timeout": 60, "beat_max_loop_interval": 0.1}
+    leading, waiting = beats = [RedBeatScheduler(make_app(**settings)) for _ in range(2)]
+    write_raw(client, "entry", score=4e9)
+    for beat in beats:
+        beat.run_under(Mock(_is_stopped=None, _is_shutdown=None))
+        beat.tick()
+    if who == "standby":  # the leader is paused
+        leading.lock.on_release()
+    client.flushdb()
+    ends = leading if who == "leader" else waiting
+    with pytest.raises(LockLost, match="'exit'"):
+        eventually(ends.tick, retry_on=())
+    for beat in beats:
+        beat.close()
 
 
 # -- a leader that is replaced amid a batch

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery
 
+from redbeat.config.timing import Timing
 from redbeat.errors import StoreCorrupt
 from redbeat.leadership.rendezvous import find_leaders, max_parts
 from redbeat.store.beats import Beats
+from redbeat.store.lock_tokens import new_beat, new_token
 from tests.conftest import MakeApp
 from tests.integration.leadership.sharing import SharingBeat, leaders, step
 from tests.support.fidelity import noting_round_trips
@@ -21,6 +25,7 @@ from tests.support.servers import Server
 from tests.support.topologies import ClusterTopology
 
 SHARDS = 16
+TOKEN_OF_2X = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture
@@ -138,6 +143,69 @@ def test_hanging_scheduler_loses_its_shards(company: Company) -> None:
     assert stuck.led
     eventually(lambda: living.step(at_once=False) or len(leaders([living])) == SHARDS)
     assert stuck.shares.beat not in Beats(living.store).read()
+
+
+def test_shard_whose_lock_another_beat_has_is_not_led_any_more(company: Company) -> None:
+    beat = company.join()
+    beat.step()
+    lost, *_ = beat.shares.leaderships
+    beat.store.client.set(lost.lock_key, new_token(new_beat()))
+    eventually(lambda: beat.shares.check() or not lost.is_leader)
+    assert len(beat.led) == SHARDS - 1
+
+
+LONG = Timing(60.0, 8.0)
+
+
+PassSeconds = Callable[[SharingBeat, int], int]
+
+
+@pytest.fixture
+def pass_seconds(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> PassSeconds:
+    """Let the locks of others age, while a beat looks at them each second; return how many it leads then."""
+    now = 0.0
+    for module in ("lock", "shares"):
+        clock = SimpleNamespace(monotonic=lambda: now)
+        monkeypatch.setattr(f"redbeat.leadership.{module}.time", clock)
+
+    def pass_them(beat: SharingBeat, count: int) -> int:
+        nonlocal now
+        for _ in range(count):
+            now += 1
+            for one in beat.shares.leaderships:
+                if not one.is_leader:
+                    client.pexpire(one.lock_key, int((LONG.lock_seconds - now) * 1000))
+            beat.step()
+        return len(beat.led)
+
+    return pass_them
+
+
+def test_silent_shards_are_taken_over_long_before_their_locks_expire(
+    make_app: MakeApp, client: redis.Redis, pass_seconds: PassSeconds
+) -> None:
+    gone, living = (SharingBeat(make_app(redbeat_shards=SHARDS), LONG) for _ in range(2))
+    gone.step()
+    client.set(f"{gone.store.parts[0].keys.prefix}:lock", TOKEN_OF_2X)
+    assert pass_seconds(living, int(LONG.takeover_seconds or 0)) == 0
+    assert pass_seconds(living, 6) == SHARDS - 1, "the lock of 2.x is left to expire"
+    living.shares.resign()
+
+
+def test_shards_whose_locks_expired_while_nobody_could_renew_are_left_for_two_renewals(
+    make_app: MakeApp, client: redis.Redis, pass_seconds: PassSeconds
+) -> None:
+    holding, waiting = (SharingBeat(make_app(redbeat_shards=SHARDS), LONG) for _ in range(2))
+    holding.step()
+    client.config_set("maxmemory", 1)
+    try:
+        assert pass_seconds(waiting, 20) == 0
+        client.delete(*[one.lock_key for one in holding.shares.leaderships])
+    finally:
+        client.config_set("maxmemory", 0)
+    assert pass_seconds(waiting, 2 * int(LONG.renewal_seconds)) == 0
+    assert pass_seconds(waiting, 8) == SHARDS
+    waiting.shares.resign()
 
 
 def test_shards_that_stay_keep_their_locks_in_a_new_layout(company: Company) -> None:

@@ -20,7 +20,7 @@ from redbeat.keys import Keys
 from redbeat.leadership.heartbeat import Heartbeat, Renewal
 from redbeat.leadership.lock import LeaderLock
 from redbeat.store.lock_tokens import beat_of, new_beat, new_token
-from redbeat.store.locks import FOR_EVER
+from redbeat.store.locks import FOR_EVER, NO_KEY
 from redbeat.store.records import Fence
 from redbeat.store.store import Store
 from tests.support.logs import errors_in
@@ -60,7 +60,7 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
             def rest_ms(self) -> int:
                 if rest is None:
                     raise StoreUnavailable("away")
-                return FOR_EVER if rest < 0 else int(rest * 1000)
+                return FOR_EVER if rest < 0 else int(rest * 1000) or NO_KEY
 
             def token(self) -> str:
                 return holder
@@ -69,7 +69,7 @@ def taken_at(monkeypatch: pytest.MonkeyPatch) -> Acquire:
                 return frozen[0] <= now < frozen[1]
 
             def take(self, _token: str, _taken_ms: int, _mark: str, *, silent: str, **_: object) -> bool:
-                return silent == holder
+                return silent == (holder if rest else "")
 
         now, rest = 0.0, None
         monkeypatch.setattr("redbeat.leadership.lock.LockKey", Key)
@@ -123,6 +123,18 @@ def test_holder_that_could_not_renew_is_left_alone(taken_at: Acquire) -> None:
     replaced_at = taken_at(untouched(range(48)), frozen=(2, frozen_until))
     assert replaced_at is not None
     assert replaced_at >= frozen_until + TAKEOVER_SECONDS - 1
+
+
+def test_lock_that_expired_while_its_holder_could_not_renew_is_left_for_two_renewals(
+    taken_at: Acquire,
+) -> None:
+    looks = [(at, max(LOCK_SECONDS - at, 0.0)) for at in range(100)]
+    assert taken_at(looks) == TAKEOVER_SECONDS
+    assert taken_at(looks[53:]) == LOCK_SECONDS
+    last_refusal = LOCK_SECONDS + 9
+    replaced_at = taken_at(looks, frozen=(2, last_refusal + 1))
+    assert replaced_at is not None
+    assert 2 * Timing(LOCK_SECONDS).renewal_seconds < replaced_at - last_refusal < TAKEOVER_SECONDS
 
 
 # -- the heartbeat
