@@ -197,6 +197,17 @@ def test_fetch_merges_a_bare_name_with_its_entry(
     assert left["entry-2"] == later, "it isn't due"
 
 
+def test_fetch_of_an_entry_whose_name_is_the_key_of_another_leaves_that_one_scheduled(
+    app: Celery, client: redis.Redis
+) -> None:
+    scores = {"redbeat:redbeat:x": 1.0, "redbeat:x": 2.0}
+    for key, score in scores.items():
+        write(client, key, score, SHAPES[0][0])
+    rows = Store(app).claim_due(Fence(), 1).rows
+    assert [row.key for row in rows] == ["redbeat:redbeat:x"]
+    assert dict(client.zrange(SCHEDULE, 0, -1, withscores=True)) == scores
+
+
 FETCH_FENCE = Fence(LOCK, "mine", 10_000)
 
 
