@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import redis
 from celery import Task
+from kombu import Queue
+from kombu.common import Broadcast
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -21,11 +23,13 @@ from tests.support.schedule import (
     field,
     messages,
     meta_json,
+    monitoring,
     retry_now,
     score_of,
     server_now,
     write_raw,
 )
+from tests.support.servers import Server
 
 HOURLY = {"__type__": "interval", "every": 3600}
 RUNNING = NAMES.about("entry").running
@@ -191,19 +195,22 @@ class SendsByItself(Task):  # type: ignore[type-arg]
             return super().apply_async(*args, **{**options, "producer": producer})
 
 
-def test_message_with_a_producer_of_its_own_is_held_back(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+@pytest.mark.parametrize("settings", [{"task_queues": [Queue("celery"), Broadcast("everybody")]}])
+@pytest.mark.parametrize("fields", [{"task": "own"}, {"options": {"queue": "everybody"}}], ids=str)
+def test_message_that_leaves_before_its_commit_is_held_back(
+    scheduler: RedBeatScheduler, client: redis.Redis, server: Server, fields: dict[str, Any]
 ) -> None:
     @scheduler.app.task(name="own", base=SendsByItself, shared=False)
     def own() -> None:
         pass
 
     write_tracked(client, overlap="skip")
-    write_raw(client, "entry", score=None, schedule=HOURLY, task="own")
-    scheduler.tick()
-    make_due_again(client)
-    scheduler.tick()
-    assert len(messages(broker)) == 1
+    write_raw(client, "entry", score=None, schedule=HOURLY, **fields)
+    with monitoring(server) as commands:
+        for _ in range(2):
+            scheduler.tick()
+            make_due_again(client)
+    assert len([one for one in commands if one.startswith(("LPUSH celery", "PUBLISH /0.everybody"))]) == 1
     assert [record.get("outcome") for record in history_of(client, "entry")] == ["skipped", None]
 
 

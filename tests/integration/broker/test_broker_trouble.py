@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+from redbeat.errors import StoreUnavailable
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
 from tests.support.logs import AWAY, BACK, warnings_in
@@ -148,6 +149,38 @@ def test_connection_cut_between_messages_loses_no_run(
     sent = sent_names(second_broker)
     assert list(dict.fromkeys(sent)) == names
     assert len(warnings_in(caplog)) <= 1
+
+
+@pytest.mark.parametrize(("retry_period", "loss"), [(None, "request"), (None, "reply"), (10, "reply")])
+def test_cut_commit_of_the_messages_neither_loses_nor_doubles_a_run(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    server: Server,
+    loss: Any,
+    retry_period: float | None,
+) -> None:
+    names, ends = write_burst(client, 300), 0
+    with Proxy((server.host, server.port)) as way:
+        settings = {"broker_url": way.url(server.url(0)), "redbeat_redis_url": way.url(server.url(1))}
+        settings |= {"redbeat_redis_options": {"retry_period": retry_period} if retry_period else {}}
+        scheduler = make_scheduler(**settings, redbeat_batch_size=50)
+        cut = way.cut_on(expected_id("entry-130", 131).encode(), loss)
+        while due_count(client):
+            try:
+                scheduler.tick()
+                if retry_period is None:
+                    way.refuse()  # new connections: what is cut stays so
+            except StoreUnavailable:  # this beat ends, and another one follows
+                ends += 1
+                way.heal()
+                scheduler.close()
+                client.delete(LOCK)
+                scheduler = make_scheduler(**settings, redbeat_batch_size=50)
+    assert cut.is_set()
+    assert not (ends and retry_period)
+    assert sent_names(broker) == names
+    assert counts_of(client, names) == {1: 300}
 
 
 @pytest.mark.parametrize("trouble", ["frozen", "killed"])

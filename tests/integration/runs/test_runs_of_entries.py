@@ -43,6 +43,13 @@ def test_runs_are_those_in_progress_and_the_past_ones(plain: Entry, progress: Pr
     assert ids(plain.history(2)) == ["second", "first"]
 
 
+def test_invalid_records_of_runs_are_left_out(plain: Entry, progress: Progress, client: redis.Redis) -> None:
+    progress.started("entry", "good")
+    records = ("{", "[]", '{"state": "gone"}', '{"state": "sent", "sent": 1, "due": "never"}')
+    client.hset(NAMES.about("entry").running, mapping=dict(zip("abcd", records, strict=True)))
+    assert ids(plain.running()) == ids(plain.runs()) == ["good"]
+
+
 def test_a_run_in_progress_tells_its_worker_its_age_and_its_attempt(plain: Entry, progress: Progress) -> None:
     before = progress.now
     delivery = progress.started("entry", "one", 1500.25, max=60)

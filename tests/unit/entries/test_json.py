@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -251,6 +252,13 @@ def fields_of(found: Any) -> tuple[Any, ...]:
     values = [getattr(found, name) for name in PlainDefinition._fields if name not in ("schedule", "args")]
     of_schedule = {name: value for name, value in vars(found.schedule).items() if name != "tz"}
     return repr([*values, *(found.args or [])]), type(found.schedule), repr(of_schedule)
+
+
+@pytest.mark.parametrize("unusual", [{"unread_bytes": 5}, {"type": KeyType("string")}, {"definition": ""}])
+def test_plain_reader_leaves_unread_entries_and_other_types_alone(
+    app: Celery, unusual: dict[str, Any]
+) -> None:
+    assert PlainReader(app).read(replace(claim(PLAIN), **unusual)) is None
 
 
 def test_plain_reader_leaves_a_replaced_schedule_type_alone(app: Celery) -> None:

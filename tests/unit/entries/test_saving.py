@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import count
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.schedules import rrule
 from redbeat.store import scripts as lua
 from redbeat.store import store
-from redbeat.store.records import Stored
+from redbeat.store.records import Stored, Write
 from tests.support.ticks import fake_redis_app, memory_app
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=timezone.utc)
@@ -93,6 +94,16 @@ def test_changed_schedule_is_due_at_its_next_time(app: Celery, rule: Any, expect
     app.conf.timezone = "UTC"
     write = planned(entry_x(app, schedule=rule), stored(app))
     assert (write.meta, write.score) == ("", after_noon(expected))
+
+
+def test_write_changes_what_differs_or_was_written_by_another_program() -> None:
+    before = Stored("redbeat:x", "d", "m", 5.0)
+    for same in (Write(), Write("d", "m", 5.0), Write("d"), Write(meta="m", score=5.0, must_exist=True)):
+        assert not same.changes(before), same
+    for other in (Write("e"), Write("d", "n"), Write("d", "m", 5.000001), Write(policy="{}")):
+        assert other.changes(before), other
+    for spoilt in ({"error": "{}"}, {"score": None}, {"is_meta_foreign": True}):
+        assert Write("d", "m", 5.0).changes(replace(before, **spoilt)), spoilt
 
 
 def test_entry_enabled_again_skips_the_runs_of_its_pause(app: Celery) -> None:
@@ -293,17 +304,22 @@ def test_save_many_gives_up_on_an_entry_that_changes_each_time(
     assert (caught.value.key, next(turns), stored_names(fake_app)) == ("redbeat:entry-1", 9, set())
 
 
-def test_save_many_uses_the_server_clock(fake_app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    server_now, ask = 5e9, lua.ask_entries
+@pytest.mark.parametrize(("clock_seconds", "passed"), [(60, 0), (-1, 7200)])
+def test_save_many_uses_the_server_clock_and_reads_an_old_one_again(
+    fake_app: Celery, monkeypatch: pytest.MonkeyPatch, clock_seconds: float, passed: int
+) -> None:
+    server_times, ask = count(5e9, 7200), lua.ask_entries
 
     def ask_in_2128(*args: Any, **options: Any) -> Any:
         question = ask(*args, **options)
-        return replace(question, read=lambda reply: (server_now, question.read(reply)[1]))
+        return replace(question, read=lambda reply: (next(server_times), question.read(reply)[1]))
 
     monkeypatch.setattr(lua, "ask_entries", ask_in_2128)
+    monkeypatch.setattr(store, "CLOCK_SECONDS", clock_seconds)
     Entry.save_many(made(fake_app, number) for number in range(600))
-    scores = dict(fake_app.redbeat_redis.zrange("redbeat::schedule", 0, -1, withscores=True)).values()
-    assert server_now + 3600 <= min(scores) <= max(scores) < server_now + 3660
+    for number, later in ((0, 0), (599, passed)):
+        score = fake_app.redbeat_redis.zscore("redbeat::schedule", f"redbeat:entry-{number}")
+        assert 0 <= score - 5e9 - 3600 - later < 60
 
 
 def test_save_many_recreates_an_entry_deleted_meanwhile(fake_app: Celery) -> None:
