@@ -19,9 +19,13 @@ from redbeat.store.store import Store
 from tests.integration.conftest import MakeScheduler
 from tests.support.logs import errors_in, warnings_in
 from tests.support.schedule import (
+    SCHEDULE,
     SELDOM,
+    expected_id,
     field,
+    messages,
     monitoring,
+    retry_now,
     score_of,
     sent_names,
     server_now,
@@ -141,6 +145,29 @@ def test_schedule_user_without_rights_to_queues_delivers_at_least_once(
     assert field(schedule, "first", "meta")["total_run_count"] == 1
     [warning] = [text for text in warnings_in(caplog) if "Runs are delivered at least once" in text]
     assert "lack rights (+info +lpush" in warning
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_queue_of_the_wrong_type_on_another_server_holds_up_its_own_runs_only(
+    make_scheduler: MakeScheduler, other: Server, client: redis.Redis, is_declared: bool
+) -> None:
+    scheduler = make_scheduler(broker_url=other.url(0))
+    write_raw(client, "held", schedule=SELDOM, options={"queue": "spoilt"}, score=1)
+    with other.client() as broker:
+        if is_declared:
+            scheduler.tick()
+            client.zadd(SCHEDULE, {"redbeat:held": 1.5})
+        broker.set("spoilt", "a string")
+        write_raw(client, "free", schedule=SELDOM, score=3)
+        scheduler.tick()
+        assert sent_names(broker) == ["free"]
+        assert "WRONGTYPE" in field(client, "held", "error")["reason"]
+        broker.delete("spoilt")
+        retry_now(client, "held")
+        scheduler.tick()
+        [message] = messages(broker, "spoilt")
+    assert message["headers"]["id"] == expected_id("held", 1.5 if is_declared else 1)
+    assert field(client, "held", "meta")["total_run_count"] == 1 + is_declared
 
 
 class Ending(RedBeatScheduler):

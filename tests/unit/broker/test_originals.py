@@ -26,6 +26,7 @@ from kombu import Producer
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
 from redbeat.broker.originals import Originals
+from redbeat.broker.producer import BoundedProducer
 from tests.support.ticks import memory_app
 
 HERE = __name__
@@ -65,6 +66,10 @@ def test_plain_app_has_no_obstacle_before_and_after_a_message(app: Celery) -> No
     ("owner", "name"),
     [
         (Task, "apply_async"),
+        (Celery, "send_task"),
+        (Scheduler, "apply_async"),
+        (BoundedProducer, "publish"),
+        (kombu.messaging, "dumps"),
         (AMQP, "as_task_v2"),
         (Signal, "send"),
         (Entry, "is_due"),
