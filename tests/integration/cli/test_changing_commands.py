@@ -52,6 +52,16 @@ def test_ping_url_of_an_unknown_host_is_warned_of(make_app: MakeApp) -> None:
     assert call(app, "set", "a", "--every", "5").stderr == "", "the URL is not given again"
 
 
+def test_add_of_an_unknown_task_is_warned_of(app: Celery) -> None:
+
+    @app.task(name="feed.read", shared=False)
+    def read() -> None: ...
+
+    done = call(app, "add", "a", "feed.raed", "--every", "60")
+    assert (done.exit_code, "Did you mean feed.read?" in done.stderr) == (0, True)
+    assert call(app, "add", "b", "feed.read", "--every", "60").stderr == ""
+
+
 def test_change_of_a_static_entry_is_warned_of(make_scheduler: MakeScheduler) -> None:
     fields = {"task": "echo", "schedule": 3600}
     app = make_scheduler(beat_schedule={"hourly": fields, "hourly-2": fields}).app

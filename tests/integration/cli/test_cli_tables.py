@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 import redis
@@ -171,6 +174,31 @@ def test_repeated_hour_is_shown_with_its_offset(ask: Call, app: Celery) -> None:
         "2027-10-31 02:30:00 +02:00",
         "2027-10-31 02:30:00 +01:00",
     ]
+
+
+def test_next_names_a_change_of_clocks(ask: Call, app: Celery) -> None:
+    Entry("one", "t", crontab("0", "9"), app=app).save()
+    found = ask("next", "one", "-n", "3", "--json", "--after", "2027-03-27").stdout.splitlines()
+    forward = "clocks go forward here: Europe/Berlin by 60 min, to +02:00"
+    assert [json.loads(line)["clocks"] for line in found] == [None, forward, None]
+
+
+def test_list_of_many_entries_holds_few_at_a_time(
+    ask: Call, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Entry.save_many(Entry(f"{number}", "t", clocked(FAR), app=app) for number in range(1500))
+    read, alive, counts = Entry.list, set[int](), [0]
+
+    def read_watched(*arguments: Any, **options: Any) -> Iterator[Entry]:
+        for entry in read(*arguments, **options):
+            alive.add(id(entry))
+            weakref.finalize(entry, alive.discard, id(entry))
+            counts.append(len(alive))
+            yield entry
+
+    monkeypatch.setattr(Entry, "list", read_watched)
+    assert len(ask("list", "--json").stdout.splitlines()) == 1500
+    assert max(counts) < 1200, "two chunks"
 
 
 @pytest.mark.parametrize("score", ["inf", "-inf", "253402300800"])

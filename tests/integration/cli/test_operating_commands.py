@@ -71,6 +71,17 @@ def test_downgrade_leaves_an_entry_changed_meanwhile(app: Celery, client: redis.
     assert set(client.hkeys(DOWNGRADED)) == {"redbeat:other"}
 
 
+def test_downgrade_with_a_wrong_key_type_takes_nothing_out(app: Celery, client: redis.Redis) -> None:
+    Entry("last", "echo", cron("0 9 L-1 * *"), app=app).save()
+    client.set(DOWNGRADED, "a string")
+    done = call(app, "downgrade", "--yes")
+    assert (done.exit_code, DOWNGRADED in done.stderr) == (exits.TRY_AGAIN, True)
+    with leader(app) as scheduler:
+        scheduler.tick()
+    assert client.get(DOWNGRADED) == "a string"
+    assert client.zscore(SCHEDULE, "redbeat:last") is not None
+
+
 def test_downgrade_names_every_policy_that_2x_ignores(app: Celery) -> None:
     Calendar("holidays", app=app).save()
     Entry("full", "echo", crontab(), app=app, **POLICY).save()
@@ -126,6 +137,7 @@ def test_purge_removes_orphans_and_nothing_else(ask: Call, app: Celery, client: 
         ("backfilled", "gone"),
     }
     assert (shown["removed"], client.zcard("redbeat::schedule")) == (0, 3)
+    assert "give --yes" in ask("purge", code=64).stderr
     assert ask("purge", "--yes").stdout.endswith("Removed 6.\n")
     own = ("schedule", "statics", "static-owners", "history:kept", "backfilled:kept", "lock", "audit")
     expected = {"redbeat:kept", "other:history:gone", *(f"redbeat::{name}" for name in own)}
@@ -134,6 +146,14 @@ def test_purge_removes_orphans_and_nothing_else(ask: Call, app: Celery, client: 
     assert client.smembers("redbeat::statics") == {"kept"}
     assert client.smembers("redbeat::static-owners") == {"shop\tkept"}
     assert ask("purge").stdout == "There is nothing to remove.\n"
+
+
+def test_purge_takes_the_prefix_literally(make_app: MakeApp, client: redis.Redis) -> None:
+    app = make_app(redbeat_key_prefix="a*[b]?:")
+    client.rpush("a*[b]?::history:gone", "x")
+    client.rpush("axb?::history:gone", "x")
+    assert call(app, "purge", "--yes").exit_code == 0
+    assert set(client.keys()) == {"a*[b]?::audit", "axb?::history:gone"}
 
 
 def test_reshard_asks_first_and_names_the_setting(

@@ -191,6 +191,8 @@ def test_later_release_publishes_messages_with_their_etas(
     ask: Call, app: Celery, broker: redis.Redis
 ) -> None:
     ask("later", "release", code=exits.USAGE)
+    assert "give --yes" in ask("later", "release", "--all", code=exits.USAGE).stderr
+    assert stored_ids(app) == ["first", "second"]
     ask("later", "release", "first", "--yes")
     assert stored_ids(app) == ["second"]
     ask("later", "release", "--all", "--yes")

@@ -128,6 +128,15 @@ def test_keyspace_notification_names_the_changed_entry(app: Celery, client: redi
         client.config_set("notify-keyspace-events", "")
 
 
+def test_pidfile_of_a_living_process_ends_with_73(server: Server, tmp_path: Path) -> None:
+    write_app(tmp_path, "module", server.url(0), redbeat_redis_url=server.url(1))
+    (tmp_path / "beat.pid").write_text(f"{os.getpid()}\n")
+    with celery_beat(tmp_path, "module", "--pidfile", "beat.pid") as beat:
+        assert beat.wait() == 73
+        assert "Pidfile (beat.pid) already exists" in beat.output()
+    assert (tmp_path / "beat.pid").exists()
+
+
 @pytest.mark.slow
 def test_detached_beat_is_stopped_by_the_pid_in_its_file(
     server: Server, client: redis.Redis, tmp_path: Path

@@ -267,6 +267,8 @@ def test_trigger_repeated_with_its_key_sends_one_run(program: Programs, app: Cel
     other = program("run").ask("PUT", "/entries/one/trigger", {"args": [1]}, key).json()
     assert other["task_id"] != first["task_id"]
     assert one.put("/entries/one/trigger")["task_id"] != one.put("/entries/one/trigger", {})["task_id"]
+    for wrong in ("x" * 256, "a\tb"):  # taken for no key, a repeated request would send a second run
+        assert one.ask("PUT", "/entries/one/trigger", {}, {"idempotency-key": wrong}).status_code == 400
     assert sent(app) == 4
     store = Store(app)
     kept = [*store.client.scan_iter(f"{store.keys.prefix}:backfilling:*")]

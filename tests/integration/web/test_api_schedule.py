@@ -15,6 +15,7 @@ from redbeat.keys import Keys
 from redbeat.store.later import LaterStore
 from redbeat.store.store import Store
 from redbeat.web.api.cursors import encoded
+from redbeat.web.verbs import calendars
 from tests.integration.web.conftest import Add, Programs
 from tests.integration.web.test_api_entries import at_once, read_all
 from tests.integration.web.test_calendars_and_files import EVENT
@@ -100,6 +101,22 @@ def test_calendar_honours_etags_and_the_entries_that_name_it(
     assert one.ask("GET", "/calendars/free%20days").status_code == 404
     for wrong in ({"days": ["x"]}, {"days": {"x": "y"}}, {"days": {"2030-01-01": 5}}, {"about": 5}, {"x": 1}):
         assert one.ask("PATCH", "/calendars/new", wrong).status_code == 422, wrong
+
+
+def test_delete_of_a_calendar_changed_meanwhile_returns_412(
+    program: Programs, app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, find_users = program(), calendars.find_users
+    Calendar("closed", ["2030-01-01"], app=app).save()
+    seen = one.ask("GET", "/calendars/closed").headers["etag"]
+
+    def find_after_a_change(store: Store, names: Any) -> Any:
+        Calendar("closed", ["2030-02-02"], app=app).save()
+        return find_users(store, names)
+
+    monkeypatch.setattr(calendars, "find_users", find_after_a_change)
+    assert one.ask("DELETE", "/calendars/closed", headers={"if-match": seen}).status_code == 412
+    assert list(Calendar.load("closed", app).days) == ["2030-02-02"]
 
 
 def test_concurrent_changes_of_a_calendar_lose_no_day(program: Programs, app: Celery) -> None:

@@ -196,6 +196,8 @@ def test_unknown_or_wrong_parameter_is_an_error(program: Programs, add: Add) -> 
         ("/rerun", {"since": "1d", "match": long}),
     ):  # fmt: skip
         assert one.ask("PUT", path, body).status_code == 422, path
+    said = one.ask("GET", "/timeline", start="6h").json()["detail"]
+    assert one.ask("GET", "/timeline", start=re.findall(r"2030\S+", said)[0]).status_code == 200, said
     assert one.ask("PUT", "/entries/one/pause?note=x", {}).status_code == 400
     assert one.ask("DELETE", "/entries/one/pause", headers={"if-match": '"x"'}).status_code == 400
 

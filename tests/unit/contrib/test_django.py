@@ -164,7 +164,10 @@ def test_check_finds_each_fault_without_a_server(
     monkeypatch.setattr(socket.socket, "connect", Mock(side_effect=AssertionError("a server was asked")))
     given = {"broker_url": REDIS, "timezone": "Europe/Berlin", **settings}
     app = Celery("proj", set_as_current=False, changes=given)
-    app.task(lambda: None, name="echo", shared=False)
+
+    @app.task(name="echo", shared=False)
+    def echo() -> None: ...
+
     messages = found(app)
     assert [one for one, _ in messages] == ([f"redbeat.{number}"] if number else [])
     assert all(named in sentence for _, sentence in messages)

@@ -39,6 +39,7 @@ def two(a: int, b: int) -> None: ...
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "needs just one of cron=, every=, at=, rrule=, schedule="),
+    ({"every": 5, "cron": "* * * * *"}, "not cron and every"),
     ({"every": 5, "jiter": 3}, "there is no keyword 'jiter'. Did you mean jitter?"),
     ({"every": 5, "queue": "low"}, "queue: is one of the options, options={'queue': ...}."),
     ({"cron": "0 0 * * *", "relative": True}, "relative: goes with every="),
@@ -253,6 +254,20 @@ def test_schedule_over_or_under_a_task_is_collected_without_finalizing_the_app(
         assert not module.app.finalized
     assert schedules_of(module.app) == {"t": 5}
     assert not strays_in(module, module.app)
+
+
+def test_inherited_schedule_is_not_collected(app: Celery) -> None:
+    class Base(Task):
+        abstract = True
+
+        @scheduled(every=5)
+        def run(self) -> None: ...
+
+    class Heir(Base):
+        name = "heir"
+
+    app.register_task(Heir())
+    assert declared_entries(app) == {}
 
 
 def test_name_of_two_tasks_is_refused_at_import_with_both_places(
