@@ -437,3 +437,18 @@ def test_save_of_an_entry_that_another_program_writes_all_the_time_ends_with_an_
         Store(app).write_entries([KEYS.entry("one")], decide)
     assert tries == [*range(1, 101)]
     assert client.hget(KEYS.entry("one"), "definition") == "100"
+
+
+def test_entry_that_is_there_by_now_stays_scheduled_with_what_is_kept_for_it(
+    app: Celery, client: redis.Redis
+) -> None:
+    """Somebody has found it missing, and removes what is left of it."""
+    store, names, keys = Store(app), ("there", "gone"), ("redbeat:there", "redbeat:gone")
+    write(client, keys[0], 5.0, SHAPES[0][0])
+    client.zadd(SCHEDULE, {keys[1]: 5})
+    client.sadd(KEYS.statics, *names)
+    assert Members(store).drop([Member(key, key) for key in keys]) == [False, True]
+    beside = [KEYS.beside(key) for key in keys]
+    found = zip(keys, keys, names, [()] * 2, beside, strict=True)
+    assert Orphans(store).remove([Remains(*one) for one in found]) == 1
+    assert (client.zrange(SCHEDULE, 0, -1), client.smembers(KEYS.statics)) == ([keys[0]], {"there"})
