@@ -107,7 +107,7 @@ WRONG: dict[str, Callable[[redis.Redis, str], object]] = {
         *(KEYS.statics, KEYS.static_owners, KEYS.downgraded, KEYS.tick, KEYS.wake, KEYS.released),
         *(KEYS.calendar("c"), KEYS.calendar_owners, *KEYS.about("static")),
         *(KEYS.owner("x"), KEYS.singleton("x"), *KEYS.about("canary")[1:]),
-        KEYS.about("other").entry,
+        *(KEYS.about("other").entry, KEYS.deadlines, KEYS.later, KEYS.events, KEYS.figures),
     ],
 )
 def test_key_of_another_type_stops_no_other_entry(
