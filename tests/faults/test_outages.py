@@ -132,7 +132,7 @@ def loading(stage: Stage) -> Iterator[None]:
 @contextmanager
 def busy(stage: Stage) -> Iterator[None]:
     def run_for_ever() -> None:
-        with stage.server.client() as caller, suppress(redis.ResponseError):
+        with stage.server.client(socket_timeout=90) as caller, suppress(redis.ResponseError):
             caller.eval("while true do end", 0)
 
     with stage.server.client() as admin, ThreadPoolExecutor(1) as pool:
