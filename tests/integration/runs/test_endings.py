@@ -16,6 +16,7 @@ import redis
 
 from redbeat.errors import RedBeatError
 from redbeat.runs.deadlines import Action, judge
+from redbeat.runs.event import arguments_of
 from redbeat.store.records import Fence, Held, TrackedRun
 from redbeat.store.run_record import State
 from redbeat.store.runs import Answer, Delivery
@@ -44,6 +45,20 @@ def test_a_run_that_ends_leaves_its_history_and_nothing_else(progress: Progress,
         ("job", "id-1", 1000)
     }
     assert (started["worker"], started["attempt"], ended["outcome"]) == ("celery@test", 1, outcome)
+
+
+def test_run_of_a_signal_is_that_of_the_history(progress: Progress, client: redis.Redis) -> None:
+    delivery = progress.started("job", "id-1", max=10)
+    progress.settle(at=progress.now + 11)
+    progress.end(delivery, "failed", error="ValueError: no", run_seconds=2.5)
+    found: Any = client.xrange(NAMES.events)
+    started, overdue, ended = [arguments_of(fields, NAMES)["run"] for _, fields in found]
+    [record] = progress.history("job")
+    assert (ended.task_id, ended.due.timestamp(), ended.attempt) == ("id-1", record["due"], record["attempt"])
+    assert (ended.outcome, ended.error) == (record["outcome"], record["error"])
+    assert (ended.worker, ended.run_seconds) == (record["worker"], record["ran"])
+    assert (started.task_id, started.worker, overdue.is_overdue) == ("id-1", record["worker"], True)
+    assert started.started_at == overdue.started_at
 
 
 def test_an_end_that_is_told_twice_counts_once(progress: Progress) -> None:
