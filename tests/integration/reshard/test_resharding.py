@@ -306,6 +306,20 @@ def test_entries_hidden_by_a_killed_mover_are_moved_on_by_beats_and_doctor(
     assert (read_all(raw), total) == ((before, []), b"7")
 
 
+def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
+    make_app: MakeApp, raw: redis.Redis
+) -> None:
+    Entry("e", "echo", 3600, app=make_app()).save()
+    with pytest.raises(Killed):
+        reshard(make_app, 4, lambda: bool(hidden_keys(raw) and raw.keys("*:arrived")))
+    part = part_of(b"e", 4)
+    raw.zadd(part + b":schedule", {part + b"e": 5e9})
+    raw.hset(part + b"e", "meta", '{"total_run_count": 1}')
+    reshard(make_app, 4)
+    assert raw.zscore(part + b":schedule", part + b"e") == 5e9
+    assert raw.hget(part + b"e", "meta") == b'{"total_run_count": 1}'
+
+
 def test_mover_that_has_resumed_after_a_kill_is_left_alone(
     make_app: MakeApp, raw: redis.Redis, chance: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,13 +19,15 @@ from celery import Celery
 from redbeat.beat.pace import OTHERS
 from redbeat.errors import EntryError, LockLost
 from redbeat.keys import Keys
+from redbeat.store import scripts as lua
 from redbeat.store.calendars import Calendars
 from redbeat.store.claims import CALL_ENTRIES
+from redbeat.store.later import LaterStore
 from redbeat.store.members import Members
 from redbeat.store.orphans import Orphans
 from redbeat.store.owners import Owners
 from redbeat.store.parts import Part
-from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence, KeyType, Write
+from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence, KeyType, LockStatus, Write
 from redbeat.store.scripts.later import MessageTexts, NewMessage, store_messages
 from redbeat.store.scripts.orphans import Remains
 from redbeat.store.scripts.repairs import Member
@@ -422,6 +424,20 @@ def test_store_messages_that_must_exist_replaces_all_or_none(client: redis.Redis
     assert store_messages(KEYS, messages("new"), must_exist=True).ask(client) == (0 if gone else 2)
     stored = [client.hget(KEYS.stored_message(task_id), "message") for task_id in ("one", "two")]
     assert everything(client) == before if gone else stored == ["new", "new"]
+
+
+def test_message_that_was_stored_again_since_it_was_seen_is_not_cancelled(
+    app: Celery, client: redis.Redis
+) -> None:
+    texts, store = MessageTexts("{}"), LaterStore(app)
+    store_messages(KEYS, [NewMessage("one", 9e9, "{}", "{}", "newer", texts)]).ask(client)
+    assert [store.cancel(["one"], seen) for seen in ("older", "newer")] == [[None], [texts]]
+
+
+def test_lock_that_a_late_command_takes_back_is_held_for_ten_seconds_at_most(client: redis.Redis) -> None:
+    """Its beat may have been killed since, and nobody waits for 25 minutes."""
+    assert lua.renew_lock(KEYS, Fence(LOCK, "mine", 1_500_000), 0, "").ask(client) is LockStatus.RETAKEN
+    assert 0 < client.pttl(LOCK) <= 10_000
 
 
 def test_save_of_an_entry_that_another_program_writes_all_the_time_ends_with_an_error(
