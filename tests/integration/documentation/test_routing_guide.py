@@ -135,6 +135,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], dict[str, Any], 
     "router has no say": ("other", ROUTED, ("celery",), {}, {}),
     "function": ("myapp.tasks.compress_video", ROUTED, ("compressed",), {}, {}),
     "option over router": ("video.compress", ROUTED, ("image",), {"queue": "image"}, {}),
+    "attribute of the task": ("own", VIDEO, ("video",), {}, {"queue": "video"}),
     "option over attribute": ("own", VIDEO, ("image",), {"queue": "image"}, {"queue": "video"}),
     "old dictionary": (
         "x", OLD_DICTIONARY, ("videos",), {"queue": "videos", "routing_key": "media.video.720p"}, {},

@@ -63,6 +63,7 @@ FAULTS = {
     '{"entries": {"a": {}, "a": {}}}': "file.yaml: 'a' appears twice.",
     "entrees: {}": "line 1: entrees: there is no such section. Did you mean entries?",
     "entries:\n  7: {}": "7 must be text; put it into quotes.",
+    "entries:\n  report:\n    task: a": "line 2: report: schedule is missing.",
     f"{ENTRY}    tiemzone: UTC": "line 5: report: tiemzone: there is no such field. Did you mean timezone?",
     f"{ENTRY}    max_runs: 0": "line 5: report: max_runs: must be a whole number from 1, not 0.",
     f"{ENTRY}    task: b": "line 5: task appears twice.",

@@ -73,6 +73,11 @@ def test_value_of_a_field_is_escaped_and_kept(source: str) -> None:
     assert "\u202e\x1b[31m\u2028" in html
 
 
+def test_form_that_posts_has_the_token() -> None:
+    for source in ("{{ ui.post_button('/x', 'Go') }}", "{{ ui.confirm_form('/x', 'Sure?', 'Go') }}"):
+        assert '<input type="hidden" name="csrf_token" value="a-token">' in made(source)
+
+
 def test_time_is_relative_with_the_exact_one_in_the_zone_of_the_viewer() -> None:
     due = NOW + timedelta(hours=2)  # clocks change in between
     assert made("{{ ui.time_tag(due) }}", due=due) == (
