@@ -23,6 +23,7 @@ from redbeat.runs.publishing import Present, at_work
 from redbeat.store.runs import Delivery, End, Runs
 from tests.conftest import MakeApp
 from tests.faults.children import run_child
+from tests.support.deadlines import patience
 from tests.support.polling import eventually
 from tests.support.progress import NAMES, Progress
 from tests.support.proxy import Proxy
@@ -195,12 +196,12 @@ def test_who_asks_waits_no_longer_than_he_said(by_proxy: Celery, proxy: Proxy) -
     began = time.monotonic()
     with pytest.raises(UnansweredError, match="hasn't answered within 50 ms"):
         caller.inquire(running, 0.05)
-    assert 0.05 <= time.monotonic() - began < 1
+    assert 0.05 <= time.monotonic() - began < patience(1)
     began = time.monotonic()
     for _ in range(100):
         with pytest.raises(UnansweredError):
             caller.inquire(running, 10)
-    assert time.monotonic() - began < 5, "while an answer is missing nobody waits"
+    assert time.monotonic() - began < patience(20), "while an answer is missing nobody waits"
     proxy.thaw()
     eventually(lambda: caller.inquire(running, 20) == "answered", retry_on=(UnansweredError,))
 
