@@ -22,6 +22,7 @@ from redbeat.reshard.sweeping import Sweeper, sweep
 from redbeat.store.generations import Generations, LayoutRecord
 from redbeat.store.layouts import Layouts
 from redbeat.store.mover import Mover
+from redbeat.store.scripts.moving import CANCEL_MOVE, cancel_request
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
 from tests.faults.rounds import IS_LONG
@@ -315,6 +316,11 @@ def test_entry_that_has_run_where_it_arrived_is_not_written_there_again(
     part = part_of(b"e", 4)
     raw.zadd(part + b":schedule", {part + b"e": 5e9})
     raw.hset(part + b"e", "meta", '{"total_run_count": 1}')
+    keys = Layouts(Store(make_app())).look().keys.home("e")
+    [move], token = raw.hkeys(keys.arrived), raw.get(keys.mover)
+    assert CANCEL_MOVE(raw, *cancel_request(keys, token, move, [b"e"])) == [], (
+        "else it would be in both parts"
+    )
     reshard(make_app, 4)
     assert raw.zscore(part + b":schedule", part + b"e") == 5e9
     assert raw.hget(part + b"e", "meta") == b'{"total_run_count": 1}'
