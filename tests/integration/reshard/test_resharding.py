@@ -223,23 +223,26 @@ def test_entry_written_where_another_arrives_is_merged_as_the_newer(
     assert raw.zscore(f"{prefix}:deadlines", f"a\0{prefix}:running:e") == 9e9
 
 
-def test_entry_about_to_be_due_is_left_to_its_leader(make_app: MakeApp, raw: redis.Redis) -> None:
+@pytest.mark.parametrize(("score", "lease"), [(5, ""), (8e9, "8000000000 5")], ids=["due", "claimed"])
+def test_entry_that_is_due_or_claimed_is_left_to_its_leader(
+    make_app: MakeApp, raw: redis.Redis, score: float, lease: str
+) -> None:
     """Without a leader it is moved at once, and due where it belongs."""
-    raw.hset("redbeat:e", "definition", "d")
-    raw.zadd("redbeat::schedule", {"redbeat:e": 5})
+    raw.hset("redbeat:e", mapping={"definition": "d", "lease": lease})
+    raw.zadd("redbeat::schedule", {"redbeat:e": score})
     prefix = part_of(b"e", 4).decode()
     looked: list[float | None] = []
 
     def look() -> bool:
         looked.append(raw.zscore("redbeat::schedule", "redbeat:e"))
-        if len(looked) == 60:
+        if len(looked) == 150:
             raw.zadd("redbeat::schedule", {"redbeat:e": 9e9})  # as its run was sent
         return False
 
     locks = ["redbeat::lock", *(f"{{redbeat:{shard}}}::lock" for shard in range(4))]
     raw.mset(dict.fromkeys(locks, "somebody"))
     reshard(make_app, 4, look)
-    assert looked[:60] == [5] * 60
+    assert looked[:150] == [score] * 150
     assert raw.zscore(f"{prefix}:schedule", f"{prefix}e") == 9e9
     raw.delete(*locks)
     raw.zadd(f"{prefix}:schedule", {f"{prefix}e": 5})
