@@ -13,6 +13,7 @@ import redis
 from celery import Celery, Task
 from celery.schedules import schedule
 from celery.signals import before_task_publish
+from kombu.exceptions import OperationalError
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
@@ -302,6 +303,7 @@ RAISED: list[BaseException] = [
     AlreadyQueued("59 seconds left"),
     redis.ConnectionError("the lock's Redis is away"),
     StoreUnavailable("raised by hand"),
+    OperationalError("raised by hand"),
     SystemExit(3),
 ]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+import time
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -231,6 +232,48 @@ def test_saving_an_entry_that_is_too_large_is_refused(make_app: MakeApp, client:
         with pytest.raises(EntryError, match=r"large: .* redbeat_max_entry_bytes allows 20,000"):
             save()
     assert not field(client, "large", "definition")["args"]
+
+
+def test_large_entries_delay_no_other(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redbeat.beat.pace.BATCH_SECONDS", 0)
+    for number in range(4):
+        write_raw(client, f"large-{number}", schedule=SELDOM, score=1 + number, args=["x" * 2_000_000])
+    scheduler = make_scheduler(redbeat_max_entry_bytes=3_000_000)
+    canaries = 0
+    while scheduler.tick() == 0:
+        write_raw(client, "canary", schedule=SELDOM, score=server_now(client))
+        sent = broker.llen("celery")
+        scheduler.tick()
+        canaries += 1
+        assert sent_names(broker).count("canary") == canaries, "it does not wait for all of them"
+        assert broker.llen("celery") <= sent + 3
+    assert (canaries > 1, broker.llen("celery")) == (True, 4 + canaries)
+
+
+def test_slow_entries_delay_no_other(
+    make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compute_for_a_while(*_: Any) -> timedelta:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+        return timedelta(hours=1)
+
+    monkeypatch.setattr(spinning, "remaining_estimate", compute_for_a_while)
+    now, names = server_now(client), [f"slow-{number}" for number in range(48)]
+    for number, name in enumerate(names):
+        write_raw(client, name, score=now - 50 + number / 10, schedule=SPINNING)
+    scheduler = make_scheduler(redbeat_batch_size=5)
+    scheduler.tick()
+    write_raw(client, "good", score=now, schedule=SELDOM)
+    for _ in range(2):
+        scheduler.tick()
+    assert "good" in sent_names(broker)
+    assert len(sent_names(broker)) < 48, "slow ones still wait"
+    eventually(lambda: (scheduler.tick(), len(sent_names(broker)) > 48)[1])
+    assert sorted(sent_names(broker)) == sorted([*names, "good"])
 
 
 # -- entries that are expensive to compute, and members without a hash

@@ -82,6 +82,12 @@ def test_closing_releases_the_lock_of_a_full_server(
         client.config_set("maxmemory", 0)
 
 
+def test_standby_reads_no_events_to_signal(make_scheduler: MakeScheduler) -> None:
+    leading, waiting = make_scheduler(), make_scheduler()
+    assert list(leading._find_fences().values()) == [leading.lock.fence]  # noqa: SLF001
+    assert waiting._find_fences() == {}  # noqa: SLF001 - else receivers were called by both
+
+
 # -- a schedule that Redis has lost, with its lock
 
 

@@ -204,6 +204,13 @@ def test_run_has_one_task_id_at_every_try_and_on_every_beat(app: Celery) -> None
     }
 
 
+def test_run_that_fails_for_another_reason_is_logged_and_goes_on_backing_off(app: Celery) -> None:
+    first, _ = commit_failed(plan(app, claimed()), "broken", NOW)
+    run = plan(app, claimed(first.new_score, error=first.new_error), NOW + 1)
+    commit, is_news = commit_failed(run, "broken otherwise", NOW + 1)
+    assert (is_news, json.loads(commit.new_error)["attempts"]) == (True, 2)
+
+
 def test_failing_entry_moved_to_another_time_is_due_then(app: Celery) -> None:
     failed, _ = commit_failed(plan(app, claimed()), "broken", NOW)
     moved = claimed(seconds(30), error=failed.new_error)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from redbeat.errors import EntryError, EntryTooExpensive
 from redbeat.process import budget
 from redbeat.process import signals as interrupts
-from redbeat.process.budget import limited
+from redbeat.process.budget import limited, limited_steps, limited_twice
 from redbeat.process.signals import Postponed, hold_interrupts
 from tests.support.processes import Process
 
@@ -116,6 +117,30 @@ def test_call_in_a_forked_child_is_interrupted() -> None:
             os._exit(7)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_nested_call_has_a_limit_of_its_own() -> None:
+    def compute_twice() -> None:
+        with pytest.raises(EntryTooExpensive, match="inner"):
+            limited("inner", spin, seconds=0.01)
+        spin()
+
+    with pytest.raises(EntryTooExpensive, match="outer"):
+        limited("outer", compute_twice, seconds=0.2)
+
+
+def test_call_that_is_slow_once_is_repeated() -> None:
+    calls = iter([spin, lambda: "well"])
+    assert limited_twice("a", lambda: next(calls)()) == "well"  # noqa: PLW0108 - the second try calls the next
+    with pytest.raises(EntryTooExpensive):
+        limited_twice("a", spin)
+
+
+def test_each_step_of_an_iterator_has_a_limit() -> None:
+    found: list[int] = []
+    with pytest.raises(EntryTooExpensive):
+        found.extend(limited_steps("a", (number if number < 3 else spin() for number in count())))
+    assert found == [0, 1, 2]
 
 
 def test_slow_call_under_gevent_fails_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +255,17 @@ def test_signal_under_gevent_arrives_at_the_end_of_the_block_or_after_a_while(
         assert process.wait() == 3, process.output()
         expected = ["in the block"] + ["at its end"] * (patience_seconds > 1)
         assert process.output().splitlines() == expected
+
+
+@pytest.mark.usefixtures("handlers")
+def test_signal_during_a_waiting_call_arrives_soon() -> None:
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    began = time.monotonic()
+    with pytest.raises(Ended):
+        limited("a", time.sleep, 30)
+    assert time.monotonic() - began < 20
+    with pytest.raises(EntryTooExpensive):  # and the next one has its budget
+        limited("a", spin)
 
 
 @pytest.mark.usefixtures("handlers")
