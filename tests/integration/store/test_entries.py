@@ -30,6 +30,7 @@ from redbeat.store.parts import Part
 from redbeat.store.records import Claimed, Clear, Commit, Ending, Fence, KeyType, LockStatus, Write
 from redbeat.store.scripts.later import MessageTexts, NewMessage, store_messages
 from redbeat.store.scripts.orphans import Remains
+from redbeat.store.scripts.owners import Change, apply_entries
 from redbeat.store.scripts.repairs import Member
 from redbeat.store.store import Store
 from tests.conftest import MakeApp
@@ -424,6 +425,18 @@ def test_store_messages_that_must_exist_replaces_all_or_none(client: redis.Redis
     assert store_messages(KEYS, messages("new"), must_exist=True).ask(client) == (0 if gone else 2)
     stored = [client.hget(KEYS.stored_message(task_id), "message") for task_id in ("one", "two")]
     assert everything(client) == before if gone else stored == ["new", "new"]
+
+
+def test_run_that_was_recorded_since_its_entry_was_read_is_not_undone_by_a_file(
+    app: Celery, client: redis.Redis
+) -> None:
+    key, recorded = KEYS.entry("one"), '{"total_run_count": 1}'
+    write(client, key, 5.0, {"definition": DEFINITION, "meta": "{}"})
+    [read] = Store(app).read_entries([key])[1]
+    client.hset(key, "meta", recorded)
+    change = Change("one", read, Write(meta='{"total_run_count": 0}'), owner=None)
+    assert apply_entries(KEYS, [change], [], KEYS.beside).ask(client) == key
+    assert client.hget(key, "meta") == recorded
 
 
 def test_message_that_was_stored_again_since_it_was_seen_is_not_cancelled(
