@@ -18,6 +18,7 @@ from redbeat.web.api.resources import OPERATIONS
 from redbeat.web.application import PAGES
 from tests.faults.rounds import some_of
 from tests.integration.web.conftest import Add, Browse, Programs
+from tests.integration.web.test_forms import sent_calls
 from tests.support.forms import form_fields
 from tests.support.stored import store
 
@@ -158,7 +159,7 @@ def test_no_error_of_a_change_quotes_a_hidden_argument(
 
 
 def test_positional_argument_is_hidden_by_its_parameter_and_comes_back(
-    app: Celery, browse: Browse, add: Add, program: Programs
+    app: Celery, broker: redis.Redis, browse: Browse, add: Add, program: Programs
 ) -> None:
     @app.task(name="log-in")
     def log_in(user: str, password: str) -> None:
@@ -177,6 +178,8 @@ def test_positional_argument_is_hidden_by_its_parameter_and_comes_back(
     for wrong in ({"task": "echo"}, {"args": ["x", "carl", "(hidden)"]}):  # it would be shown there
         given = {"args": ["carl", "(hidden)"], **wrong}
         assert user.ask("PATCH", "/entries/report", given).status_code == 422
+    browser.send("/entry/run", name="report", args='["dora", "(hidden)"]', kwargs="{}", queue="")
+    assert sent_calls(broker) == [[["dora", "geheim"], {}]]
     texts = [browser.read(path, name="report") for path in ("/entry", "/entry/edit", "/entry/run", "/audit")]
     texts += [user.ask("GET", path).text for path in ("/entries/report", "/entries", "/audit", "/export")]
     planned = "{owner: me, entries: {report: {task: log-in, schedule: 1h, args: [eve, other]}}}"
