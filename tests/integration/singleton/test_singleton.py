@@ -385,8 +385,9 @@ def test_a_cluster(cluster: ClusterTopology, lock: str) -> None:
     assert_it_runs(cluster.url(), cluster.client(), "--redis-options", options, lock=lock)
 
 
-def test_a_refused_password_exits_with_77(guarded: Server) -> None:
-    with start_singleton(f"redis://:wrong@{guarded.host}:{guarded.port}/0", "true") as singleton:
+@pytest.mark.parametrize("userinfo", ["", ":wrong@"], ids=["missing", "wrong"])
+def test_missing_or_wrong_password_exits_with_77(guarded: Server, userinfo: str) -> None:
+    with start_singleton(f"redis://{userinfo}{guarded.host}:{guarded.port}/0", "true") as singleton:
         assert singleton.wait() == 77
         assert not has_traceback(singleton.output())
 
