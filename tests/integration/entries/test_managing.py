@@ -311,6 +311,18 @@ def test_concurrent_backfills_send_no_run_twice(
     assert not client.exists("redbeat::backfilling:entry")
 
 
+def test_backfill_that_has_lost_its_lock_sends_no_further_run(
+    app: Celery, client: redis.Redis, broker: redis.Redis
+) -> None:
+    entry, lock = Entry("entry", "t", HOUR, app=app).save(), "redbeat::backfilling:entry"
+    span = YEAR_BEGIN, YEAR_BEGIN + timedelta(hours=5)
+    for _ in range(2):  # the second one finds the lock taken
+        with pytest.raises(LockNotAcquired):
+            entry.backfill(*span, progress=lambda _sent: client.set(lock, "another", px=30_000))
+    assert len(messages(broker)) == 1
+    assert client.get(lock) == "another"
+
+
 @pytest.mark.also_sharded
 def test_backfill_beyond_its_limit_sends_no_run(app: Celery, broker: redis.Redis) -> None:
     entry = Entry("entry", "t", HOUR, app=app).save()
