@@ -66,9 +66,10 @@ class Execution:
     is_over: bool = False
     asked: list[str] = field(default_factory=list)
     untold_seconds: float = 0.0
+    is_untold: bool = False
 
     def has_ended(self) -> bool:
-        return False
+        return self.is_untold
 
     def terminate(self, why: str) -> None:
         self.asked.append(why)
@@ -150,15 +151,19 @@ def test_a_worker_ends_within_seconds_while_redis_is_away(
     assert "can't be noted" in caplog.text or "can't be tracked" in caplog.text
 
 
-def test_a_run_is_renewed_only_as_long_as_its_request_is_there(
-    kept: Keeper, progress: Progress, client: redis.Redis
+@pytest.mark.parametrize("is_untold", [False, True])
+def test_run_is_renewed_only_while_its_request_is_there_and_not_long_after_an_untold_end(
+    kept: Keeper, progress: Progress, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, is_untold: bool
 ) -> None:
+    monkeypatch.setattr(keeper, "UNTOLD_SECONDS", 1e-3)
     delivery = progress.started("job", "id")
     client.zadd(NAMES.deadlines, {f"id\0{NAMES.about('job').running}": 1.0})
     held = Execution(delivery)
     kept.hold(held)
     eventually(lambda: (progress.deadline_of("job", "id") or 0) > 1.0)
-    del held
+    held.is_untold = is_untold
+    if not is_untold:
+        del held
 
     def is_left_alone() -> bool:
         client.zadd(NAMES.deadlines, {f"id\0{NAMES.about('job').running}": 1.0})
