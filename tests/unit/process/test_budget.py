@@ -77,7 +77,9 @@ def test_no_interruption_arrives_after_the_call() -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chosen, outcomes = random.Random(seed), set[bool]()
-    for _ in range(20):
+    for number in range(300):
+        if number >= 20 and len(outcomes) == 2:  # a busy machine looks late
+            break
         try:
             limited("a", compute, chosen.uniform(0.002, 0.02), seconds=0.005)
             outcomes.add(True)
