@@ -5,6 +5,7 @@ not load the scheduler.
 """
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from redbeat.diagnostics import other_scheduler as other_scheduler  # connects to the start of beats
@@ -23,18 +24,21 @@ _MODULES = {
     "scheduled": "redbeat.declared.decorator",
     "track_runs": "redbeat.runs.tracking",
 }
-#: modules of 2.x, where ``import redbeat`` has them as attributes
-_SUBMODULES = ("decoder", "schedulers", "schedules")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return import_module(f"redbeat.{name}")
-    if name not in _MODULES:
-        raise AttributeError(f"module 'redbeat' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
+    if name in _MODULES:
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
+    module = f"{__name__}.{name}"
+    if not name.startswith("_"):
+        try:
+            return import_module(module)  # as in redbeat.schedulers after `import redbeat` alone
+        except ModuleNotFoundError as exc:
+            if exc.name != module:
+                raise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *_SUBMODULES})
+    return sorted({*globals(), *_MODULES, *(module.name for module in iter_modules(__path__))})

@@ -61,10 +61,11 @@ def test_import_of_redbeat_loads_the_scheduler_on_first_use() -> None:
     program = """
 import sys, redbeat
 print(sorted({"celery.beat", "redbeat.schedulers", "redis"} & sys.modules.keys()))
-print(redbeat.schedulers.RedBeatScheduler is redbeat.RedBeatScheduler, hasattr(redbeat, "unknown"))
+print(redbeat.schedulers.RedBeatScheduler is redbeat.RedBeatScheduler)
+print(redbeat.later.install.__name__, redbeat.errors.LockLost.__name__, hasattr(redbeat, "unknown"))
 """
     printed = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=300)
-    assert printed.splitlines() == ["[]", "True False"]
+    assert printed.splitlines() == ["[]", "True", "install LockLost False"]
 
 
 def test_every_name_of_2x_can_be_imported_and_takes_the_same_arguments(redbeat2_python: Path) -> None:
