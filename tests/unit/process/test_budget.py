@@ -81,7 +81,7 @@ def test_no_interruption_arrives_after_the_call() -> None:
         if number >= 20 and len(outcomes) == 2:  # a busy machine looks late
             break
         try:
-            limited("a", compute, chosen.uniform(0.002, 0.02), seconds=0.005)
+            limited("a", compute, chosen.uniform(0.002, 0.1), seconds=0.005)
             outcomes.add(True)
         except EntryTooExpensive:
             outcomes.add(False)
@@ -172,7 +172,7 @@ def test_log_handler_is_never_interrupted(monkeypatch: pytest.MonkeyPatch) -> No
     def work() -> None:
         for _ in range(chosen.randrange(8)):
             logger.error("one")
-            compute(0.001)
+            compute(0.01)
 
     until = time.process_time() + 0.5
     while time.process_time() < until:
