@@ -171,13 +171,17 @@ def celery_worker(
     pool = ["-P", "solo"] if concurrency == 1 else ["-P", "threads", "-c", str(concurrency)]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     worker = ["worker", *pool, *quiet, "-l", "INFO"]
-    process = celery_command(directory, module, *worker, *arguments, python=python, env=env)
+    return ready(celery_command(directory, module, *worker, *arguments, python=python, env=env))
+
+
+def ready(worker: Process) -> Process:
+    """Wait until the worker takes tasks, and return it; kill it if it does not."""
     try:
-        process.wait_for(re.compile(r"\S+@\S+ ready\."))
+        worker.wait_for(re.compile(r"\S+@\S+ ready\."))
     except AssertionError:
-        process.kill()
+        worker.kill()
         raise
-    return process
+    return worker
 
 
 def stop_worker(worker: Process) -> None:

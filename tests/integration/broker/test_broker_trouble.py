@@ -16,7 +16,6 @@ import redis
 from redbeat.errors import StoreUnavailable
 from tests.integration.conftest import MakeScheduler
 from tests.support.apps import celery_beat, write_app
-from tests.support.deadlines import patience
 from tests.support.logs import AWAY, BACK, warnings_in
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
@@ -182,24 +181,6 @@ def test_cut_commit_of_the_messages_neither_loses_nor_doubles_a_run(
     assert not (ends and retry_period)
     assert sent_names(broker) == names
     assert counts_of(client, names) == {1: 300}
-
-
-@pytest.mark.slow
-def test_sigterm_ends_a_beat_process_whose_server_is_frozen(
-    client: redis.Redis, server: Server, tmp_path: Path
-) -> None:
-    write_burst(client, 300)
-    with Proxy((server.host, server.port)) as way:
-        settings = {
-            "redbeat_redis_url": way.url(server.url(1)),
-            "redbeat_redis_options": {"retry_period": -1},
-        }
-        write_app(tmp_path, "module", way.url(server.url(0)), **settings)
-        frozen = way.freeze_on(expected_id("entry-120", 121).encode())  # in a message, with its commit
-        with celery_beat(tmp_path, "module") as beat:
-            eventually(frozen.is_set)
-            assert beat.seconds_to_end() < patience(8)
-            assert beat.returncode == 0, beat.output()
 
 
 @pytest.mark.parametrize("trouble", ["frozen", "killed"])

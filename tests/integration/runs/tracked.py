@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ import redis
 from celery import Celery
 
 from redbeat.store.run_record import RunRecord
-from tests.support.apps import GREENLETS, write_app
+from tests.support.apps import GREENLETS, ready, write_app
 from tests.support.polling import eventually
 from tests.support.processes import Process
 from tests.support.progress import NAMES, Progress, history_of
@@ -130,13 +129,7 @@ def start_worker(
     directory: Path, module: str, pool: str, concurrency: int = 6, *arguments: str, name: str = ""
 ) -> Process:
     """A worker with this pool, ready for tasks."""
-    process = launch_worker(directory, module, pool, concurrency, *arguments, name=name)
-    try:
-        process.wait_for(re.compile(r"\S+@\S+ ready\."))
-    except AssertionError:
-        process.kill()
-        raise
-    return process
+    return ready(launch_worker(directory, module, pool, concurrency, *arguments, name=name))
 
 
 @dataclass
