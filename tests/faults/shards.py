@@ -389,7 +389,7 @@ class Crew:
             eventually(partial(_has_ended, beat), interval=0.05, message=beat.output())
             code = beat.wait()
             is_well = code == 0 or (code == -signal.SIGTERM and "beat: Starting" not in beat.output())
-            assert is_well or self._has_refused(beat), beat.output()
+            assert is_well or self._has_refused(beat), (code, beat.output())
             self._note_end(beat)
 
     def _note_unwell(self, beat: Process) -> None:
