@@ -17,7 +17,7 @@ from redbeat.errors import StoreUnavailable
 from redbeat.process.background import surviving
 from redbeat.store.beats import Beats
 from redbeat.store.lock_tokens import new_beat
-from redbeat.store.nodes import Call
+from redbeat.store.nodes import Sendable
 from redbeat.store.store import Store
 
 #: Redis is waited for no longer when a beat says that it ends
@@ -51,7 +51,7 @@ class Peers:
         """A beat that hasn't said for so long that it is there is forgotten."""
         return self.timing.replaced_after_seconds
 
-    def call(self, *, is_silent: bool = False) -> Call:
+    def call(self, *, is_silent: bool = False) -> Sendable:
         """Return the call that says that this beat is there, and asks who else is; it is sent with others.
 
         Arguments:
@@ -60,7 +60,7 @@ class Peers:
         self._is_noted = self._is_noted or not is_silent
         return self._beats.note_call("" if is_silent else self.beat, self.life_seconds)
 
-    def leave_call(self) -> Call:
+    def leave_call(self) -> Sendable:
         """Return the call that says that it isn't there any more."""
         return self._beats.remove_call(self.beat)
 

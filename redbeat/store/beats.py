@@ -15,10 +15,8 @@ from redbeat.store.records import text_of
 from redbeat.store.rights import BEATS
 from redbeat.store.scripts.beats import Company as Company
 from redbeat.store.scripts.beats import beat_call, company_of
-from redbeat.store.scripts.script import Request, Script
+from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
-
-_ZREM, _PUBLISH = Command("ZREM"), Command("PUBLISH")
 
 
 class Beats:
@@ -34,7 +32,7 @@ class Beats:
     def _key(self) -> str:
         return self._store.config.keys.beats
 
-    def note_call(self, beat: str, life_seconds: float) -> tuple[Script, Request]:
+    def note_call(self, beat: str, life_seconds: float) -> Call[Company]:
         """Return the call that notes that ``beat`` is there, and forgets who wasn't for ``life_seconds``.
 
         With '' it notes nobody.
@@ -62,9 +60,9 @@ class Beats:
         found = self._store.ask(lambda client: client.zrange(self._key, 0, -1, withscores=True), self._key)
         return {text_of(beat): float(at) for beat, at in found}
 
-    def remove_call(self, beat: str) -> tuple[Command, Request]:
+    def remove_call(self, beat: str) -> Command:
         """Return the call that notes that ``beat`` isn't there any more, for ``store.nodes``."""
-        return _ZREM, Request([self._key], [beat])
+        return Command("ZREM", [self._key], [beat])
 
     def read_allowed(self) -> dict[str, float] | None:
         """Return what ``read`` does; None where this user may not read it."""
@@ -80,11 +78,11 @@ class Beats:
         Arguments:
             wake: the channels on which the others are told that after it.
         """
-        call, request = self.remove_call(beat)
-        tells = [(_PUBLISH, Request([channel], ["left"])) for channel in wake]
+        call = self.remove_call(beat)
+        tells = [Command("PUBLISH", [channel], ["left"]) for channel in wake]
 
         def remove(client: Any) -> None:
-            call(client, *request)
+            call.send(client)
             call_on_nodes(client, tells)
 
         self._store.ask(lambda client: remove(without_retry(client)), self._key)

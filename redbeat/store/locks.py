@@ -12,14 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 from redbeat.connection.retry import call_briefly, is_full, without_retry
 from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
-from redbeat.store.nodes import Call, Command, call_on_nodes, is_away
+from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
-from redbeat.store.scripts import Question, Request, release_lock, renew_lock, take_lock
+from redbeat.store.scripts import release_lock, renew_lock, take_lock
+from redbeat.store.scripts.script import Call
 from redbeat.store.store import Store
 
 Value = TypeVar("Value")
-
-_GET, _PTTL, _ZADD = Command("GET"), Command("PTTL"), Command("ZADD")
 
 #: the time to live of a key that doesn't exist, and of one that lives for ever
 NO_KEY, FOR_EVER = -2, -1
@@ -74,7 +73,7 @@ class LockKey:
         def take() -> bool:
             part = self._part_of()  # another one once the layout has changed
             question = take_lock(self.name, token, mark=mark, silent=silent, part=part, **times)
-            return bool(self._ask(question.ask))
+            return bool(self._ask(question.run))
 
         return self.store.following(take)
 
@@ -83,7 +82,7 @@ class LockKey:
         keys = self._part_of()
         call = trial_call(self.store.config.base_keys if keys is NO_PART else keys)
         try:
-            self._ask(lambda client: call[0](without_retry(client), *call[1]))
+            self._ask(lambda client: call.send(without_retry(client)))
         except StoreRefused as exc:
             return is_full(exc.__cause__)
         return False
@@ -99,16 +98,16 @@ class LockKey:
         part = self._part_of()
         wake = (self.store.config.base_keys if part is NO_PART else part).wake
         release = release_lock(self.name, token, wake=wake, mark=mark)
-        return bool(self._ask(lambda client: call_briefly(lambda: release.ask(without_retry(client)))))
+        return bool(self._ask(lambda client: call_briefly(lambda: release.run(without_retry(client)))))
 
     def remove(self) -> None:
         """Remove the key, whatever it holds."""
         self._ask(lambda client: client.delete(self.name))
 
 
-def trial_call(keys: Keys) -> Call:
+def trial_call(keys: Keys) -> Sendable:
     """Return a write that changes nothing, and is refused where every write is."""
-    return _ZADD, Request([keys.schedule], ["XX", "0", ""])
+    return Command("ZADD", [keys.schedule], ["XX", "0", ""])
 
 
 class Take(NamedTuple):
@@ -127,7 +126,7 @@ class Take(NamedTuple):
     rest_ms: int
     slack_ms: int
 
-    def question(self) -> Question[bool]:
+    def question(self) -> Call[bool]:
         """Return what asks for it; the answer tells whether it is the caller's."""
         return take_lock(
             self.name,
@@ -185,10 +184,12 @@ class Locks:
             self._quick = Store.hasty(self._store.config.app, self._patience_seconds)
         return self._quick.client
 
-    def look(self, locks: Sequence[LockKey], *besides: Call) -> tuple[list[int | RedBeatError], list[Any]]:
+    def look(
+        self, locks: Sequence[LockKey], *besides: Sendable
+    ) -> tuple[list[int | RedBeatError], list[Any]]:
         """Return how long each lock lives, as :meth:`LockKey.rest_ms`, and the replies to what is called
         besides, raw."""
-        calls: list[Call] = [*((_PTTL, Request([lock.name], [])) for lock in locks), *besides]
+        calls: list[Sendable] = [*(Command("PTTL", [lock.name]) for lock in locks), *besides]
         replies = self._call(calls)
         found = [
             self._read(lock.store, lock.name, reply, partial(_lifetime, lock), lock.rest_ms)
@@ -198,7 +199,7 @@ class Locks:
 
     def tokens(self, locks: Sequence[LockKey]) -> list[str | RedBeatError | None]:
         """Return the token in each; None: nobody holds it."""
-        replies = self._call([(_GET, Request([lock.name], [])) for lock in locks])
+        replies = self._call([Command("GET", [lock.name]) for lock in locks])
         return [
             self._read(lock.store, lock.name, reply, text_of, lock.token)
             for lock, reply in zip(locks, replies, strict=True)
@@ -214,14 +215,18 @@ class Locks:
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; tell whether it is the caller's."""
         questions = [take.question() for take in takes]
-        replies = self._call([question.call for question in questions])
+        replies = self._call(questions)
         return [
             self._read(take.store, take.name, reply, question.read, partial(_take_alone, take))
             for take, question, reply in zip(takes, questions, replies, strict=True)
         ]
 
     def renew(
-        self, locks: Sequence[Held], idle_seconds: float = 0, obstacle: str = "", besides: Sequence[Call] = ()
+        self,
+        locks: Sequence[Held],
+        idle_seconds: float = 0,
+        obstacle: str = "",
+        besides: Sequence[Sendable] = (),
     ) -> tuple[list[RedBeatError | None], list[Any]]:
         """Let each live for its full time from now on; LockLost stands where another beat holds it.
 
@@ -230,9 +235,9 @@ class Locks:
         """
         idle_ms = int(idle_seconds * 1000)
         questions = [renew_lock(store.keys, fence, idle_ms, obstacle) for store, fence in locks]
-        replies = self._call([*(question.call for question in questions), *besides])
+        replies = self._call([*questions, *besides])
 
-        def read(lock: Held, question: Question[LockStatus], reply: Any) -> RedBeatError | None:
+        def read(lock: Held, question: Call[LockStatus], reply: Any) -> RedBeatError | None:
             store, fence = lock
             return self._read(
                 store,
@@ -246,7 +251,7 @@ class Locks:
         return found, replies[len(locks) :]
 
     def release(
-        self, locks: Sequence[Held], *, is_marked: bool, besides: Sequence[Call] = ()
+        self, locks: Sequence[Held], *, is_marked: bool, besides: Sequence[Sendable] = ()
     ) -> list[bool | RedBeatError]:
         """Release each, and wake who waits for it; tell whether its holder's token was the caller's. Redis
         isn't waited for long.
@@ -264,7 +269,7 @@ class Locks:
             )
             for store, fence in locks
         ]
-        calls: list[Call] = [*(question.call for question in questions), *besides]
+        calls: list[Sendable] = [*questions, *besides]
         with self._store.translating():
             replies = call_briefly(lambda: call_on_nodes(self._quick_client(), calls))
         return [
@@ -274,7 +279,7 @@ class Locks:
             for lock, question, reply in zip(locks, questions, replies, strict=False)
         ]
 
-    def _call(self, calls: Sequence[Call]) -> list[Any]:
+    def _call(self, calls: Sequence[Sendable]) -> list[Any]:
         if not calls:
             return []
         client = self._store.client

@@ -10,6 +10,7 @@ again only if it has been silent before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,73 +25,76 @@ from redis.exceptions import (
 
 from redbeat.connection.client import is_hasty, note_node
 from redbeat.connection.retry import is_transient, without_retry
-from redbeat.keys import Keys
-from redbeat.store.scripts.script import Request
+from redbeat.store.scripts.script import Call
 
 #: what the redis client is told with a command whose reply isn't to be decoded, whatever its settings are
 AS_BYTES: Mapping[str, Any] = {"NEVER_DECODE": []}
 
 
-class Callee(Protocol):
-    """A script, or a command.
+class Sendable(Protocol):
+    """A call of a script, or a command."""
 
-    Attributes:
-        options: what the redis client is told with it.
-    """
+    @property
+    def keys(self) -> Sequence[str]:
+        """The keys that it is about, of one slot."""
 
-    options: Mapping[str, Any]
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the redis client is told with it."""
 
-    def __call__(
-        self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
-    ) -> Any: ...
+    def send(self, client: Any) -> Any:
+        """Send it by ``client``, and return the reply."""
 
-    def command(self, client: Any, request: Request) -> list[Any]:
+    def words(self, client: Any) -> list[Any]:
         """Return the words that are sent on behalf of ``client``."""
 
 
+@dataclass(frozen=True)
 class Command:
     """A command whose keys come first, such as GET.
 
-    Arguments:
+    Attributes:
         is_raw: its reply isn't decoded.
     """
 
-    def __init__(self, name: str, *, is_raw: bool = False) -> None:
-        self._name = name
-        self.options: Mapping[str, Any] = AS_BYTES if is_raw else {}
+    name: str
+    keys: Sequence[Any]
+    args: Sequence[Any] = ()
+    is_raw: bool = False
 
-    def __call__(
-        self,
-        client: Any,
-        keys: Sequence[str],
-        args: Sequence[Any],
-        within: Keys | None = None,  # noqa: ARG002
-    ) -> Any:
-        return client.execute_command(self._name, *keys, *args, **self.options)
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What the redis client is told with it."""
+        return AS_BYTES if self.is_raw else {}
 
-    def command(self, client: Any, request: Request) -> list[Any]:  # noqa: ARG002
+    def send(self, client: Any) -> Any:
+        """Send it by ``client``, and return the reply."""
+        return client.execute_command(*self.words(client), **self.options)
+
+    def words(self, client: Any) -> list[Any]:  # noqa: ARG002
         """Return the words that are sent, which are the same for each client."""
-        return [self._name, *request.keys, *request.args]
+        return [self.name, *self.keys, *self.args]
 
-
-Call = tuple[Callee, Request]
 
 #: client of a cluster to its nodes' clients that couldn't reach them lately: they are asked after the others
 _SILENT: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
 
 
-def call_on_nodes(client: Any, calls: Sequence[Call]) -> list[Any]:
+def call_on_nodes(client: Any, calls: Sequence[Sendable | tuple[Any, Any]]) -> list[Any]:
     """Return what each call returns, or the error that it ends with, in their order.
 
     Arguments:
         calls: each is about keys of one slot.
     """
-    replies: list[Any] = [None] * len(calls)
-    unanswered = _ask_nodes(client, calls, range(len(calls)), replies)
+    sent: list[Sendable] = [
+        Call(one[0], one[1][0], None, *one[1][1:]) if isinstance(one, tuple) else one for one in calls
+    ]
+    replies: list[Any] = [None] * len(sent)
+    unanswered = _ask_nodes(client, sent, range(len(sent)), replies)
     # what brings one through mostly does so for all: the script is known by then, or the slot's new node
-    left = [place for places in unanswered for place in _ask_in_turn(client, calls, places, replies, 1)]
-    for places in _ask_nodes(client, calls, left, replies):
-        _ask_in_turn(client, calls, places, replies, len(places))
+    left = [place for places in unanswered for place in _ask_in_turn(client, sent, places, replies, 1)]
+    for places in _ask_nodes(client, sent, left, replies):
+        _ask_in_turn(client, sent, places, replies, len(places))
     return replies
 
 
@@ -100,8 +104,7 @@ def ask_on_nodes(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
     Arguments:
         commands: the words of each; the second one is its key.
     """
-    named = {words[0]: Command(words[0], is_raw=True) for words in commands}
-    return call_on_nodes(client, [(named[words[0]], Request([words[1]], words[2:])) for words in commands])
+    return call_on_nodes(client, [Command(name, [key], args, is_raw=True) for name, key, *args in commands])
 
 
 def scan_nodes(client: Any, pattern: bytes, count: int) -> Iterator[list[bytes]]:
@@ -141,7 +144,7 @@ def is_away(exc: Exception) -> bool:
 
 
 def _ask_nodes(
-    client: Any, calls: Sequence[Call], places: Sequence[int], replies: list[Any]
+    client: Any, calls: Sequence[Sendable], places: Sequence[int], replies: list[Any]
 ) -> list[list[int]]:
     """Ask each node once; return the places of what is to be asked in the ordinary way, by the nodes."""
     unanswered: list[list[int]] = []
@@ -154,7 +157,7 @@ def _ask_nodes(
         ):
             replies[place] = reply
             if isinstance(reply, Exception) and node is not client:
-                note_node(reply, getattr(node_of(client, calls[place][1].keys[0]), "name", ""))
+                note_node(reply, getattr(node_of(client, calls[place].keys[0]), "name", ""))
         was_silent = _note_answer(client, node, replies[those[0]])
         if is_hasty(client) and is_timeout(replies[those[0]]) and not was_silent:
             continue  # asking again, which finds the slots' new node, would take as long once more
@@ -163,16 +166,15 @@ def _ask_nodes(
 
 
 def _ask_in_turn(
-    client: Any, calls: Sequence[Call], places: list[int], replies: list[Any], most: int
+    client: Any, calls: Sequence[Sendable], places: list[int], replies: list[Any], most: int
 ) -> list[int]:
     """Ask for so many of one node's calls one after the other; return the places of the rest.
 
     If the node can't be reached, that is the answer to all of them.
     """
     for number, place in enumerate(places[:most]):
-        call, request = calls[place]
         try:
-            replies[place] = call(client, *request)
+            replies[place] = calls[place].send(client)
         except RedisError as exc:
             replies[place] = exc
             if is_away(exc):
@@ -189,12 +191,12 @@ def _is_worth_asking_again(reply: Any) -> bool:
     return is_transient(reply) or isinstance(reply, (NoScriptError, NoPermissionError))
 
 
-def _call_on(client: Any, node: Any, calls: Iterable[Call]) -> list[Any]:
+def _call_on(client: Any, node: Any, calls: Iterable[Sendable]) -> list[Any]:
     """Return the replies of one of the nodes of ``client``; errors stand in their places."""
     with node.pipeline(transaction=False) as pipeline:
         asked = 0
-        for call, request in calls:
-            pipeline.execute_command(*call.command(client, request), **call.options)
+        for call in calls:
+            pipeline.execute_command(*call.words(client), **call.options)
             asked += 1
         try:
             return list(pipeline.execute(raise_on_error=False))
@@ -202,7 +204,7 @@ def _call_on(client: Any, node: Any, calls: Iterable[Call]) -> list[Any]:
             return [exc] * asked
 
 
-def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
+def _by_node(client: Any, calls: Sequence[Sendable], places: Sequence[int]) -> list[tuple[Any, list[int]]]:
     """Return the client of each node, and the places of the calls that it is asked; None: the usual one."""
     cluster = without_retry(client)
     # that of asyncio's sends scripts in its pipelines, to all nodes at once
@@ -211,7 +213,7 @@ def _by_node(client: Any, calls: Sequence[Call], places: Sequence[int]) -> list[
     found: dict[Any, list[int]] = {}
     clients: dict[Any, Any] = {}
     for place in places:
-        node = node_of(cluster, calls[place][1].keys[0])
+        node = node_of(cluster, calls[place].keys[0])
         name = None if node is None else node.name
         found.setdefault(name, []).append(place)
         if node is not None and name not in clients:

@@ -256,7 +256,7 @@ class Owners:
 
         def make(beside: Callable[[str], Sequence[str]]) -> str | None:
             with self._store.translating(besides=dict.fromkeys(sets, "set")):
-                return apply_entries(keys, changes, calendars, beside).ask(self._store.client) or None
+                return apply_entries(keys, changes, calendars, beside).run(self._store.client) or None
 
         # what the rules of 3.0 allow is done in any case
         return self._store.rights.ask(

@@ -39,11 +39,16 @@ class LockStatus(Enum):
     """What a script has found the lock of the scheduler to be."""
 
     #: the caller's, or none is configured
-    HELD = auto()
+    HELD = "ok"
     #: it was gone, perhaps with the data; the caller has it again, for 10 seconds
-    RETAKEN = auto()
+    RETAKEN = "retaken"
     #: another beat's; nothing was read or written
-    LOST = auto()
+    LOST = "lost"
+
+
+def lock_status_of(reply: str | bytes) -> LockStatus:
+    """Return the status of the lock that a script has returned."""
+    return LockStatus(text_of(reply))
 
 
 class KeyType(Enum):

@@ -78,15 +78,20 @@ from redbeat.store.records import (
     TrackedRun,
     Vitals,
     Write,
+    digest_of,
+    lock_status_of,
     place_of,
+    score_text,
     sum_of,
     text_of,
+    texts_of,
 )
 from redbeat.store.replicas import Replicas
 from redbeat.store.rights import DOWNGRADED, HISTORIES, REMAINS, STANDBYS, STORED, Feature, Rights
 from redbeat.store.scripts.downgrades import BroughtBack, PutAway, bring_back, put_away, score_of
 from redbeat.store.scripts.later import cancel_messages, has_body, take_bodies
 from redbeat.store.scripts.layouts import Refusal, refusal_of
+from redbeat.store.scripts.script import Call, Script
 from redbeat.store.scripts.status import head_call, read_head, status_call, vitals_of
 
 if TYPE_CHECKING:
@@ -131,7 +136,7 @@ class _Recent:
 
 _NO_OTHERS: Mapping[str, str] = {}
 
-_EXISTS = Command("EXISTS")
+_SAVE_ENTRIES = Script("save_entries")
 
 _RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
 
@@ -514,7 +519,7 @@ class Store:
 
         def renew() -> LockStatus:
             with self.translating(fence.lock_key or "", "string"):
-                return lua.renew_lock(self.keys, fence, int(idle_seconds * 1000), obstacle).ask(self.client)
+                return lua.renew_lock(self.keys, fence, int(idle_seconds * 1000), obstacle).run(self.client)
 
         self.check_lock(self.following(renew), fence)
 
@@ -687,7 +692,7 @@ class Store:
         """Return what ``look`` calls."""
         return head_call(self.keys.schedule, self.keys.deadlines, self.keys.later)
 
-    def ask_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item]:
+    def ask_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item]:
         """Return the answers to questions to several parts: one round trip a node.
 
         If one part refuses, the others have answered all the same.
@@ -697,44 +702,41 @@ class Store:
         """
         client = client or self.client
         with self.translating():
-            if len(questions) == 1:
-                return [questions[0].ask(client)]
-            replies = call_on_nodes(client, [one.call for one in questions])
+            if len(calls) == 1:
+                return [calls[0].run(client)]
+            replies = call_on_nodes(client, calls)
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
-        return [one.read(reply) for one, reply in zip(questions, replies, strict=True)]
+        return [one.read(reply) for one, reply in zip(calls, replies, strict=True)]
 
-    def try_all(
-        self, questions: Sequence[lua.Question[Item]], client: Any = None
-    ) -> list[Item | RedisError | None]:
+    def try_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | RedisError | None]:
         """Return what ``ask_all`` does; where a part is away, or refuses, the client's error takes its place.
 
         Whoever raises that does so within :meth:`translating`. None takes the place of a refusal, as the
         layout has changed: it is known by then, and who asks again for the names of keys gets the right ones.
         """
         with self.translating():
-            calls = [one.call for one in questions]
             replies = call_on_nodes(client or self.client, calls)
         answers: list[Item | RedisError | None] = []
         refusals: list[Refusal] = []
-        for question, reply in zip(questions, replies, strict=True):
+        for call, reply in zip(calls, replies, strict=True):
             refusal = refusal_of(reply) if isinstance(reply, ResponseError) else None
             if refusal is not None:
                 refusals.append(refusal)
                 answers.append(None)
             else:
-                answers.append(reply if isinstance(reply, RedisError) else question.read(reply))
+                answers.append(reply if isinstance(reply, RedisError) else call.read(reply))
         if refusals:
             Layouts(self).follow(*refusals)
             self._follow_part()
         return answers
 
-    def write_all(self, questions: Sequence[lua.Question[Item]], client: Any = None) -> list[Item | None]:
+    def write_all(self, calls: Sequence[Call[Item]], client: Any = None) -> list[Item | None]:
         """Return what ``try_all`` does, but raise the first error; the other parts have done what they were
         asked for.
         """
-        answers = self.try_all(questions, client)
+        answers = self.try_all(calls, client)
         for answer in answers:
             if isinstance(answer, RedisError):
                 with self.translating():
@@ -1072,9 +1074,7 @@ class Store:
         it has changed since it was read, or is elsewhere by now.
         """
         groups = next(self.parts.rounds(writes, lambda one: one[0].key))
-        answers = self.write_all(
-            [lua.save_entries(part.keys, fence, those) for part, those in groups], self.watched
-        )
+        answers = self.write_all([save_call(part.keys, fence, those) for part, those in groups], self.watched)
         unwritten: dict[str, str] = {}
         made: list[tuple[Stored, Write]] = []
         for (_, those), answer in zip(groups, answers, strict=True):
@@ -1467,9 +1467,7 @@ class Store:
         if len(parts) == 1 or not self.config.is_cluster:
             return {}
         with self.translating():
-            replies = call_on_nodes(
-                self.client, [(_EXISTS, lua.Request([keys.schedule], [])) for keys in parts]
-            )
+            replies = call_on_nodes(self.client, [Command("EXISTS", [keys.schedule]) for keys in parts])
         return {
             keys: self._away(reply)
             for keys, reply in zip(parts, replies, strict=True)
@@ -1565,6 +1563,49 @@ class Store:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
             return "none"
+
+
+def save_call(
+    part: Keys, fence: Fence, writes: Sequence[tuple[Stored, Write]]
+) -> Call[tuple[LockStatus, int]]:
+    """Return the call that makes all writes in one part, or none if an entry has changed.
+
+    The reply is the lock's status, and which of them has changed, counted from 1, or 0.
+    """
+    states, state_of = list[dict[str, str]](), list[int]()
+    numbers: dict[tuple[str | None, ...], int] = {}
+    for stored, write in writes:  # new entries that are saved together share a few states
+        read, policy = "", None
+        if stored.unread_bytes:
+            read = f"={stored.unread_bytes}"
+        elif stored.exists:
+            read = digest_of(f"{texts_of(stored)}\0{stored.meta or ''}")
+        if write.policy or stored.policy or stored.unread_bytes:
+            policy = write.policy
+        score = None if write.score is None else score_text(write.score)
+        state = (read, write.meta or None, score, policy, write.revision or None)
+        if state not in numbers:
+            numbers[state] = len(numbers) + 1
+            named = zip(("read", "meta", "score", "policy", "revision"), state, strict=True)
+            states.append({name: text for name, text in named if text is not None})
+        state_of.append(numbers[state])
+    call = _SAVE_ENTRIES.call(
+        fence=fence,
+        within=part,
+        schedule=part.schedule,
+        entries=[stored.key for stored, _ in writes],
+        wake=part.wake,
+        states=states,
+        state_of=state_of,
+        definitions=[write.definition for _, write in writes],
+    )
+    return call.reading(status_and_number)
+
+
+def status_and_number(reply: Any) -> tuple[LockStatus, int]:
+    """Return what a script says that returns the status of the lock and a number."""
+    status, number = reply
+    return lock_status_of(status), int(number)
 
 
 def record_text(record: str, at: datetime) -> str:

@@ -35,24 +35,25 @@ from redbeat.store.records import (
     Stored,
     Target,
     TrackedRun,
-    Write,
     claimed_of,
     committed_as_one,
     deadlines_of,
     digest_of,
     held_of,
+    lock_status_of,
     score_text,
     stored_of,
     text_of,
     texts_of,
 )
-from redbeat.store.scripts.script import Question as Question
+from redbeat.store.scripts.script import Call
 from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
+from redbeat.store.scripts.script import positional as positional
 from redbeat.store.scripts.status import head_of as head_of
 
 #: calls a script with a client for several requests, and returns its replies
-Call = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
+CallEach = Callable[[Script, Any, Sequence[Request]], Sequence[Any]]
 
 #: how many commits one call has at most: the server does nothing else meanwhile, for a millisecond or two
 CALL_COMMITS = 100
@@ -69,7 +70,6 @@ _COMMIT_RUNS = Script(
 # fmt: on
 _RESERVE_RUNS = Script("check_layout", "hold_lock", "run_records", "find_hold", "reserve_runs")
 _READ_ENTRIES = Script("entry_texts", "measure_entry", "read_entries")
-_SAVE_ENTRIES = Script("check_layout", "hold_lock", "entry_texts", "measure_entry", "save_entries")
 _DELETE_ENTRIES = Script("check_layout", "hold_lock", "delete_entries")
 _CHANGE_STATICS = Script("check_layout", "hold_lock", "change_statics")
 _TAKE_LOCK = Script("check_layout", "take_lock")
@@ -79,15 +79,6 @@ _RELEASE_LOCK = Script("release_lock")
 _READ_HISTORY = Script("read_history")
 _READ_HISTORIES = Script("read_histories")
 _READ_UPCOMING = Script("entry_texts", "measure_entry", "read_scores", "read_upcoming")
-
-
-#: the word of each status of the lock in the replies
-_STATUSES = {"ok": LockStatus.HELD, "retaken": LockStatus.RETAKEN, "lost": LockStatus.LOST}
-
-
-def lock_status_of(reply: str | bytes) -> LockStatus:
-    """Return the status of the lock that a script has returned."""
-    return _STATUSES[text_of(reply)]
 
 
 class ClaimLimits(NamedTuple):
@@ -185,7 +176,7 @@ def commit_runs(
     commits: Sequence[Commit],
     target: Target = NOWHERE,
     histories: Histories = NO_HISTORIES,
-    call: Call = Script.call_each,
+    call: CallEach = Script.call_each,
 ) -> Committed:
     """Record ``commits`` and make their pushes at ``target``; records go into ``histories``."""
     requests = [
@@ -387,12 +378,12 @@ def read_entries(
 
     An entry larger than ``entry_bytes`` isn't read.
     """
-    return ask_entries(schedule_key, keys, entry_bytes=entry_bytes).ask(client)
+    return ask_entries(schedule_key, keys, entry_bytes=entry_bytes).run(client)
 
 
 def ask_entries(
     schedule_key: str, keys: Sequence[str], *, entry_bytes: int
-) -> Question[tuple[float, list[Stored]]]:
+) -> Call[tuple[float, list[Stored]]]:
     """Return the question to which ``read_entries`` returns the answer."""
 
     def read(reply: Any) -> tuple[float, list[Stored]]:
@@ -401,7 +392,7 @@ def ask_entries(
             return float(now), [Stored(key) for key in keys]
         return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
 
-    return Question(_READ_ENTRIES, Request([schedule_key, *keys], [entry_bytes]), read)
+    return positional(_READ_ENTRIES, Request([schedule_key, *keys], [entry_bytes]), read)
 
 
 class Window(NamedTuple):
@@ -450,47 +441,18 @@ def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int
     return [text_of(record) for record in _READ_HISTORY(client, [history_key], [limit, record_bytes])]
 
 
-def read_histories(
-    history_keys: Sequence[str], *, limit: int, record_bytes: int
-) -> Question[list[list[str]]]:
+def read_histories(history_keys: Sequence[str], *, limit: int, record_bytes: int) -> Call[list[list[str]]]:
     """Read the same of several histories; a key of another type counts as empty."""
 
     def read(found: Any) -> list[list[str]]:
         return [[text_of(record) for record in records] for records in found]
 
-    return Question(_READ_HISTORIES, Request(history_keys, [limit, record_bytes]), read)
-
-
-def save_entries(
-    names: Keys, fence: Fence, writes: Iterable[tuple[Stored, Write]]
-) -> Question[tuple[LockStatus, int]]:
-    """Make all writes in one part, or none if an entry has changed.
-
-    The answer is the lock's status, and which of them has changed, counted from 1, or 0.
-    """
-    keys, args = fence.keys(names.schedule), [*fence.args(), names.wake]
-    states: dict[tuple[str, ...], str] = {}
-    for stored, write in writes:
-        read = ""
-        if stored.unread_bytes:
-            read = f"={stored.unread_bytes}"
-        elif stored.exists:
-            read = digest_of(f"{texts_of(stored)}\0{stored.meta or ''}")
-        policy = (
-            ""
-            if write.policy is None or not (write.policy or stored.policy or stored.unread_bytes)
-            else f"={write.policy}"
-        )
-        state = (read, write.meta, score_text(write.score), policy, write.revision)
-        keys.append(stored.key)
-        args += states.get(state) or states.setdefault(state, str(len(states) + 1)), write.definition
-    args += chain.from_iterable(states)
-    return Question(_SAVE_ENTRIES, Request(keys, args, names), _status_and_number)
+    return positional(_READ_HISTORIES, Request(history_keys, [limit, record_bytes]), read)
 
 
 def delete_entries(
     names: Keys, fence: Fence, keys: Sequence[str], keys_beside: Callable[[str], Sequence[str]]
-) -> Question[tuple[LockStatus, int]]:
+) -> Call[tuple[LockStatus, int]]:
     """Remove entries of one part, and what is kept beside them.
 
     The answer is the lock's status and how many there were.
@@ -498,7 +460,7 @@ def delete_entries(
     beside = list(chain.from_iterable(map(keys_beside, keys)))
     args = [*fence.args(), names.wake, len(keys)]
     request = Request([*fence.keys(names.schedule), *keys, *beside], args, names)
-    return Question(_DELETE_ENTRIES, request, _status_and_number)
+    return positional(_DELETE_ENTRIES, request, _status_and_number)
 
 
 def _status_and_number(reply: Any) -> tuple[LockStatus, int]:
@@ -524,22 +486,22 @@ def take_lock(
     slack_ms: int,
     mark: str = "",
     part: Keys = NO_PART,
-) -> Question[bool]:
+) -> Call[bool]:
     """Take the lock when it is free, or still the ``silent`` holder's; tell whether it is the caller's."""
     args = [token, taken_ms, silent, rest_ms, slack_ms]
-    return Question(_TAKE_LOCK, Request([lock_key, mark or lock_key], args, part), bool)
+    return positional(_TAKE_LOCK, Request([lock_key, mark or lock_key], args, part), bool)
 
 
-def renew_lock(part: Keys, fence: Fence, idle_ms: int, obstacle: str = "") -> Question[LockStatus]:
+def renew_lock(part: Keys, fence: Fence, idle_ms: int, obstacle: str = "") -> Call[LockStatus]:
     """Renew the lock to its full time; return its status.
 
     Arguments:
         obstacle: why the holder cannot send, a sentence that ``status`` shows; '': it can.
     """
     request = Request(fence.keys(part.tick), [*fence.args(), idle_ms, obstacle], part)
-    return Question(_RENEW_LOCK, request, lock_status_of)
+    return positional(_RENEW_LOCK, request, lock_status_of)
 
 
-def release_lock(lock_key: str, token: str, *, wake: str, mark: str = "") -> Question[bool]:
+def release_lock(lock_key: str, token: str, *, wake: str, mark: str = "") -> Call[bool]:
     """Release the lock, and write the ``mark``, if given; tell whether the caller held it."""
-    return Question(_RELEASE_LOCK, Request([lock_key, mark or lock_key], [token, wake]), bool)
+    return positional(_RELEASE_LOCK, Request([lock_key, mark or lock_key], [token, wake]), bool)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.store.records import text_of
-from redbeat.store.scripts.script import Request, Script
+from redbeat.store.scripts.script import Call, Script
 
 _NOTE_BEAT = Script("note_beat")
 
@@ -23,13 +23,13 @@ class Company(NamedTuple):
     generation: int
 
 
-def beat_call(beats_key: str, layout_key: str, beat: str, life_ms: int) -> tuple[Script, Request]:
+def beat_call(beats_key: str, layout_key: str, beat: str, life_ms: int) -> Call[Company]:
     """Return the call that notes that ``beat`` is there, and forgets who hasn't been for ``life_ms``.
 
     Arguments:
         beat: '': none is noted.
     """
-    return _NOTE_BEAT, Request([beats_key, layout_key], [beat, life_ms])
+    return _NOTE_BEAT.call(beats=beats_key, layout=layout_key, beat=beat, life_ms=life_ms).reading(company_of)
 
 
 def company_of(reply: Sequence[Any]) -> Company:

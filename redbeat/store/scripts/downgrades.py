@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.log.text import sha1_of_text
-from redbeat.store.records import Fence, LockStatus, Stored, text_of, texts_of
-from redbeat.store.scripts import Script, lock_status_of
+from redbeat.store.records import Fence, LockStatus, Stored, lock_status_of, text_of, texts_of
+from redbeat.store.scripts import Script
 
 _PUT_AWAY = Script("check_layout", "entry_texts", "put_away")
 _BRING_BACK = Script("check_layout", "hold_lock", "bring_back")

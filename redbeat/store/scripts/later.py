@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from redbeat.keys import Keys
 from redbeat.store.records import score_text, text_of
-from redbeat.store.scripts.script import Question, Request, Script
+from redbeat.store.scripts.script import Call, Request, Script, positional
 
 _STORE_MESSAGES = Script("check_layout", "store_messages")
 _CANCEL_MESSAGES = Script("check_layout", "cancel_messages")
@@ -45,7 +45,7 @@ class NewMessage(NamedTuple):
     texts: MessageTexts
 
 
-def store_messages(keys: Keys, lot: Sequence[NewMessage], *, must_exist: bool = False) -> Question[int]:
+def store_messages(keys: Keys, lot: Sequence[NewMessage], *, must_exist: bool = False) -> Call[int]:
     """Store messages of one part, all or none; the answer is how many there were.
 
     Arguments:
@@ -56,23 +56,23 @@ def store_messages(keys: Keys, lot: Sequence[NewMessage], *, must_exist: bool = 
     args: list[Any] = [keys.wake, len(lot), int(must_exist)]
     for one in lot:
         args += score_text(one.due), one.definition, one.policy, one.revision, *one.texts
-    return Question(_STORE_MESSAGES, Request([keys.later, *entries, *bodies], args, keys), int)
+    return positional(_STORE_MESSAGES, Request([keys.later, *entries, *bodies], args, keys), int)
 
 
-def cancel_messages(keys: Keys, task_ids: Sequence[str], seen: str = "") -> Question[list[str | None]]:
+def cancel_messages(keys: Keys, task_ids: Sequence[str], seen: str = "") -> Call[list[str | None]]:
     """Remove the messages with ``task_ids``; the answer is each, JSON; None: it isn't stored.
 
     Arguments:
         seen: only a message with this revision; '': any.
     """
     names = [keys.later, *map(keys.stored_message, task_ids)]
-    return Question(_CANCEL_MESSAGES, Request(names, [seen], keys), _texts)
+    return positional(_CANCEL_MESSAGES, Request(names, [seen], keys), _texts)
 
 
-def take_bodies(keys: Keys, task_ids: Sequence[str]) -> Question[list[str | None]]:
+def take_bodies(keys: Keys, task_ids: Sequence[str]) -> Call[list[str | None]]:
     """Remove the bodies of messages that are gone; the answer is each, JSON; None: there is none."""
     names = [keys.later, *map(keys.stored_message, task_ids), *map(keys.message_body, task_ids)]
-    return Question(_TAKE_BODIES, Request(names, [len(task_ids)], keys), _texts)
+    return positional(_TAKE_BODIES, Request(names, [len(task_ids)], keys), _texts)
 
 
 def _texts(reply: Sequence[Any]) -> list[str | None]:

@@ -1,16 +1,13 @@
 -- note_beat: note that a beat shares the parts of the schedule, and forget those that haven't said so for long, or say so in a
 -- time that hasn't come yet.
 --
--- KEYS[1] beats    zset of the beats that share it, scored by when they said so last
--- KEYS[2] layout   hash: into how many parts the schedule is divided
--- ARGV[1] beat     its id; '': nothing is noted, and it is only told who is there
--- ARGV[2] life_ms  for how long it is noted, milliseconds
+-- KEYS beats    zset of the beats that share it, scored by when they said so last
+-- KEYS layout   hash: into how many parts the schedule is divided
+-- ARGV beat     its id; '': nothing is noted, and it is only told who is there
+-- ARGV life_ms  for how long it is noted, milliseconds
 --
 -- Returns how often the layout was changed, as the hash has it ('0' where there is none), and then each beat's id, and
 -- how long ago it has said so, milliseconds.
-local beats, layout = KEYS[1], KEYS[2]
-local beat, life_ms = ARGV[1], tonumber(ARGV[2])
-
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1e6
 local silent = redis.call('ZRANGEBYSCORE', beats, '-inf', string.format('(%.6f', now - life_ms / 1000))

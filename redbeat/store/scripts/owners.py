@@ -10,7 +10,7 @@ from typing import Any
 from redbeat.keys import NO_PART, Keys
 from redbeat.log.text import sha1_of_text
 from redbeat.store.records import Stored, Write, score_text, text_of, texts_of
-from redbeat.store.scripts.script import Question, Request, Script
+from redbeat.store.scripts.script import Call, Request, Script, positional
 
 _READ_OWNERS = Script("read_owners")
 _APPLY_ENTRIES = Script("check_layout", "entry_texts", "measure_entry", "match_calendar", "apply_entries")
@@ -120,9 +120,9 @@ def _exact(score: float | None) -> str:
     return text if score is None or float(text) == score else repr(score)
 
 
-def read_owners(keys: Sequence[str]) -> Question[list[str]]:
+def read_owners(keys: Sequence[str]) -> Call[list[str]]:
     """Read the owners of the entries under ``keys``, which are of one part; '': none."""
-    return Question(_READ_OWNERS, Request(keys, []), lambda owners: [text_of(owner) for owner in owners])
+    return positional(_READ_OWNERS, Request(keys, []), lambda owners: [text_of(owner) for owner in owners])
 
 
 def apply_entries(
@@ -132,7 +132,7 @@ def apply_entries(
     beside: Callable[[str], Sequence[str]],
     *,
     is_checked: bool = True,
-) -> Question[str]:
+) -> Call[str]:
     """Make all ``changes`` and those of ``calendars``, or none of them.
 
     The answer is '', or the key of an entry or a calendar that has changed since it was read.
@@ -181,4 +181,4 @@ def apply_entries(
         other = int(reply)
         return "" if not other else str(keys[other] if other > 0 else keys[-other - 1])
 
-    return Question(_APPLY_ENTRIES, Request(keys, args, names if is_checked else NO_PART), read)
+    return positional(_APPLY_ENTRIES, Request(keys, args, names if is_checked else NO_PART), read)

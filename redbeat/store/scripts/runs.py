@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redbeat.keys import EntryKeys, Keys
-from redbeat.store.records import Fence, LockStatus, text_of
-from redbeat.store.scripts import Script, lock_status_of
+from redbeat.store.records import Fence, LockStatus, lock_status_of, text_of
+from redbeat.store.scripts import Script
 from redbeat.store.scripts.script import Request
 
 _BEGIN_RUN = Script("check_layout", "run_records", "begin_run")

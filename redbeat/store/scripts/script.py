@@ -1,14 +1,36 @@
-"""One script: made from files, and sent by its SHA-1.
+"""Lua scripts and their calls. The header of a script is its binding; it is parsed once.
 
-Invariant: its source comes from files only; all values of a caller are KEYS and ARGV. A script that begins
-with ``check_layout`` does nothing where entries aren't where its caller takes them to be.
+::
+
+    -- save_entries: store entries, all of them or none.
+    --
+    -- Uses check_layout, hold_lock     files that are put in front of this one
+    -- KEYS schedule    zset of entry keys
+    -- KEYS entries[]   the entries' keys: a list, after all single keys
+    -- ARGV wake        channel: a member of the JSON object that is ARGV[1]
+    -- BYTES dumps      texts of any bytes: a list, the rest of ARGV
+    -- Returns ...
+
+    SAVE_ENTRIES = Script("save_entries")
+    SAVE_ENTRIES.call(fence=fence, within=part, schedule=..., entries=[...], wake=..., dumps=[...])
+
+The body finds each of them in a local variable of that name: a number is a number, a list a table, a row a
+table with named fields, and None is nil. Scores travel as texts, since Lua's numbers lose microseconds.
+``fence`` is for scripts that use ``hold_lock``, and gives them ``lock``, ``mark``, ``token`` and ``lock_ms``;
+``within`` is for those that use ``check_layout``, which do nothing where entries aren't where their caller
+takes them to be.
+
+A ``Call`` is a value: it is run on a client, on several nodes (``store.nodes``), or written to a stream.
+Invariant: the source of a script comes from files only; all values of a caller are KEYS and ARGV.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -18,86 +40,137 @@ from redis.exceptions import NoPermissionError, NoScriptError
 from redbeat.connection.retry import without_retry
 from redbeat.keys import UNGUARDED, Keys
 from redbeat.log.text import as_stored, sha1_of_text
+from redbeat.store.records import Fence
 
-#: what a script that checks the layout begins with
-CHECK = "check_layout"
+Reply = TypeVar("Reply")
+Other = TypeVar("Other")
 
-#: for how long a right that was missing isn't asked for again: rules may be changed under running programs
+#: files that scripts use by which their callers pass a part of the schedule, and a fence
+CHECK, HOLD = "check_layout", "hold_lock"
+#: what a fence gives to a script
+FENCE_KEYS, FENCE_ARGS = ("lock", "mark"), ("token", "lock_ms")
+
+#: after a missing right, the generation key isn't asked for so long: rules may change under running programs
 RIGHT_SECONDS = 10.0
 
 #: client to the generation keys that it had no right to, each to when that was, monotonic: before there were
 #: shards, no rule had them. What one client may not do, another one of the same process may
 _OUT_OF_REACH: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
 
+_LINE = re.compile(r"^-- (Uses|KEYS|ARGV|BYTES) (.*)$", re.MULTILINE)
+_NAME = re.compile(r"([a-z_]+)(\[\])?(?:  +\S.*)?")
 
-class Request(NamedTuple):
-    """KEYS and ARGV of one call.
+
+class Header:
+    """What the header of a script declares.
 
     Attributes:
-        within: the part of the schedule that a script writes to; None: it checks no layout.
+        uses: the files that are put in front of it.
+        keys, key_lists: the names in KEYS: single keys, and after them lists of keys.
+        args: the names of the members of ARGV[1].
+        texts: the name of the rest of ARGV; '': there is none.
     """
 
-    keys: Sequence[str]
-    args: Sequence[Any]
-    within: Keys | None = None
+    def __init__(self, name: str, text: str) -> None:
+        self.uses, self.texts = tuple[str, ...](), ""
+        self.keys, self.key_lists, self.args = list[str](), list[str](), list[str]()
+        header = re.match(r"(?:--(?! Returns).*\n)*", text)
+        for kind, declared in _LINE.findall(header[0] if header else ""):
+            if kind == "Uses":
+                self.uses = tuple(declared.split(", "))
+                continue
+            found = _NAME.fullmatch(declared)
+            if found is None or (found[2] and kind != "KEYS"):
+                raise ValueError(f"{name}.lua: invalid line in its header: {kind} {declared}")
+            if kind == "BYTES":
+                self.texts = found[1]
+            else:
+                {"KEYS": self.keys, "KEYS[]": self.key_lists, "ARGV": self.args}[
+                    kind + (found[2] or "")
+                ].append(found[1])
+        self.names = {*self.keys, *self.key_lists, *self.args, *filter(None, [self.texts])}
+        if HOLD in self.uses:
+            self.keys += FENCE_KEYS
+            self.args += FENCE_ARGS
 
-
-Result = TypeVar("Result")
+    def variables(self) -> str:
+        """Return the Lua statements that give the body its variables."""
+        lines = []
+        if self.args or self.key_lists:
+            lines.append("local args = cjson.decode(table.remove(ARGV, 1))")
+        if self.keys:
+            places = ", ".join(f"KEYS[{place}]" for place in range(1, len(self.keys) + 1))
+            lines.append(f"local {', '.join(self.keys)} = {places}")
+        if self.args:
+            lines.append(f"local {', '.join(self.args)} = {', '.join(f'args.{name}' for name in self.args)}")
+        if self.key_lists:
+            lines.append(f"local place = {len(self.keys)}")
+        lines += [
+            f"local {name} = {{}} for i = 1, args.{name} do {name}[i] = KEYS[place + i] end "
+            f"place = place + args.{name}"
+            for name in self.key_lists
+        ]
+        if self.texts:
+            lines.append(f"local {self.texts} = ARGV")
+        return "\n".join([*lines, ""])
 
 
 class Script:
     """A script that is sent by its SHA-1, or as a whole if the server doesn't know it.
 
     Arguments:
-        names: of the files that it is made of. Those in front only define functions; ``check_layout`` acts.
         is_raw: its replies aren't decoded, whatever the client's settings are.
     """
 
     def __init__(self, *names: str, is_raw: bool = False) -> None:
+        name = names[-1]
+        texts = {one: _read(one) for one in names}
+        self.name = name
+        self.header = Header(name, texts[name])
+        self.names = (*self.header.uses, *names)
         self.options: Mapping[str, Any] = {"NEVER_DECODE": []} if is_raw else {}
-        self.names = names
-        self.source = "".join(files(__package__).joinpath(f"{name}.lua").read_text("utf-8") for name in names)
+        variables = "" if len(names) > 1 else self.header.variables()
+        self.source = "".join([*map(_read, self.names[:-1]), variables, texts[name]])
         self.sha1 = sha1_of_text(self.source)
-        self.is_checking = names[0] == CHECK
+        self.is_checking, self.is_fenced = CHECK in self.names, HOLD in self.names
+
+    def call(self, *, fence: Fence | None = None, within: Keys | None = None, **values: Any) -> Call[Any]:
+        """Return a call with the keys and arguments that the header declares, by their names.
+
+        Raises:
+            TypeError: some are missing, or not declared.
+        """
+        header, problems = self.header, list[str]()
+        if values.keys() != header.names:
+            problems += [f"{name} is missing" for name in sorted(header.names - values.keys())]
+            problems += [f"{name} is unknown" for name in sorted(values.keys() - header.names)]
+        for what, given, is_wanted in (
+            ("fence", fence, self.is_fenced),
+            ("within", within, self.is_checking),
+        ):
+            if (given is not None) != is_wanted:
+                problems.append(f"{what} is {'missing' if is_wanted else 'unknown'}")
+        if problems:
+            raise TypeError(f"{self.name}: {', '.join(problems)}.")
+        if fence is not None:
+            lock_key = (
+                fence.lock_key or values[header.keys[0]]
+            )  # a script must have a key even without a lock
+            values |= {"lock": lock_key, "mark": fence.mark or lock_key}
+            values |= {"token": fence.token, "lock_ms": fence.lock_ms}
+        keys = [values[name] for name in header.keys]
+        args = {name: values[name] for name in header.args}
+        for name in header.key_lists:
+            keys += values[name]
+            args[name] = len(values[name])
+        return Call(self, keys, args or None, values[header.texts] if header.texts else (), within)
+
+    # the rest is for the scripts whose headers still have places instead of names
 
     def __call__(
         self, client: Any, keys: Sequence[str], args: Sequence[Any], within: Keys | None = None
     ) -> Any:
-        request = Request(keys, args, within)
-        try:
-            return self._call(client, request)
-        except NoPermissionError:
-            if within is None or within.guard or _is_out_of_reach(client, within):
-                raise
-            found = self._call(client, request, is_checked=False)
-            _OUT_OF_REACH.setdefault(without_retry(client), {})[within.generation] = time.monotonic()
-            return found
-
-    def _call(self, client: Any, request: Request, *, is_checked: bool = True) -> Any:
-        numkeys, values = self._values(client, request, is_checked=is_checked)
-        if self.options:  # only this passes them on
-            call = client.execute_command
-            try:
-                return call("EVALSHA", self.sha1, numkeys, *values, **self.options)
-            except NoScriptError:
-                return call("EVAL", self.source, numkeys, *values, **self.options)
-        try:
-            return client.evalsha(self.sha1, numkeys, *values)
-        except NoScriptError:
-            return client.eval(self.source, numkeys, *values)
-
-    def _values(self, client: Any, request: Request, *, is_checked: bool = True) -> tuple[int, list[Any]]:
-        """Return how many keys there are, and the keys and arguments."""
-        keys, args, within = request
-        if not self.is_checking:
-            return len(keys), _encoded(keys, args)
-        if within is None:
-            raise TypeError("a script that checks the layout needs the part that it writes to")
-        if is_checked and within.guard != UNGUARDED and not _is_out_of_reach(client, within):
-            keys, args = [*keys, within.generation], [*args, within.guard]
-        else:  # it must have a key all the same
-            keys, args = [*keys, keys[0]], [*args, UNGUARDED]
-        return len(keys), _encoded(keys, args)
+        return Call(self, keys, None, args, within).send(client)
 
     def command(self, client: Any, request: Request) -> list[Any]:
         """Return the words of the command for ``request``, for a server that knows the script.
@@ -105,8 +178,7 @@ class Script:
         Arguments:
             client: the one on whose behalf they are sent.
         """
-        numkeys, values = self._values(client, request)
-        return ["EVALSHA", self.sha1, numkeys, *values]
+        return Call(self, request.keys, None, request.args, request.within).words(client)
 
     def call_each(
         self, client: Any, requests: Sequence[Request], call: Callable[[Request], Any] | None = None
@@ -134,8 +206,7 @@ class Script:
         """
         pipeline = client.pipeline(transaction=False)
         for request in requests:
-            numkeys, values = self._values(client, request)
-            pipeline.evalsha(self.sha1, numkeys, *values)
+            pipeline.evalsha(*self.command(client, request)[1:])
         if wait:
             pipeline.execute_command(*wait)
         replies = pipeline.execute(raise_on_error=False)
@@ -146,26 +217,105 @@ class Script:
         return replies, None if failed else waited
 
 
+class Request(NamedTuple):
+    """KEYS and ARGV of one call.
+
+    Attributes:
+        within: the part of the schedule that a script writes to; None: it checks no layout.
+    """
+
+    keys: Sequence[str]
+    args: Sequence[Any]
+    within: Keys | None = None
+
+
+def positional(script: Script, request: Request, read: Callable[[Any], Other]) -> Call[Other]:
+    """Return a call of a script whose header has places."""
+    return Call(script, request.keys, None, request.args, request.within, read)
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
+
+
 @dataclass(frozen=True)
-class Question(Generic[Result]):
+class Call(Generic[Reply]):
     """One call of a script, and what its reply means.
 
     Attributes:
+        args: the members of ARGV[1]; None: there is no such argument.
+        texts: the other ARGV.
+        within: the part of the schedule that it is about; None: the script checks no layout.
         read: makes of the reply what the caller wants to know.
     """
 
     script: Script
-    request: Request
-    read: Callable[[Any], Result]
+    keys: Sequence[str]
+    args: Mapping[str, Any] | None = None
+    texts: Sequence[Any] = ()
+    within: Keys | None = None
+    read: Callable[[Any], Reply] = _as_it_is
 
     @property
-    def call(self) -> tuple[Script, Request]:
-        """What ``store.nodes`` calls; its reply is for ``read``."""
-        return self.script, self.request
+    def options(self) -> Mapping[str, Any]:
+        """What the redis client is told with it."""
+        return self.script.options
 
-    def ask(self, client: Any) -> Result:
+    def reading(self, read: Callable[[Any], Other]) -> Call[Other]:
+        """Return the same call whose reply is read by ``read``."""
+        return replace(self, read=read)  # type: ignore[arg-type, return-value]
+
+    def run(self, client: Any) -> Reply:
         """Call the script, and return what its reply means."""
-        return self.read(self.script(client, *self.request))
+        return self.read(self.send(client))
+
+    def send(self, client: Any) -> Any:
+        """Call the script, and return its reply."""
+        part = self.within
+        try:
+            return self._send(client, self.words(client))
+        except NoPermissionError:
+            if part is None or part.guard or _is_out_of_reach(client, part):
+                raise
+            found = self._send(client, self.words(client, is_checked=False))
+            _OUT_OF_REACH.setdefault(without_retry(client), {})[part.generation] = time.monotonic()
+            return found
+
+    def _send(self, client: Any, words: Sequence[Any]) -> Any:
+        if self.options:  # only this passes them on
+            try:
+                return client.execute_command(*words, **self.options)
+            except NoScriptError:
+                return client.execute_command("EVAL", self.script.source, *words[2:], **self.options)
+        try:
+            return client.evalsha(*words[1:])
+        except NoScriptError:
+            return client.eval(self.script.source, *words[2:])
+
+    def words(self, client: Any, *, is_checked: bool = True) -> list[Any]:
+        """Return the words of the command, for a server that knows the script.
+
+        Arguments:
+            client: the one on whose behalf they are sent.
+            is_checked: False: the user has no right to look in which layout the part is.
+        """
+        keys, part, guards = self.keys, self.within, list[str]()
+        if self.script.is_checking:
+            if part is None:
+                raise TypeError(f"{self.script.name}: within is missing.")
+            is_checked = is_checked and part.guard != UNGUARDED and not _is_out_of_reach(client, part)
+            # it must have a key all the same
+            keys = [*keys, part.generation if is_checked else keys[0]]
+            guards = [part.guard if is_checked else UNGUARDED]
+        values = _encoded(keys)
+        if self.args is not None:
+            values.append(_json_of(self.args))
+        values += _encoded([*self.texts, *guards])
+        return ["EVALSHA", self.script.sha1, len(keys), *values]
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath(f"{name}.lua").read_text("utf-8")
 
 
 def _is_out_of_reach(client: Any, part: Keys) -> bool:
@@ -176,10 +326,22 @@ def _is_out_of_reach(client: Any, part: Keys) -> bool:
     return refused_at is not None and time.monotonic() < refused_at + RIGHT_SECONDS
 
 
-def _encoded(keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
+def _encoded(values: Sequence[Any]) -> list[Any]:
     # text is sent as the bytes that it was in Redis, also if they aren't UTF-8, which hiredis refuses
-    values = [*keys, *args]
     try:
         return [value.encode() if type(value) is str else value for value in values]
     except UnicodeEncodeError:
         return [as_stored(value) if isinstance(value, str) else value for value in values]
+
+
+def _json_of(args: Mapping[str, Any]) -> bytes:
+    found = {name: value for name, value in args.items() if value is not None}
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return as_stored(text)
+    except UnicodeEncodeError as exc:
+        start = text.rfind('"', 0, exc.start) + 1
+        as_stored(
+            text[start : text.find('"', start)]
+        )  # it raises the same about the one text that is at fault
+        raise

@@ -354,13 +354,13 @@ class Scripts:
             silent = f"token-{run}" if run else ""
             rest_ms = REST_MS + 2 * SLACK_MS * command.is_stale
             times = {"taken_ms": TAKEN_MS, "rest_ms": rest_ms, "slack_ms": SLACK_MS}
-            is_done = lua.take_lock(LOCK, token, mark=MARK, silent=silent, **times).ask(client)
+            is_done = lua.take_lock(LOCK, token, mark=MARK, silent=silent, **times).run(client)
             return LockStatus.HELD if is_done else LockStatus.LOST
         if command.script == "release":
-            is_done = lua.release_lock(LOCK, token, wake="wake", mark=MARK).ask(client)
+            is_done = lua.release_lock(LOCK, token, wake="wake", mark=MARK).run(client)
             return LockStatus.HELD if is_done else LockStatus.LOST
         if command.script == "renew":
-            return lua.renew_lock(KEYS, fence, 0).ask(client)
+            return lua.renew_lock(KEYS, fence, 0).run(client)
         if command.script == "claim":
             limits = lua.ClaimLimits(1, 10**6, 10**6, lease_ms=0, prefix="redbeat:")
             keys = lua.ClaimKeys(SCHEDULE, DEADLINES, LATER, KEYS)

@@ -18,6 +18,7 @@ from redbeat.store import scripts as lua
 from redbeat.store.records import NO_HISTORIES, Fence, KeyType, LockStatus, Stored, TrackedRun, Write
 from redbeat.store.scripts.downgrades import bring_back
 from redbeat.store.scripts.runs import Settlement, settle_runs
+from redbeat.store.store import save_call
 from tests.faults.rounds import IS_LONG
 from tests.integration.leadership.leadership_model import RUNS, Scripts, explore
 from tests.support.schedule import LOCK, SCHEDULE, STATICS
@@ -125,10 +126,10 @@ DEADLINE = f"id\0{KEYS.about('entry').running}"
 ENTRY = Stored("redbeat:entry", "{}", score=1.0, type=KeyType.HASH)
 #: the fenced scripts that no step of the model's is, each with something to write
 OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
-    "save_entries": lambda client, fence: lua.save_entries(
+    "save_entries": lambda client, fence: save_call(
         KEYS, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
-    ).ask(client)[0],
-    "delete_entries": lambda client, fence: lua.delete_entries(KEYS, fence, [ENTRY.key], lambda _: []).ask(
+    ).run(client)[0],
+    "delete_entries": lambda client, fence: lua.delete_entries(KEYS, fence, [ENTRY.key], lambda _: []).run(
         client
     )[0],
     "change_statics": lambda client, fence: lua.change_statics(client, KEYS, fence, "add", "me", ["entry"]),

@@ -417,12 +417,12 @@ def test_store_messages_that_must_exist_replaces_all_or_none(client: redis.Redis
     def messages(text: str) -> list[NewMessage]:
         return [NewMessage(one, 9e9, "{}", "{}", text, MessageTexts(text, "")) for one in ("one", "two")]
 
-    store_messages(KEYS, messages("old")).ask(client)
+    store_messages(KEYS, messages("old")).run(client)
     for task_id in gone:
         client.delete(KEYS.stored_message(task_id))
         client.zrem(KEYS.later, KEYS.stored_message(task_id))
     before = everything(client)
-    assert store_messages(KEYS, messages("new"), must_exist=True).ask(client) == (0 if gone else 2)
+    assert store_messages(KEYS, messages("new"), must_exist=True).run(client) == (0 if gone else 2)
     stored = [client.hget(KEYS.stored_message(task_id), "message") for task_id in ("one", "two")]
     assert everything(client) == before if gone else stored == ["new", "new"]
 
@@ -435,7 +435,7 @@ def test_run_that_was_recorded_since_its_entry_was_read_is_not_undone_by_a_file(
     [read] = Store(app).read_entries([key])[1]
     client.hset(key, "meta", recorded)
     change = Change("one", read, Write(meta='{"total_run_count": 0}'), owner=None)
-    assert apply_entries(KEYS, [change], [], KEYS.beside).ask(client) == key
+    assert apply_entries(KEYS, [change], [], KEYS.beside).run(client) == key
     assert client.hget(key, "meta") == recorded
 
 
@@ -443,13 +443,13 @@ def test_message_that_was_stored_again_since_it_was_seen_is_not_cancelled(
     app: Celery, client: redis.Redis
 ) -> None:
     texts, store = MessageTexts("{}"), LaterStore(app)
-    store_messages(KEYS, [NewMessage("one", 9e9, "{}", "{}", "newer", texts)]).ask(client)
+    store_messages(KEYS, [NewMessage("one", 9e9, "{}", "{}", "newer", texts)]).run(client)
     assert [store.cancel(["one"], seen) for seen in ("older", "newer")] == [[None], [texts]]
 
 
 def test_lock_that_a_late_command_takes_back_is_held_for_ten_seconds_at_most(client: redis.Redis) -> None:
     """Its beat may have been killed since, and nobody waits for 25 minutes."""
-    assert lua.renew_lock(KEYS, Fence(LOCK, "mine", 1_500_000), 0, "").ask(client) is LockStatus.RETAKEN
+    assert lua.renew_lock(KEYS, Fence(LOCK, "mine", 1_500_000), 0, "").run(client) is LockStatus.RETAKEN
     assert 0 < client.pttl(LOCK) <= 10_000
 
 

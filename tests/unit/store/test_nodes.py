@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 from redis import exceptions
 
-from redbeat.store.nodes import Call, Command, call_on_nodes
-from redbeat.store.scripts.script import Request
-
-GET = Command("GET")
+from redbeat.store.nodes import Command, call_on_nodes
 
 
 class Node:
@@ -72,7 +69,7 @@ def cluster() -> Cluster:
 
 
 def ask(cluster: Cluster, keys: str) -> list[Any]:
-    calls: list[Call] = [(GET, Request([key], [])) for key in keys.split()]
+    calls = [Command("GET", [key]) for key in keys.split()]
     return call_on_nodes(cluster, calls)
 
 
@@ -159,6 +156,6 @@ def test_uncovered_slot_fails_its_own_calls_alone(cluster: Cluster) -> None:
 def test_calls_to_one_server_take_one_round_trip() -> None:
     log: list[str] = []
     server = Node("server", log)
-    calls: list[Call] = [(GET, Request([key], [])) for key in ("k1", "k2")]
+    calls = [Command("GET", [key]) for key in ("k1", "k2")]
     assert call_on_nodes(server, calls) == ["server k1", "server k2"]
     assert log == ["server: k1 k2"]

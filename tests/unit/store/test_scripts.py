@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from dataclasses import fields
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from redbeat.store import records
 from redbeat.store import scripts as lua
 from redbeat.store.portions import Portions
 from redbeat.store.records import Claimed, KeyType, Stored
+from redbeat.store.scripts.script import Script
+from tests.support.scripts import BOUND
 
 
 class Client:
@@ -36,13 +40,36 @@ class Client:
 
 def test_script_that_the_server_does_not_know_is_sent_as_source() -> None:
     client = Client(1)
-    assert lua.release_lock("lock", "token", wake="wake").ask(client) is True
+    assert lua.release_lock("lock", "token", wake="wake").run(client) is True
     source = lua.release_lock("lock", "token", wake="wake").script.source
     values = 2, b"lock", b"lock", b"token", b"wake"
     assert client.sent == [
         ("evalsha", hashlib.sha1(source.encode()).hexdigest(), *values),
         ("eval", source, *values),
     ]
+
+
+@pytest.mark.parametrize("script", BOUND.values(), ids=BOUND)
+def test_body_of_a_script_uses_what_its_header_declares_and_nothing_else(script: Script) -> None:
+    body = re.sub(r"--.*", "", files(lua).joinpath(f"{script.name}.lua").read_text("utf-8"))
+    assert not re.search("KEYS|ARGV", body)
+    assert [name for name in script.header.names if not re.search(rf"\b{name}\b", body)] == []
+
+
+def test_call_with_other_names_than_the_header_has_is_an_error_that_names_the_script() -> None:
+    with pytest.raises(
+        TypeError, match="save_entries: definitions is missing, entry is unknown, fence is miss"
+    ):
+        Script("save_entries").call(
+            within=Keys(), schedule="s", entries=[], wake="w", states=[], state_of=[], entry=1
+        )
+
+
+def test_half_a_character_in_an_argument_is_an_error_about_that_text_alone() -> None:
+    call = Script("note_beat").call(beats="k", layout="l", beat="half \ud800", life_ms=1)
+    with pytest.raises(UnicodeEncodeError) as raised:
+        call.words(None)
+    assert raised.value.object == "half \ud800"
 
 
 def test_key_that_is_not_utf8_is_sent_as_the_bytes_that_were_read() -> None:
