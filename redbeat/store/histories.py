@@ -19,11 +19,13 @@ from redbeat.store.locks import LockKey
 from redbeat.store.parts import Part
 from redbeat.store.records import text_of
 from redbeat.store.rights import HISTORIES, OUTCOMES
-from redbeat.store.scripts import read_histories, read_history
+from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store, record_text
 
 #: the longest record that RedBeat writes, in bytes; longer ones aren't read
 RECORD_BYTES = 16 * 1024
+
+_READ_HISTORY, _READ_HISTORIES = Script("read_history"), Script("read_histories")
 
 #: how long the lock of a backfill that was killed lives on, milliseconds
 BACKFILLING_MS = 30_000
@@ -61,7 +63,8 @@ class Histories:
         """Return the records of one entry, the newest first."""
         history, *_ = self._beside(key)
         with self._store.translating(history, "list"):
-            return read_history(self._store.client, history, limit=limit, record_bytes=RECORD_BYTES)
+            call = _READ_HISTORY.call(history=history, limit=limit, record_bytes=RECORD_BYTES)
+            return [*map(text_of, call.run(self._store.client))]
 
     def pasts_of(self, keys: Sequence[str]) -> list[tuple[list[str], list[str]]]:
         """Return for each entry the records of its history, and the due times that ``backfill`` has sent.
@@ -83,9 +86,10 @@ class Histories:
 
         def read(groups: list[tuple[Part, list[str]]]) -> list[list[list[str]]]:
             pasts = [[part.keys.beside(key)[0] for key in those] for part, those in groups]
-            return self._store.ask_all(
-                [read_histories(past, limit=limit, record_bytes=RECORD_BYTES) for past in pasts]
-            )
+            calls = [
+                _READ_HISTORIES.call(past=past, limit=limit, record_bytes=RECORD_BYTES) for past in pasts
+            ]
+            return [[[*map(text_of, one)] for one in found] for found in self._store.ask_all(calls)]
 
         return self._store.parts.in_order(self._store.located(keys), read)
 

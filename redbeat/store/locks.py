@@ -14,11 +14,14 @@ from redbeat.errors import RedBeatError, StoreRefused, StoreUnavailable
 from redbeat.keys import NO_PART, Keys
 from redbeat.store.nodes import Command, Sendable, call_on_nodes, is_away
 from redbeat.store.records import Fence, LockStatus, text_of
-from redbeat.store.scripts import release_lock, renew_lock, take_lock
-from redbeat.store.scripts.script import Call
-from redbeat.store.store import Store
+from redbeat.store.scripts.script import Call, Script
+from redbeat.store.store import Store, renew_call
 
 Value = TypeVar("Value")
+
+_TAKE_LOCK = Script("take_lock")
+# whoever holds a lock may release it wherever entries are by now: others wait for it
+_RELEASE_LOCK = Script("release_lock")
 
 #: the time to live of a key that doesn't exist, and of one that lives for ever
 NO_KEY, FOR_EVER = -2, -1
@@ -68,12 +71,12 @@ class LockKey:
             rest_ms: how long the silent holder's lock lives if it hasn't been renewed.
             slack_ms: by how much longer or shorter it may live and still count as not renewed.
         """
-        times = {"taken_ms": taken_ms, "rest_ms": rest_ms, "slack_ms": slack_ms}
 
         def take() -> bool:
             part = self._part_of()  # another one once the layout has changed
-            question = take_lock(self.name, token, mark=mark, silent=silent, part=part, **times)
-            return bool(self._ask(question.run))
+            return bool(
+                self._ask(_take_call(part, self.name, token, taken_ms, mark, silent, rest_ms, slack_ms).run)
+            )
 
         return self.store.following(take)
 
@@ -97,7 +100,7 @@ class LockKey:
         """
         part = self._part_of()
         wake = (self.store.config.base_keys if part is NO_PART else part).wake
-        release = release_lock(self.name, token, wake=wake, mark=mark)
+        release = _RELEASE_LOCK.call(lock=self.name, mark=mark, token=token, wake=wake)
         return bool(self._ask(lambda client: call_briefly(lambda: release.run(without_retry(client)))))
 
     def remove(self) -> None:
@@ -126,18 +129,9 @@ class Take(NamedTuple):
     rest_ms: int
     slack_ms: int
 
-    def question(self) -> Call[bool]:
+    def call(self) -> Call[bool]:
         """Return what asks for it; the answer tells whether it is the caller's."""
-        return take_lock(
-            self.name,
-            self.token,
-            taken_ms=self.taken_ms,
-            silent=self.silent,
-            rest_ms=self.rest_ms,
-            slack_ms=self.slack_ms,
-            mark=self.mark,
-            part=self.store.keys,
-        )
+        return _take_call(self.store.keys, *self[1:])
 
 
 class Held(NamedTuple):
@@ -214,11 +208,11 @@ class Locks:
 
     def take(self, takes: Sequence[Take]) -> list[bool | RedBeatError]:
         """Take each that is free, or still held by its silent holder; tell whether it is the caller's."""
-        questions = [take.question() for take in takes]
-        replies = self._call(questions)
+        calls = [take.call() for take in takes]
+        replies = self._call(calls)
         return [
-            self._read(take.store, take.name, reply, question.read, partial(_take_alone, take))
-            for take, question, reply in zip(takes, questions, replies, strict=True)
+            self._read(take.store, take.name, reply, call.read, partial(_take_alone, take))
+            for take, call, reply in zip(takes, calls, replies, strict=True)
         ]
 
     def renew(
@@ -233,21 +227,20 @@ class Locks:
         A lock that was gone is taken back, and noted in its store, as :meth:`Store.renew_lock` does. The
         replies to what is called besides come last, raw.
         """
-        idle_ms = int(idle_seconds * 1000)
-        questions = [renew_lock(store.keys, fence, idle_ms, obstacle) for store, fence in locks]
-        replies = self._call([*questions, *besides])
+        calls = [renew_call(store.keys, fence, idle_seconds, obstacle) for store, fence in locks]
+        replies = self._call([*calls, *besides])
 
-        def read(lock: Held, question: Call[LockStatus], reply: Any) -> RedBeatError | None:
+        def read(lock: Held, call: Call[LockStatus], reply: Any) -> RedBeatError | None:
             store, fence = lock
             return self._read(
                 store,
                 fence.lock_key or "",
                 reply,
-                lambda status: store.check_lock(question.read(status), fence),
+                lambda status: store.check_lock(call.read(status), fence),
                 lambda: store.renew_lock(fence, idle_seconds, obstacle),
             )
 
-        found = [read(*each) for each in zip(locks, questions, replies, strict=False)]
+        found = [read(*each) for each in zip(locks, calls, replies, strict=False)]
         return found, replies[len(locks) :]
 
     def release(
@@ -260,23 +253,20 @@ class Locks:
             is_marked: the mark of each says for a minute that its holder has released it.
             besides: is called along with that.
         """
-        questions = [
-            release_lock(
-                fence.lock_key or "",
-                fence.token,
-                wake=store.keys.wake,
+        calls = [
+            _RELEASE_LOCK.call(
+                lock=fence.lock_key,
                 mark=store.keys.released if is_marked else "",
+                token=fence.token,
+                wake=store.keys.wake,
             )
             for store, fence in locks
         ]
-        calls: list[Sendable] = [*questions, *besides]
         with self._store.translating():
-            replies = call_briefly(lambda: call_on_nodes(self._quick_client(), calls))
+            replies = call_briefly(lambda: call_on_nodes(self._quick_client(), [*calls, *besides]))
         return [
-            self._read(
-                lock.store, lock.fence.lock_key or "", reply, question.read, partial(_refuse, lock, reply)
-            )
-            for lock, question, reply in zip(locks, questions, replies, strict=False)
+            self._read(lock.store, lock.fence.lock_key or "", reply, call.read, partial(_refuse, lock, reply))
+            for lock, call, reply in zip(locks, calls, replies, strict=False)
         ]
 
     def _call(self, calls: Sequence[Sendable]) -> list[Any]:
@@ -314,6 +304,22 @@ class Locks:
                 raise reply
         except RedBeatError as exc:
             return exc
+
+
+def _take_call(
+    part: Keys, name: str, token: str, taken_ms: int, mark: str, silent: str, rest_ms: int, slack_ms: int
+) -> Call[bool]:
+    call = _TAKE_LOCK.call(
+        within=part,
+        lock=name,
+        mark=mark,
+        token=token,
+        taken_ms=taken_ms,
+        silent=silent,
+        rest_ms=rest_ms,
+        slack_ms=slack_ms,
+    )
+    return call.reading(bool)
 
 
 def _lifetime(lock: LockKey, reply: int) -> int:

@@ -21,13 +21,15 @@ from redbeat.errors import StoreCorrupt, StoreRefused, StoreUnavailable
 from redbeat.keys import Keys
 from redbeat.log.text import as_stored
 from redbeat.store.parts import Part
-from redbeat.store.records import Fence, text_of
+from redbeat.store.records import Fence, lock_status_of, text_of
 from redbeat.store.rights import REMAINS
-from redbeat.store.scripts import change_statics
 from redbeat.store.scripts.owners import CalendarChange as CalendarChange
 from redbeat.store.scripts.owners import Change as Change
 from redbeat.store.scripts.owners import apply_entries, read_owners
+from redbeat.store.scripts.script import Script
 from redbeat.store.store import Store
+
+_CHANGE_STATICS = Script("change_statics")
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,17 @@ class Owners:
                 store, checked = store.of_all_parts(), Fence()
             for part, chunk in store.parts.chunks(names):
                 statics, owners = part.keys.statics, part.keys.static_owners
+                call = _CHANGE_STATICS.call(
+                    fence=checked,
+                    within=part.keys,
+                    statics=statics,
+                    owners=owners,
+                    change=change,
+                    owner=owner,
+                    names=chunk,
+                )
                 with store.translating(statics, "set", besides={owners: "set"}):
-                    status = change_statics(store.client, part.keys, checked, change, owner, chunk)
+                    status = lock_status_of(call.run(store.client))
                 store.check_lock(status, checked)
 
         self._store.following(make)

@@ -82,6 +82,7 @@ from redbeat.store.records import (
     lock_status_of,
     place_of,
     score_text,
+    stored_of,
     sum_of,
     text_of,
     texts_of,
@@ -136,7 +137,8 @@ class _Recent:
 
 _NO_OTHERS: Mapping[str, str] = {}
 
-_SAVE_ENTRIES = Script("save_entries")
+_READ_ENTRIES, _SAVE_ENTRIES = Script("read_entries"), Script("save_entries")
+_DELETE_ENTRIES, _RENEW_LOCK = Script("delete_entries"), Script("renew_lock")
 
 _RECENT: WeakKeyDictionary[RedBeatConfig, _Recent] = WeakKeyDictionary()
 
@@ -493,8 +495,7 @@ class Store:
     def _read_claimed(self, keys: list[str], is_blamed: bool) -> list[Stored]:
         client = self.watched if is_blamed else self._watched(max_breaks=2)
         with self.translating():
-            entry_bytes = self.config.max_entry_bytes
-            return lua.read_entries(client, self.keys.schedule, keys, entry_bytes=entry_bytes)[1]
+            return read_call(self.keys, keys, self.config.max_entry_bytes).run(client)[1]
 
     def _without_moving(self, claim: Claim) -> Claim:
         """Leave out entries that only seem to be missing, as their slot is being moved to another node."""
@@ -519,7 +520,7 @@ class Store:
 
         def renew() -> LockStatus:
             with self.translating(fence.lock_key or "", "string"):
-                return lua.renew_lock(self.keys, fence, int(idle_seconds * 1000), obstacle).run(self.client)
+                return renew_call(self.keys, fence, idle_seconds, obstacle).run(self.client)
 
         self.check_lock(self.following(renew), fence)
 
@@ -825,9 +826,7 @@ class Store:
 
     def _ask_for(self, groups: Sequence[tuple[Part, list[str]]]) -> list[tuple[float, list[Stored]]]:
         entry_bytes = self.config.max_entry_bytes
-        return self.ask_all(
-            [lua.ask_entries(part.keys.schedule, keys, entry_bytes=entry_bytes) for part, keys in groups]
-        )
+        return self.ask_all([read_call(part.keys, keys, entry_bytes) for part, keys in groups])
 
     def read_entry(self, key: str) -> tuple[datetime, Stored]:
         """Return the server's time (UTC) and the entry under ``key``; the schedule may have its bare name."""
@@ -1187,7 +1186,7 @@ class Store:
         beside: Callable[[Keys, str], Sequence[str]],
     ) -> list[tuple[LockStatus, int] | None]:
         return self.write_all(
-            [lua.delete_entries(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
+            [delete_call(part.keys, fence, keys, partial(beside, part.keys)) for part, keys in groups]
         )
 
     def read_downgraded(self) -> dict[str, float | None]:
@@ -1563,6 +1562,44 @@ class Store:
             return str(text_of(self.client.type(key)))
         except NoPermissionError:
             return "none"
+
+
+def read_call(part: Keys, keys: Sequence[str], entry_bytes: int) -> Call[tuple[float, list[Stored]]]:
+    """Return the call that reads the server's clock, UNIX seconds, and entries of a part, in their order.
+
+    An entry larger than ``entry_bytes`` isn't read.
+    """
+
+    def read(reply: Any) -> tuple[float, list[Stored]]:
+        now, rows = reply
+        return float(now), [*map(stored_of, keys, rows or [None] * len(keys))]
+
+    return _READ_ENTRIES.call(schedule=part.schedule, entries=keys, entry_bytes=entry_bytes).reading(read)
+
+
+def delete_call(
+    part: Keys, fence: Fence, keys: Sequence[str], beside: Callable[[str], Sequence[str]]
+) -> Call[tuple[LockStatus, int]]:
+    """Return the call that removes entries of one part, and the keys ``beside`` them.
+
+    The reply is the lock's status and how many entries there were.
+    """
+    call = _DELETE_ENTRIES.call(
+        fence=fence,
+        within=part,
+        schedule=part.schedule,
+        entries=keys,
+        beside=[*chain.from_iterable(map(beside, keys))],
+        wake=part.wake,
+    )
+    return call.reading(status_and_number)
+
+
+def renew_call(part: Keys, fence: Fence, idle_seconds: float = 0, obstacle: str = "") -> Call[LockStatus]:
+    """Return the call that renews the lock; the arguments are those of ``Store.renew_lock``."""
+    idle_ms = int(idle_seconds * 1000)
+    call = _RENEW_LOCK.call(fence=fence, within=part, tick=part.tick, idle_ms=idle_ms, obstacle=obstacle)
+    return call.reading(lock_status_of)
 
 
 def save_call(

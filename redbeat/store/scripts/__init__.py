@@ -6,10 +6,9 @@ Invariant: every script is safe to run twice, because each writes only over what
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
-from redbeat.keys import NO_PART, Keys
+from redbeat.keys import Keys
 from redbeat.store.records import (
     ALL_SIZES,
     NO_HISTORIES,
@@ -32,7 +31,6 @@ from redbeat.store.records import (
     Reserved,
     Result,
     Sizes,
-    Stored,
     Target,
     TrackedRun,
     claimed_of,
@@ -42,11 +40,9 @@ from redbeat.store.records import (
     held_of,
     lock_status_of,
     score_text,
-    stored_of,
     text_of,
     texts_of,
 )
-from redbeat.store.scripts.script import Call
 from redbeat.store.scripts.script import Request as Request
 from redbeat.store.scripts.script import Script as Script
 from redbeat.store.scripts.script import positional as positional
@@ -69,15 +65,6 @@ _COMMIT_RUNS = Script(
 )
 # fmt: on
 _RESERVE_RUNS = Script("check_layout", "hold_lock", "run_records", "find_hold", "reserve_runs")
-_READ_ENTRIES = Script("entry_texts", "measure_entry", "read_entries")
-_DELETE_ENTRIES = Script("check_layout", "hold_lock", "delete_entries")
-_CHANGE_STATICS = Script("check_layout", "hold_lock", "change_statics")
-_TAKE_LOCK = Script("check_layout", "take_lock")
-_RENEW_LOCK = Script("check_layout", "hold_lock", "renew_lock")
-# whoever holds a lock may let go of it wherever entries are by now: others wait for it
-_RELEASE_LOCK = Script("release_lock")
-_READ_HISTORY = Script("read_history")
-_READ_HISTORIES = Script("read_histories")
 _READ_UPCOMING = Script("entry_texts", "measure_entry", "read_scores", "read_upcoming")
 
 
@@ -371,30 +358,6 @@ class _Numbers(dict[Any, str]):
         return number
 
 
-def read_entries(
-    client: Any, schedule_key: str, keys: Sequence[str], *, entry_bytes: int
-) -> tuple[float, list[Stored]]:
-    """Read the entries under ``keys``, in their order; return the server's clock in UNIX seconds, too.
-
-    An entry larger than ``entry_bytes`` isn't read.
-    """
-    return ask_entries(schedule_key, keys, entry_bytes=entry_bytes).run(client)
-
-
-def ask_entries(
-    schedule_key: str, keys: Sequence[str], *, entry_bytes: int
-) -> Call[tuple[float, list[Stored]]]:
-    """Return the question to which ``read_entries`` returns the answer."""
-
-    def read(reply: Any) -> tuple[float, list[Stored]]:
-        now, rows = reply
-        if not rows:
-            return float(now), [Stored(key) for key in keys]
-        return float(now), [stored_of(key, row) for key, row in zip(keys, rows, strict=True)]
-
-    return positional(_READ_ENTRIES, Request([schedule_key, *keys], [entry_bytes]), read)
-
-
 class Window(NamedTuple):
     """What is looked at of that which falls due soon.
 
@@ -434,74 +397,3 @@ def upcoming_of(reply: Sequence[Any]) -> tuple[float, list[str], list[Claimed]]:
     """Return what was read, by the reply to the command."""
     now, scores, rows = reply
     return float(now), [text_of(score) for score in scores], claimed_of(rows)
-
-
-def read_history(client: Any, history_key: str, *, limit: int, record_bytes: int) -> list[str]:
-    """Read at most ``limit`` records of a history, the newest first, none longer than ``record_bytes``."""
-    return [text_of(record) for record in _READ_HISTORY(client, [history_key], [limit, record_bytes])]
-
-
-def read_histories(history_keys: Sequence[str], *, limit: int, record_bytes: int) -> Call[list[list[str]]]:
-    """Read the same of several histories; a key of another type counts as empty."""
-
-    def read(found: Any) -> list[list[str]]:
-        return [[text_of(record) for record in records] for records in found]
-
-    return positional(_READ_HISTORIES, Request(history_keys, [limit, record_bytes]), read)
-
-
-def delete_entries(
-    names: Keys, fence: Fence, keys: Sequence[str], keys_beside: Callable[[str], Sequence[str]]
-) -> Call[tuple[LockStatus, int]]:
-    """Remove entries of one part, and what is kept beside them.
-
-    The answer is the lock's status and how many there were.
-    """
-    beside = list(chain.from_iterable(map(keys_beside, keys)))
-    args = [*fence.args(), names.wake, len(keys)]
-    request = Request([*fence.keys(names.schedule), *keys, *beside], args, names)
-    return positional(_DELETE_ENTRIES, request, _status_and_number)
-
-
-def _status_and_number(reply: Any) -> tuple[LockStatus, int]:
-    status, number = reply
-    return lock_status_of(status), int(number)
-
-
-def change_statics(
-    client: Any, part: Keys, fence: Fence, change: str, owner: str, names: Iterable[str]
-) -> LockStatus:
-    """Make the ``change``, 'add', 'release' or 'remove', for at least one name; return the lock's status."""
-    keys, args = [*fence.keys(part.statics), part.static_owners], [*fence.args(), change, owner, *names]
-    return lock_status_of(_CHANGE_STATICS(client, keys, args, part))
-
-
-def take_lock(
-    lock_key: str,
-    token: str,
-    *,
-    taken_ms: int,
-    silent: str,
-    rest_ms: int,
-    slack_ms: int,
-    mark: str = "",
-    part: Keys = NO_PART,
-) -> Call[bool]:
-    """Take the lock when it is free, or still the ``silent`` holder's; tell whether it is the caller's."""
-    args = [token, taken_ms, silent, rest_ms, slack_ms]
-    return positional(_TAKE_LOCK, Request([lock_key, mark or lock_key], args, part), bool)
-
-
-def renew_lock(part: Keys, fence: Fence, idle_ms: int, obstacle: str = "") -> Call[LockStatus]:
-    """Renew the lock to its full time; return its status.
-
-    Arguments:
-        obstacle: why the holder cannot send, a sentence that ``status`` shows; '': it can.
-    """
-    request = Request(fence.keys(part.tick), [*fence.args(), idle_ms, obstacle], part)
-    return positional(_RENEW_LOCK, request, lock_status_of)
-
-
-def release_lock(lock_key: str, token: str, *, wake: str, mark: str = "") -> Call[bool]:
-    """Release the lock, and write the ``mark``, if given; tell whether the caller held it."""
-    return positional(_RELEASE_LOCK, Request([lock_key, mark or lock_key], [token, wake]), bool)

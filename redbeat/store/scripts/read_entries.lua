@@ -1,8 +1,9 @@
 -- read_entries: return entries, when each is due, and the server's clock.
 --
--- KEYS[1] schedule   zset of entry keys, scored by due time
--- KEYS[2..] entries  the entries' keys
--- ARGV[1] entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
+-- Uses clock, entry_texts, measure_entry
+-- KEYS schedule   zset of entry keys, scored by due time
+-- KEYS entries[]  the entries' keys
+-- ARGV entry_bytes  an entry whose definition, meta and policy have more bytes isn't read
 --
 -- Returns {now, rows}
 --   now   the server's clock, UNIX seconds with microseconds, a string
@@ -11,16 +12,11 @@
 --         is missing is nil, and so is the type of a hash. A row ends with its last value that isn't nil, and is nil if
 --         there is no such key. A definition, a meta and a score without anything else are one text, with NULs
 --         between, if there is none in them. If none of the keys exists, there are no rows at all.
-local schedule = KEYS[1]
-local entry_bytes = tonumber(ARGV[1])
-
-local time = redis.call('TIME')
-local now = string.format('%d.%06d', tonumber(time[1]), tonumber(time[2]))
 local rows = {}
 -- one command finds out that many new entries don't exist
-if #KEYS == 1 or redis.call('EXISTS', unpack(KEYS, 2)) == 0 then return {now, rows} end
-for i = 2, #KEYS do
-  local key, row = KEYS[i], false
+if #entries == 0 or redis.call('EXISTS', unpack(entries)) == 0 then return {now, rows} end
+for i, key in ipairs(entries) do
+  local row = false
   local kind, size, error_size = measure_key(key)
   if kind == 'hash' then
     local fields = read_fields(key, entry_bytes, size, error_size)
@@ -39,6 +35,6 @@ for i = 2, #KEYS do
   elseif kind ~= 'none' then
     row = {false, false, redis.call('ZSCORE', schedule, key), false, false, false, kind}
   end
-  rows[i - 1] = row
+  rows[i] = row
 end
 return {now, rows}

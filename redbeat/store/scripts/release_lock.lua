@@ -1,15 +1,12 @@
 -- release_lock: release the lock, if the caller holds it, and wake the standbys.
 --
--- KEYS[1] lock   the leader's token
--- KEYS[2] mark   says for a minute who has released the lock, so that no late command of the caller takes it back; the
---                lock again: nothing does
--- ARGV[1] token  the caller's token
--- ARGV[2] wake   channel on which the change is announced
+-- KEYS lock   the leader's token
+-- KEYS mark   says for a minute who has released the lock, so that no late command of the caller takes it back; the
+--             lock again: nothing does
+-- ARGV token  the caller's token
+-- ARGV wake   channel on which the change is announced
 --
 -- Returns 1 when it was released, 0 when the caller didn't hold it
-local lock, mark = KEYS[1], KEYS[2]
-local token, wake = ARGV[1], ARGV[2]
-
 local holder = redis.call('GET', lock)
 if holder and holder ~= token then return 0 end
 if mark ~= lock then redis.pcall('SET', mark, token, 'PX', 60000) end -- not when the server is full

@@ -137,6 +137,9 @@ class Script:
     def call(self, *, fence: Fence | None = None, within: Keys | None = None, **values: Any) -> Call[Any]:
         """Return a call with the keys and arguments that the header declares, by their names.
 
+        In the place of a single key that is missing (None, '') stands the first one: a script can't be sent
+        without it.
+
         Raises:
             TypeError: some are missing, or not declared.
         """
@@ -153,12 +156,9 @@ class Script:
         if problems:
             raise TypeError(f"{self.name}: {', '.join(problems)}.")
         if fence is not None:
-            lock_key = (
-                fence.lock_key or values[header.keys[0]]
-            )  # a script must have a key even without a lock
-            values |= {"lock": lock_key, "mark": fence.mark or lock_key}
+            values |= {"lock": fence.lock_key, "mark": fence.mark or fence.lock_key}
             values |= {"token": fence.token, "lock_ms": fence.lock_ms}
-        keys = [values[name] for name in header.keys]
+        keys = [values[name] or values[header.keys[0]] for name in header.keys]
         args = {name: values[name] for name in header.args}
         for name in header.key_lists:
             keys += values[name]

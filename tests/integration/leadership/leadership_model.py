@@ -32,9 +32,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from redbeat.keys import Keys
+from redbeat.keys import NO_PART, Keys
 from redbeat.store import scripts as lua
 from redbeat.store.records import Claimed, Commit, Fence, LockStatus, Push, Target
+from redbeat.store.scripts.script import Script
+from redbeat.store.store import renew_call
 from tests.support.schedule import DEADLINES, LATER, LOCK, SCHEDULE, TICK
 
 KEYS = Keys()
@@ -354,13 +356,17 @@ class Scripts:
             silent = f"token-{run}" if run else ""
             rest_ms = REST_MS + 2 * SLACK_MS * command.is_stale
             times = {"taken_ms": TAKEN_MS, "rest_ms": rest_ms, "slack_ms": SLACK_MS}
-            is_done = lua.take_lock(LOCK, token, mark=MARK, silent=silent, **times).run(client)
+            is_done = (
+                Script("take_lock")
+                .call(within=NO_PART, lock=LOCK, mark=MARK, token=token, silent=silent, **times)
+                .run(client)
+            )
             return LockStatus.HELD if is_done else LockStatus.LOST
         if command.script == "release":
-            is_done = lua.release_lock(LOCK, token, wake="wake", mark=MARK).run(client)
+            is_done = Script("release_lock").call(lock=LOCK, mark=MARK, token=token, wake="wake").run(client)
             return LockStatus.HELD if is_done else LockStatus.LOST
         if command.script == "renew":
-            return lua.renew_lock(KEYS, fence, 0).run(client)
+            return renew_call(KEYS, fence).run(client)
         if command.script == "claim":
             limits = lua.ClaimLimits(1, 10**6, 10**6, lease_ms=0, prefix="redbeat:")
             keys = lua.ClaimKeys(SCHEDULE, DEADLINES, LATER, KEYS)

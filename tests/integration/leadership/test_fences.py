@@ -15,10 +15,20 @@ from redis.exceptions import NoScriptError
 
 from redbeat.keys import Keys
 from redbeat.store import scripts as lua
-from redbeat.store.records import NO_HISTORIES, Fence, KeyType, LockStatus, Stored, TrackedRun, Write
+from redbeat.store.records import (
+    NO_HISTORIES,
+    Fence,
+    KeyType,
+    LockStatus,
+    Stored,
+    TrackedRun,
+    Write,
+    lock_status_of,
+)
 from redbeat.store.scripts.downgrades import bring_back
 from redbeat.store.scripts.runs import Settlement, settle_runs
-from redbeat.store.store import save_call
+from redbeat.store.scripts.script import Script
+from redbeat.store.store import delete_call, save_call
 from tests.faults.rounds import IS_LONG
 from tests.integration.leadership.leadership_model import RUNS, Scripts, explore
 from tests.support.schedule import LOCK, SCHEDULE, STATICS
@@ -129,10 +139,22 @@ OTHERS: dict[str, Callable[[Any, Fence], LockStatus]] = {
     "save_entries": lambda client, fence: save_call(
         KEYS, fence, [(ENTRY, Write('{"task": "other"}', score=2.0))]
     ).run(client)[0],
-    "delete_entries": lambda client, fence: lua.delete_entries(KEYS, fence, [ENTRY.key], lambda _: []).run(
-        client
-    )[0],
-    "change_statics": lambda client, fence: lua.change_statics(client, KEYS, fence, "add", "me", ["entry"]),
+    "delete_entries": lambda client, fence: delete_call(KEYS, fence, [ENTRY.key], lambda _: []).run(client)[
+        0
+    ],
+    "change_statics": lambda client, fence: lock_status_of(
+        Script("change_statics")
+        .call(
+            fence=fence,
+            within=KEYS,
+            statics=KEYS.statics,
+            owners=KEYS.static_owners,
+            change="add",
+            owner="me",
+            names=["entry"],
+        )
+        .run(client)
+    ),
     "bring_back": lambda client, fence: bring_back(client, KEYS, fence).status,
     "reserve_runs": lambda client, fence: lua.reserve_runs(
         client, KEYS, fence, [(ENTRY.key, "id", RUN)], HISTORIES

@@ -19,7 +19,6 @@ from celery import Celery
 from redbeat.beat.pace import OTHERS
 from redbeat.errors import EntryError, LockLost
 from redbeat.keys import Keys
-from redbeat.store import scripts as lua
 from redbeat.store.calendars import Calendars
 from redbeat.store.claims import CALL_ENTRIES
 from redbeat.store.later import LaterStore
@@ -32,7 +31,7 @@ from redbeat.store.scripts.later import MessageTexts, NewMessage, store_messages
 from redbeat.store.scripts.orphans import Remains
 from redbeat.store.scripts.owners import Change, apply_entries
 from redbeat.store.scripts.repairs import Member
-from redbeat.store.store import Store
+from redbeat.store.store import Store, renew_call
 from tests.conftest import MakeApp
 from tests.integration.store.conftest import MakeLimited
 from tests.support.proxy import Proxy
@@ -449,7 +448,7 @@ def test_message_that_was_stored_again_since_it_was_seen_is_not_cancelled(
 
 def test_lock_that_a_late_command_takes_back_is_held_for_ten_seconds_at_most(client: redis.Redis) -> None:
     """Its beat may have been killed since, and nobody waits for 25 minutes."""
-    assert lua.renew_lock(KEYS, Fence(LOCK, "mine", 1_500_000), 0, "").run(client) is LockStatus.RETAKEN
+    assert renew_call(KEYS, Fence(LOCK, "mine", 1_500_000)).run(client) is LockStatus.RETAKEN
     assert 0 < client.pttl(LOCK) <= 10_000
 
 

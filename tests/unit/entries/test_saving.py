@@ -20,7 +20,6 @@ from redbeat.decoder import encode_meta
 from redbeat.entries.bulk import SaveResult
 from redbeat.errors import EntryCorrupt, EntryError
 from redbeat.schedules import rrule
-from redbeat.store import scripts as lua
 from redbeat.store import store
 from redbeat.store.records import Stored, Write
 from tests.support.ticks import fake_redis_app, memory_app
@@ -308,13 +307,13 @@ def test_save_many_gives_up_on_an_entry_that_changes_each_time(
 def test_save_many_uses_the_server_clock_and_reads_an_old_one_again(
     fake_app: Celery, monkeypatch: pytest.MonkeyPatch, clock_seconds: float, passed: int
 ) -> None:
-    server_times, ask = count(5e9, 7200), lua.ask_entries
+    server_times, ask = count(5e9, 7200), store.read_call
 
     def ask_in_2128(*args: Any, **options: Any) -> Any:
         question = ask(*args, **options)
         return replace(question, read=lambda reply: (next(server_times), question.read(reply)[1]))
 
-    monkeypatch.setattr(lua, "ask_entries", ask_in_2128)
+    monkeypatch.setattr(store, "read_call", ask_in_2128)
     monkeypatch.setattr(store, "CLOCK_SECONDS", clock_seconds)
     Entry.save_many(made(fake_app, number) for number in range(600))
     for number, later in ((0, 0), (599, passed)):

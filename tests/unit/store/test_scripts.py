@@ -40,9 +40,10 @@ class Client:
 
 def test_script_that_the_server_does_not_know_is_sent_as_source() -> None:
     client = Client(1)
-    assert lua.release_lock("lock", "token", wake="wake").run(client) is True
-    source = lua.release_lock("lock", "token", wake="wake").script.source
-    values = 2, b"lock", b"lock", b"token", b"wake"
+    call = Script("release_lock").call(lock="lock", mark="", token="token", wake="wake")
+    assert call.run(client) == 1
+    source = call.script.source
+    values = 2, b"lock", b"lock", b'{"token":"token","wake":"wake"}'
     assert client.sent == [
         ("evalsha", hashlib.sha1(source.encode()).hexdigest(), *values),
         ("eval", source, *values),
