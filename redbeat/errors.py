@@ -16,7 +16,6 @@
      |    +-- EntryChanged          somebody has changed it since it was loaded
      |    +-- EntryNotFound         no such entry (also KeyError)
      |    +-- EntryCorrupt          what stands in Redis can't be used (also ValueError)
-     |    +-- EntryTooExpensive     its next run takes too long to compute
      +-- RunNotSent                 a run that somebody asks for can't be sent
      |    +-- BrokerUnavailable     its broker can't be reached or used
      |    +-- CallRefused           its task can't be called so
@@ -60,7 +59,6 @@ __all__ = [
     "EntryCorrupt",
     "EntryError",
     "EntryNotFound",
-    "EntryTooExpensive",
     "FileError",
     "LayoutChanged",
     "LockError",
@@ -221,10 +219,6 @@ class EntryBusy(EntryError):
     def __init__(self, message: str, key: str, task_id: str | None = None) -> None:
         super().__init__(message, key)
         self.task_id = task_id
-
-
-class EntryTooExpensive(EntryError):
-    """Computing when the entry runs takes more processor time than one entry may have."""
 
 
 class RunNotSent(RedBeatError):

@@ -62,7 +62,7 @@ from redbeat.entries.due import read_defaults
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, RedBeatError
 from redbeat.leadership.elector import Leadership
-from redbeat.process.budget import PLAN_SECONDS, limited, postpone_signals
+from redbeat.leadership.heartbeat import note_planning
 from redbeat.process.containment import let_through
 from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
@@ -91,8 +91,8 @@ PIECE = 100
 #: of runs that are likely to fail, how many are planned at a time after the first one
 SUSPECTS_TOGETHER = 10
 
-#: processor time that a plan may take, besides its budget, for each character that is read for it
-READ_SECONDS = 1e-7
+#: planning a run takes long from this processor time on, and for each character of its entry
+SLOW_SECONDS, READ_SECONDS = 0.1, 1e-7
 
 
 class Admitted(NamedTuple):
@@ -285,8 +285,7 @@ class Dispatcher:
 
     def _plan_pieces(self, batch: Batch, rows: Sequence[Claimed]) -> Iterator[list[CompiledRun]]:
         for first in range(0, len(rows), PIECE):
-            with postpone_signals():  # not while a piece is sent, as the server may never answer
-                runs, others = self._quick_way.plan(rows[first : first + PIECE], batch.claim.now)
+            runs, others = self._quick_way.plan(rows[first : first + PIECE], batch.claim.now)
             if others or any(run.message.on_call is not None for run in runs):
                 return
             yield runs
@@ -332,14 +331,12 @@ class Dispatcher:
         runs: list[CompiledRun] = []
         others = rows
         if is_quick:
-            with postpone_signals():
-                runs, others = self._quick_way.plan(rows, batch.claim.now)
+            runs, others = self._quick_way.plan(rows, batch.claim.now)
         self._figures.compiled += len(runs)
         if not others:
             return list(runs)
         calendars = self._calendars.read_of(self._store, others)
-        with postpone_signals() as let_arrive:
-            found = [*runs, *self._plan_all(batch, others, calendars, let_arrive)]
+        found = [*runs, *self._plan_all(batch, others, calendars)]
         positions = {claimed.key: position for position, claimed in enumerate(rows)}
         return sorted(found, key=lambda run: positions[run.claimed.key])
 
@@ -387,32 +384,39 @@ class Dispatcher:
         self._recorder.commit(batch, batch.pending)
 
     def _plan_all(
-        self,
-        batch: Batch,
-        rows: Sequence[Claimed],
-        calendars: Mapping[str, Excluded],
-        let_arrive: Callable[[], None],
+        self, batch: Batch, rows: Sequence[Claimed], calendars: Mapping[str, Excluded]
     ) -> list[Run]:
         runs: list[Run] = []
         app = self._hooks.app
         now, defaults, tracks = batch.claim.now, read_defaults(app), read_tracks(app)
         for claimed in self.pace.until_spent(rows):
-            let_arrive()
             read_seconds = claimed.characters * READ_SECONDS
-            budget_seconds = PLAN_SECONDS + read_seconds
+            began_cpu = time.thread_time()
+            note_planning(claimed.key)
             try:
-                of_entry = self._hooks.Entry, app, claimed, now
                 if claimed.message is None:
-                    note_dropped = partial(batch.note_dropped, claimed.key)
-                    of_schedule = calendars, defaults, tracks, self._labels_of, note_dropped
-                    plan = limited(claimed.key, plan_run, *of_entry, *of_schedule, seconds=budget_seconds)
+                    plan = plan_run(
+                        self._hooks.Entry,
+                        app,
+                        claimed,
+                        now,
+                        calendars,
+                        defaults,
+                        tracks,
+                        self._labels_of,
+                        partial(batch.note_dropped, claimed.key),
+                    )
                 else:
-                    plan = limited(claimed.key, plan_message, *of_entry, seconds=budget_seconds)
+                    plan = plan_message(self._hooks.Entry, app, claimed, now)
             except BaseException as exc:  # noqa: BLE001 - the per-entry boundary
                 let_through(exc)
                 batch.pending.append(self._recorder.quarantine(claimed, exc, now))
                 continue
             finally:
+                note_planning(None)
+                seconds = time.thread_time() - began_cpu
+                if seconds > SLOW_SECONDS + read_seconds:
+                    self._reports.report_slow(claimed, seconds)
                 self.pace.note_planned(claimed.key, read_seconds)
             if not isinstance(plan, Run):
                 batch.pending.append(plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -23,6 +24,7 @@ from redbeat.log.events import (
     ENTRY_COSTLY,
     ENTRY_QUARANTINED,
     ENTRY_REMOVED,
+    ENTRY_SLOW,
     ENTRY_UNKNOWN_KEYS,
     LEADER_LOST,
     LEADER_STANDBY,
@@ -48,6 +50,7 @@ from redbeat.process.exit_codes import CONFIG, CommandLineError, is_beat_command
 from redbeat.process.memory import Memory
 from redbeat.process.signals import hold_interrupts
 from redbeat.runs.progress import holder_in_words
+from redbeat.schedules.occurrences import KINDS
 from redbeat.schedules.timezones import moment_of, shown
 from redbeat.store.records import Claimed, Commit, Held
 from redbeat.store.run_record import RunRecord
@@ -266,6 +269,25 @@ class Reports:
             f"{size:,}",
             extra=ENTRY_COSTLY.of(
                 entry=self._name_of(claimed.key), processor_seconds=round(seconds, 3), bytes=size
+            ),
+        )
+
+    def report_slow(self, claimed: Claimed, seconds: float) -> None:
+        """Log, once for each definition, that planning an entry with a registered schedule took long."""
+        try:
+            type_name = json.loads(claimed.definition or "")["schedule"]["__type__"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return
+        if str(type_name) not in KINDS or not self._said.is_news(("slow", claimed.key), sha1_of(claimed)):
+            return
+        logger.warning(
+            "beat: Slow schedule: planning %s took %.0f ms of processor time, and the other entries waited. "
+            "Let the remaining_estimate of the schedule class registered as %r return sooner.",
+            self._short_name(claimed.key),
+            seconds * 1000,
+            type_name,
+            extra=ENTRY_SLOW.of(
+                entry=self._name_of(claimed.key), schedule=type_name, processor_seconds=round(seconds, 3)
             ),
         )
 

@@ -36,7 +36,6 @@ from redbeat.log.text import joined
 from redbeat.policy.expiry import queue_limit_of
 from redbeat.policy.headers import headers_of
 from redbeat.policy.policy import NO_POLICY, Policy
-from redbeat.process.budget import limited
 from redbeat.process.containment import let_through
 from redbeat.process.memory import Allowance, Memory
 from redbeat.runs.tracking import is_tracked
@@ -295,7 +294,7 @@ class PlainEntries:
         if before is not None:
             self._allowance.left_bytes += before.size_bytes
         try:
-            made = limited(claimed.key, self._make, claimed, send)
+            made = self._make(claimed, send)
         except BaseException as exc:  # noqa: BLE001 - plan_run raises it again, or the ordinary way does
             let_through(exc)
             logger.debug("beat: %s isn't planned the quick way: %r", claimed.key, exc)
@@ -447,11 +446,11 @@ def _decide(plain: PlainEntry, message: Message, claimed: Claimed, now: float) -
     timetable = plain.timetable
     if timetable is None:
         return None
-    turn = timetable.turn(claimed.key, claimed.nominal, now)
+    turn = timetable.turn(claimed.nominal, now)
     if turn is None:
         return None
     is_doubtful = turn.is_whole or claimed.is_meta_foreign
-    if last_run and is_doubtful and not timetable.agrees(claimed.key, turn, last_run, has_run=count > 0):
+    if last_run and is_doubtful and not timetable.agrees(turn, last_run, has_run=count > 0):
         return None
     return _Decided(plain, message, claimed, turn, count)
 

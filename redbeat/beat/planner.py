@@ -26,17 +26,15 @@ from redbeat.entries.due import (
     score_after_pause,
 )
 from redbeat.entries.entry import RedBeatSchedulerEntry, load_entry
-from redbeat.entries.failures import Failure, failure_of, new_failure, sha1_of
+from redbeat.entries.failures import Failure, failure_of, new_failure
 from redbeat.errors import EntryError
 from redbeat.history import sent_record, skipped_record, unsent_record
-from redbeat.log.text import printable
 from redbeat.policy.expiry import expiry_of, queue_limit_of, wait_seconds
 from redbeat.policy.headers import headers_of
 from redbeat.policy.jitter import due_time_of
 from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import NO_POLICY, PAUSE_FIELDS, Policy, encode_policy
 from redbeat.policy.window import Exclusion, exclusion_of
-from redbeat.process.budget import TOO_EXPENSIVE
 from redbeat.schedules.occurrences import Excluded, next_run
 from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Claimed, Clear, Commit, Ending, Held, Push, score_text
@@ -53,7 +51,6 @@ DISABLED_SECONDS = 60.0
 
 #: after how long an entry whose plan took too long is tried once more, as the machine may have been slow;
 #: seconds
-OVERRUN_SECONDS = 1.0
 
 #: how long beat waits for the hash of a member of the schedule, as some writers add it after the member;
 #: seconds
@@ -501,25 +498,6 @@ def commit_quarantined(
 def _is_asked(claimed: Claimed, failure: Failure | None) -> bool:
     """Tell whether somebody asked for this run by a score of 0, now or before it failed."""
     return claimed.is_asked or (failure is not None and failure.is_asked and failure.is_waiting_for(claimed))
-
-
-def is_first_overrun(claimed: Claimed) -> bool:
-    """Tell whether an entry whose plan took too long is tried once more: the time before, it didn't."""
-    before = failure_of(claimed)
-    if before is None or before.attempts or before.definition_sha1 != sha1_of(claimed):
-        return True
-    return not (before.reason == _overrun(claimed) or TOO_EXPENSIVE in before.reason)
-
-
-def commit_overrun(claimed: Claimed, now: float) -> Commit:
-    """Return the commit that lets an entry whose plan took too long be tried again in a moment."""
-    commit, _ = commit_quarantined(claimed, _overrun(claimed), now, OVERRUN_SECONDS)
-    commit.records = ()
-    return commit
-
-
-def _overrun(claimed: Claimed) -> str:
-    return f"{printable(claimed.key)}: it took too long to plan, and is tried once more."
 
 
 def commit_failed(run: Run, reason: str, now: float, attempts: int | None = None) -> tuple[Commit, bool]:

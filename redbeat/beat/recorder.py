@@ -19,10 +19,8 @@ from redbeat.beat.planner import (
     commit_executed,
     commit_failed,
     commit_held,
-    commit_overrun,
     commit_quarantined,
     commit_skipped,
-    is_first_overrun,
 )
 from redbeat.broker.connection import kind_of, reason_of
 from redbeat.broker.origin import Origin, origin_of
@@ -30,7 +28,6 @@ from redbeat.config.masking import mask_secrets
 from redbeat.connection.retry import LAST_WORDS_SECONDS, call_briefly, is_no_permission, is_refusal
 from redbeat.errors import (
     EntryCorrupt,
-    EntryTooExpensive,
     LayoutChanged,
     LockLost,
     RedBeatError,
@@ -38,7 +35,7 @@ from redbeat.errors import (
     StoreUnavailable,
 )
 from redbeat.leadership.lock import TAKEN_MS
-from redbeat.log.events import ENTRY_OVERRUN, RUN_SENT_BEFORE
+from redbeat.log.events import RUN_SENT_BEFORE
 from redbeat.log.logger import logger
 from redbeat.log.text import printable, shorten
 from redbeat.process.signals import hold_interrupts
@@ -104,15 +101,7 @@ class Recorder:
 
     def quarantine(self, claimed: Claimed, exc: BaseException, now: float) -> Commit:
         """Return the commit that quarantines an entry because of ``exc``, which is logged if it is news."""
-        if isinstance(exc, EntryTooExpensive) and is_first_overrun(claimed):
-            logger.warning(
-                "beat: %s It is tried once more.",
-                printable(str(exc)),
-                extra=ENTRY_OVERRUN.of(entry=self._store.keys.name(claimed.key), reason=str(exc)),
-            )
-            return commit_overrun(claimed, now)
-        is_sentence = isinstance(exc, (EntryCorrupt, EntryTooExpensive))
-        reason = str(exc) if is_sentence else f"{claimed.key}: {type(exc).__name__}: {exc}"
+        reason = str(exc) if isinstance(exc, EntryCorrupt) else f"{claimed.key}: {type(exc).__name__}: {exc}"
         if isinstance(exc, OverflowError):
             reason = f"{claimed.key}: one of its times is outside the years 1 to 9999 ({exc})."
         reason = shorten(printable(reason))

@@ -28,7 +28,6 @@ from redbeat.beat.pipeline import Pipeline, send_together
 from redbeat.beat.recorder import Pieces, commit_last
 from redbeat.beat.shard import Shard
 from redbeat.errors import RedBeatError
-from redbeat.process.budget import postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.store.commits import CommitStream
 from redbeat.store.records import Claim, Claimed, Committed
@@ -242,10 +241,7 @@ class Round:
     def _write(self, piece: _Piece) -> None:
         """Plan a piece, and give to the server what is compiled of it."""
         going = [(member, rows) for member, rows in piece if member.is_pushed]
-        with postpone_signals():  # not while a piece is sent, as the server may never answer
-            runs, _ = self._quick_way.plan(
-                [row for _, rows in going for row in rows], _clock_of(going[-1][0])
-            )
+        runs, _ = self._quick_way.plan([row for _, rows in going for row in rows], _clock_of(going[-1][0]))
         by_key = {run.claimed.key: run for run in runs if run.message.on_call is None}
         for member, rows in going:
             found = [by_key[row.key] for row in rows if row.key in by_key]

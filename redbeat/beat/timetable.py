@@ -21,7 +21,6 @@ from redbeat.history import sent_record
 from redbeat.policy.expiry import expiry_of
 from redbeat.policy.misfires import patience_of, recorded
 from redbeat.policy.policy import Policy
-from redbeat.process.budget import limited
 from redbeat.process.containment import let_through
 from redbeat.schedules.occurrences import first_run, next_run
 from redbeat.schedules.timezones import moment_of
@@ -90,11 +89,10 @@ class Timetable:
         self._now = math.nan
         self._moment = moment_of(0)
 
-    def turn(self, key: str, nominal: str, now: float) -> Turn | None:
+    def turn(self, nominal: str, now: float) -> Turn | None:
         """Return the run that is due at ``nominal``, UNIX seconds as the server writes them.
 
         Arguments:
-            key: of an entry that is due then.
             now: the server's clock, UNIX seconds.
         """
         if now != self._now:
@@ -103,8 +101,7 @@ class Timetable:
         elif nominal in self._turns:
             return self._turns[nominal]
         try:
-            # what is computed by one addition needn't be watched
-            turn = self._compute(nominal) if self._every else limited(key, self._compute, nominal)
+            turn = self._compute(nominal)
         except BaseException as exc:  # noqa: BLE001 - plan_run raises it again, for the entry that it is about
             let_through(exc)
             turn = None
@@ -142,9 +139,8 @@ class Timetable:
             None if self._tracking is None else self._tracking.run(nominal, new_score),
         )
 
-    def agrees(self, key: str, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:
-        """Tell whether the schedule makes the entry ``key``, which ran at ``last_run``, due at that turn, or
-        earlier.
+    def agrees(self, turn: Turn, last_run: datetime, *, has_run: bool) -> bool:
+        """Return True if the schedule makes an entry that ran at ``last_run`` due at that turn, or earlier.
 
         Raises:
             Exception: that can't be computed.
@@ -155,8 +151,7 @@ class Timetable:
         if known is None:
             known = turn.at <= last_run <= self._moment
             if not known:
-                every = self._every  # one addition needn't be watched
-                first = last_run + every if every else limited(key, self._first_after, last_run, has_run)
+                first = last_run + self._every if self._every else self._first_after(last_run, has_run)
                 known = first is not None and first - turn.at <= ROUNDING
             turn._agreed[last_run, has_run] = known  # noqa: SLF001
         return known

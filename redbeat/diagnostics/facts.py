@@ -22,7 +22,6 @@ from redbeat.errors import EntryCorrupt, EntryNotFound
 from redbeat.history import PastRun, decode_history
 from redbeat.leadership.status import Status, read_status
 from redbeat.policy.policy import NO_POLICY, Policy
-from redbeat.process.budget import limited_twice
 from redbeat.runs.run import Run, in_progress, runs_of
 from redbeat.schedules.occurrences import is_own_kind, last_runs, next_run, phase_before
 from redbeat.store.histories import Histories
@@ -116,14 +115,7 @@ def times_around(entry: RedBeatSchedulerEntry, at: datetime) -> tuple[datetime |
     """Return the schedule's last time at or before ``at``, and the first after it, whatever the policy says.
 
     None: there is none, or it can't be found.
-
-    Raises:
-        EntryTooExpensive: that takes too long.
     """
-    return limited_twice(entry.key, _times_around, entry, at)
-
-
-def _times_around(entry: RedBeatSchedulerEntry, at: datetime) -> tuple[datetime | None, datetime | None]:
     bare = replace(NO_POLICY, timezone=entry.policy.timezone)
     rule = entry.schedule
     try:

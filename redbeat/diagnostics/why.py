@@ -17,7 +17,7 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import Failure, failure_of
 from redbeat.entries.runs import id_of
 from redbeat.entries.saving import why_never
-from redbeat.errors import EntryCorrupt, EntryTooExpensive
+from redbeat.errors import EntryCorrupt
 from redbeat.history import PastRun
 from redbeat.log.text import printable
 from redbeat.policy.policy import Policy
@@ -32,7 +32,7 @@ def explain(facts: Facts, at: datetime | None = None) -> Answer:
     """Return why the run at ``at`` did or did not happen; None: at the schedule's latest time before now."""
     try:
         return _explain(facts, at)
-    except EntryTooExpensive as exc:
+    except ValueError as exc:
         return Answer("quarantined", at and in_utc(at), _quarantine(facts, printable(str(exc))))
 
 

@@ -12,14 +12,13 @@ from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from celery.schedules import crontab, schedule
+from celery.schedules import crontab
 
 from redbeat.config.config import ensure_conf
 from redbeat.entries.failures import failure_now, failure_of, sha1_of
-from redbeat.errors import EntryError, EntryTooExpensive
+from redbeat.errors import EntryError
 from redbeat.policy.misfires import choose_run
 from redbeat.policy.policy import Policy
-from redbeat.process.budget import limited, limited_twice
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, moment_of
 from redbeat.store.records import Stored
@@ -168,34 +167,9 @@ def next_due(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> dat
     except (ValueError, OverflowError, OSError):  # after the year 9999, by which somebody means "never"
         return None
     try:
-        return limited(stored.key, _next_due, entry, stored, due, now)
+        return _next_due(entry, stored, due, now)
     except (EntryError, ValueError, OverflowError, RuntimeError):  # beat quarantines it at that time
         return due if entry.is_enabled_at(now) else None
-
-
-def overrun_of(entry: RedBeatSchedulerEntry, stored: Stored, now: datetime) -> str:
-    """Return the sentence that beat will quarantine ``entry`` with, as planning it takes too long; '': it
-    doesn't.
-
-    Its calendar isn't taken into account, so that a list of entries needs no more round trips.
-    """
-    if stored.score is None or stored.score < 0 or not stored.exists or is_cheap(entry.schedule):
-        return ""
-    if is_quarantined(entry, stored) or not (entry.is_enabled_at(now) or paused_until(entry)):
-        return ""
-    try:
-        nominal = datetime.fromtimestamp(stored.score, timezone.utc) if stored.score else now
-        limited_twice(entry.key, next_run, entry.schedule, entry.policy, nominal, nominal)
-    except EntryTooExpensive as exc:
-        return str(exc)
-    except (EntryError, ValueError, OverflowError, OSError, RuntimeError):  # not a matter of time
-        pass
-    return ""
-
-
-def is_cheap(schedule_: Any) -> bool:
-    """Tell whether the schedule is Celery's own interval or crontab, which is computed in no time."""
-    return type(schedule_) in (schedule, crontab)
 
 
 def _next_due(entry: RedBeatSchedulerEntry, stored: Stored, due: datetime, now: datetime) -> datetime | None:

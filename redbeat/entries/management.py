@@ -16,7 +16,7 @@ from redbeat.config.config import ensure_conf
 from redbeat.config.suggestions import did_you_mean
 from redbeat.entries import backfill, bulk, pauses, rerun, runs
 from redbeat.entries.describe import description_of
-from redbeat.entries.due import next_due, overrun_of
+from redbeat.entries.due import next_due
 from redbeat.entries.failures import failure_now
 from redbeat.entries.forms import from_dict, to_dict
 from redbeat.entries.pauses import PauseResult
@@ -146,19 +146,11 @@ class Managed:
 
     @property
     def error(self) -> str:
-        """Why it is quarantined, or why its last run couldn't be sent; '' if nothing is wrong.
-
-        For an entry that beat hasn't tried yet it also says whether it will be quarantined because computing
-        its next run takes too long.
-        """
+        """Why it is quarantined, or why its last run couldn't be sent; '' if nothing is wrong."""
         if self.stored is None:
             return self.problem
         failure = failure_now(self.stored)
-        if failure is not None:
-            return failure.reason
-        return self.problem or overrun_of(
-            self._whole, self.stored, self.seen_at or datetime.now(timezone.utc)
-        )
+        return self.problem if failure is None else failure.reason
 
     @property
     def description(self) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.schedules import schedule
 
 from redbeat.entries.wording import label_of, offset_of
-from redbeat.process.budget import limited_steps
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.exclusions import NEVER_FREE
 from redbeat.schedules.occurrences import next_run, phase_before, zone_of
@@ -69,7 +68,7 @@ def marks_of(
 
 def _exclusions(entry: RedBeatSchedulerEntry, begin: datetime, end: datetime) -> Iterator[str]:
     """Yield which days its calendar excludes between two times, as far as the schedule has runs on them."""
-    spans = limited_steps(entry.key, _excluded_spans(entry, begin, end))
+    spans = _excluded_spans(entry, begin, end)
     own = zone_for(entry)
     for number, (first, free) in enumerate(islice(spans, MOST_EXCLUSIONS + 1)):
         if number == MOST_EXCLUSIONS:

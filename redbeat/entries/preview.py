@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from redbeat.entries.due import anchor_of, first_after_pause, paused_until, retry_of
 from redbeat.errors import EntryError
-from redbeat.policy.policy import Policy
-from redbeat.process.budget import limited_steps
 from redbeat.schedules.occurrences import FIRST_OCCURRENCE_GRACE, first_run, phase_before, runs_after, zone_of
 from redbeat.schedules.timezones import FIRST_DAY, find_time_problem, in_utc
 
@@ -65,18 +63,20 @@ def _runs(
     sent.
 
     Raises:
-        EntryTooExpensive: finding one takes too long.
+        EntryError: they can't be computed.
     """
-    return limited_steps(entry.key, _unlimited_runs(entry, entry.bounds(), after, rests, now))
+    try:
+        yield from _computed_runs(entry, after, rests, now)
+    except EntryError:
+        raise
+    except ValueError as exc:
+        raise EntryError(f"{entry.key}: its next run can't be computed: {exc}", entry.key) from exc
 
 
-def _unlimited_runs(
-    entry: RedBeatSchedulerEntry,
-    policy: Policy,
-    after: datetime | None,
-    rests: bool,
-    now: datetime | None,
+def _computed_runs(
+    entry: RedBeatSchedulerEntry, after: datetime | None, rests: bool, now: datetime | None
 ) -> Iterator[datetime]:
+    policy = entry.bounds()
     limit = 1 if policy.one_off else policy.max_runs
     left = None if limit is None else max(limit - entry.total_run_count, 0)
     never_ran_at = _score_of_new(entry)

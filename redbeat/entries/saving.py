@@ -19,7 +19,7 @@ from celery.schedules import BaseSchedule, crontab, schedule
 from redbeat.config.config import ensure_conf
 from redbeat.decoder import as_moment, encode_meta
 from redbeat.entries.dropped import dropped_at_rest
-from redbeat.entries.due import anchor_of, defaults_of, is_cheap, paused_until, score_after_pause
+from redbeat.entries.due import anchor_of, defaults_of, paused_until, score_after_pause
 from redbeat.entries.loading import try_decode
 from redbeat.entries.queues import find_queue_problem
 from redbeat.entries.validation import (
@@ -28,12 +28,11 @@ from redbeat.entries.validation import (
     find_option_problem,
     find_size_problem,
 )
-from redbeat.errors import EntryChanged, EntryCorrupt, EntryError, EntryTooExpensive
+from redbeat.errors import EntryChanged, EntryCorrupt, EntryError
 from redbeat.log.logger import logger
 from redbeat.log.text import as_stored
 from redbeat.policy.misfires import choose_run
-from redbeat.policy.policy import NO_POLICY, encode_policy
-from redbeat.process.budget import limited, limited_twice
+from redbeat.policy.policy import encode_policy
 from redbeat.schedules.codec import cronspecs, encode_schedule
 from redbeat.schedules.occurrences import (
     KINDS,
@@ -112,8 +111,8 @@ def plan_write(
     elif kept is not None:
         if isinstance(entry.schedule, (rrule, clocked)):
             # computing its score fails as well, and says why
-            with suppress(EntryTooExpensive, ValueError, OverflowError, RuntimeError):
-                is_moved = limited_twice(entry.key, _starts_anew, entry, kept.last_run_at, before, now)
+            with suppress(ValueError, OverflowError, RuntimeError):
+                is_moved = _starts_anew(entry, kept.last_run_at, before, now)
         since = before_start(entry, None, now) if is_moved else kept.last_run_at
         entry.last_run_at = entry.known_last_run_at = since
     elif entry.has_last_run_at:
@@ -124,11 +123,8 @@ def plan_write(
         meta = encode_meta(entry.last_run_at, entry.total_run_count, stored.meta)
     try:
         with refusing_schedule(entry):
-            if entry.policy is NO_POLICY and is_cheap(entry.schedule):  # watching it would take longer
-                score = _score_over(entry, stored, before, now, is_moved)
-            else:
-                score = limited_twice(entry.key, _score_over, entry, stored, before, now, is_moved)
-    except EntryTooExpensive:
+            score = _score_over(entry, stored, before, now, is_moved)
+    except EntryError:
         if entry.enabled or not stored.exists:
             raise
         score = None  # a pause is saved all the same: it is the remedy
@@ -170,7 +166,7 @@ def _record_of_rest(entry: RedBeatSchedulerEntry, before: Any, now: datetime) ->
         return ""  # the pause ended by itself, and beat has recorded these runs
     end, is_paused = now if until is None else min(now, until), before.policy.paused
     try:
-        dropped = limited(entry.key, dropped_at_rest, before, before.bounds(), end, is_paused)
+        dropped = dropped_at_rest(before, before.bounds(), end, is_paused)
     except (EntryError, ValueError, OverflowError, RuntimeError):
         return ""
     return "" if dropped is None else dropped.record
@@ -422,13 +418,6 @@ def stored_after(stored: Stored, write: Write) -> Stored:
 
 def why_never(entry: RedBeatSchedulerEntry, now: datetime) -> str:
     """Return why ``entry`` doesn't run after ``now``, a sentence."""
-    try:
-        return limited_twice(entry.key, _why_never, entry, now)
-    except EntryTooExpensive as exc:
-        return str(exc)
-
-
-def _why_never(entry: RedBeatSchedulerEntry, now: datetime) -> str:
     policy = entry.bounds()
     if policy.is_finished(entry.total_run_count):
         if policy.one_off:

@@ -20,7 +20,7 @@ from redbeat.entries.documents import iso
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.preview import runs_between
 from redbeat.entries.upcoming import MOST_SECONDS, in_time, reason_of
-from redbeat.errors import EntryError, EntryTooExpensive
+from redbeat.errors import EntryError
 from redbeat.process.memory import Memory
 from redbeat.schedules.occurrences import is_own_kind
 
@@ -85,7 +85,7 @@ class Chart:
         """Count the runs of ``entry`` from ``first`` to ``last``, by their columns.
 
         Raises:
-            EntryTooExpensive: they take too much processor time; some of them are counted.
+            EntryError: they take too much processor time; some of them are counted.
         """
         first, key = max(first, self.begin), _key_of(entry)
         if key is None:
@@ -97,7 +97,7 @@ class Chart:
             shared = self._shared[key] = _SharedRuns.of(entry, self)
         counts.update(shared.between(first, last, self))
         if shared.problem:
-            raise EntryTooExpensive(shared.problem, entry.key)
+            raise EntryError(shared.problem, entry.key)
 
     def add(self, row: str, counts: Mapping[int, int]) -> None:
         """Count the runs of an entry in its ``row``."""
@@ -172,7 +172,7 @@ class _SharedRuns:
             found.runs.extend(
                 run.astimezone(timezone.utc) for run in in_time(entry, every, chart.entry_seconds)
             )
-        except EntryTooExpensive as exc:
+        except EntryError as exc:
             found.problem = str(exc)
         return found
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import entry_of, read_all
 from redbeat.entries.wording import local_time, one_line
-from redbeat.errors import EntryError, EntryTooExpensive
+from redbeat.errors import EntryError
 from redbeat.log.text import printable
 from redbeat.store.store import Store
 
@@ -100,14 +100,14 @@ def in_time(
     """Yield the ``runs`` of ``entry`` while they don't take too much processor time together.
 
     Raises:
-        EntryTooExpensive: they do.
+        EntryError: they do.
     """
     until = time.thread_time() + most_seconds
     for run in runs:
         yield run
         if time.thread_time() > until:
             words = f"its schedule has more of them than {most_seconds:g} s of processor time suffice for."
-            raise EntryTooExpensive(words, entry.key)
+            raise EntryError(words, entry.key)
 
 
 def upcoming(

@@ -21,7 +21,6 @@ from redbeat.log.events import HEARTBEAT_FAILED, LEADER_STUCK
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
 from redbeat.process.background import BackgroundThread, surviving
-from redbeat.process.budget import what_is_computed
 from redbeat.store.locks import Held, LockKey, Locks
 from redbeat.store.parts import Part
 from redbeat.store.records import Fence
@@ -290,7 +289,17 @@ class Heartbeat:
         )
 
 
+#: key of the entry whose run the scheduler is planning; None: it isn't planning
+_planned_key: str | None = None
+
+
+def note_planning(key: str | None) -> None:
+    """Remember which entry the scheduler is planning, for the log if it never returns."""
+    global _planned_key  # noqa: PLW0603 - a process has one scheduler
+    _planned_key = key
+
+
 def what_hangs() -> str:
     """Return what a scheduler that does nothing is busy with, as far as that is known."""
-    key = what_is_computed()
+    key = _planned_key
     return "a publish or a signal handler" if key is None else f"the schedule of {printable(key)}"

@@ -37,6 +37,7 @@ FIELDS = {
     "worker": "the worker that has begun the run",
     "until": "when it ends by itself",
     "keys": "the unknown keys",
+    "schedule": "the ``__type__`` of a registered schedule",
     "processor_seconds": "how much processor time it took",
     "bytes": "how many bytes it has",
     "lock": "the lock's key, or those of several, with spaces between",
@@ -181,8 +182,11 @@ ENTRY_COSTLY = _event(
     "entry processor_seconds bytes",
     "An entry takes too much processor time, and is sent after the others.",
 )
-ENTRY_OVERRUN = _event(
-    "entry.overrun", "WARNING", "entry reason", "An entry took too long to plan, and is tried once more."
+ENTRY_SLOW = _event(
+    "entry.slow",
+    "WARNING",
+    "entry schedule processor_seconds",
+    "A registered schedule class takes long to compute a run.",
 )
 ENTRY_UNKNOWN_KEYS = _event(
     "entry.unknown_keys", "WARNING", "entry keys", "An entry has keys that look like misspelt ones."

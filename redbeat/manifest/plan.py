@@ -42,7 +42,6 @@ from redbeat.manifest.calendars import (
 from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
-from redbeat.process.budget import postpone_signals
 from redbeat.process.garbage import garbage_kept
 from redbeat.store.chunks import in_chunks
 from redbeat.store.owners import Change, Owners
@@ -194,10 +193,8 @@ def make_plan(
     plan.calendars = plan_calendars(store, declared, names, owner, calendar_owners)
     declared_calendars = {name: calendar_of(declared, name, app) for name in declared.calendars}
     give_calendars(named, {**plan.calendars.before, **declared_calendars})
-    with postpone_signals() as let_signals_arrive:
-        for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
-            let_signals_arrive()
-            _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
+    for (stored, read_owner), entry in zip(found, entries.values(), strict=False):
+        _plan_entry(plan, declared, entry, stored, now, (read_owner, owner))
     give_calendars(named, {})
     for name, (stored, read_owner) in zip(gone, found[len(entries) :], strict=True):
         if read_owner != owner or not stored.exists:

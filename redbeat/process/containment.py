@@ -19,10 +19,6 @@ from redbeat.process.signals import HELD_HANDLER, code_of
 HAS_BEEN_TERMINATED: list[bool] = getattr(billiard.common, "_should_have_exited", [False])
 
 
-class Interruption(BaseException):
-    """Raised by RedBeat itself in a thread of its own; never an error of the application."""
-
-
 def let_through(exc: BaseException) -> None:
     """Raise ``exc`` again if it ends beat. To be called first where anything may be caught."""
     if not isinstance(exc, Exception) and _is_interrupt(exc):
@@ -30,7 +26,7 @@ def let_through(exc: BaseException) -> None:
 
 
 def _is_interrupt(exc: BaseException) -> bool:
-    if isinstance(exc, (KeyboardInterrupt, Interruption)) or type(exc).__name__ == "GreenletExit":
+    if isinstance(exc, KeyboardInterrupt) or type(exc).__name__ == "GreenletExit":
         return True
     return isinstance(exc, SystemExit) and (HAS_BEEN_TERMINATED[0] or _is_raised_by_handler(exc))
 

@@ -15,11 +15,6 @@ from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: all signals that a program may have a handler for
-_NUMBERS = sorted(map(int, signal.valid_signals()))
-#: the C functions below ``signal``, which makes enums and takes 65 us to ask about all signals instead of 1
-system: Any = getattr(signal, "_signal", signal)
-
 
 def _fresh(name: str) -> ModuleType:
     """Return a built-in module as Python makes it, whatever was patched in the one that is imported."""
@@ -121,72 +116,6 @@ class _Hold:
 
 #: the code of the handler that holds signals back
 HELD_HANDLER: CodeType = _Hold._handle.__code__  # noqa: SLF001 - of this module
-
-
-class Postponed:
-    """All signals, noted now and handled later, when no interruption can hit their handlers.
-
-    They are noted by a function that isn't written in Python: an exception that another thread raises in this
-    one can't interrupt it. Made and ended in the main thread.
-    """
-
-    def __init__(self) -> None:
-        self._arrived: dict[int, FrameType | None] = {}
-        self._before: dict[int, Any] = {}
-        self._notes: dict[int, partial[Any]] = {}
-        self._thread_id = _system_thread.get_ident()
-        try:
-            for number in _NUMBERS:
-                handler = system.getsignal(number)
-                if callable(handler):
-                    self._before[number] = handler
-                    self._notes[number] = partial(self._arrived.setdefault)
-                    system.signal(number, self._notes[number])
-        except BaseException:  # from a handler that was called just before it was replaced
-            self.end()
-            raise
-
-    @property
-    def has_any(self) -> bool:
-        """Whether a signal waits for its handler."""
-        return bool(self._arrived)
-
-    def let_arrive(self) -> None:
-        """Call the handlers of the signals that have come, in their order; in the main thread."""
-        while self._arrived:
-            number = next(iter(self._arrived))
-            frame = self._arrived.pop(number, None)
-            self._before[number](number, frame)
-
-    def let_through(self) -> None:
-        """Let the handlers of all signals, also of those that have come, be called at once from now on.
-
-        Called in another thread than the main one.
-        """
-        for number, note in self._notes.items():
-            state: tuple[Any, ...] = (self._before[number], (), {}, None)
-            note.__setstate__(state)  # type: ignore[attr-defined]
-        for number in list(self._arrived):
-            del self._arrived[number]
-            _send_to(self._thread_id, number)
-
-    def end(self) -> None:
-        """Put the handlers back, and call those of the signals that have come."""
-        try:
-            while self._notes:
-                number, note = next(iter(self._notes.items()))
-                if system.getsignal(number) is note:  # else somebody has set another one
-                    system.signal(number, self._before[number])
-                del self._notes[number]
-            self.let_arrive()
-        except BaseException:  # from a handler; the other signals are handled all the same
-            if self._notes or self._arrived:
-                self.end()
-            raise
-
-    def is_handler(self, code: CodeType) -> bool:
-        """Tell whether ``code`` is that of one of the handlers."""
-        return any(code_of(handler) is code for handler in self._before.values())
 
 
 def code_of(handler: Any) -> CodeType | None:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, date, datetime, time, timedelta, timezone, tzinfo
 from functools import cached_property, lru_cache
-from itertools import takewhile
 from typing import Any
 
 from celery.schedules import crontab, schedstate
@@ -251,7 +250,7 @@ def runs_back_of_crontab(rule: crontab, until: datetime, tz: tzinfo, since: date
     times = _times_of(rule)
     if len(times.hours) == 24:
         return back_in_real_time(times.walls_back, until, tz, since)
-    return takewhile(lambda due: due >= since, back_fixed(times.walls_back, until, tz))
+    return back_fixed(times.walls_back, until, tz, since)
 
 
 def count_of_crontab(rule: crontab, after: datetime, until: datetime, tz: tzinfo) -> int:
@@ -314,22 +313,19 @@ class Times:
     def _day_times(self) -> list[timedelta]:
         return [timedelta(hours=hour, minutes=minute) for hour in self.hours for minute in self.minutes]
 
-    def walls_back(self, wall: datetime, _offset: object = None) -> Iterator[datetime]:
-        """Yield the minutes that it names and that begin at ``wall`` or earlier, the last first."""
-        year, oldest = wall.year, wall.year - _CYCLE_YEARS
-        while year > max(oldest, 0):
+    def walls_back(self, wall: datetime, _offset: object, since: datetime) -> Iterator[datetime]:
+        """Yield the minutes that it names, from ``wall`` back to the month of ``since``, the last first."""
+        for year in range(wall.year, since.year - 1, -1):
             for month in reversed(self.months):
-                if (year, month) > (wall.year, wall.month):
+                if not (since.year, since.month) <= (year, month) <= (wall.year, wall.month):
                     continue
                 for day in reversed(self._days_in(*calendar.monthrange(year, month))):
-                    oldest = year - _CYCLE_YEARS
                     for hour in reversed(self.hours):
                         begin = datetime(year, month, day, hour)  # noqa: DTZ001 - on a clock on the wall
                         if begin <= wall:
                             last = (wall - begin) // _MINUTE
                             minutes = self.minutes[: bisect_right(self.minutes, last)]
                             yield from (begin.replace(minute=minute) for minute in reversed(minutes))
-            year -= 1
 
     def count_walls(self, begin: datetime, end: datetime) -> int:
         """Return how many minutes it names from ``begin``, included, to ``end``, not included."""

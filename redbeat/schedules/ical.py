@@ -14,6 +14,12 @@ from redbeat.schedules.timezones import instant_of
 
 _DAY = timedelta(days=1)
 
+#: how often the recurring events of one file may occur: expanding them takes some microseconds each
+MAX_OCCURRENCES = 200_000
+
+#: occurrences of a rule in one day, by its FREQ; at most one for others
+_PER_DAY = {"SECONDLY": 86_400, "MINUTELY": 1_440, "HOURLY": 24}
+
 
 def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> dict[str, str]:
     """Return the days and spans of the events from ``since`` to ``until``, each with its summary.
@@ -39,6 +45,7 @@ def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> d
         # as bytes, because icalendar takes a short text for the name of a file
         content = text.encode() if isinstance(text, str) else text
         parsed: Any = icalendar.Calendar.from_ical(content)
+        _check_occurrences(parsed, until)
         events = recurring_ical_events.of(parsed).between(since, until)
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as exc:
         raise ValueError(f"no iCalendar file that can be used: {exc}.") from exc
@@ -51,6 +58,22 @@ def days_of_ical(text: str | bytes, since: date, until: date, zone: tzinfo) -> d
         known = days.get(field)
         days[field] = label if known in (None, "", label) else f"{known}, {label}" if label else str(known)
     return days
+
+
+def _check_occurrences(parsed: Any, until: date) -> None:
+    """Raise ValueError if the recurring events of a file occur too often to be expanded."""
+    count = 0
+    for event in parsed.walk("VEVENT"):
+        rules = event.get("RRULE", [])
+        for rule in rules if isinstance(rules, list) else [rules]:
+            start = event["DTSTART"].dt
+            days = max((until - (start.date() if isinstance(start, datetime) else start)).days, 1)
+            per_day = _PER_DAY.get(str(rule.get("FREQ", [""])[0]), 1)
+            for field in ("BYHOUR", "BYMINUTE", "BYSECOND"):
+                per_day *= max(len(rule.get(field, ())), 1)
+            count += days * per_day
+    if count > MAX_OCCURRENCES:
+        raise ValueError(f"its recurring events occur more than {MAX_OCCURRENCES:,} times")
 
 
 def _day_of(event: Any, zone: tzinfo) -> Any:

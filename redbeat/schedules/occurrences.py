@@ -40,6 +40,9 @@ _fields_of = attrgetter(*[f"_orig_{name}" for name in CRON_FIELDS])
 #: a solar event that doesn't occur for this many days, such as a sunrise at a pole, never does
 _SOLAR_DAYS = 400
 
+#: how many exclusions of a calendar one search skips at most
+_MAX_EXCLUSIONS = 400
+
 #: how many excluded runs in a row are looked at one by one; then the whole exclusion is skipped
 _MANY_EXCLUDED = 20
 
@@ -235,7 +238,7 @@ def next_run(
     if start is not None and after < start:
         after = start - _INSTANT
     anchor = anchor or after  # the phase is kept across excluded days
-    while True:
+    for _ in range(_MAX_EXCLUSIONS):
         due = _occurrence(schedule_, policy, after, anchor)
         if due is None or (policy.end_time is not None and due > policy.end_time):
             return None
@@ -247,6 +250,7 @@ def next_run(
         if free_at >= NEVER_FREE:
             return None
         after = free_at - _INSTANT
+    raise ValueError(f"the calendar excludes its next {_MAX_EXCLUSIONS} times.")
 
 
 def _occurrence(schedule_: Any, policy: Bounds, after: datetime, anchor: datetime) -> datetime | None:
@@ -504,7 +508,7 @@ def _way_back(
     if isinstance(schedule_, schedule) and not is_own_kind(schedule_, schedule):
         every: timedelta = schedule_.run_every
         anchor = nominal if since == nominal else since - every
-        if schedule_.relative:
+        if schedule_.relative and every >= _UNITS[-1]:
             return None
         return lambda until: (anchor + n * every for n in range((until - anchor) // every, 0, -1))
     if isinstance(schedule_, rrule):

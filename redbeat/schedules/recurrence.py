@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone, tzinfo
-from itertools import takewhile
 from typing import Any
 
 from celery.schedules import BaseSchedule, schedstate
@@ -227,13 +226,10 @@ class rrule(BaseSchedule):  # noqa: N801 - the name is part of the 2.x interface
         since = max(since.astimezone(timezone.utc), start)
         until = (until if self.until is None else min(until, self.until)).astimezone(timezone.utc)
 
-        def walls_back(wall: datetime, offset: timedelta) -> Iterator[datetime]:
-            return self._walls(start, offset, tz).backwards(wall)
+        def walls_back(wall: datetime, offset: timedelta, oldest: datetime) -> Iterator[datetime]:
+            return self._walls(start, offset, tz).backwards(wall, oldest)
 
-        if self._is_real_time:
-            found = back_in_real_time(walls_back, until, tz, since)
-        else:
-            found = takewhile(lambda due: due >= since, back_fixed(walls_back, until, tz))
+        found = (back_in_real_time if self._is_real_time else back_fixed)(walls_back, until, tz, since)
         due = None
         for due in found:
             yield due

@@ -26,8 +26,9 @@ from redbeat.log.text import quoted
 #: rule names; None: there is none
 NextWall = Callable[[datetime, timedelta, bool], datetime | None]
 
-#: (wall time, the clock's offset from UTC) to the wall times that a rule names up to it, the last first
-WallsBack = Callable[[datetime, timedelta], Iterator[datetime]]
+#: (wall time, the clock's offset from UTC, an earlier wall time) to the wall times that a rule names up to
+#: the first one, the last first; those before the earlier one may be left out
+WallsBack = Callable[[datetime, timedelta, datetime], Iterator[datetime]]
 
 #: (begin, end) to the number of wall times that a rule names from ``begin``, included, to ``end``, not
 #: included
@@ -248,16 +249,19 @@ def _is_steady(tz: tzinfo, instant: datetime, offset: timedelta) -> bool:
     return instant.astimezone(tz).utcoffset() == offset
 
 
-def back_fixed(walls_back: WallsBack, until: datetime, tz: tzinfo) -> Iterator[datetime]:
-    """Yield the instants at ``until`` or earlier that :func:`next_fixed` finds, the last first."""
+def back_fixed(walls_back: WallsBack, until: datetime, tz: tzinfo, since: datetime) -> Iterator[datetime]:
+    """Yield the instants from ``until`` back to ``since`` that :func:`next_fixed` finds, the last first."""
+    oldest = _oldest_wall(since, -_DAY)
     # in the second pass of repeated times, later wall times of the first pass are over as well
     offset = max(_offset_at(until, tz), _offset_at(until - _DAY, tz))
     last: datetime | None = until.replace(tzinfo=None) + offset
     latest = None
     while last is not None:
-        walls, last = walls_back(last, offset), None
+        walls, last = walls_back(last, offset, oldest), None
         for wall in walls:
             instant = instant_of(wall, tz)
+            if instant < since:
+                return
             if instant > until or instant == latest:
                 continue
             yield instant
@@ -274,7 +278,7 @@ def back_in_real_time(
     while until >= since:
         offset = _offset_at(until, tz)
         begin = _last_change(tz, until, since)
-        for wall in walls_back(until.replace(tzinfo=None) + offset, offset):
+        for wall in walls_back(_wall_at(until, offset), offset, _oldest_wall(begin, offset)):
             instant = (wall - offset).replace(tzinfo=timezone.utc)
             if instant < begin:
                 break
@@ -327,6 +331,11 @@ def _end_before(change: datetime, tz: tzinfo) -> datetime:
 
 def _wall_at(instant: datetime, offset: timedelta) -> datetime:
     return instant.replace(tzinfo=None) + offset
+
+
+def _oldest_wall(since: datetime, offset: timedelta) -> datetime:
+    """Return the wall time at ``since``, or the first one of the calendar if it is close to that."""
+    return _wall_at(since if since.year > 1 else FIRST_DAY, offset)
 
 
 def _last_change(tz: tzinfo, until: datetime, since: datetime) -> datetime:

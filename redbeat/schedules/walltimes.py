@@ -5,6 +5,9 @@ of these in each period. If a rule's steps of hours, minutes or seconds don't di
 times. Occurrences are never listed one by one, so a rule costs the same however often it occurs, and however
 long ago it began.
 
+Invariant: the work of one search or count is bounded, whatever the rule says. A rule that needs more raises
+ValueError.
+
 A time is a number of whole seconds: a day's ordinal times 86,400 is its midnight.
 """
 
@@ -36,6 +39,12 @@ _UNIT_SECONDS = {HOURLY: 3_600, MINUTELY: 60, SECONDLY: 1}
 #: for how many days of one rule the times are remembered
 MAX_REMEMBERED = 1_000
 
+#: the years, periods and days that one search may examine, and one count; a few microseconds each
+MAX_EXAMINED = 2_000
+MAX_COUNTED = 5_000
+
+#: steps of one day that are filtered in the time of examining a day
+_STEPS_PER_LOOK = 1_000
 
 #: the fields on which a rule's occurrences in wall time depend, besides its start
 _FIELDS = (
@@ -167,6 +176,26 @@ def _nth_bit(bits: int, n: int) -> int:
 # -- occurrences
 
 
+class _Search:
+    """The bound of one search for an occurrence."""
+
+    def __init__(self) -> None:
+        self._left = MAX_EXAMINED
+
+    def examine(self, count: int = 1) -> None:
+        """Count years, periods or days that are about to be examined.
+
+        Raises:
+            ValueError: they are too many.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise ValueError(
+                f"rrule: too sparse: no occurrence among {MAX_EXAMINED:,} years, periods or days. Use a "
+                "smaller interval, or fewer filters."
+            )
+
+
 class WallTimes(ABC):
     """The occurrences of a rule that begins at ``start``."""
 
@@ -183,7 +212,7 @@ class WallTimes(ABC):
         """Return the first occurrence after ``wall`` (``inclusive``: or at it); None: there is none."""
         least = max(_seconds_of(wall) + (not inclusive or wall.microsecond > 0), self._start)
         if least < self._none_from:
-            for span in self._spans_from(least):
+            for span in self._spans_from(least, _Search()):
                 place = span.count_before(least)
                 if place < span.count:
                     found = span.at(place)
@@ -193,21 +222,23 @@ class WallTimes(ABC):
             self._none_from = least
         return None
 
-    def backwards(self, wall: datetime) -> Iterator[datetime]:
-        """Yield the occurrences at ``wall`` or earlier, the last first."""
-        before = self._end_before(_seconds_of(wall) + 1)
-        if before <= self._start:
+    def backwards(self, wall: datetime, oldest: datetime) -> Iterator[datetime]:
+        """Yield the occurrences from ``wall`` back to ``oldest``, the last first."""
+        before, first = self._end_before(_seconds_of(wall) + 1), max(self._start, _seconds_of(oldest))
+        if before <= first:
             return
-        for year in range(min(_year_of(before), _LAST_YEAR), self._first_year - 1, -1):
-            for span in self._spans_back(year, before):
+        search = _Search()
+        for year in range(min(_year_of(before), _LAST_YEAR), _year_of(first) - 1, -1):
+            for span in self._spans_back(year, before, first, search):
                 for place in range(span.count_before(before) - 1, -1, -1):
                     found = span.at(place)
-                    if found < self._start:
+                    if found < first:
                         return
                     yield _wall_of(found)
+                    search = _Search()
 
     @abstractmethod
-    def _spans_from(self, least: int) -> Iterator[_Span]:
+    def _spans_from(self, least: int, search: _Search) -> Iterator[_Span]:
         """Yield the spans that may have occurrences at ``least`` or later."""
 
     @abstractmethod
@@ -215,8 +246,15 @@ class WallTimes(ABC):
         """Yield the spans that begin in ``year``."""
 
     @abstractmethod
-    def _spans_back(self, year: int, before: int, /) -> Iterator[_Span]:
-        """Yield the spans of ``year`` that may have occurrences before ``before``, the last first."""
+    def _spans_back(self, year: int, before: int, first: int, search: _Search) -> Iterator[_Span]:
+        """Yield the spans of ``year`` that may have occurrences from ``first`` to ``before``, the last
+        first.
+        """
+
+    @cached_property
+    @abstractmethod
+    def _cost_of_year(self) -> int:
+        """How many spans of days are counted for one year."""
 
     # -- the count
 
@@ -224,40 +262,54 @@ class WallTimes(ABC):
         count: int | None = self._rule.count
         if count is None or found - self._start < count:  # there is at most one a second
             return True
-        return self._count_before(found) - self._count_before(self._start) < count
+        return not self._reaches(self._skipped + count, found)
 
     def _end_before(self, before: int) -> int:
         """Return the end of what ``count`` allows, ``before`` at the latest."""
         before, count = min(before, _END), self._rule.count
         if count is None or before - self._start <= count:
             return before
-        skipped = self._count_before(self._start)
-        if self._count_before(before) - skipped <= count:
+        if not self._reaches(self._skipped + count + 1, before):
             return before
-        return self._at(skipped + count - 1) + 1 if count > 0 else self._start
+        return self._at(self._skipped + count - 1) + 1 if count > 0 else self._start
 
-    def _count_before(self, second: int) -> int:
-        """Return how many there are before ``second``, those of the first year before the start included."""
+    @cached_property
+    def _skipped(self) -> int:
+        """How many there are in the first year before the start; they are counted with the others."""
+        return self._count_in(self._first_year, self._start)
+
+    def _reaches(self, total: int, second: int) -> bool:
+        """Return True if there are ``total`` or more before ``second``."""
         year = _year_of(second)
         early = max(year - 1, self._first_year)  # its last week may extend into ``year``
-        count = self._total_before(early)
-        return count + sum(self._count_in(one, second) for one in range(early, year + 1))
+        while self._known_year < early and self._totals[self._known_year] < total:
+            self._count_next_year()
+        count = self._totals[min(self._known_year, early)]
+        return count >= total or (
+            count + sum(self._count_in(one, second) for one in range(early, year + 1)) >= total
+        )
 
     def _count_in(self, year: int, before: int | None = None) -> int:
         spans = self._spans_in(year)
         return sum(span.count if before is None else span.count_before(before) for span in spans)
 
-    def _total_before(self, year: int) -> int:
-        for one in range(self._known_year, year):
-            self._totals[one + 1] = self._totals[one] + self._count_in(one)
-            self._known_year = one + 1  # kept here, so that an interrupted count goes on where it was
-        return self._totals[year]
+    def _count_next_year(self) -> None:
+        year = self._known_year
+        years = year + 1 - self._first_year
+        if years * self._cost_of_year > MAX_COUNTED:
+            raise ValueError(
+                f"rrule: count: {years:,} years of such a rule take too long to count; use until instead."
+            )
+        self._totals[year + 1] = self._totals[year] + self._count_in(year)
+        self._known_year = year + 1
 
     def _at(self, place: int) -> int:
-        """Return the occurrence at ``place``, counted as in ``_count_before``; it is known to exist."""
-        years = range(self._first_year, _LAST_YEAR + 1)
-        year = years[bisect_right(years, place, key=self._total_before) - 1]
-        place -= self._total_before(year)
+        """Return the occurrence at ``place``, counted from the first year's first; it is known to exist."""
+        while self._totals[self._known_year] <= place:
+            self._count_next_year()
+        years = range(self._first_year, self._known_year + 1)
+        year = years[bisect_right(years, place, key=self._totals.__getitem__) - 1]
+        place -= self._totals[year]
         for span in self._spans_in(year):
             if place < span.count:
                 return span.at(place)
@@ -275,19 +327,27 @@ class _Regular(WallTimes):
         self._has_periods = bool(self._positions) and rule.freq != YEARLY
         self._places: dict[int, Sequence[int]] = {}
 
-    def _spans_from(self, least: int) -> Iterator[_Span]:
+    def _spans_from(self, least: int, search: _Search) -> Iterator[_Span]:
         year = first = _year_of(least)
         if self._has_periods:
             year = max(year - 1, self._first_year)  # its last week may extend into this year
         while self._times.count and (year := self._days.next_year(year)) <= _LAST_YEAR:
             if year > first + 1 and year > first + self._days.cycle_years:
                 return
+            search.examine(self._cost_of_year)
             yield from self._spans_in(year)
             year += 1
 
-    def _spans_back(self, year: int, _before: int) -> Iterator[_Span]:
+    def _spans_back(self, year: int, before: int, first: int, search: _Search) -> Iterator[_Span]:  # noqa: ARG002
+        search.examine(self._cost_of_year)
         spans = self._spans_in(year)
         return reversed(list(spans)) if self._has_periods else spans
+
+    @cached_property
+    def _cost_of_year(self) -> int:
+        if not self._has_periods:
+            return 1
+        return 53 if self._rule.freq == WEEKLY else 12
 
     def _spans_in(self, year: int) -> Iterator[_Span]:
         first = first_day_of(year)
@@ -350,17 +410,31 @@ class _Stepping(WallTimes):
             times = self._times[phase] = DayTimes(steps, self._unit_seconds, self._offsets)
         return times
 
-    def _spans_from(self, least: int) -> Iterator[_Span]:
+    def _spans_from(self, least: int, search: _Search) -> Iterator[_Span]:
         if not self._has_times:
             return
-        days = self._days_of_steps(least) if self._step > self._units else self._days_from(least // _DAY)
+        days = (
+            self._days_of_steps(least) if self._step > self._units else self._days_from(least // _DAY, search)
+        )
         if not self._days.is_by_date:  # then it repeats after a number of weeks
             week = 7 * self._units
             cycle = week // gcd(self._step, week) if self._step > self._units else 7 * self.period
             days = islice(days, cycle + 1)
+        cost = self._cost_of_day
         for day in days:
+            search.examine(cost)
             if day and self._has_times_on(day):
                 yield _Span(day, 1, self.times_on(day))
+
+    @cached_property
+    def _cost_of_day(self) -> int:
+        return 1 + self._units // self._step // _STEPS_PER_LOOK
+
+    @cached_property
+    def _cost_of_year(self) -> int:
+        years = map(self._days.of_year, range(self._first_year - 3, self._first_year + 1))
+        series = max((bits & ~(bits << 1)).bit_count() for bits in years)
+        return series * (3 + self._cycle // _STEPS_PER_LOOK // 10 if self._is_filtered else 1)
 
     @cached_property
     def _has_times(self) -> bool:
@@ -373,9 +447,10 @@ class _Stepping(WallTimes):
         phase = (self._origin - day * self._units) % self._step
         return 1 in self._allowed[phase :: self._step] if self._is_filtered else phase < self._units
 
-    def _days_from(self, day: int) -> Iterator[int]:
+    def _days_from(self, day: int, search: _Search) -> Iterator[int]:
         year = _year_of(day * _DAY)
         for one in range(year, min(year + self._days.cycle_years, _LAST_YEAR) + 1):
+            search.examine()
             first, bits = first_day_of(one), self._days.of_year(one)
             if one == year:
                 bits &= -1 << (day - first)
@@ -397,21 +472,23 @@ class _Stepping(WallTimes):
         return bool(self._days.of_year(year) >> (day - first_day_of(year)) & 1)
 
     def _spans_in(self, year: int) -> Iterator[_Span]:
-        for day in self._days_from(first_day_of(year)):
+        for day in self._days_from(first_day_of(year), _Search()):
             if day >= first_day_of(year + 1):
                 return
             yield _Span(day, 1, self.times_on(day))
 
-    def _spans_back(self, year: int, before: int) -> Iterator[_Span]:
-        first = first_day_of(year)
+    def _spans_back(self, year: int, before: int, first: int, search: _Search) -> Iterator[_Span]:
+        least = max(first_day_of(year), first // _DAY)
         last = min(-(-before // _DAY), first_day_of(year + 1)) - 1
-        days: Iterator[int] = iter(range(last, first - 1, -1))
+        days: Iterator[int] = iter(range(last, least - 1, -1))
         if self._step > self._units:
             unit = (last + 1) * self._units - 1
             unit -= (unit - self._origin) % self._step
-            days = (one // self._units for one in range(unit, first * self._units - 1, -self._step))
+            days = (one // self._units for one in range(unit, least * self._units - 1, -self._step))
+        cost = self._cost_of_day
         for day in days:
-            if self._is_named(day):
+            search.examine(cost)
+            if self._is_named(day) and self._has_times_on(day):
                 yield _Span(day, 1, self.times_on(day))
 
     def _count_in(self, year: int, before: int | None = None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
@@ -45,7 +45,6 @@ from redbeat.keys import OWN_KINDS, Keys, is_of_kind, is_reserved_name
 from redbeat.layout import Layout
 from redbeat.log.logger import logger
 from redbeat.log.text import printable
-from redbeat.process.budget import postpone_signals
 from redbeat.process.memory import Memory
 from redbeat.signals import is_wanted, run_sent, run_skipped
 from redbeat.store import scripts as lua
@@ -1048,17 +1047,14 @@ class Store:
             times: of the clocks by which they are due.
         """
         decided: list[Write | None] = []
-        # for one entry, whoever computes for long does so himself
-        with postpone_signals() if len(found) > 1 else nullcontext(lambda: None) as let_signals_arrive:
-            for key, stored, now in zip(keys, found, times, strict=True):
-                let_signals_arrive()
-                give_way()
-                write = decide(stored if stored.key == key else replace(stored, key=key), now)
-                if write is None or not write.changes(stored):
-                    decided.append(None)
-                else:
-                    _outcome(stored, write)  # it may raise
-                    decided.append(write)
+        for key, stored, now in zip(keys, found, times, strict=True):
+            give_way()
+            write = decide(stored if stored.key == key else replace(stored, key=key), now)
+            if write is None or not write.changes(stored):
+                decided.append(None)
+            else:
+                _outcome(stored, write)  # it may raise
+                decided.append(write)
         return decided
 
     def _write(

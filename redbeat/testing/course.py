@@ -16,9 +16,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
-
-from celery.schedules import crontab, schedule
+from typing import TYPE_CHECKING
 
 from redbeat.beat.planner import OrdinaryRun, plan_run, why_over
 from redbeat.decoder import encode_meta
@@ -30,14 +28,10 @@ from redbeat.history import PastRun, decode_history
 from redbeat.policy.jitter import delayed_before, due_time_of
 from redbeat.policy.misfires import recorded
 from redbeat.policy.policy import encode_policy
-from redbeat.process.budget import limited_steps
 from redbeat.schedules.occurrences import (
     Excluded,
-    clocked,
-    is_own_kind,
     next_run,
     phase_before,
-    rrule,
 )
 from redbeat.schedules.timezones import in_utc, moment_of, shown
 from redbeat.store.records import Claimed, Clear, Commit, KeyType, Stored, score_text
@@ -108,15 +102,8 @@ class Course:
         return phase_before(self._entry.schedule, self._bounds, anchor, self._start - _INSTANT) or anchor
 
     def runs(self) -> Iterator[SimulatedRun]:
-        """Yield its runs, by their nominal times.
-
-        Raises:
-            EntryTooExpensive: finding one takes longer than beat would let it.
-        """
-        runs = self._runs()
-        if not _is_quick(self._entry.schedule):
-            runs = limited_steps(self._entry.key, runs)
-        return self._overlap.replaced(runs)
+        """Yield its runs, by their nominal times."""
+        return self._overlap.replaced(self._runs())
 
     def _runs(self) -> Iterator[SimulatedRun]:
         given, name, key = self._given, self._given.name, self._given.key
@@ -300,10 +287,3 @@ class Course:
 
 def _before(now: datetime, following: datetime | None) -> datetime:
     return now if following is None else min(now, following - _INSTANT)
-
-
-def _is_quick(schedule_: Any) -> bool:
-    """Tell whether the class of ``schedule_`` is known to compute its runs in little time."""
-    return isinstance(schedule_, (rrule, clocked)) or any(
-        isinstance(schedule_, base) and not is_own_kind(schedule_, base) for base in (schedule, crontab)
-    )

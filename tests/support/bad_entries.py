@@ -57,6 +57,17 @@ BAD_DEFINITIONS: dict[str, str] = {
     "zone-mars": _definition(kwargs={"at": {**_DATETIME, "timezone": "Mars/Base"}}),
 }
 
+#: valid rules that need more steps than a search or a count may take
+HOSTILE_RULES: dict[str, dict[str, Any]] = {
+    name: {"__type__": "rrule", "dtstart": 0, **fields}
+    for name, fields in {
+        "sparse": {"freq": 5, "interval": 5003, "bymonth": 12, "byyearday": [254, 249, -55], "bysecond": 24},
+        "counted": {"freq": 6, "interval": 13, "byhour": [6, 8], "byweekday": [0, 2, 4], "count": 10**9},
+        "positions": {"freq": 2, "byeaster": [-80, 200], "byweekno": [-36], "bysetpos": -300},
+        "easter": {"freq": 2, "interval": 5, "byyearday": [-152, 182], "byeaster": [-3, 20]},
+    }.items()
+}
+
 #: name to the meta's text, beside a definition that is good
 BAD_METAS: dict[str, str] = {
     "meta-brace": "{oops",

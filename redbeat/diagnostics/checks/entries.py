@@ -13,9 +13,7 @@ from redbeat.entries.calendar_loading import Unusable
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import failure_of, sha1_of
 from redbeat.entries.saving import why_never
-from redbeat.errors import EntryTooExpensive
 from redbeat.log.text import printable, shorten
-from redbeat.process.budget import limited_twice
 from redbeat.schedules.occurrences import next_run
 from redbeat.schedules.timezones import in_utc, shown, time_of
 from redbeat.store.records import Stored
@@ -120,9 +118,9 @@ def check_future(context: Context, row: Row) -> Iterator[Finding]:
         return  # another check reports it, or beat is about to send it
     name, since = context.name_of(row.key), in_utc(entry.last_run_at or context.now)
     try:
-        following, has_time = limited_twice(row.key, _look_ahead, entry, context.now, since)
+        following, has_time = _look_ahead(entry, context.now, since)
         why = why_never(entry, context.now) if following is None else ""
-    except (ValueError, OverflowError, RuntimeError, EntryTooExpensive) as exc:
+    except (ValueError, OverflowError, RuntimeError) as exc:
         yield Finding(
             Severity.ERROR,
             "no-time",

@@ -14,10 +14,8 @@ from redbeat.diagnostics.checks.context import Context, Row
 from redbeat.diagnostics.checks.finding import Finding, Severity
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.query import PAGE_SIZE
-from redbeat.errors import EntryTooExpensive
 from redbeat.history import ENDED_OUTCOMES, FAILED_OUTCOMES, PastRun, decode_history, error_in_words
 from redbeat.log.text import counted, printable, shorten
-from redbeat.process.budget import limited_twice
 from redbeat.runs.figures import figures_of
 from redbeat.runs.progress import hold_in_words
 from redbeat.runs.run import Run, in_progress, run_of_record
@@ -139,8 +137,8 @@ def _of_slow(context: Context, entry: RedBeatSchedulerEntry, history: Sequence[P
 def _interval_seconds(entry: RedBeatSchedulerEntry, now: datetime) -> float | None:
     """Return the shortest time between two of its next times; None: there are none, or it isn't known."""
     try:
-        times = limited_twice(entry.key, _next_times, entry, now)
-    except (ValueError, OverflowError, RuntimeError, EntryTooExpensive):
+        times = _next_times(entry, now)
+    except (ValueError, OverflowError, RuntimeError):
         return None
     gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
     return min(gaps, default=None)

@@ -30,10 +30,9 @@ from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.preview import runs_between
 from redbeat.entries.validation import find_name_problem
 from redbeat.entries.wording import label_of
-from redbeat.errors import EntryTooExpensive, StoreRefused
+from redbeat.errors import StoreRefused
 from redbeat.log.text import counted, printable
 from redbeat.policy.misfires import choose_run
-from redbeat.process.budget import limited_twice
 from redbeat.schedulers import RedBeatScheduler
 from redbeat.schedules.durations import seconds_in_words
 from redbeat.schedules.occurrences import zone_of
@@ -292,8 +291,8 @@ def _missed(context: Context, row: Row) -> Iterator[_Change]:
     if due is None or due > now - _LATE:
         return
     try:
-        problem, advice = limited_twice(row.key, _sent_of_missed, entry, due, now)
-    except (ValueError, OverflowError, RuntimeError, EntryTooExpensive):
+        problem, advice = _sent_of_missed(entry, due, now)
+    except (ValueError, OverflowError, RuntimeError):
         return  # check_future reports it
     yield Severity.WARNING, "missed", problem, advice
 

@@ -1,8 +1,7 @@
 """``calendar list``, ``show``, ``set``, ``import`` and ``delete``.
 
 Invariant: what somebody has seen is what they change: with a revision, a calendar that was changed since then
-stays as it is; Redis compares it in the step in which it is changed. A file takes no more than
-``MOST_SECONDS`` of processor time.
+stays as it is; Redis compares it in the step in which it is changed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from redbeat.errors import (
     CalendarNotFound,
     ConfigurationError,
     EntryChanged,
-    EntryTooExpensive,
     StoreRefused,
 )
 from redbeat.log.text import counted, shorten
@@ -35,7 +33,6 @@ from redbeat.manifest.calendar_documents import (
     calendar_of_file,
     count_days,
 )
-from redbeat.process.budget import limited
 from redbeat.schedules.exclusions import spelled
 from redbeat.store.calendars import Calendars
 from redbeat.store.members import Members
@@ -44,8 +41,6 @@ from redbeat.web.background import Background, Result, Tell
 from redbeat.web.pace import Pace
 from redbeat.web.verbs.actor import Actor
 
-#: how long a file may take to read, of processor time: a rule in it may stand for billions of days
-MOST_SECONDS = 3.0
 #: how much processor time a survey of all calendars may take, and how old it may be; seconds
 BUDGET_SECONDS, FRESH_SECONDS = 10.0, 3.0
 #: how long a page waits for it, seconds
@@ -278,19 +273,12 @@ def read_import(
     Nothing is changed.
 
     Raises:
-        CalendarError: the file can't be used, takes too long to read, or needs a package that is missing.
+        CalendarError: the file can't be used, or needs a package that is missing.
     """
     actor.require(Right.EDIT)
     _check_texts(name, about)
-
-    def read() -> Calendar:
-        return calendar_of_file(name, data, origin, about, until, actor.app)
-
     try:
-        return limited(origin, read, seconds=MOST_SECONDS)
-    except EntryTooExpensive:
-        sentence = f"{origin}: takes more than {MOST_SECONDS:.0f} s of processor time to read."
-        raise CalendarError(sentence, name) from None
+        return calendar_of_file(name, data, origin, about, until, actor.app)
     except RecursionError:
         raise CalendarError(f"{origin}: is nested too deeply.", name) from None
     except (ValueError, ConfigurationError) as exc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
+from celery.schedules import BaseSchedule
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.errors import EntryCorrupt, EntryError, EntryTooExpensive, RedBeatError, StoreCorrupt
+from redbeat.decoder import RedBeatJSONDecoder
+from redbeat.errors import EntryCorrupt, EntryError, RedBeatError, StoreCorrupt
+from redbeat.schedules.occurrences import register_schedule
 from tests.conftest import MakeApp
 from tests.integration.conftest import EVERY_KIND_OF_LOCK, MakeScheduler
-from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS
+from tests.support.bad_entries import BAD_DEFINITIONS, BAD_METAS, HOSTILE_RULES
 from tests.support.logs import errors_in
 from tests.support.polling import eventually
 from tests.support.progress import NAMES
@@ -37,7 +41,6 @@ from tests.support.schedule import (
     write_raw,
 )
 from tests.support.servers import Server
-from tests.support.spinning import SPINNING, know_spinning, spinning
 
 #: name to the command that puts something else where the hash should be
 OTHER_TYPES: dict[str, tuple[Any, ...]] = {
@@ -255,16 +258,10 @@ def test_large_entries_delay_no_other(
 def test_slow_entries_delay_no_other(
     make_scheduler: MakeScheduler, client: redis.Redis, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compute_for_a_while(*_: Any) -> timedelta:
-        until = time.thread_time() + 0.01
-        while time.thread_time() < until:
-            pass
-        return timedelta(hours=1)
-
-    monkeypatch.setattr(spinning, "remaining_estimate", compute_for_a_while)
+    monkeypatch.setattr(slow, "seconds", 0.01)
     now, names = server_now(client), [f"slow-{number}" for number in range(48)]
     for number, name in enumerate(names):
-        write_raw(client, name, score=now - 50 + number / 10, schedule=SPINNING)
+        write_raw(client, name, score=now - 50 + number / 10, schedule=SLOW)
     scheduler = make_scheduler(redbeat_batch_size=5)
     scheduler.tick()
     write_raw(client, "good", score=now, schedule=SELDOM)
@@ -279,36 +276,77 @@ def test_slow_entries_delay_no_other(
 # -- entries that are expensive to compute, and members without a hash
 
 
+@EVERY_KIND_OF_LOCK
+def test_hostile_rules_delay_a_canary_by_less_than_a_second(
+    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+) -> None:
+    for name, rule in HOSTILE_RULES.items():
+        write_raw(client, name, score=1, schedule=rule)
+    write_raw(client, "canary", score=2)
+    began_cpu = time.thread_time()
+    scheduler.tick()
+    assert time.thread_time() - began_cpu < 1
+    assert sent_names(broker) == ["canary"]
+    for name in HOSTILE_RULES:
+        error = field(client, name, "error")
+        assert re.search("rrule: (too sparse|count): ", error["reason"]), name
+        assert error["due"] == "1", "its run isn't lost"
+        assert (score_of(client, name) or 0) > server_now(client) + scheduler.max_interval - 10
+
+
+@pytest.mark.parametrize("name", HOSTILE_RULES)
+def test_saving_a_hostile_rule_is_refused_and_pausing_one_is_not(
+    app: Celery, client: redis.Redis, name: str
+) -> None:
+    rule = json.loads(json.dumps(HOSTILE_RULES[name]), cls=RedBeatJSONDecoder)
+    entry = Entry("hostile", "echo", rule, app=app)
+    for save in (entry.save, lambda: Entry.save_many([entry])):
+        with pytest.raises(EntryError, match=r"rrule: (too sparse|count): "):
+            save()
+    assert not client.exists("redbeat:hostile")
+    write_raw(client, "hostile", schedule=HOSTILE_RULES[name])
+    Entry.get("hostile", app).pause()
+    assert field(client, "hostile", "definition")["enabled"] is False
+
+
+class slow(BaseSchedule):  # noqa: N801 - as Celery's are called
+    """Computes for a while."""
+
+    seconds = 0.15
+
+    def remaining_estimate(self, last_run_at: datetime) -> timedelta:
+        until = time.thread_time() + self.seconds
+        while time.thread_time() < until:
+            pass
+        return timedelta(hours=1)
+
+
+SLOW = {"__type__": "slow"}
+
+
 @pytest.fixture(autouse=True)
 def _known_kind() -> None:
-    know_spinning()
+    register_schedule("slow", slow, lambda _schedule: {}, lambda _fields: slow())
 
 
 @EVERY_KIND_OF_LOCK
-def test_endless_rule_is_postponed_and_then_quarantined(
-    scheduler: RedBeatScheduler, client: redis.Redis, broker: redis.Redis
+def test_slow_registered_schedule_runs_and_is_named_once_in_a_warning(
+    scheduler: RedBeatScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    write_raw(client, "hostile", score=1, schedule=SPINNING)
-    write_raw(client, "good", score=2)
-    began = server_now(client)
+    for tick in range(2):
+        write_raw(client, "slow", score=1, schedule=SLOW)
+        scheduler.tick()
+        assert sent_names(broker) == ["slow"] * (tick + 1)
+    events = [getattr(record, "redbeat", {}) for record in caplog.records if record.levelname == "WARNING"]
+    assert [
+        (event["entry"], event["schedule"]) for event in events if event.get("event") == "redbeat.entry.slow"
+    ] == [("slow", "slow")]
+    write_raw(client, "slow", score=1, schedule=SLOW, args=[1])
     scheduler.tick()
-    assert sent_names(broker) == ["good"]
-    put_off = score_of(client, "hostile")
-    assert began < put_off <= server_now(client) + 2, "one slow moment is no reason to stop it"
-    eventually(lambda: server_now(client) > put_off)
-    scheduler.tick()
-    error = field(client, "hostile", "error")
-    assert "too expensive to compute" in error["reason"]
-    assert error["due"] == "1", "its run isn't lost"
-    assert (score_of(client, "hostile") or 0) > server_now(client) + scheduler.max_interval - 10
-
-
-def test_saving_an_endless_rule_is_refused(app: Celery, client: redis.Redis) -> None:
-    entry = Entry("hostile", "echo", spinning(app=app), app=app)
-    for save in (entry.save, lambda: Entry.save_many([entry])):
-        with pytest.raises(EntryTooExpensive, match="redbeat:hostile"):
-            save()
-    assert not client.exists("redbeat:hostile")
+    assert caplog.text.count("planning slow took") == 2, "its definition has changed"
 
 
 @EVERY_KIND_OF_LOCK

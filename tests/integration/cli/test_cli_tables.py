@@ -20,8 +20,8 @@ from redbeat.entries.failures import new_failure
 from redbeat.entries.query import STATES
 from redbeat.schedules import clocked
 from tests.integration.cli.conftest import FAR, Call
+from tests.support.bad_entries import HOSTILE_RULES
 from tests.support.schedule import server_now, write_raw
-from tests.support.spinning import SPINNING, know_spinning
 
 TIMEZONE = "Europe/Berlin"
 
@@ -79,18 +79,21 @@ def test_list_in_a_pipe_shortens_nothing(ask: Call, shop: list[str]) -> None:
     assert any(line.endswith(AWAY) for line in lines)
 
 
-def test_expensive_entry_is_shown_with_the_reason(ask: Call, client: redis.Redis) -> None:
+def test_rule_too_sparse_to_compute_is_shown_with_the_reason(ask: Call, client: redis.Redis) -> None:
     now = server_now(client)
-    write_raw(client, "endless", {"task": "t", "schedule": SPINNING}, score=now + 50)
+    write_raw(client, "sparse", {"task": "t", "schedule": HOSTILE_RULES["sparse"]}, score=now + 50)
     write_raw(client, "good", score=now + 60)
-    know_spinning()
     for command in ("list", "next -n 3", "timeline --hours 8000"):
         done = ask(*command.split())
-        assert ("endless" in done.stdout, "good" in done.stdout) == (True, True)
-        told = re.findall(r"Not all of its runs are shown: (\w+): its schedule", done.stderr)
-        assert told == ([] if command == "list" else ["endless"])
-    assert "too expensive to compute" in ask("show", "endless").stdout
-    assert "too expensive to compute" in ask("next", "endless", code=64).stderr
+        assert ("sparse" in done.stdout, "good" in done.stdout) == (True, True)
+        told = re.findall(
+            r"Not all of its runs are shown: (\w+): its next run can't be computed: rrule: too", done.stderr
+        )
+        assert told == ([] if command == "list" else ["sparse"])
+    assert "too sparse" in ask("next", "sparse", code=64).stderr
+    assert "no time" in ask("why", "sparse").stdout
+    assert "sparse" in ask("show", "sparse").stdout
+    assert "Its next time can't be computed: rrule: too sparse" in ask("doctor", code=2).stdout
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +21,7 @@ from redbeat import aio
 from redbeat.connection.async_client import MAX_COMMANDS, AsyncRetryUnlessRefused
 from redbeat.connection.client import CLIENT_DEFAULTS
 from redbeat.connection.waiting import drive, is_driven, pause
-from redbeat.errors import ConfigurationError, EntryTooExpensive, StoreUnavailable
-from redbeat.process import budget
+from redbeat.errors import ConfigurationError, StoreUnavailable
 from tests.support.ticks import memory_app
 
 
@@ -262,32 +260,6 @@ def test_cancelled_task_cancels_its_code_and_clean_up_may_wait() -> None:
 
     asyncio.run(main())
     assert steps == ["cancelled", "cleaned up"]
-
-
-def test_expensive_computation_runs_in_a_thread_and_may_wait() -> None:
-    def compute() -> bool:
-        pause(0)
-        return threading.current_thread() is threading.main_thread()
-
-    assert asyncio.run(drive(lambda: budget.limited("key", compute))) is False
-    assert budget.limited("key", threading.current_thread) is threading.main_thread()
-
-
-def test_computation_over_its_budget_is_stopped_while_the_loop_runs() -> None:
-    def compute() -> None:
-        while True:
-            pass
-
-    async def main() -> int:
-        turns, task = 0, asyncio.create_task(drive(lambda: budget.limited("key", compute)))
-        while not task.done():
-            turns += 1
-            await asyncio.sleep(0.001)
-        with pytest.raises(EntryTooExpensive):
-            await task
-        return turns
-
-    assert asyncio.run(main()) > 5, "50 ms in turns of the interpreter's switch interval and more"
 
 
 def test_task_created_by_waiting_code_is_driven_by_itself() -> None:
