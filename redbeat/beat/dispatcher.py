@@ -64,7 +64,6 @@ from redbeat.errors import EntryCorrupt, RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.leadership.heartbeat import note_planning
 from redbeat.process.containment import let_through
-from redbeat.process.garbage import garbage_kept
 from redbeat.process.signals import hold_interrupts
 from redbeat.schedules.occurrences import Excluded
 from redbeat.store.commits import CommitStream
@@ -141,16 +140,15 @@ class Dispatcher:
 
     def dispatch(self, batch: Batch) -> None:
         """Plan, send and record ``batch``."""
-        with garbage_kept():
-            self._tracing.begin_batch()
-            try:
-                self._dispatch(batch)
-            except BaseException as exc:  # a signal ends this beat, or Redis is away
-                self.end_early(batch, exc)
-                raise
-            finally:
-                self._tracing.end_batch()
-                batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
+        self._tracing.begin_batch()
+        try:
+            self._dispatch(batch)
+        except BaseException as exc:  # a signal ends this beat, or Redis is away
+            self.end_early(batch, exc)
+            raise
+        finally:
+            self._tracing.end_batch()
+            batch.collected.clear()  # perhaps millions of objects, freed before garbage is looked for
 
     def _dispatch(self, batch: Batch) -> None:
         self._broker.begin_batch()
@@ -305,8 +303,7 @@ class Dispatcher:
         given: list[CompiledRun] = []
         self._tracing.begin_batch()
         try:
-            with garbage_kept():
-                self._recorder.commit_pieces(batch, _pieces_of(prepared, given), target)
+            self._recorder.commit_pieces(batch, _pieces_of(prepared, given), target)
         except (SystemExit, KeyboardInterrupt):  # the server goes on with them
             self._reports.tell_of_all(given)
             raise

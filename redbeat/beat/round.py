@@ -28,7 +28,6 @@ from redbeat.beat.pipeline import Pipeline, send_together
 from redbeat.beat.recorder import Pieces, commit_last
 from redbeat.beat.shard import Shard
 from redbeat.errors import RedBeatError
-from redbeat.process.garbage import garbage_kept
 from redbeat.store.commits import CommitStream
 from redbeat.store.records import Claim, Claimed, Committed
 from redbeat.store.rounds import CommitAsked, commit_together
@@ -176,19 +175,18 @@ class Round:
         """Record what was sent if this block ends with an error, as far as that is possible."""
         self._members = [_Member(shard, batch) for shard, batch in batches]
         tracing = self._equipment.tracing
-        with garbage_kept():
-            tracing.begin_batch()
-            try:
-                self._equipment.broker.begin_batch()
-                yield
-            except BaseException as exc:
-                left = [one for one in self._members if not (one.has_ended or one.is_out)]
-                commit_last([one.shard.dispatcher.last_commits(one.batch, exc) for one in left])
-                for one in self._members:
-                    one.shard.close()
-                raise
-            finally:
-                tracing.end_batch()
+        tracing.begin_batch()
+        try:
+            self._equipment.broker.begin_batch()
+            yield
+        except BaseException as exc:
+            left = [one for one in self._members if not (one.has_ended or one.is_out)]
+            commit_last([one.shard.dispatcher.last_commits(one.batch, exc) for one in left])
+            for one in self._members:
+                one.shard.close()
+            raise
+        finally:
+            tracing.end_batch()
 
     def _let_each(self, step: Callable[[_Member], object]) -> None:
         """Let each batch do a step; one with whose part something is wrong does no more of them."""

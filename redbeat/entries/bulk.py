@@ -7,17 +7,14 @@ Invariant: at most one chunk of entries is in memory; of all others only their n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redbeat.config.config import ensure_conf
-from redbeat.connection.waiting import is_driven
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.validation import find_name_problem
 from redbeat.errors import EntryError
 from redbeat.log.text import shorten
-from redbeat.process.garbage import garbage_kept
 from redbeat.store.chunks import in_chunks
 from redbeat.store.store import Outcome, Store
 
@@ -132,8 +129,7 @@ def _each_chunk(items: Iterable[Any], handle: Callable[[list[Any]], None], progr
     done = 0
     for chunk in in_chunks(items):
         try:
-            with nullcontext() if is_driven() else garbage_kept():  # other tasks run meanwhile
-                handle(chunk)
+            handle(chunk)
         except EntryError as exc:
             exc.done = done
             exc.args = (f"{exc} Nothing was done for these {len(chunk)}; the {done} before them are done.",)

@@ -21,7 +21,6 @@ from redbeat.entries.validation import find_kind_problem
 from redbeat.errors import FileError
 from redbeat.keys import is_owner_name
 from redbeat.log.text import escape, printable, printable_json, shorten
-from redbeat.process.garbage import garbage_kept
 from redbeat.schedules.exclusions import bounds_of
 
 _SECTIONS = ("owner", "entries", "calendars")
@@ -132,8 +131,7 @@ def read_file(text: str, origin: str = "-") -> Declared:
         FileError: it can't be read, or something in it isn't allowed; the message names entry, field and
             line.
     """
-    with garbage_kept():
-        value, lines = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
+    value, lines = _read_json(text, origin) if text.lstrip()[:1] == "{" else _read_yaml(text, origin)
     found = Declared(origin, lines=lines)
     if not isinstance(value, dict):
         raise found.fault((), f"must begin with 'entries:', and holds {_kind(value)}.")
@@ -382,8 +380,7 @@ def write_file(declared: Declared, *, is_json: bool = False) -> str:
         return f"{printable_json(json.dumps(document, indent=2, ensure_ascii=False))}\n"
     layout: dict[str, Any] = {"sort_keys": False, "width": 110, "default_flow_style": None}
     try:
-        with garbage_kept():
-            written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
+        written: str = yaml.dump(document, Dumper=_Dumper, allow_unicode=True, **layout)
     except (UnicodeEncodeError, RecursionError):  # surrogates, or more nesting than PyYAML can write
         return write_file(declared, is_json=True)
     # PyYAML leaves some characters unescaped, such as those that change the direction of text

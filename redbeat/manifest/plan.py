@@ -42,7 +42,6 @@ from redbeat.manifest.calendars import (
 from redbeat.manifest.diff import Difference, differing
 from redbeat.manifest.format import Declared
 from redbeat.policy.policy import NAMES, PAUSE_FIELDS, decode_policy
-from redbeat.process.garbage import garbage_kept
 from redbeat.store.chunks import in_chunks
 from redbeat.store.owners import Change, Owners
 from redbeat.store.records import Stored
@@ -153,7 +152,6 @@ def owner_of(declared: Declared, given: str | None = None) -> str:
     return owner
 
 
-@garbage_kept()
 def make_plan(
     app: Any,
     declared: Declared,

@@ -29,7 +29,6 @@ from redbeat.log.text import as_stored, is_utf8, printable, sha1_of_text, shorte
 from redbeat.manifest.calendars import calendar_of, plan_calendars
 from redbeat.manifest.format import Declared
 from redbeat.manifest.plan import MAX_ENTRIES, Plan, check_size, entry_of, read_with_owners, shown_fields
-from redbeat.process.garbage import garbage_kept
 from redbeat.schedules.codec import SCHEDULE_FIELDS, encode_schedule
 from redbeat.store.chunks import in_chunks
 from redbeat.store.histories import Histories
@@ -92,7 +91,6 @@ def export_entries(
     calendars: set[str] = set()
     forms: _Forms = {}
 
-    @garbage_kept()
     def take(chunk: Sequence[Any]) -> None:
         keys = [entry.stored.key for entry in chunk]
         pasts = Histories(store).pasts_of(keys) if with_history else [((), ())] * len(keys)
@@ -291,7 +289,6 @@ def _next_run(score: float | None) -> Any:
 # -- into Redis
 
 
-@garbage_kept()
 def plan_import(
     app: Any,
     declared: Declared,
