@@ -107,6 +107,10 @@ beat_schedule = {
 # 0: never. It needs schedule and broker on one server, and messages that are compiled.
 # redbeat_lookahead = 5
 
+# Messages are made from templates where Celery would provably make the same ones, in a fraction of the time.
+# False: Celery makes every message.
+# redbeat_templates = "auto"
+
 # How much memory beat may take to remember messages and when entries run, so that a run that is due
 # again leaves quickly; bytes, about 2,000 an entry. 0: messages are made one by one.
 # redbeat_message_cache_bytes = 67108864

@@ -52,12 +52,12 @@ from redbeat.beat.suspects import has_failed
 from redbeat.beat.tracking import read_tracks
 from redbeat.broker.confirms import Publication
 from redbeat.broker.connection import reason_of
-from redbeat.broker.holes import has_own_context
 from redbeat.broker.origin import Origin, origin_of
 from redbeat.connection.retry import (
     LAST_WORDS_SECONDS,
     call_briefly,
 )
+from redbeat.delivery.placeholders import has_own_context
 from redbeat.entries.due import read_defaults
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.errors import EntryCorrupt, RedBeatError
@@ -566,7 +566,7 @@ class Dispatcher:
                 if run.message.on_call is not None:
                     run.message.on_call(run.task_id)
                 [draft] = run.pushes
-                declared = [one.entity for one in run.message.shape.declarations]
+                declared = [one.entity for one in run.message.declarations]
                 self._broker.publish_draft(str(draft.value), declared)
             return tuple(sent) if isinstance(sent, list) else sent
         self.pace.note_sending()

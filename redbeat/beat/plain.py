@@ -24,9 +24,8 @@ from celery.schedules import crontab, schedule
 from redbeat.beat.planner import CompiledRun, options_of
 from redbeat.beat.timetable import Timetable, Turn
 from redbeat.beat.tracking import read_tracks
-from redbeat.broker.compiler import Call, Compiler, Message, Values
-from redbeat.broker.ground import options_of_task
-from redbeat.broker.holes import NO_HEADERS
+from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, options_of_task
+from redbeat.delivery.templates import MessageTemplate, Templates
 from redbeat.entries.due import defaults_for
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.loading import decode_entry
@@ -117,7 +116,7 @@ class PlainEntry:
     name: str
     task: str
     timetable: Timetable | None
-    message: Message | None
+    message: MessageTemplate | None
     retry_at: float
     size_bytes: int
     meta: str | None = None
@@ -133,7 +132,7 @@ class _Decided(NamedTuple):
     """A claimed entry that runs, and when; ``run_count``: how many runs it had."""
 
     plain: PlainEntry
-    message: Message
+    message: MessageTemplate
     claimed: Claimed
     turn: Turn
     run_count: int
@@ -144,7 +143,7 @@ class PlainEntries:
 
     Arguments:
         app: the Celery app.
-        compiler: makes their messages.
+        templates: make their messages.
         tracing: begins the spans of their runs.
         allowance: how much memory they may take; those that weren't due for the longest time go first.
         book: under which labels their runs are counted.
@@ -153,13 +152,13 @@ class PlainEntries:
     def __init__(
         self,
         app: Any,
-        compiler: Compiler,
+        templates: Templates,
         allowance: Allowance,
         book: LabelBook,
         tracing: Tracing | None = None,
     ) -> None:
         self._app = app
-        self._compiler = compiler
+        self._templates = templates
         self._allowance = allowance
         self._book = book
         self._tracing = tracing
@@ -187,10 +186,11 @@ class PlainEntries:
         runs: list[CompiledRun] = []
         book = self._book
         for one, task_id, span, tag in zip(decided, task_ids, spans, tags, strict=True):
-            plain, shape = one.plain, one.message.shape
+            plain, message = one.plain, one.message
             run = None
             # it is dropped if the message of another entry differs
-            if not shape.is_dropped and (span is not None or not shape.is_traced or self._tracing is None):
+            has_span = span is not None or not message.is_traced or self._tracing is None
+            if has_span and not message.is_dropped:
                 try:
                     run = _plan(one, task_id, span, tag)
                 except BaseException as exc:  # noqa: BLE001 - plan_run raises it again, if it does so, too
@@ -232,10 +232,8 @@ class PlainEntries:
         if tracing is None or tracing.headers is None:
             return [None] * len(decided)
         return [
-            tracing.begin(
-                plain.name, plain.task, task_id, turn.due, turn.at.timestamp(), message.shape.destination
-            )
-            if message.shape.is_traced
+            tracing.begin(plain.name, plain.task, task_id, turn.due, turn.at.timestamp(), message.destination)
+            if message.is_traced
             else None
             for (plain, message, _, turn, _), task_id in zip(decided, task_ids, strict=True)
         ]
@@ -247,7 +245,7 @@ class PlainEntries:
 
     def _is_current(self, run: CompiledRun) -> bool:
         plain = self._kept.get(run.claimed.key)
-        return plain is not None and plain.message is run.message and self._compiler.is_current(run.message)
+        return plain is not None and plain.message is run.message and self._templates.is_current(run.message)
 
     def _check_ground(self) -> None:
         """Forget all if a setting has changed that plans depend on."""
@@ -270,7 +268,7 @@ class PlainEntries:
             if message is None and time.monotonic() < plain.retry_at:
                 return plain
             try:
-                is_current = message is not None and self._compiler.is_current(message)
+                is_current = message is not None and self._templates.is_current(message)
             except BaseException as exc:  # noqa: BLE001 - the ordinary way raises it again
                 let_through(exc)
                 logger.debug("beat: %s isn't planned the quick way: %r", key, exc)
@@ -322,7 +320,7 @@ class PlainEntries:
         plain.name, plain.task, plain.is_asked = read.name, read.task, read.policy.metrics
         plain.route = {name: read.options[name] for name in ROUTING if name in read.options} or None
 
-        def rehearse(values: Values) -> None:
+        def send_sample(values: RunValues) -> None:
             entry = self._decode(claimed)
             headers = {**call.policy_headers, **values.trace}
             entry.options = options_of(
@@ -331,8 +329,8 @@ class PlainEntries:
             send(entry)
 
         call = self._call_of(read)
-        message = self._compiler.compile(call, rehearse)
-        if not isinstance(message, str) and self._compiler.is_current(message):
+        message = self._templates.find(call, send_sample)
+        if not isinstance(message, str) and self._templates.is_current(message):
             plain.message, plain.timetable = message, self._timetable_of(read)
             plain.size_bytes += message.size_bytes
         return plain
@@ -431,7 +429,7 @@ def _state_of(meta: str | None) -> tuple[datetime | None, int] | None:
     return last_run, int(found[8])
 
 
-def _decide(plain: PlainEntry, message: Message, claimed: Claimed, now: float) -> _Decided | None:
+def _decide(plain: PlainEntry, message: MessageTemplate, claimed: Claimed, now: float) -> _Decided | None:
     """Return when a claimed entry runs; None where ``plan_run`` might decide anything else."""
     is_special = claimed.error or claimed.is_asked or claimed.revision or claimed.next_score
     if is_special or len(claimed.meta or "") > MAX_META:
@@ -459,12 +457,12 @@ def _plan(one: _Decided, task_id: str, span: RunSpan | None, tag: str) -> Compil
     """Return the run of a claimed entry; ``tag``: the delivery tag of its message."""
     plain, message, claimed, turn, count = one
     trace = NO_HEADERS if span is None else span.headers
-    values = Values(task_id, turn.due, turn.expires, turn.expiration_seconds, trace)
+    values = RunValues(task_id, turn.due, turn.expires, turn.expiration_seconds, trace)
     new_meta = f'{{"last_run_at": {turn.ran_at_json}, "total_run_count": {count + 1}}}'
     plain.meta, plain.last_run, plain.count = new_meta, turn.ran_at, count + 1
     sent = Commit(claimed, turn.new_score, new_meta, records=(turn.record,), run=turn.run, task_id=task_id)
     sent.counted = claimed.nominal
-    pushes = message.pushes(values, tag)
+    pushes = message.fill(values, tag)
     return CompiledRun(
         claimed,
         claimed.nominal,

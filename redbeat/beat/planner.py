@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from redbeat.beat.tracking import Tracking, Tracks, dropped_run, read_tracks
-from redbeat.broker.compiler import Message
-from redbeat.broker.ground import options_of_task
 from redbeat.decoder import encode_meta
+from redbeat.delivery.placeholders import options_of_task
+from redbeat.delivery.templates import MessageTemplate
 from redbeat.entries.calendar_loading import give_calendars
 from redbeat.entries.dropped import Dropped, dropped_at_rest, dropped_by, dropped_until
 from redbeat.entries.due import (
@@ -117,7 +117,7 @@ class CompiledRun(_PlannedRun):
     """
 
     task_id: str
-    message: Message
+    message: MessageTemplate
     pushes: tuple[Push, ...]
     valid_until: float
     events: ClassVar[Sequence[Push]] = ()

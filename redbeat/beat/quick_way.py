@@ -15,13 +15,12 @@ from redbeat.beat.contention import Contention
 from redbeat.beat.log import Reports
 from redbeat.beat.plain import PlainEntries
 from redbeat.beat.planner import CompiledRun
-from redbeat.broker.compiler import Compiler
 from redbeat.broker.connection import Broker, reason_of
 from redbeat.broker.delivery import Delivery
-from redbeat.broker.originals import Originals
-from redbeat.broker.ways import OTHER_BROKER, find_setting_obstacle
-from redbeat.broker.wrappers import find_monitoring
 from redbeat.config.config import ensure_conf
+from redbeat.delivery import guard
+from redbeat.delivery.templates import Templates
+from redbeat.delivery.tracers import find_monitoring
 from redbeat.errors import RedBeatError
 from redbeat.leadership.elector import Leadership
 from redbeat.log.logger import logger
@@ -66,7 +65,7 @@ class QuickWay:
     Arguments:
         scheduler: whose ``apply_async`` makes messages.
         tracing: makes the spans of runs.
-        allowance: how much memory plans, messages and their shapes may take, with what is prepared.
+        allowance: how much memory plans, messages and their templates may take, with what is prepared.
         book: under which labels runs are counted.
     """
 
@@ -88,9 +87,8 @@ class QuickWay:
         self._reports = reports
         self._tracing = tracing
         self._config = ensure_conf(scheduler.app)
-        self._originals = Originals(scheduler.app)
-        self._compiler = Compiler(scheduler.app, allowance)
-        self._plain = PlainEntries(scheduler.app, self._compiler, allowance, book, tracing)
+        self._templates = Templates(scheduler.app, allowance)
+        self._plain = PlainEntries(scheduler.app, self._templates, allowance, book, tracing)
         self._producer: Any = None
         self._is_finding_once = False
         self._found: _Found | None = None  # by an earlier batch; None: the next one finds out
@@ -160,24 +158,24 @@ class QuickWay:
 
     def _find_obstacle(self, leadership: Leadership, *, is_leased: bool) -> str:
         """Return why messages go one by one; '': they are compiled."""
-        obstacle = joined(find_setting_obstacle(self._config, has_lock=not is_leased), find_monitoring())
+        obstacle = joined(
+            guard.find_setting_obstacle(self._config, has_lock=not is_leased), find_monitoring()
+        )
         if obstacle:
             return obstacle
         if self._broker.is_away:
             return AWAY
         try:
-            obstacle = self._originals.find_obstacle(self._scheduler)
+            obstacle = guard.find_scheduler_obstacle(self._scheduler)
             if obstacle:
-                return obstacle
+                return joined(guard.find_obstacle(self._scheduler.app), obstacle)
             producer = self._producer = self._scheduler.producer  # it connects, and makes the outbox
             outbox = self._broker.outbox or self._broker.drafts
             if outbox is None or outbox.has_given_up:
-                return OTHER_BROKER
-            obstacle = self._originals.find_producer_obstacle(producer)
-            if not obstacle:
-                leadership.confirm()  # as connecting may take long
-                self._compiler.begin_batch(producer, outbox, self._tracing.headers)
-                obstacle = self._compiler.obstacle
+                return guard.OTHER_BROKER
+            leadership.confirm()  # as connecting may take long
+            self._templates.begin_batch(producer, outbox, self._tracing.headers)
+            obstacle = self._templates.obstacle
         except RedBeatError:  # about the lock
             raise
         except BaseException as exc:  # noqa: BLE001 - the ordinary way raises it again, and knows what to do
@@ -187,6 +185,6 @@ class QuickWay:
         return obstacle
 
     def _send(self, entry: Any) -> None:
-        # the one that the compiler has: another one, made where that has lost its connection, would send it
+        # the one that the templates have: another one, made where that has lost its connection, would send it
         with self._tracing.sending():
             self._scheduler.apply_async(entry, producer=self._producer, advance=False)

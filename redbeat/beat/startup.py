@@ -18,13 +18,13 @@ from celery.utils.time import humanize_seconds
 
 from redbeat.broker.connection import Broker
 from redbeat.broker.delivery import describe_delivery
-from redbeat.broker.ways import describe_messages
 from redbeat.config.masking import sanitize_url
 from redbeat.connection.client import find_given
 from redbeat.connection.retry import RequestBroken
 from redbeat.declared.collection import Declarations, collect_declared
 from redbeat.declared.declaration import Declaration
 from redbeat.declared.modules import load_tasks
+from redbeat.delivery.templates import describe_messages
 from redbeat.entries.calendar_loading import save_by_calendars
 from redbeat.entries.entry import has_own_save
 from redbeat.entries.loading import try_decode
@@ -53,9 +53,12 @@ from redbeat.store.store import Store
 
 _LOOKED_UP = (
     "task_always_eager",
+    "task_compression",
     "task_default_queue",
+    "task_protocol",
     "task_send_sent_event",
     "task_repr_maxlevels",
+    "task_serializer",
     "beat_cron_starting_deadline",
     "broker_pool_acquire_timeout",
 )

@@ -17,12 +17,12 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import Producer
 
 from redbeat.broker.confirms import Confirms, Publication
-from redbeat.broker.drafts import Drafts
+from redbeat.broker.origin import find_failed_router
 from redbeat.broker.outbox import Outbox
 from redbeat.broker.producer import BoundedProducer, declare_exchanges
-from redbeat.broker.routers import find_failed
 from redbeat.config.timing import CONNECT_SECONDS
 from redbeat.connection.retry import is_password_missing, is_refusal, send_once
+from redbeat.delivery.amqp import Drafts
 from redbeat.log.events import BROKER_AWAY, BROKER_BACK
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten
@@ -422,7 +422,7 @@ def reason_of(exc: BaseException) -> str:
     cause = _cause_of(exc)
     words = "it needs a password (broker_url)" if is_password_missing(cause) else str(cause)
     reason = f"{type(cause).__name__}: {words}".rstrip(": ")
-    setting = find_failed(cause)
+    setting = find_failed_router(cause)
     return shorten(f"{setting}: {reason}" if setting else reason)
 
 

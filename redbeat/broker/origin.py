@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from enum import Enum
 from types import FrameType
 
+from celery.app import routes
+from celery.app.routes import MapRoute
 from celery.beat import SchedulingError
 
 from redbeat.broker.producer import BoundedProducer
+from redbeat.delivery.guard import describe_router
 
 
 class Origin(Enum):
@@ -49,7 +52,7 @@ _EXECUTING = ("celery.app.task", "apply")
 _OF_TRANSPORT = (
     *("kombu.connection", "kombu.transport", "kombu.pools", "kombu.resource", "kombu.entity", "kombu.common"),
     *("kombu.serialization", "kombu.compression", "amqp", "celery.backends"),
-    *("redbeat.broker.confirms", "redbeat.broker.drafts", "redbeat.broker.outbox"),
+    *("redbeat.broker.confirms", "redbeat.broker.outbox", "redbeat.delivery.amqp"),
 )
 #: packages of which no function is the application's
 _LIBRARIES = frozenset(
@@ -111,3 +114,22 @@ def _is_of_transport(module: str, function: str) -> bool:
 def _is_by_beats_producer(module: str, frame: FrameType) -> bool:
     """Return True if kombu publishes by the producer that beat has given to ``apply_async``."""
     return module == "kombu.messaging" and isinstance(frame.f_locals.get("self"), BoundedProducer)
+
+
+def find_failed_router(exc: BaseException) -> str:
+    """Return the router of ``task_routes`` that has raised an error; '': none.
+
+    Celery asks routers while it makes a message, so only the error's traceback knows.
+    """
+    found, traceback = "", exc.__traceback__
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        name = frame.f_code.co_name
+        is_routing = name in ("prepare", "expand_route", "lookup_route", "query_router")
+        if frame.f_globals.get("__name__") != routes.__name__ or not is_routing:
+            continue
+        router = frame.f_locals.get("router")
+        found = found or "task_routes"
+        if name == "query_router" and router is not None and not isinstance(router, MapRoute):
+            found = f"task_routes, {describe_router(router)}"
+    return found

@@ -12,12 +12,12 @@ from datetime import datetime, tzinfo
 import click
 from rich.text import Text
 
-from redbeat.broker.ways import in_words
 from redbeat.cli.documents import ONE_OBJECT, json_option
 from redbeat.cli.names import NAME, no_such_entry
 from redbeat.cli.session import AdoptingCommand, Session, SessionCommand
 from redbeat.cli.values import MOMENT, in_zone
 from redbeat.cli.zone import zone_options
+from redbeat.delivery.templates import in_words
 from redbeat.diagnostics.checks import Diagnosis, Finding, Severity, examine
 from redbeat.diagnostics.facts import Facts, read_facts
 from redbeat.diagnostics.fixes import repair

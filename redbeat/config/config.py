@@ -108,6 +108,7 @@ class RedBeatConfig:
     key_expiry_check: str
     batch_size: int
     lookahead: float
+    templates: str | bool  # 'auto' or False
     message_cache_bytes: int
     max_entry_bytes: int
     delivery: str

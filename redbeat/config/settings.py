@@ -259,6 +259,13 @@ def _flag(value: Any) -> bool:
     return value
 
 
+def _auto_or_false(value: Any) -> str | bool:
+    value = as_flag(value)
+    if value not in ("auto", False):
+        raise ValueError
+    return "auto" if value else False
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -410,6 +417,15 @@ SETTINGS: dict[str, Setting] = {
             "How many seconds before it is due a run is prepared, in idle time, so that it leaves as soon as "
             "its time comes. 0: nothing is prepared. It is done only for messages that are compiled, where "
             "schedule and broker are one server. See :doc:`performance`.",
+        ),
+        Setting(
+            "redbeat_templates",
+            "auto",
+            _auto_or_false,
+            "'auto' or False",
+            "``auto``: messages are made from templates where Celery would provably make the same ones, in a "
+            "fraction of the time. False: Celery makes every message, and runs leave one by one. "
+            "See :ref:`quick-way`.",
         ),
         Setting(
             "redbeat_message_cache_bytes",

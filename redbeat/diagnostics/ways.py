@@ -8,11 +8,10 @@ from celery.utils.imports import load_extension_class_names
 from kombu.utils.imports import symbol_by_name
 
 from redbeat.beat.plain import why_not_plain
-from redbeat.broker.holes import Call
-from redbeat.broker.originals import Originals
-from redbeat.broker.ways import find_broker_obstacle, find_call_obstacle, find_setting_obstacle
 from redbeat.config.config import ensure_conf
 from redbeat.declared.modules import load_tasks
+from redbeat.delivery import guard
+from redbeat.delivery.placeholders import Call, kind_of
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.log.text import joined
 from redbeat.schedulers import RedBeatScheduler
@@ -37,9 +36,9 @@ def find_app_obstacle(app: Any) -> str:
     """Return all that keeps every message of ``app`` from being compiled; '': nothing does."""
     config = ensure_conf(app)
     return joined(
-        find_setting_obstacle(config, has_lock=config.lock_key is not None),
-        find_broker_obstacle(app),
-        Originals(app).find_obstacle(_scheduler_of(app)),
+        guard.find_setting_obstacle(config, has_lock=config.lock_key is not None),
+        guard.find_broker_obstacle(app),
+        guard.find_obstacle(app, _scheduler_of(app)),
     )
 
 
@@ -53,7 +52,12 @@ def find_entry_obstacle(app: Any, entry: RedBeatSchedulerEntry) -> str:
         entry.options or {},
         entry.policy.expires_after,
     )
-    return joined(why_not_plain(entry), find_call_obstacle(Originals(app), app.tasks.get(entry.task), call))
+    kind = kind_of(call)
+    return joined(
+        why_not_plain(entry),
+        guard.find_task_obstacle(app.tasks.get(entry.task)),
+        kind if isinstance(kind, str) else "",
+    )
 
 
 def _scheduler_of(app: Any) -> type[RedBeatScheduler]:

@@ -15,9 +15,10 @@ from celery import Celery
 
 from redbeat import RedBeatScheduler
 from redbeat import RedBeatSchedulerEntry as Entry
-from redbeat.broker.compiler import Call, Compiler, Message, Values
 from redbeat.broker.connection import Broker
-from redbeat.broker.originals import Originals
+from redbeat.delivery.guard import find_obstacle
+from redbeat.delivery.placeholders import Call, RunValues
+from redbeat.delivery.templates import MessageTemplate, Templates
 from redbeat.policy.headers import headers_of
 from redbeat.policy.policy import Policy
 from redbeat.process.memory import Allowance
@@ -35,32 +36,31 @@ class Compiling:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
-        self.rehearsals: list[Values] = []
+        self.rehearsals: list[RunValues] = []
         self.allowance = Allowance(2**26)
         self.scheduler = RedBeatScheduler(app, lazy=True)
         self.broker = Broker(app, app.amqp.Producer, timeout_seconds=30)
-        self.compiler = Compiler(app, self.allowance)
-        self.originals = Originals(app)
+        self.templates = Templates(app, self.allowance)
 
     def begin_batch(self) -> None:
         producer = self.broker.producer
         self.broker.begin_batch()
-        self.compiler.begin_batch(producer, self.broker.outbox or self.broker.drafts)
+        self.templates.begin_batch(producer, self.broker.outbox or self.broker.drafts)
 
-    def compile(self, call: Call) -> Message | str:
+    def compile(self, call: Call) -> MessageTemplate | str:
         """The message of a call, or why it isn't compiled, as the dispatcher finds out."""
-        return self.originals.find_obstacle(self.scheduler, self.broker.producer) or self.compile_only(call)
+        return find_obstacle(self.app, self.scheduler) or self.compile_only(call)
 
-    def compile_only(self, call: Call) -> Message | str:
+    def compile_only(self, call: Call) -> MessageTemplate | str:
         """What the compiler finds out, whoever else takes part in making messages."""
 
-        def rehearse(values: Values) -> Any:
+        def rehearse(values: RunValues) -> Any:
             self.rehearsals.append(values)
             return self.send(call, values)
 
-        return self.compiler.compile(call, rehearse)
+        return self.templates.find(call, rehearse)
 
-    def send(self, call: Call, values: Values) -> Any:
+    def send(self, call: Call, values: RunValues) -> Any:
         """Send a run by the scheduler's `apply_async`, as the planner prepares it."""
         run = {"redbeat_entry": call.name, "redbeat_due": values.due, **call.policy_headers}
         headers = {**(call.options.get("headers") or {}), **run}
@@ -70,30 +70,30 @@ class Compiling:
         entry = Entry(call.name, call.task, 60, call.args, call.kwargs, options=options, app=self.app)
         return self.scheduler.apply_async(entry, producer=self.broker.producer, advance=False)
 
-    def pushes_of_apply_async(self, call: Call, values: Values) -> tuple[Push, ...]:
+    def pushes_of_apply_async(self, call: Call, values: RunValues) -> tuple[Push, ...]:
         """Return the pushes of `apply_async`."""
         with self.broker.sending(values.expiration_seconds) as pushes:
             self.send(call, values)
         return tuple(pushes)
 
-    def make_both(self, call: Call, values: Values | None = None) -> tuple[Any, Any]:
+    def make_both(self, call: Call, values: RunValues | None = None) -> tuple[Any, Any]:
         """The list writes of a run, by `apply_async` and compiled; or the reason why it isn't compiled."""
         values = values or values_of(call)
         message = self.compile(call)
-        if isinstance(message, str) or not self.compiler.is_current(message):
+        if isinstance(message, str) or not self.templates.is_current(message):
             return "", message
         made = self.pushes_of_apply_async(call, values)
         tag = json.loads(str(made[0].value))["properties"]["delivery_tag"]
-        return made, message.pushes(values, tag)
+        return made, message.fill(values, tag)
 
 
-def values_of(call: Call, due: datetime = DUE) -> Values:
-    """Values of a run of `call`, due at `due`."""
+def values_of(call: Call, due: datetime = DUE) -> RunValues:
+    """RunValues of a run of `call`, due at `due`."""
     run = call.options.get("task_id") or str(uuid.uuid4()), due.isoformat(timespec="microseconds")
     limits = [one for one in (call.lifetime_seconds, call.queue_seconds) if one is not None]
     if not limits:
-        return Values(*run, None, None)
-    return Values(*run, due + timedelta(seconds=min(limits)), min(limits) - 0.25)
+        return RunValues(*run, None, None)
+    return RunValues(*run, due + timedelta(seconds=min(limits)), min(limits) - 0.25)
 
 
 def call_of(

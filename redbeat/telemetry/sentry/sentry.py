@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from redbeat.broker.wrappers import EVERY_NAME
-from redbeat.broker.wrappers import find_integration as find_integration
+from redbeat.delivery.tracers import EVERY_NAME
+from redbeat.delivery.tracers import find_integration as find_integration
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.telemetry.sentry.monitors import Monitor

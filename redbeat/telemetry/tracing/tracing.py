@@ -25,9 +25,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redbeat.broker.connection import Peer
-from redbeat.broker.holes import TraceHeaders
-from redbeat.broker.instrumentor import find_provider, is_apis, sending_run, stand_in, step_aside
 from redbeat.config.masking import mask_secrets
+from redbeat.delivery.placeholders import TraceHeaders
+from redbeat.delivery.tracers import find_provider, is_apis, sending_run, stand_in, step_aside
 from redbeat.log.events import TELEMETRY_FAILED
 from redbeat.log.logger import logger
 from redbeat.log.text import shorten

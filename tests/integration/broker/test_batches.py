@@ -267,6 +267,32 @@ def test_receiver_that_comes_after_the_start_is_called_for_each_run(
     assert broker.llen("celery") == 6
 
 
+@pytest.mark.parametrize(("setting", "made_by_celery"), [("auto", 0), (False, 3)])
+def test_setting_turns_templates_off(
+    make_scheduler: MakeScheduler,
+    client: redis.Redis,
+    broker: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: Any,
+    made_by_celery: int,
+) -> None:
+    scheduler = make_scheduler(redbeat_templates=setting)
+    write_burst(client, 3)
+    scheduler.tick()
+    prepared, original = [], Producer._prepare  # noqa: SLF001 - each message of kombu's passes it
+
+    def counting(self: Any, *args: Any) -> Any:
+        prepared.append(args)
+        return original(self, *args)
+
+    monkeypatch.setattr(Producer, "_prepare", counting)
+    write_burst(client, 3)
+    scheduler.tick()
+    assert len(prepared) == made_by_celery
+    assert broker.llen("celery") == 6
+    assert ("one by one: redbeat_templates is False" in scheduler.info) == (setting is False)
+
+
 @pytest.mark.parametrize("part", [Task, Producer, "live channel"], ids=str)
 def test_function_that_is_patched_after_the_start_is_called_for_each_run(
     scheduler: RedBeatScheduler,

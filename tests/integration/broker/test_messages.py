@@ -22,11 +22,12 @@ from celery.beat import SchedulingError
 from kombu import Exchange, Queue, binding
 from kombu.common import Broadcast
 
-from redbeat.broker.compiler import Call, Message, Values
 from redbeat.broker.connection import reason_of
-from redbeat.broker.drafts import message_of
 from redbeat.broker.frames import publish_frames
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
+from redbeat.delivery.amqp import message_of
+from redbeat.delivery.placeholders import Call, RunValues
+from redbeat.delivery.templates import MessageTemplate
 from redbeat.policy.headers import headers_of
 from redbeat.policy.policy import Policy
 from tests.conftest import SEED, MakeApp
@@ -356,7 +357,7 @@ def assert_both_are_the_same(compiling: Compiling, call: Call, now: datetime) ->
     values = values_of(call, now)
     for _ in range(2):
         message = compiling.compile(call)
-        if isinstance(message, Message) and compiling.compiler.is_current(message):
+        if isinstance(message, MessageTemplate) and compiling.templates.is_current(message):
             break
         has_failed = False
         try:
@@ -373,7 +374,7 @@ def assert_both_are_the_same(compiling: Compiling, call: Call, now: datetime) ->
     try:
         by_apply_async = compiling.pushes_of_apply_async(call, values)
         tag = json.loads(str(by_apply_async[0].value))["properties"]["delivery_tag"]
-        assert message.pushes(values, tag) == by_apply_async
+        assert message.fill(values, tag) == by_apply_async
     finally:
         del compiling.app.now
     return ""
@@ -412,7 +413,7 @@ def test_random_messages_from_templates_are_those_of_apply_async(make_app: MakeA
     assert_most_are_compiled(reasons, 0.25)
 
 
-def frames_of_apply_async(compiling: Compiling, call: Call, values: Values) -> list[bytes]:
+def frames_of_apply_async(compiling: Compiling, call: Call, values: RunValues) -> list[bytes]:
     """Return the frames that `apply_async` writes to RabbitMQ."""
     confirms, producer = compiling.broker.confirms, compiling.broker.producer
     written: list[bytes] = []
@@ -431,7 +432,7 @@ def assert_frames_are_the_same(compiling: Compiling, call: Call, now: datetime) 
     if isinstance(message, str):
         return message
     try:
-        if not compiling.compiler.is_current(message):
+        if not compiling.templates.is_current(message):
             return "not current"
     except Exception:  # noqa: BLE001 - two of these apps declare a queue in two ways; a new channel helps
         compiling.broker.close()
@@ -440,7 +441,7 @@ def assert_frames_are_the_same(compiling: Compiling, call: Call, now: datetime) 
     values = values_of(call, now)
     compiling.app.now = lambda: now.astimezone(compiling.app.timezone)
     try:
-        [push] = message.pushes(values, "any")
+        [push] = message.fill(values, "any")
         draft, info = message_of(str(push.value))
         channel = compiling.broker.producer.channel
         by_template = outcome(lambda: [publish_frames(channel, draft, **info)])

@@ -22,8 +22,8 @@ from redbeat.beat.planner import (
     commit_quarantined,
     plan_run,
 )
-from redbeat.broker.compiler import Call
 from redbeat.decoder import encode_meta
+from redbeat.delivery.placeholders import Call
 from redbeat.entries.entry import RedBeatSchedulerEntry
 from redbeat.entries.failures import sha1_of
 from redbeat.policy.headers import NAMES
@@ -324,15 +324,16 @@ POLICIES: list[dict[str, Any]] = [
 
 
 class Echo:
-    """Stands for the compiler: a message is the values that are filled into it."""
+    """Stands for the templates: a message is the values that are filled into it."""
 
-    def compile(self, call: Call, _rehearse: Any) -> Any:
-        def pushes(values: Any, tag: str) -> tuple[Push, ...]:
+    def find(self, call: Call, _send: Any) -> Any:
+        def fill(values: Any, tag: str) -> tuple[Push, ...]:
             expiry = [str(values[2]), values[3]] if call.is_expiring else [str(None), None]
             return (Push("lpush", "celery", json.dumps([*values[:2], *expiry, call.policy_headers])),)
 
-        shape = SimpleNamespace(is_dropped=False, is_traced=False)
-        return SimpleNamespace(size_bytes=100, expires_seconds=None, pushes=pushes, shape=shape)
+        return SimpleNamespace(
+            size_bytes=100, expires_seconds=None, fill=fill, is_dropped=False, is_traced=False
+        )
 
     def is_current(self, _message: Any) -> bool:
         return True

@@ -24,7 +24,7 @@ from celery.utils.imports import symbol_by_name
 from celery.worker.request import Request, create_request_cls
 
 import redbeat
-from redbeat.broker.originals import Originals
+from redbeat.delivery.guard import find_obstacle
 from redbeat.runs import publishing
 from redbeat.runs.boundary import Harmless
 from redbeat.runs.deliveries import Ticket, read_delivery
@@ -291,7 +291,7 @@ def test_other_published_messages_belong_to_a_run_only_if_it_tracks_its_workflow
 def test_beats_quick_way_is_open_though_workers_listen_to_what_is_published() -> None:
     app = memory_app()
     publishing.listen()
-    assert Originals(app).find_obstacle() == ""
+    assert find_obstacle(app) == ""
 
 
 def test_a_process_that_is_no_worker_imports_nothing_of_one() -> None:

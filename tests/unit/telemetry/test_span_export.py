@@ -14,8 +14,8 @@ from opentelemetry.instrumentation.celery import CeleryInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 
 from redbeat.broker.connection import Peer
-from redbeat.broker.instrumentor import find_provider
-from redbeat.broker.originals import Originals
+from redbeat.delivery.guard import find_obstacle
+from redbeat.delivery.tracers import find_provider
 from redbeat.telemetry.tracing import tracing as module
 from redbeat.telemetry.tracing.spans import RunSpan
 from redbeat.telemetry.tracing.tracing import Tracing
@@ -145,7 +145,7 @@ def test_instrumentor_prevents_templates_only_with_a_provider_of_its_own(
     use_provider: UseProvider, instrument: Any
 ) -> None:
     def obstacle() -> str:
-        return Originals(Celery("test", set_as_current=False)).find_obstacle()
+        return find_obstacle(Celery("test", set_as_current=False))
 
     instrument()
     assert (find_provider(), obstacle()) == (None, ""), "it records nothing"

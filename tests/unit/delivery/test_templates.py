@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 import pytest
 from celery import Celery
 from celery.backends.base import DisabledBackend
-from kombu import Queue
+from kombu import Producer, Queue
 from kombu.transport import TRANSPORT_ALIASES
+from kombu.utils import json as kombu_json
 
-from redbeat.broker import compiler
-from redbeat.broker.compiler import Compiler, Message, Values
-from redbeat.broker.template import Template
-from redbeat.broker.wrappers import is_known_wrapper
+from redbeat.delivery import templates
+from redbeat.delivery.placeholders import RunValues, TextTemplate, UnfitError
+from redbeat.delivery.templates import MessageTemplate
+from redbeat.delivery.tracers import is_wrapped_by_sentry
 from tests.support.compiling import Compiling, call_of, values_of
 from tests.support.fake_broker import FAKE_TRANSPORT, empty_broker
 
@@ -50,9 +51,9 @@ def compiling(app: Celery) -> Compiling:
     return made
 
 
-def compiled(compiling: Compiling, *args: Any, **kwargs: Any) -> Message:
+def compiled(compiling: Compiling, *args: Any, **kwargs: Any) -> MessageTemplate:
     message = compiling.compile(call_of(*args, **kwargs))
-    assert isinstance(message, Message), message
+    assert isinstance(message, MessageTemplate), message
     return message
 
 
@@ -73,18 +74,18 @@ def test_template_declares_its_queue_as_apply_async_does(compiling: Compiling, b
 
 def test_call_with_wrong_arguments_gets_no_template(compiling: Compiling) -> None:
     for args in ([1], [1, 2]):  # the second one proves the template
-        assert isinstance(compiling.compile(call_of("fits", "typed", args)), Message)
+        assert isinstance(compiling.compile(call_of("fits", "typed", args)), MessageTemplate)
     assert "TypeError" in str(compiling.compile(call_of("does not", "typed", [1, 2, 3])))
-    assert isinstance(compiling.compile(call_of("fits", "typed", [1, 2])), Message)
+    assert isinstance(compiling.compile(call_of("fits", "typed", [1, 2])), MessageTemplate)
 
 
 def test_changed_setting_drops_templates_with_the_next_batch(compiling: Compiling) -> None:
     message = compiled(compiling)
-    assert compiling.compiler.is_current(message)
+    assert compiling.templates.is_current(message)
     compiling.app.conf.task_default_queue = "other"
     compiling.app.amqp.queues.add(Queue("other"))
     compiling.begin_batch()
-    assert not compiling.compiler.is_current(message)
+    assert not compiling.templates.is_current(message)
     by_apply_async, by_compiler = compiling.make_both(call_of())
     assert by_compiler == by_apply_async
     assert by_compiler[0].queue == "other"
@@ -95,7 +96,7 @@ def test_patched_task_drops_its_templates(compiling: Compiling, monkeypatch: pyt
     task = compiling.app.tasks["echo"]
     monkeypatch.setattr(type(task), "apply_async", lambda *args, **kwargs: None, raising=False)
     compiling.begin_batch()
-    assert not compiling.compiler.is_current(message)
+    assert not compiling.templates.is_current(message)
     assert str(compiling.compile(call_of())).endswith("overrides apply_async")
 
 
@@ -126,7 +127,7 @@ def test_task_that_expires_at_a_date_gets_no_template(compiling: Compiling, expi
 
     compiling.begin_batch()
     assert "'expires' isn't a number" in str(compiling.compile(call_of(task="ending", queue_seconds=60)))
-    assert isinstance(compiling.compile(call_of(task="ending", lifetime_seconds=60)), Message)
+    assert isinstance(compiling.compile(call_of(task="ending", lifetime_seconds=60)), MessageTemplate)
 
 
 @pytest.mark.parametrize(
@@ -162,50 +163,93 @@ def test_field_that_changes_with_each_run_is_named_and_gets_no_template(
     assert len(compiling.rehearsals) == 2
 
 
+def patch_headers(monkeypatch: pytest.MonkeyPatch, header_of: Callable[[Any], Any]) -> None:
+    """Let kombu add a header to each message; None: not to this one."""
+    prepare = Producer._prepare  # noqa: SLF001 - stands for any function that the guard does not know
+
+    def patched(self: Any, body: Any, *args: Any) -> Any:
+        header = header_of(body)
+        if header is not None:
+            args[-1]["patched"] = header
+        return prepare(self, body, *args)
+
+    monkeypatch.setattr(Producer, "_prepare", patched)
+
+
 def test_field_that_depends_on_the_entry_in_an_unknown_way_drops_the_template(
     compiling: Compiling, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(
-        "celery.app.amqp.saferepr", lambda value, *args, **kwargs: "others" if value == [2] else str(value)
-    )
-    monkeypatch.setattr("redbeat.broker.holes.saferepr", lambda value, *args, **kwargs: str(value))
-    compiling.compiler = Compiler(compiling.app, compiling.allowance)
-    compiling.begin_batch()
+    patch_headers(monkeypatch, lambda body: "two" if body[0] == [2] else None)
     first = compiling.compile_only(call_of("first", args=[1]))
-    assert isinstance(first, Message)
-    assert compiling.compiler.is_current(first)
-    assert "headers.argsrepr" in str(compiling.compile_only(call_of("second", args=[2])))
-    assert not compiling.compiler.is_current(first)
-    assert "headers.argsrepr" in str(compiling.compile_only(call_of("first", args=[1])))
+    assert isinstance(first, MessageTemplate)
+    assert compiling.templates.is_current(first)
+    assert "another headers.patched from run to run, or from entry to entry" in str(
+        compiling.compile_only(call_of("second", args=[2]))
+    )
+    assert not compiling.templates.is_current(first)
+    assert "headers.patched" in str(compiling.compile_only(call_of("first", args=[1])))
     assert len(messages_about(caplog)) == 1
+
+
+def test_template_is_compared_again_after_a_minute(
+    compiling: Compiling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the guard and the fingerprint do not see changes messages for a minute at most."""
+    message = compiled(compiling, args=[1])
+    is_odd = True
+    patch_headers(monkeypatch, lambda _: "odd" if is_odd else None)
+    compiling.begin_batch()
+    assert compiling.templates.is_current(message)
+    monkeypatch.setattr(templates, "CHECK_SECONDS", 0.0)
+    compiling.begin_batch()
+    assert not compiling.templates.is_current(message)
+    by_apply_async, by_template = compiling.make_both(call_of(args=[1]))
+    assert json.loads(by_template[0].value)["headers"]["patched"] == "odd"
+    assert by_template == by_apply_async
+    is_odd = False
+    compiling.begin_batch()
+    by_apply_async, by_template = compiling.make_both(call_of(args=[1]))
+    assert "patched" not in json.loads(by_template[0].value)["headers"]
+    assert by_template == by_apply_async
+
+
+def test_new_json_encoder_drops_templates_with_the_next_batch(
+    compiling: Compiling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = call_of(args=[datetime(2030, 1, 1, tzinfo=timezone.utc)])
+    message = compiled(compiling, args=call.args)
+    monkeypatch.setitem(kombu_json._encoders, datetime, ("day", str))  # type: ignore[attr-defined] # noqa: SLF001
+    compiling.begin_batch()
+    assert not compiling.templates.is_current(message)
+    by_apply_async, by_template = compiling.make_both(call)
+    assert by_template == by_apply_async
 
 
 def test_template_that_could_not_be_made_is_tried_again_in_the_next_batch(compiling: Compiling) -> None:
     compiling.app.amqp.queues.create_missing = False
-    for _ in range(2):
-        assert "QueueNotFound" in str(compiling.compile(call_of(queue="missing")))
+    for name in ("one", "two"):
+        assert "QueueNotFound" in str(compiling.compile(call_of(name, queue="missing")))
     assert len(compiling.rehearsals) == 1
     compiling.app.amqp.queues.add(Queue("missing"))
     compiling.begin_batch()
-    assert isinstance(compiling.compile(call_of(queue="missing")), Message)
+    compiled(compiling, queue="missing")
 
 
 def test_memory_of_templates_is_bounded(compiling: Compiling, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "KEPT_BATCHES", 5)
     compiling.allowance.max_bytes = 60_000
     found = [compiling.compile(call_of(queue=f"queue-{number}")) for number in range(10)]
-    made = [message for message in found if isinstance(message, Message)]
+    made = [message for message in found if isinstance(message, MessageTemplate)]
     assert 3 <= len(made) <= 7
     assert f"more than {len(made)} kinds" in str(found[-1])
     assert 2**26 - compiling.allowance.left_bytes < 45_000
-    for _ in range(5):
-        compiling.begin_batch()
+    monkeypatch.setattr(templates, "CHECK_SECONDS", 0.0)  # those that are not in use are forgotten
+    compiling.begin_batch()
     compiled(compiling, queue="queue-9")
-    assert not compiling.compiler.is_current(made[0])
+    assert not compiling.templates.is_current(made[0])
 
 
-# -- rehearsals
+# -- samples
 
 
 class OwnBackend(DisabledBackend):
@@ -224,18 +268,18 @@ def test_result_backend_that_is_not_celerys_rules_out_templates(compiling: Compi
     reason = str(compiling.compile(call_of()))
     assert reason == "the result backend OwnBackend isn't one of Celery's"
     assert OwnBackend.told == []
-    assert isinstance(compiling.compile(call_of(ignore_result=True)), Message)
+    assert isinstance(compiling.compile(call_of(ignore_result=True)), MessageTemplate)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_failed_attempt_at_a_template_leaves_no_trace(
     compiling: Compiling, broker: Any, error: type[BaseException]
 ) -> None:
-    def fail(values: Values) -> None:
+    def fail(values: RunValues) -> None:
         compiling.send(call_of(), values)
         raise error("afterwards")
 
-    assert compiling.compiler.compile(call_of(), fail) == f"{error.__name__}: afterwards"
+    assert compiling.templates.find(call_of(), fail) == f"{error.__name__}: afterwards"
     assert "on_task_call" not in vars(compiling.app.backend)
     assert broker.keys() == []
     compiling.send(call_of(), values_of(call_of()))  # for good
@@ -244,8 +288,8 @@ def test_failed_attempt_at_a_template_leaves_no_trace(
 
 @pytest.mark.parametrize("text", ['{"a":1,"b":2}', '{"a": 1, "b": "ä"}', '{"a": 1, "a": 1, "b": 2}'])
 def test_json_that_python_writes_otherwise_gets_no_template(text: str) -> None:
-    with pytest.raises(ValueError, match="isn't written as"):
-        Template(text, {("a",): 0, ("b",): 1})
+    with pytest.raises(UnfitError, match="writes JSON in an unexpected way"):
+        TextTemplate(text, {("a",): 0, ("b",): 1})
 
 
 sentrys = pytest.importorskip("sentry_sdk.integrations.celery")
@@ -270,10 +314,10 @@ def wrap_by_another_library(function: Callable[[], None]) -> Callable[[], None]:
 def test_only_the_wrapper_of_sentry_counts_as_known() -> None:
     task: Any = type("Task", (), {})()
     wrapped = wrap(wrapped_function)
-    assert is_known_wrapper(wrapped, wrapped_function)
-    assert is_known_wrapper(wrap(wrapped), wrapped_function)
-    assert not is_known_wrapper(wrapped, task)
-    assert not is_known_wrapper(wrap_by_another_library(wrapped_function), wrapped_function)
-    assert not is_known_wrapper(wrap(wrap_by_another_library(wrapped_function)), wrapped_function)
-    assert not is_known_wrapper(wrapped_function, wrapped_function)
-    assert not is_known_wrapper(None, wrapped_function)
+    assert is_wrapped_by_sentry(wrapped, wrapped_function)
+    assert is_wrapped_by_sentry(wrap(wrapped), wrapped_function)
+    assert not is_wrapped_by_sentry(wrapped, task)
+    assert not is_wrapped_by_sentry(wrap_by_another_library(wrapped_function), wrapped_function)
+    assert not is_wrapped_by_sentry(wrap(wrap_by_another_library(wrapped_function)), wrapped_function)
+    assert not is_wrapped_by_sentry(wrapped_function, wrapped_function)
+    assert not is_wrapped_by_sentry(None, wrapped_function)

@@ -1,4 +1,4 @@
-"""Drafts: messages for RabbitMQ as JSON texts, in the form that they have on Redis, so they can be compiled.
+"""Drafts: messages for RabbitMQ as JSON texts, in the form of messages on Redis, so that templates apply.
 
 Invariant: a draft that was made of a message is published as that message, byte by byte.
 """
@@ -24,7 +24,7 @@ _TAG = "delivery_tag"
 
 
 class Drafts:
-    """Takes the place of an outbox for the compiler: makes drafts in rehearsals, and publishes filled ones.
+    """Takes the place of an outbox for templates: makes drafts of samples, and publishes filled ones.
 
     Arguments:
         confirms: publishes them.

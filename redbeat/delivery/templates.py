@@ -1,0 +1,523 @@
+"""Message templates: the messages that ``apply_async`` makes, byte by byte, in a fraction of the time.
+
+A template is made per kind of message, from a sample that Celery and kombu make. Its entries share it, and
+each adds the texts of its own values. Invariant: only messages that were proved equal come from templates:
+
+- a template returns two samples of its first entry, with other values of the run, and one of its second one;
+- it is dropped when its fingerprint changes: settings, the task, the route and queues, read once a batch;
+- it is compared with a new sample every :data:`CHECK_SECONDS`, for all that is not in the fingerprint.
+
+Whether other code looks on is the question of the ``guard``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import timedelta, timezone
+from typing import Any
+
+from celery.backends.base import Backend
+from kombu.utils import json as kombu_json
+
+from redbeat.broker.connection import Broker, reason_of
+from redbeat.broker.outbox import Outbox
+from redbeat.broker.producer import Declaration
+from redbeat.config.config import RedBeatConfig
+from redbeat.delivery import guard, placeholders
+from redbeat.delivery.amqp import Drafts
+from redbeat.delivery.placeholders import NO_HEADERS, Call, RunValues, TraceHeaders, UnfitError
+from redbeat.delivery.samples import Sample, Send, replacing, take_sample
+from redbeat.errors import EntryError
+from redbeat.log.logger import logger
+from redbeat.log.text import joined, printable, shorten
+from redbeat.process.containment import let_through
+from redbeat.process.memory import Allowance, Memory
+from redbeat.store.records import Push
+
+#: a template that was not compared with a sample for so long is compared again, and a kind of messages that
+#: has no template is tried again
+CHECK_SECONDS = 60.0
+
+MAX_KINDS = 1_000
+#: memory of a kind besides its texts, about
+KIND_BYTES = 4_500
+#: new kinds in one batch, as the samples of each take as long as some messages
+MAX_NEW_KINDS = 100
+
+#: lifetime of the messages of samples: Celery warns of those that have expired
+_SAMPLE_LIFETIME = timedelta(hours=1)
+
+#: attributes of a task that its messages depend on
+_TASK_ATTRIBUTES = (
+    *("name", "ignore_result", "priority", "serializer", "soft_time_limit", "time_limit", "expires"),
+    *("typing", "__header__", "__v2_compat__", "_backend"),
+)
+
+
+class _Kind:
+    """What messages of one kind share.
+
+    Attributes:
+        proved_for: texts of the first entry; None: a second entry was compared, too.
+        example: an entry for later samples.
+        checked_at: when it was compared with a sample, monotonic.
+        batch, bindings: when its fingerprint was compared.
+        is_dropped: it must not be used any more.
+    """
+
+    is_dropped = False
+    batch = bindings = 0
+    check_arguments: Callable[..., Any] | None = None
+    on_call: Callable[[str], Any] | None = None
+    expires_seconds: float | None = None
+    is_traced = False
+    fingerprint: Any = None
+    checked_at = 0.0
+
+    def __init__(self, app: Any, key: Any, call: Call, send: Send, sample: Sample) -> None:
+        self._app = app
+        self.key, self.task, self.options = key, call.task, call.options
+        self.serializer = str(sample.published.serializer)
+        document = json.loads(sample.text)
+        properties = document["properties"]
+        self._encoding = properties.get("body_encoding")
+        self._queue, self._pexpires = sample.pushes[0].queue, sample.pushes[1:]
+        info = properties["delivery_info"]
+        self.exchange, self.routing_key = info["exchange"], info["routing_key"]
+        self.declarations, self.calls_backend = sample.declarations, sample.calls_backend
+        queues = [one.entity for one in sample.declarations if hasattr(one.entity, "routing_key")]
+        self.destination = str(queues[0].name) if queues else self.routing_key
+        self._text: placeholders.TextTemplate | None = None
+        self._run_texts: tuple[Callable[[RunValues, str], str], ...] = ()
+        self.example = (MessageTemplate(self, tuple(self._texts_of(call).values())), call, send)
+        self.proved_for: tuple[str, ...] | None = self.example[0].own
+
+    def _texts_of(self, call: Call) -> dict[placeholders.Path, str]:
+        return placeholders.texts_of_call(self._app, call, self.serializer, self._encoding)
+
+    def compile(self, text: str, of_run: tuple[placeholders.RunPlaceholder, ...]) -> None:
+        """Make its template from the message of a sample and the placeholders for values of a run."""
+        paths = [*(one.paths for one in of_run), *((path,) for path in self._texts_of(self.example[1]))]
+        positions = {path: position for position, each in enumerate(paths) for path in each}
+        self._text = placeholders.TextTemplate(text, positions)
+        self._run_texts = tuple([one.text for one in of_run])
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes, about."""
+        of_text = 0 if self._text is None else self._text.size_bytes
+        return KIND_BYTES + of_text + len(repr(self.key)) + 2 * self.example[0].size_bytes
+
+    def template_of(self, call: Call) -> MessageTemplate:
+        """Return the template of a call of this kind.
+
+        Raises:
+            Exception: the task does not take its arguments, or they cannot be encoded.
+        """
+        if self.check_arguments is not None:
+            self.check_arguments(*call.args, **call.kwargs)
+        return MessageTemplate(self, tuple(self._texts_of(call).values()))
+
+    def fill(self, own: tuple[str, ...], values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
+        """Return the list writes of a run; ``own``: the texts of its entry's values."""
+        assert self._text is not None  # noqa: S101 - it is not dropped
+        texts = tuple([text(values, delivery_tag) for text in self._run_texts])
+        return (Push("lpush", self._queue, self._text.fill(texts + own)), *self._pexpires)
+
+    def drop(self) -> None:
+        """Let it be used no more, and forget its texts, as its entries' templates may be kept for long."""
+        self.is_dropped = True
+        self._text = None
+        del self.example, self.fingerprint
+
+
+class MessageTemplate:
+    """The message of one entry, except for the values of its runs.
+
+    Attributes:
+        kind: what it shares with other entries.
+        own: the texts of its entry's values.
+    """
+
+    __slots__ = ("kind", "own")
+
+    def __init__(self, kind: _Kind, own: tuple[str, ...]) -> None:
+        self.kind, self.own = kind, own
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what it does not share with other entries."""
+        return sys.getsizeof(self) + sys.getsizeof(self.own) + sum(map(sys.getsizeof, self.own))
+
+    @property
+    def is_dropped(self) -> bool:
+        """True if it must not be used any more."""
+        return self.kind.is_dropped
+
+    @property
+    def is_traced(self) -> bool:
+        """True if its messages carry the context of their runs' spans."""
+        return self.kind.is_traced
+
+    @property
+    def destination(self) -> str:
+        """The name of its queue."""
+        return self.kind.destination
+
+    @property
+    def declarations(self) -> tuple[Declaration, ...]:
+        """What is declared before one of its messages is sent."""
+        return self.kind.declarations
+
+    @property
+    def on_call(self) -> Callable[[str], Any] | None:
+        """Function to call with the task id of each run that is sent."""
+        return self.kind.on_call
+
+    @property
+    def expires_seconds(self) -> float | None:
+        """Lifetime of its messages after they are sent, by an option."""
+        return self.kind.expires_seconds
+
+    def fill(self, values: RunValues, delivery_tag: str) -> tuple[Push, ...]:
+        """Return the list writes of one run, its message first; ``delivery_tag``: a new UUID."""
+        return self.kind.fill(self.own, values, delivery_tag)
+
+
+class Templates:
+    """The message templates of an app's entries.
+
+    Arguments:
+        app: the Celery app.
+        allowance: memory that they share with other caches; they take half of it at most.
+    """
+
+    def __init__(self, app: Any, allowance: Allowance) -> None:
+        self._app = app
+        self._allowance = allowance
+        self._bytes = 0
+        self._producer: Any = None
+        self._outbox: Any = None
+        self._trace: TraceHeaders | None = None
+        self._fingerprint: Any = None
+        self._obstacle = "the batch has not begun"
+        self._batch = self._new_kinds = 0
+        self._kinds: dict[Any, _Kind] = {}
+        self._refused = Memory[Any, tuple[str, float]](MAX_KINDS)  # kind to reason, and when to try again
+        self._failed: dict[Any, str] = {}  # kind to reason, in this batch
+        self._said = Memory[tuple[str, str], bool](MAX_KINDS)
+
+    def begin_batch(
+        self, producer: Any, outbox: Outbox | Drafts | None, trace: TraceHeaders | None = None
+    ) -> None:
+        """Begin a batch: look for obstacles, and drop all templates if a setting has changed.
+
+        Arguments:
+            producer: sends the runs of this batch; it is a ``BoundedProducer``.
+            outbox: collects their messages; None: it cannot, with this broker.
+            trace: headers of messages that carry the context of their runs' spans.
+
+        Raises:
+            Exception: whatever Celery raises of settings, or the transport. ``apply_async`` raises it, too.
+        """
+        self._batch += 1
+        self._new_kinds = 0
+        self._failed.clear()
+        self._producer, self._outbox, self._trace = producer, outbox, trace
+        self._obstacle = "the batch has not begun"
+        obstacle = guard.find_obstacle(self._app) or guard.find_channel_obstacle(producer.channel)
+        if outbox is None or outbox.has_given_up:
+            obstacle = guard.find_broker_obstacle(self._app) or guard.NOT_COLLECTED
+        if not obstacle:
+            fingerprint = self._read_fingerprint()
+            if fingerprint != self._fingerprint:
+                self._drop_all()
+                self._fingerprint = fingerprint
+        self._obstacle = obstacle
+
+    @property
+    def obstacle(self) -> str:
+        """Why Celery makes all messages of this batch; '': templates may be used."""
+        return self._obstacle
+
+    def find(self, call: Call, send: Send) -> MessageTemplate | str:
+        """Return the template of ``call`` for this batch; a str: why Celery must make its messages.
+
+        Arguments:
+            send: called for samples, in a way that nothing is sent or declared. It is kept, and called again
+                when a later batch compares the template.
+
+        Raises:
+            EntryError: ``send`` has raised it. It concerns this entry, not messages of its kind.
+        """
+        for _ in range(2):  # again, as the queue that is declared may be another one
+            found = self._find(call, send)
+            if isinstance(found, str):
+                self._log_reason(call.task, found)
+                return found
+            if self.is_current(found):
+                return found
+        return "what its message depends on is changing"
+
+    def is_current(self, template: MessageTemplate) -> bool:
+        """Return True if ``template`` may be used in this batch.
+
+        Declares its queues, once a batch. If that fails, the answer is no, and ``apply_async`` will raise it.
+        """
+        kind = template.kind
+        if kind.is_dropped or self._obstacle:
+            return False
+        if kind.batch == self._batch and kind.bindings == self._outbox.bindings:
+            return True
+        is_same = False
+        try:
+            for declaration in kind.declarations:
+                self._producer.repeat(declaration)
+            is_same = self._fingerprint_of(kind) == kind.fingerprint
+            if is_same and time.monotonic() >= kind.checked_at + CHECK_SECONDS:
+                self._compare(*kind.example)
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            let_through(exc)
+            logger.debug("beat: A message template is dropped: %r", exc)
+            is_same = False
+        if not is_same:
+            self._drop(kind)
+            return False
+        kind.batch, kind.bindings = self._batch, self._outbox.bindings
+        return True
+
+    def _find(self, call: Call, send: Send) -> MessageTemplate | str:
+        if self._obstacle:
+            return self._obstacle
+        key = placeholders.kind_of(call)
+        if isinstance(key, str):
+            return key
+        kind = self._kinds.get(key)
+        try:
+            if kind is None:
+                refusal = self._find_refusal(key, call)
+                if refusal:
+                    return refusal
+                kind = self._make_kind(key, call, send)
+            template = kind.template_of(call)
+            if kind.proved_for not in (None, template.own):
+                self._compare(template, call, send)
+                kind.proved_for = None
+            return template
+        except EntryError:
+            raise
+        except UnfitError as exc:
+            reason = shorten(printable(str(exc)))
+            self._refused[key] = reason, time.monotonic() + CHECK_SECONDS
+            if kind is not None:
+                self._drop(kind)
+        except BaseException as exc:  # noqa: BLE001 - the per-entry boundary: apply_async will raise it
+            let_through(exc)
+            reason = reason_of(exc)
+            if kind is None:
+                self._failed[key] = reason
+        return reason
+
+    def _find_refusal(self, key: Any, call: Call) -> str:
+        """Return why there is no new kind: a known reason, the task's own code, or a limit; '': no reason."""
+        reason, retry_at = self._refused.get(key, ("", 0.0))
+        if time.monotonic() < retry_at or key in self._failed:
+            return self._failed.get(key, reason)
+        reason = guard.find_task_obstacle(self._app.tasks.get(call.task))  # a sample must not call its code
+        if reason:
+            return reason
+        if self._new_kinds >= MAX_NEW_KINDS:
+            return f"there are more than {MAX_NEW_KINDS} kinds of messages that are new"
+        if self._is_full:
+            unused = time.monotonic() - 2 * CHECK_SECONDS  # those in use are checked more often
+            for kind in [kind for kind in self._kinds.values() if kind.checked_at <= unused]:
+                self._drop(kind)
+        return f"there are more than {len(self._kinds)} kinds of messages" if self._is_full else ""
+
+    def _log_reason(self, task: str, reason: str) -> None:
+        """Log once for each task and reason why Celery makes messages, unless it concerns all of them."""
+        if reason != self.obstacle and self._said.is_news((task, reason), True):
+            reason = reason.removesuffix(".")  # the text of an error may be a sentence
+            logger.info("beat: Messages of the task %s aren't compiled: %s.", printable(task), reason)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._kinds) >= MAX_KINDS or self._bytes > self._allowance.max_bytes / 2
+
+    def _take(self, size_bytes: int) -> None:
+        self._bytes += size_bytes
+        self._allowance.left_bytes -= size_bytes
+
+    def _drop(self, kind: _Kind) -> None:
+        if self._kinds.pop(kind.key, None) is not None:
+            self._take(-kind.size_bytes)
+        kind.drop()
+
+    def _drop_all(self) -> None:
+        self._refused.clear()
+        for kind in list(self._kinds.values()):
+            self._drop(kind)
+
+    # -- samples
+
+    def _make_kind(self, key: Any, call: Call, send: Send) -> _Kind:
+        self._new_kinds += 1
+        app, trace = self._app, self._trace
+        task = app.tasks.get(call.task)
+        if trace is not None and placeholders.has_own_context(call.options.get("headers"), trace.names):
+            trace = None
+        expires_seconds = self._expires_option(call, task)
+        with self._standing_clock():
+            sample = self._sample(call, send, NO_HEADERS if trace is None else trace.examples[0])
+            self._require_plain_body(sample)
+            kind = _Kind(app, key, call, send, sample)
+            names = () if trace is None else trace.names
+            kind.compile(sample.text, placeholders.placeholders_of_run(app, call, expires_seconds, names))
+            _require_equal(kind.example[0], sample)
+        if getattr(task, "typing", False):
+            kind.check_arguments = getattr(task, "__header__", None)
+        if not self._producer.is_redis and not all(one.is_lasting for one in kind.declarations):
+            raise UnfitError("its queue may delete itself, and is declared for each message")
+        kind.is_traced = trace is not None
+        kind.expires_seconds = None if call.is_expiring else expires_seconds
+        kind.on_call = self._find_on_call(task) if kind.calls_backend else None
+        kind.fingerprint = self._fingerprint_of(kind)
+        self._compare(*kind.example)
+        self._kinds[key] = kind
+        self._take(kind.size_bytes)
+        return kind
+
+    def _compare(self, template: MessageTemplate, call: Call, send: Send) -> None:
+        """Compare a template with a new sample.
+
+        Raises:
+            UnfitError: they differ.
+        """
+        trace = self._trace.examples[1] if self._trace is not None and template.is_traced else NO_HEADERS
+        with self._standing_clock():
+            _require_equal(template, self._sample(call, send, trace))
+        template.kind.checked_at = time.monotonic()
+
+    def _sample(self, call: Call, send: Send, trace: Mapping[str, str]) -> Sample:
+        """Return a sample; its values differ from those of other samples, except for ``trace``."""
+        now = self._app.now().astimezone(timezone.utc)
+        due = now.isoformat(timespec="microseconds")
+        values = RunValues(str(uuid.uuid4()), due, None, None, trace)
+        if call.is_expiring:
+            lifetime = _SAMPLE_LIFETIME + timedelta(microseconds=now.microsecond)
+            values = RunValues(values.task_id, due, now + lifetime, lifetime.total_seconds(), trace)
+        return take_sample(self._app, self._producer, self._outbox, values, send)
+
+    def _standing_clock(self) -> AbstractContextManager[None]:
+        """Return a context in which the app's clock stands still, as messages depend on it."""
+        now = self._app.now()
+        return replacing(self._app, now=lambda: now)
+
+    def _require_plain_body(self, sample: Sample) -> None:
+        if sample.published.compression:
+            raise UnfitError(f"its messages are compressed with {sample.published.compression!r}")
+        reason = guard.find_serializer_obstacle(str(sample.published.serializer))
+        if reason:
+            raise UnfitError(reason)
+
+    def _expires_option(self, call: Call, task: Any) -> Any:
+        if call.lifetime_seconds is not None:
+            return None
+        seconds = call.options.get("expires", placeholders.options_of_task(task).get("expires"))
+        if seconds is not None and (not placeholders.is_number(seconds) or seconds < 0):
+            raise UnfitError("'expires' isn't a number of seconds from now")
+        return seconds
+
+    def _find_on_call(self, task: Any) -> Callable[[str], Any] | None:
+        """Return what Celery does with its result backend for each run besides publishing; None: nothing."""
+        backend, producer = self._app.backend, self._producer
+        names = ("on_task_call", "remove_pending_result")
+        of_class = [getattr(type(backend), name, None) for name in names]
+        is_celerys = all(guard.root_of(function) == "celery" for function in of_class)
+        if not is_celerys or not vars(backend).keys().isdisjoint(names):
+            raise UnfitError(f"the result backend {type(backend).__name__} isn't one of Celery's")
+        if of_class[0] is Backend.on_task_call:
+            return None
+        result_of = self._app.AsyncResult if task is None else task.AsyncResult
+
+        def on_call(task_id: str) -> None:
+            backend.on_task_call(producer, task_id)
+            result_of(task_id)  # as of apply_async, it is garbage at once: that ends what has begun
+
+        return on_call
+
+    # -- fingerprints
+
+    def _read_fingerprint(self) -> tuple[Any, ...]:
+        """Return what all messages depend on. Celery has read other settings when it made these objects."""
+        app, trace = self._app, self._trace
+        amqp, setting = app.amqp, app.conf.get
+        return (
+            *(os.getpid(), app.thread_oid, self._producer, self._outbox, trace and trace.names),
+            *(amqp.create_task_message, amqp.send_task_message, amqp.router, amqp.queues),
+            *(amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize),
+            *(setting("task_default_queue"), setting("task_repr_maxlevels")),
+            tuple(getattr(kombu_json, "_encoders", {}).items()),
+        )
+
+    def _fingerprint_of(self, kind: _Kind) -> tuple[Any, ...]:
+        """Return what messages of a kind depend on.
+
+        Raises:
+            Exception: whatever Celery raises if the queue is missing.
+        """
+        app, outbox = self._app, self._outbox
+        task = app.tasks.get(kind.task)
+        asked = {**placeholders.options_of_task(task), **kind.options}
+        route = app.amqp.router.route(asked, kind.task, (), {}, task)
+        queue = route.get("queue")
+        exchange = getattr(queue, "exchange", None)
+        queues = outbox.find_queues(kind.exchange, kind.routing_key) if kind.exchange else [kind.routing_key]
+        backend = app.backend if kind.calls_backend else None
+        return (
+            *(task, *[getattr(task, name, None) for name in _TASK_ATTRIBUTES]),
+            guard.find_task_obstacle(task),
+            route,
+            *(getattr(queue, "name", None), getattr(queue, "routing_key", None)),
+            *[getattr(exchange, name, None) for name in ("name", "type", "delivery_mode")],
+            [(name, outbox.expiry_ms(name)) for name in queues],
+            guard.codec_of(kind.serializer),
+            *(backend, vars(backend).get("on_task_call") if backend is not None else None),
+        )
+
+
+def _require_equal(template: MessageTemplate, sample: Sample) -> None:
+    document = json.loads(sample.text)
+    filled = template.fill(sample.values, document["properties"]["delivery_tag"])
+    if filled[0].value != sample.text:
+        differing = placeholders.find_difference(json.loads(str(filled[0].value)), document)
+        field = differing or "the way it writes JSON"
+        raise UnfitError(f"Celery makes another {field} from run to run, or from entry to entry")
+    if filled != sample.pushes:
+        raise UnfitError("kombu writes to another queue from run to run, or from entry to entry")
+
+
+def describe_messages(scheduler: Any, config: RedBeatConfig, broker: Broker) -> str:
+    """Return in words, for the banner, how messages are made."""
+    try:
+        is_given_up = broker.outbox is not None and broker.outbox.has_given_up
+        obstacle = joined(
+            guard.find_setting_obstacle(config, has_lock=scheduler.lock_key is not None),
+            guard.find_broker_obstacle(config.app),
+            guard.find_obstacle(config.app, scheduler),
+            guard.NOT_COLLECTED if is_given_up else "",
+        )
+    except Exception as exc:  # noqa: BLE001 - the application's own classes may raise anything
+        return f"not known yet: {printable(reason_of(exc))}"
+    return in_words(obstacle) if obstacle else "compiled, where task and entry allow it"
+
+
+def in_words(obstacle: str) -> str:
+    """Return how messages are made: from templates ("compiled"), or one by one because of ``obstacle``."""
+    return f"one by one: {shorten(printable(obstacle))}" if obstacle else "compiled"
